@@ -1,0 +1,197 @@
+//! The composition root: settings become running parts. The only file that knows all of them.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::Config;
+use crate::entropy::store::{EntropyStore, StoreLimits};
+use crate::entropy::{Backend, Cpu};
+use crate::generation::Tools;
+use crate::http::Parts;
+use crate::http::control::Control;
+use crate::http::data::Data;
+use crate::metrics::Metrics;
+use crate::server::{Phase, ServerLimits, serve};
+use crate::sglang::client::Client;
+use crate::sglang::probe::{Capabilities, Probe};
+
+/// The upstream is taken for gone after so many unanswered questions in a row, one a second.
+const PATIENCE: u32 = 3;
+
+/// A tokentap with its ports bound.
+#[derive(Debug)]
+pub struct App {
+    parts: Arc<Parts>,
+    data: TcpListener,
+    control: TcpListener,
+    probed: watch::Sender<Arc<Capabilities>>,
+    ready: watch::Sender<bool>,
+}
+
+impl App {
+    /// Binds the ports.
+    ///
+    /// # Errors
+    /// A line for the user.
+    pub async fn bind(config: Config, phase: watch::Receiver<Phase>) -> Result<Self, String> {
+        let bound = |flag: &'static str, addr: SocketAddr| async move {
+            TcpListener::bind(addr).await.map_err(|error| format!("{flag} {addr}: {error}"))
+        };
+        let data = bound("--listen", config.listen).await?;
+        let control = bound("--control-listen", config.control_listen).await?;
+        let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+        let backend: Arc<dyn Backend> = Arc::new(Cpu::new());
+        let metrics = Arc::new(Metrics::new(backend.name()));
+        let limits = StoreLimits {
+            ttl: config.entropy.entropy_ttl,
+            entries: config.entropy.entropy_entries,
+            bytes: config.entropy.entropy_bytes,
+        };
+        let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
+        let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
+        let (ready, is_ready) = watch::channel(false);
+        let parts = Parts {
+            client,
+            metrics,
+            tools: Arc::new(tools),
+            upstream,
+            ready: is_ready,
+            phase,
+            permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
+            refused: Arc::default(),
+            uncaptured: Mutex::default(),
+            config,
+        };
+        Ok(Self { parts: Arc::new(parts), data, control, probed, ready })
+    }
+
+    /// Where the data port is.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn data_addr(&self) -> std::io::Result<SocketAddr> {
+        self.data.local_addr()
+    }
+
+    /// Where the control port is.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn control_addr(&self) -> std::io::Result<SocketAddr> {
+        self.control.local_addr()
+    }
+
+    /// What the parts share.
+    #[must_use]
+    pub fn parts(&self) -> &Arc<Parts> {
+        &self.parts
+    }
+
+    /// Serves until the phase says otherwise; returns how many connections were cut at the end.
+    pub async fn run(self) -> usize {
+        let Self { parts, data, control, probed, ready } = self;
+        let limits = &parts.config.limits;
+        let limits = ServerLimits {
+            header_timeout: limits.client_header_timeout,
+            connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
+            drain: limits.drain_timeout,
+        };
+        let watching = tokio::spawn(watch_upstream(Arc::clone(&parts), probed, ready));
+        let sweeping = tokio::spawn(sweep(Arc::clone(&parts)));
+        // probes and metrics stay until the last request has ended
+        let (stop, stopped) = watch::channel(Phase::Serving);
+        let control = tokio::spawn(serve(control, Control(Arc::clone(&parts)), ServerLimits { drain: Duration::from_secs(1), ..limits.clone() }, stopped));
+        let mut phase = parts.phase.clone();
+        let metrics = Arc::clone(&parts.metrics);
+        let draining = tokio::spawn(async move {
+            if phase.wait_for(|phase| *phase >= Phase::Draining).await.is_ok() {
+                metrics.draining.set(1);
+            }
+        });
+        let cut = serve(data, Data(Arc::clone(&parts)), limits, parts.phase.clone()).await;
+        // whoever watches has gone when this fails, and so has the reason to tell
+        let _ = stop.send(Phase::Draining);
+        let _ = control.await;
+        for task in [watching, sweeping, draining] {
+            task.abort();
+        }
+        cut
+    }
+}
+
+/// Keeps what is known of the upstream up to date: at start, and whenever it has come back.
+async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilities>>, ready: watch::Sender<bool>) {
+    let entropy = &parts.config.entropy;
+    let probe = Probe::new(parts.client.clone(), entropy.vocab_size, entropy.top_logprobs);
+    let mut asking: Option<tokio::task::JoinHandle<()>> = None;
+    let mut missed = 0;
+    let mut told = false;
+    loop {
+        let up = *ready.borrow();
+        let answer = if up { probe.is_up().await.map(|()| None) } else { probe.look().await.map(Some) };
+        match answer {
+            Ok(found) => {
+                missed = 0;
+                if let Some(found) = found {
+                    told = false;
+                    tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
+                    parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    probed.send_replace(Arc::new(found.clone()));
+                    parts.metrics.upstream_up.set(1);
+                    ready.send_replace(true);
+                    if let Some(previous) = asking.take() {
+                        previous.abort();
+                    }
+                    asking = Some(tokio::spawn(ask(probe.clone(), found, probed.clone())));
+                }
+            }
+            Err(error) => {
+                missed += 1;
+                if !up && !std::mem::replace(&mut told, true) {
+                    tracing::info!(%error, "waiting for the upstream");
+                }
+                if up && missed >= PATIENCE {
+                    tracing::warn!(%error, "the upstream is gone; its return is waited for");
+                    parts.metrics.upstream_up.set(0);
+                    ready.send_replace(false);
+                }
+            }
+        }
+        let pause = if *ready.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them.
+async fn ask(probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
+    match probe.ask(found).await {
+        Ok(found) => {
+            tracing::info!(
+                vocab_size = found.vocab_size,
+                flat = found.flat,
+                streaming = ?found.streaming,
+                original_logprobs = found.original_logprobs,
+                "the upstream has been probed"
+            );
+            probed.send_replace(Arc::new(found));
+        }
+        Err(error) => tracing::warn!(%error, "the probe got no answer"),
+    }
+}
+
+async fn sweep(parts: Arc<Parts>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        ticks.tick().await;
+        let evicted = parts.tools.store.evict();
+        for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {
+            if count > 0 {
+                parts.metrics.store_evictions.with_label_values(&[reason]).inc_by(count);
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Every setting once: flag, environment variable, default and one line of help.
+//!
+//! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
+
+mod load;
+mod units;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use load::{Invalid, load};
+pub use units::{Secret, bytes, duration};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "tokentap", version, about, disable_help_subcommand = true, max_term_width = 130)]
+#[command(after_help = "Examples:\n  tokentap serve --upstream http://127.0.0.1:30000\n  tokentap check --upstream http://127.0.0.1:30000")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One file each in `cli/`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run beside an SGLang server: agents point at --listen instead of it
+    Serve(Box<Config>),
+    /// Run with an embedded engine instead of SGLang, and print requests to try
+    Demo(Box<Config>),
+    /// Connect to the upstream and say what was found and why numbers could be wrong
+    Check(Box<Config>),
+}
+
+impl Command {
+    /// The settings of any command.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        match self {
+            Self::Serve(config) | Self::Demo(config) | Self::Check(config) => config,
+        }
+    }
+}
+
+/// When entropies are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EntropyDefault {
+    /// For every generation, unless it says `return_entropy: false`.
+    On,
+    /// Only for generations that say `return_entropy: true`.
+    Request,
+    /// Never, whatever a request says.
+    Off,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One readable line each.
+    Text,
+    /// One JSON object each.
+    Json,
+}
+
+/// The settings of a running tokentap.
+#[derive(Debug, Clone, Args)]
+pub struct Config {
+    /// The SGLang server
+    #[arg(long, env = "TOKENTAP_UPSTREAM", value_name = "URL", default_value = "http://127.0.0.1:30000")]
+    pub upstream: String,
+    /// Data port: where agents send what they would send to SGLang
+    #[arg(long, env = "TOKENTAP_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:30001")]
+    pub listen: SocketAddr,
+    /// Control port: probes, metrics, live entropy, and SGLang's control routes
+    #[arg(long, env = "TOKENTAP_CONTROL_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:30002")]
+    pub control_listen: SocketAddr,
+    /// TOML file with these settings, named as the flags are
+    #[arg(long, env = "TOKENTAP_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Settings of what is computed.
+    #[command(flatten)]
+    pub entropy: EntropyConfig,
+    /// Keys.
+    #[command(flatten)]
+    pub keys: KeyConfig,
+    /// Limits of size, number and time.
+    #[command(flatten)]
+    pub limits: LimitConfig,
+    /// How log lines look
+    #[arg(long, env = "TOKENTAP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// What is logged, in the syntax of RUST_LOG
+    #[arg(long, env = "TOKENTAP_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+}
+
+/// What is asked of the engine, and what is made of it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Entropy")]
+pub struct EntropyConfig {
+    /// Compute entropy: on, request (only with return_entropy), off
+    #[arg(long, env = "TOKENTAP_ENTROPY", value_name = "WHEN", default_value = "on")]
+    pub entropy: EntropyDefault,
+    /// k: how many top logprobs are asked for each token
+    #[arg(long, env = "TOKENTAP_TOP_LOGPROBS", value_name = "K", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_logprobs: u32,
+    /// Vocabulary size of the model (rows of its output layer); else asked from the engine
+    #[arg(long, env = "TOKENTAP_VOCAB_SIZE", value_name = "V", value_parser = clap::value_parser!(u32).range(2..))]
+    pub vocab_size: Option<u32>,
+    /// The largest top_logprobs_num and entropy_options.top_k a client may ask
+    #[arg(long, env = "TOKENTAP_MAX_TOP_LOGPROBS", value_name = "K", default_value = "1024")]
+    pub max_top_logprobs: u32,
+    /// Streams that repeat everything in each event: top-k up to this many tokens
+    #[arg(long, env = "TOKENTAP_CUMULATIVE_STREAM_TOKENS", value_name = "N", default_value = "512")]
+    pub cumulative_stream_tokens: u64,
+    /// k is lowered until the expected reply fits this size
+    #[arg(long, env = "TOKENTAP_REPLY_BUDGET", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    pub reply_budget: u64,
+    /// Force logprobs on sglang-jax too, where each new batch shape compiles the model anew
+    #[arg(long, env = "TOKENTAP_JAX_FORCE", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub jax_force: bool,
+    /// Answer 502 where an entropy is missing, instead of the reply without it
+    #[arg(long, env = "TOKENTAP_STRICT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub strict: bool,
+    /// Let requests pass that are known to kill a server
+    #[arg(long, env = "TOKENTAP_NO_GUARD", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub no_guard: bool,
+    /// How long the entropies of an ended request can be read
+    #[arg(long, env = "TOKENTAP_ENTROPY_TTL", value_name = "TIME", default_value = "300s", value_parser = duration)]
+    pub entropy_ttl: Duration,
+    /// How many requests the entropy store holds
+    #[arg(long, env = "TOKENTAP_ENTROPY_ENTRIES", value_name = "N", default_value = "65536")]
+    pub entropy_entries: usize,
+    /// How many bytes the entropy store holds
+    #[arg(long, env = "TOKENTAP_ENTROPY_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    pub entropy_bytes: u64,
+}
+
+/// Keys of tokentap's own calls, and of its control port.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Keys")]
+pub struct KeyConfig {
+    /// Key for tokentap's own calls to the upstream
+    #[arg(long, env = "TOKENTAP_UPSTREAM_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub upstream_api_key: Option<Secret>,
+    /// The same, read from a file
+    #[arg(long, env = "TOKENTAP_UPSTREAM_API_KEY_FILE", value_name = "FILE", conflicts_with = "upstream_api_key")]
+    pub upstream_api_key_file: Option<PathBuf>,
+    /// Admin key for tokentap's own calls (abort) to an upstream that has one
+    #[arg(long, env = "TOKENTAP_UPSTREAM_ADMIN_KEY", value_name = "KEY", hide_env_values = true)]
+    pub upstream_admin_key: Option<Secret>,
+    /// The same, read from a file
+    #[arg(long, env = "TOKENTAP_UPSTREAM_ADMIN_KEY_FILE", value_name = "FILE", conflicts_with = "upstream_admin_key")]
+    pub upstream_admin_key_file: Option<PathBuf>,
+    /// Bearer token of the control port
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub control_token: Option<Secret>,
+    /// Leave a control port that is not loopback without a token
+    #[arg(long, env = "TOKENTAP_CONTROL_OPEN", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub control_open: bool,
+    /// Host names, besides loopback, under which the control port answers
+    #[arg(long, env = "TOKENTAP_CONTROL_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub control_host: Vec<String>,
+    /// Bearer token of /metrics
+    #[arg(long, env = "TOKENTAP_METRICS_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub metrics_token: Option<Secret>,
+}
+
+/// Limits. Routes that generate have no time limit of their own: a paused engine is silent for as long as it likes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitConfig {
+    /// A client's headers must be complete within this time
+    #[arg(long, env = "TOKENTAP_CLIENT_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub client_header_timeout: Duration,
+    /// A client's body must not pause longer than this
+    #[arg(long, env = "TOKENTAP_CLIENT_BODY_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub client_body_timeout: Duration,
+    /// The largest request body of /generate
+    #[arg(long, env = "TOKENTAP_MAX_REQUEST_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    pub max_request_bytes: u64,
+    /// A larger reply passes without entropies
+    #[arg(long, env = "TOKENTAP_MAX_REPLY_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    pub max_reply_bytes: u64,
+    /// Connections; more wait to be accepted
+    #[arg(long, env = "TOKENTAP_MAX_CONNECTIONS", value_name = "N", default_value = "8192")]
+    pub max_connections: usize,
+    /// Requests at once; more get 503 and Retry-After
+    #[arg(long, env = "TOKENTAP_MAX_REQUESTS", value_name = "N", default_value = "4096")]
+    pub max_requests: usize,
+    /// Connecting to the upstream
+    #[arg(long, env = "TOKENTAP_CONNECT_TIMEOUT", value_name = "TIME", default_value = "1s", value_parser = duration)]
+    pub connect_timeout: Duration,
+    /// Idle upstream connections are closed after this time; SGLang closes them after 5 s
+    #[arg(long, env = "TOKENTAP_POOL_IDLE_TIMEOUT", value_name = "TIME", default_value = "3s", value_parser = duration)]
+    pub pool_idle_timeout: Duration,
+    /// Headers of an upstream route that does not generate; 0 is no limit
+    #[arg(long, env = "TOKENTAP_UPSTREAM_HEADER_TIMEOUT", value_name = "TIME", default_value = "600s", value_parser = duration)]
+    pub upstream_header_timeout: Duration,
+    /// Pauses in the body of such a route; 0 is no limit
+    #[arg(long, env = "TOKENTAP_UPSTREAM_IDLE_TIMEOUT", value_name = "TIME", default_value = "300s", value_parser = duration)]
+    pub upstream_idle_timeout: Duration,
+    /// Such a route altogether; 0 is no limit
+    #[arg(long, env = "TOKENTAP_UPSTREAM_TOTAL_TIMEOUT", value_name = "TIME", default_value = "3600s", value_parser = duration)]
+    pub upstream_total_timeout: Duration,
+    /// How long running requests may take to end after SIGTERM
+    #[arg(long, env = "TOKENTAP_DRAIN_TIMEOUT", value_name = "TIME", default_value = "300s", value_parser = duration)]
+    pub drain_timeout: Duration,
+}

@@ -1,0 +1,185 @@
+//! From arguments, environment and file to settings, or to one line that says which key is wrong and where it came from.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches};
+
+use super::{Cli, Command, Config, Secret};
+
+/// Why there are no settings.
+#[derive(Debug)]
+pub enum Invalid {
+    /// Help or version was asked for; print it and exit with 0.
+    Shown(String),
+    /// One line for the user; exit with 64.
+    Line(String),
+}
+
+/// Reads the settings of this process.
+///
+/// # Errors
+/// [`Invalid`] when they cannot be used, or help was asked for.
+pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let file = config_file(&args);
+    let mut command = Cli::command();
+    if let Some(path) = &file {
+        command = with_file(command, Path::new(path))?;
+    }
+    let cli = command
+        .try_get_matches_from(&args)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .map_err(|error| explain(&error, &args, file.as_deref()))?;
+    complete(cli)
+}
+
+/// The file must be known before the arguments are parsed, because it supplies their defaults.
+fn config_file(args: &[OsString]) -> Option<OsString> {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let text = arg.to_string_lossy();
+        if text == "--config" {
+            return args.next().cloned();
+        }
+        if let Some(path) = text.strip_prefix("--config=") {
+            return Some(path.into());
+        }
+    }
+    std::env::var_os("TOKENTAP_CONFIG")
+}
+
+fn with_file(command: clap::Command, path: &Path) -> Result<clap::Command, Invalid> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Invalid::Line(format!("--config: cannot read {shown}: {error}")))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| Invalid::Line(format!("--config: {shown} is not TOML: {}", error.message())))?;
+    let mut values = Vec::new();
+    for (key, value) in table {
+        let value = match value {
+            toml::Value::String(text) => text,
+            toml::Value::Integer(_) | toml::Value::Boolean(_) | toml::Value::Float(_) => value.to_string(),
+            _ => return Err(Invalid::Line(format!("{key} in {shown}: must be a string, a number or a boolean"))),
+        };
+        values.push((key.replace('_', "-"), value));
+    }
+    let known = |name: &str| Config::augmented().get_arguments().any(|arg| arg.get_long() == Some(name));
+    if let Some((key, _)) = values.iter().find(|(key, _)| !known(key)) {
+        return Err(Invalid::Line(format!("{key} in {shown}: there is no such setting")));
+    }
+    Ok(command.mut_subcommands(|subcommand| {
+        values.iter().fold(subcommand, |subcommand, (key, value)| {
+            subcommand.mut_arg(key.replace('-', "_"), |arg| arg.default_value(value.clone()))
+        })
+    }))
+}
+
+impl Config {
+    fn augmented() -> clap::Command {
+        <Self as clap::Args>::augment_args(clap::Command::new("tokentap"))
+    }
+}
+
+fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr>) -> Invalid {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) {
+        return Invalid::Shown(error.to_string());
+    }
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let argument = context(ContextKind::InvalidArg);
+    let name = argument.as_deref().and_then(|arg| arg.split_whitespace().next()).unwrap_or_default().to_owned();
+    let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        return Invalid::Line(first);
+    };
+    let variable = format!("TOKENTAP_{}", name.trim_start_matches('-').to_uppercase().replace('-', "_"));
+    let on_line = args.iter().any(|arg| {
+        let arg = arg.to_string_lossy();
+        arg == name || arg.starts_with(&format!("{name}="))
+    });
+    let origin = if on_line {
+        "the command line".to_owned()
+    } else if std::env::var_os(&variable).is_some() {
+        format!("the environment, {variable}")
+    } else {
+        file.map_or_else(|| "its default".to_owned(), |file| format!("the file {}", Path::new(file).display()))
+    };
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    Invalid::Line(format!("{name} cannot be '{value}' (from {origin}){cause}"))
+}
+
+/// What no single value can show: files to be read, values that exclude each other.
+fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
+    let (Command::Serve(config) | Command::Demo(config) | Command::Check(config)) = &mut cli.command;
+    let keys = &mut config.keys;
+    for (name, file, key) in [
+        ("--upstream-api-key-file", &keys.upstream_api_key_file, &mut keys.upstream_api_key),
+        ("--upstream-admin-key-file", &keys.upstream_admin_key_file, &mut keys.upstream_admin_key),
+    ] {
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Invalid::Line(format!("{name}: cannot read {}: {error}", path.display())))?;
+            *key = Some(Secret::from(text.trim()));
+        }
+    }
+    if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() && !keys.control_open {
+        return Err(Invalid::Line(format!(
+            "--control-listen {} is not loopback: set --control-token, or --control-open to leave it open",
+            config.control_listen
+        )));
+    }
+    let upstream = config.upstream.trim_end_matches('/').to_owned();
+    match upstream.strip_prefix("http://") {
+        Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => config.upstream = upstream,
+        _ => return Err(Invalid::Line(format!("--upstream cannot be '{upstream}': it is http://HOST:PORT, without a path"))),
+    }
+    Ok(cli)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(args: &[&str]) -> Result<Cli, String> {
+        load(std::iter::once("tokentap").chain(args.iter().copied()).map(OsString::from)).map_err(|invalid| match invalid {
+            Invalid::Line(line) | Invalid::Shown(line) => line,
+        })
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_origin() {
+        let line = loaded(&["serve", "--top-logprobs", "many"]).unwrap_err();
+        assert!(line.starts_with("--top-logprobs cannot be 'many' (from the command line)"), "{line}");
+        let line = loaded(&["serve", "--upstream", "https://x"]).unwrap_err();
+        assert!(line.contains("--upstream"), "{line}");
+        let line = loaded(&["serve", "--control-listen", "0.0.0.0:1"]).unwrap_err();
+        assert!(line.contains("--control-token"), "{line}");
+        assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn the_file_lies_beneath_the_flags() {
+        let dir = std::env::temp_dir().join(format!("tokentap-config-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("settings.toml");
+        std::fs::write(&path, "top-logprobs = 7\nstrict = true\nreply-budget = \"1MiB\"\n").unwrap();
+        let file = path.to_str().unwrap();
+        let cli = loaded(&["serve", "--config", file]).unwrap();
+        let entropy = &cli.command.config().entropy;
+        assert_eq!((entropy.top_logprobs, entropy.strict, entropy.reply_budget), (7, true, 1 << 20));
+        let cli = loaded(&["serve", "--config", file, "--top-logprobs", "9"]).unwrap();
+        assert_eq!(cli.command.config().entropy.top_logprobs, 9);
+        std::fs::write(&path, "top-logprobs = \"x\"\n").unwrap();
+        let line = loaded(&["serve", "--config", file]).unwrap_err();
+        assert!(line.contains("--top-logprobs") && line.contains("settings.toml"), "{line}");
+        std::fs::write(&path, "tops = 1\n").unwrap();
+        assert!(loaded(&["serve", "--config", file]).unwrap_err().starts_with("tops in "));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,82 @@
+//! Sizes, times and secrets as they are written in a setting.
+
+use std::time::Duration;
+
+/// A key: never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The key itself.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(key: String) -> Self {
+        Self(key)
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(key: &str) -> Self {
+        Self(key.to_owned())
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Reads a size: bytes, or with `KiB`, `MiB`, `GiB` behind the number.
+///
+/// # Errors
+/// A sentence for the user when `text` is no size.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 1_u64 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)];
+    scaled(text, &units).ok_or_else(|| "a size is a number of bytes, or one with KiB, MiB or GiB behind it".to_owned())
+}
+
+/// Reads a time: seconds, or with `ms`, `s`, `m`, `h` behind the number.
+///
+/// # Errors
+/// A sentence for the user when `text` is no time.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("", 1_000)];
+    scaled(text, &units)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "a time is a number of seconds, or one with ms, s, m or h behind it".to_owned())
+}
+
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim())?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!(bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(bytes("12"), Ok(12));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for text in ["", "MiB", "-1", "1.5s", "99999999999GiB", "3 weeks"] {
+            assert!(bytes(text).is_err() && duration(text).is_err(), "{text:?} is neither");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert!(!format!("{:?}", Secret::from("hush")).contains("hush"));
+    }
+}

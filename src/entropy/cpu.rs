@@ -1,0 +1,133 @@
+//! The processor as a backend: the kernel in the widest lanes this machine has.
+
+use std::cell::RefCell;
+
+use super::kernel::{self, Scratch};
+use super::{Backend, TokenStats, TopK, tail};
+
+thread_local! {
+    static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch::new()));
+}
+
+/// Computes on the calling thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cpu {
+    lanes: Lanes,
+}
+
+/// An instruction set. Every one but the portable is made by [`Lanes::detect`] alone, so a value
+/// of this type is the proof that the machine has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lanes {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Cpu {
+    /// Picks the widest lanes of this machine.
+    pub fn new() -> Cpu {
+        // Built now, so that the first request does not wait for it.
+        tail::Table::shared();
+        let lanes = Lanes::detect().last().unwrap_or(Lanes::Portable);
+        Cpu { lanes }
+    }
+
+    /// A backend for each kind of lanes this machine has, narrowest first; for tests and benches.
+    pub fn available() -> Vec<Cpu> {
+        Lanes::detect().map(|lanes| Cpu { lanes }).collect()
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Cpu {
+        Cpu::new()
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        match self.lanes {
+            Lanes::Portable => "cpu/portable",
+            #[cfg(target_arch = "x86_64")]
+            Lanes::Avx2 => "cpu/avx2",
+            #[cfg(target_arch = "x86_64")]
+            Lanes::Avx512 => "cpu/avx512",
+            #[cfg(target_arch = "aarch64")]
+            Lanes::Neon => "cpu/neon",
+        }
+    }
+
+    fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) {
+        // Borrowed out here: a closure would not have the instruction set of the shells below.
+        SCRATCH.with_borrow_mut(|scratch| match self.lanes {
+            Lanes::Portable => portable(batch, scratch, out),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `avx2` needs the features that `Lanes::detect` found before it made this.
+            Lanes::Avx2 => unsafe { avx2(batch, scratch, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `avx512` needs the features that `Lanes::detect` found before it made this.
+            Lanes::Avx512 => unsafe { avx512(batch, scratch, out) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: `neon` needs the feature that `Lanes::detect` found before it made this.
+            Lanes::Neon => unsafe { neon(batch, scratch, out) },
+        });
+    }
+}
+
+impl Lanes {
+    /// What this machine has, narrowest first.
+    fn detect() -> impl Iterator<Item = Lanes> {
+        let wider = [
+            #[cfg(target_arch = "x86_64")]
+            (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Lanes::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            (is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq"))
+            .then_some(Lanes::Avx512),
+            #[cfg(target_arch = "aarch64")]
+            std::arch::is_aarch64_feature_detected!("neon").then_some(Lanes::Neon),
+            None,
+        ];
+        std::iter::once(Lanes::Portable).chain(wider.into_iter().flatten())
+    }
+}
+
+#[inline(always)]
+fn run<const FMA: bool>(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
+    if batch.stats {
+        kernel::run::<FMA, true>(batch, scratch, out);
+    } else {
+        kernel::run::<FMA, false>(batch, scratch, out);
+    }
+}
+
+fn portable(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
+    run::<false>(batch, scratch, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn avx2(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
+    run::<true>(batch, scratch, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+fn avx512(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
+    run::<true>(batch, scratch, out);
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+fn neon(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
+    run::<true>(batch, scratch, out);
+}

@@ -1,0 +1,56 @@
+//! Which of the numbers of a token is published as its entropy.
+
+use crate::entropy::TokenStats;
+
+/// The published number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Estimator {
+    /// The power-law estimate inside the certified interval.
+    Estimate,
+    /// The entropy of the top-k alone, renormalised: what most scripts compute; always below the truth.
+    Renormalized,
+    /// The certified lower bound.
+    Lower,
+    /// The certified upper bound.
+    Upper,
+    /// The surprisal of the sampled token: right on average, wrong for each.
+    Sampled,
+}
+
+impl Estimator {
+    /// All of them, in the order of their metrics.
+    pub const ALL: [Self; 5] = [Self::Estimate, Self::Renormalized, Self::Lower, Self::Upper, Self::Sampled];
+
+    /// The name in requests, replies and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Estimate => "estimate",
+            Self::Renormalized => "renormalized",
+            Self::Lower => "lower",
+            Self::Upper => "upper",
+            Self::Sampled => "sampled",
+        }
+    }
+
+    /// What is published when the vocabulary size is not known: the tail's share cannot be bounded from above then.
+    #[must_use]
+    pub fn without_vocabulary(self) -> Self {
+        match self {
+            Self::Estimate | Self::Upper => Self::Lower,
+            other => other,
+        }
+    }
+
+    /// The number of a token, in nats; NaN where there is none.
+    #[must_use]
+    pub fn of(self, stats: &TokenStats) -> f32 {
+        match self {
+            Self::Estimate => stats.estimate,
+            Self::Renormalized => stats.renormalized,
+            Self::Lower => stats.lower,
+            Self::Upper => stats.upper,
+            Self::Sampled => stats.surprisal,
+        }
+    }
+}

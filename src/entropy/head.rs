@@ -1,0 +1,149 @@
+//! Sums over the reported values of each row.
+//!
+//! The exponentials of a whole group of rows are taken in one loop over the flat values, which
+//! fills every lane whatever the width of a row; only the additions are done row by row.
+
+use super::approx::exp_32;
+
+/// Values whose terms are held at a time. Few enough for the first-level cache, and few enough to
+/// add up in 32-bit lanes; longer rows go through in pieces with 64-bit totals.
+pub(super) const VALUES: usize = 1024;
+
+/// Independent partial sums of one row.
+const LANES: usize = 8;
+
+/// Sums over a row in descending order `l_1 >= .. >= l_k`, with `e_i = exp(l_i - shift)`. The first
+/// value is left out: beside its 1, a near-certain row would lose its tail to rounding.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sums {
+    /// `sum_{i>1} e_i`
+    pub(super) mass: f64,
+    /// `sum_{i>1} l_i e_i`
+    pub(super) surprise: f64,
+    /// `sum_{i>1} l_i^2 e_i`; with statistics only.
+    pub(super) square: f64,
+}
+
+/// `exp(l)`, `l exp(l)` and `l^2 exp(l)` of a run of values.
+#[derive(Debug)]
+pub(super) struct Terms {
+    /// Where the run starts among the values of the batch.
+    from: usize,
+    mass: [f32; VALUES],
+    surprise: [f32; VALUES],
+    square: [f32; VALUES],
+}
+
+/// Whether a row that starts with `first` can be summed without a shift: any row of a softmax can,
+/// and others would leave the range of `f32`.
+#[inline(always)]
+pub(super) fn in_range(first: f32) -> bool {
+    first > -40.0 && first < 1.0
+}
+
+/// How often a value exceeds the one before it; a NaN counts too.
+#[inline(always)]
+pub(super) fn rises(values: &[f32]) -> u32 {
+    let after = values.get(1..).unwrap_or_default();
+    values.iter().zip(after).map(|(before, value)| 1 - u32::from(value <= before)).sum()
+}
+
+impl Terms {
+    pub(super) const EMPTY: Terms = Terms {
+        from: 0,
+        mass: [0.0; VALUES],
+        surprise: [0.0; VALUES],
+        square: [0.0; VALUES],
+    };
+
+    /// Takes the terms of `values[from..until]`, at most [`VALUES`] of them.
+    #[inline(always)]
+    pub(super) fn fill<const FMA: bool, const STATS: bool>(
+        &mut self,
+        values: &[f32],
+        from: usize,
+        until: usize,
+    ) {
+        self.from = from;
+        let values = &values[from..until];
+        let terms = self.mass.iter_mut().zip(&mut self.surprise).zip(&mut self.square);
+        for (&value, ((mass, surprise), square)) in values.iter().zip(terms) {
+            let e = exp_32::<FMA>(value);
+            // Masked values are -inf or close to it; their terms go unread, but times such a value
+            // they would be slow or NaN.
+            let value = if value < -100.0 { -100.0 } else { value };
+            *mass = e;
+            *surprise = value * e;
+            if STATS {
+                *square = value * value * e;
+            }
+        }
+    }
+
+    /// Sums of the row `values[start..end]`, not empty, in order and [`in_range`]. Rows wider than
+    /// [`VALUES`] are filled in here, narrower ones must lie within the last fill.
+    #[inline(always)]
+    pub(super) fn sum<const FMA: bool, const STATS: bool>(
+        &mut self,
+        values: &[f32],
+        start: usize,
+        end: usize,
+    ) -> Sums {
+        let first = start + 1;
+        if end - start <= VALUES {
+            return self.piece::<STATS>(first, end);
+        }
+        let mut sums = Sums::default();
+        for from in (first..end).step_by(VALUES) {
+            let until = end.min(from + VALUES);
+            self.fill::<FMA, STATS>(values, from, until);
+            let piece = self.piece::<STATS>(from, until);
+            sums.mass += piece.mass;
+            sums.surprise += piece.surprise;
+            sums.square += piece.square;
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn piece<const STATS: bool>(&self, start: usize, end: usize) -> Sums {
+        let place = start - self.from..end - self.from;
+        Sums {
+            mass: total(&self.mass[place.clone()]),
+            surprise: total(&self.surprise[place.clone()]),
+            square: if STATS { total(&self.square[place]) } else { 0.0 },
+        }
+    }
+}
+
+impl Sums {
+    /// The sums of any row in descending order, one value at a time, with `shift` subtracted.
+    pub(super) fn plain(row: &[f32], shift: f32) -> Sums {
+        let mut sums = Sums::default();
+        for &value in &row[1..] {
+            let e = (f64::from(value) - f64::from(shift)).exp();
+            let value = f64::from(value);
+            sums.mass += e;
+            sums.surprise += value * e;
+            sums.square += value * value * e;
+        }
+        sums
+    }
+}
+
+/// The sum of at most [`VALUES`] or so terms; also fit for the values themselves.
+#[inline(always)]
+pub(super) fn total(terms: &[f32]) -> f64 {
+    let mut lanes = [0f32; LANES];
+    let (chunks, rest) = terms.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, term) in lanes.iter_mut().zip(chunk) {
+            *lane += term;
+        }
+    }
+    for (lane, term) in lanes.iter_mut().zip(rest) {
+        *lane += term;
+    }
+    let [a, b, c, d, e, f, g, h] = lanes.map(f64::from);
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}

@@ -1,0 +1,243 @@
+//! Entropies by request id, readable while the request runs and for a while after: a controller polls them to branch or to stop.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::time::Instant;
+
+/// Bytes that an entry costs besides its numbers and names.
+const ENTRY_OVERHEAD: u64 = 256;
+
+/// Bounds of the store.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreLimits {
+    /// How long an ended request stays.
+    pub ttl: Duration,
+    /// Requests.
+    pub entries: usize,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What is known of one sequence.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Progress {
+    /// Entropies in nats, NaN where a row is missing.
+    pub entropy: Vec<f32>,
+    /// No more will come.
+    pub finished: bool,
+    /// Why it ended; `abort` too where the client left.
+    pub finish_reason: Option<String>,
+}
+
+/// How many requests left the store, and why.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Their time was over.
+    pub ttl: u64,
+    /// There were too many.
+    pub entries: u64,
+    /// They were too large.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    // held for the length of a copy, never across an await
+    sequences: Mutex<Vec<Progress>>,
+    names: Mutex<Vec<String>>,
+}
+
+/// Entries that have ended, the oldest first, and what all entries cost.
+#[derive(Debug, Default)]
+struct Ended {
+    order: VecDeque<(Instant, u64, Arc<Entry>)>,
+    bytes: u64,
+}
+
+/// The store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct EntropyStore {
+    names: Arc<DashMap<String, (Arc<Entry>, usize)>>,
+    // held while entries are moved, never across an await
+    ended: Arc<Mutex<Ended>>,
+    limits: StoreLimits,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EntropyStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new(limits: StoreLimits) -> Self {
+        Self { names: Arc::default(), ended: Arc::default(), limits }
+    }
+
+    /// A place for the sequences of one request. It can be read under each name given or added.
+    #[must_use]
+    pub fn begin(&self, sequences: usize) -> Ticket {
+        let entry = Entry { sequences: Mutex::new(vec![Progress::default(); sequences]), names: Mutex::default() };
+        Ticket { store: self.clone(), entry: Arc::new(entry) }
+    }
+
+    /// What is known of a sequence from token `since` on, and the next `since`; `index` is the one the name stands for unless given.
+    #[must_use]
+    pub fn read(&self, rid: &str, index: Option<usize>, since: usize) -> Option<(usize, Progress)> {
+        // the map's guard is dropped before the entry is locked
+        let (entry, named) = self.names.get(rid).map(|found| found.value().clone())?;
+        let index = index.unwrap_or(named);
+        let sequences = locked(&entry.sequences);
+        let progress = sequences.get(index)?;
+        let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
+        Some((index, Progress { entropy, finished: progress.finished, finish_reason: progress.finish_reason.clone() }))
+    }
+
+    /// Requests and bytes held, ended ones only: what runs belongs to its request.
+    #[must_use]
+    pub fn size(&self) -> (usize, u64) {
+        let ended = locked(&self.ended);
+        (ended.order.len(), ended.bytes)
+    }
+
+    /// Lets go of what is over its time or over the bounds.
+    pub fn evict(&self) -> Evicted {
+        let now = Instant::now();
+        let mut evicted = Evicted::default();
+        loop {
+            let gone = {
+                let mut ended = locked(&self.ended);
+                let Some((at, bytes, _)) = ended.order.front() else { break };
+                let (at, bytes) = (*at, *bytes);
+                if now.duration_since(at) >= self.limits.ttl {
+                    evicted.ttl += 1;
+                } else if ended.order.len() > self.limits.entries {
+                    evicted.entries += 1;
+                } else if ended.bytes > self.limits.bytes {
+                    evicted.bytes += 1;
+                } else {
+                    break;
+                }
+                ended.bytes -= bytes;
+                ended.order.pop_front()
+            };
+            let Some((_, _, entry)) = gone else { break };
+            let names = std::mem::take(&mut *locked(&entry.names));
+            for name in names {
+                // a later request may have taken the name over
+                self.names.remove_if(&name, |_, (named, _)| Arc::ptr_eq(named, &entry));
+            }
+        }
+        evicted
+    }
+}
+
+/// The right to write one request's entropies; the request has ended when it is dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    store: EntropyStore,
+    entry: Arc<Entry>,
+}
+
+impl Ticket {
+    /// Makes the request readable under `rid`, which stands for sequence `index`.
+    pub fn name(&self, rid: &str, index: usize) {
+        let mut names = locked(&self.entry.names);
+        if !names.iter().any(|name| name == rid) {
+            names.push(rid.to_owned());
+            self.store.names.insert(rid.to_owned(), (Arc::clone(&self.entry), index));
+        }
+    }
+
+    /// Adds entropies to a sequence.
+    pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>) {
+        if let Some(progress) = locked(&self.entry.sequences).get_mut(index) {
+            progress.entropy.extend(entropy);
+        }
+    }
+
+    /// Ends a sequence.
+    pub fn finish(&self, index: usize, reason: &str) {
+        if let Some(progress) = locked(&self.entry.sequences).get_mut(index) {
+            progress.finished = true;
+            progress.finish_reason = Some(reason.to_owned());
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut bytes = ENTRY_OVERHEAD;
+        for progress in locked(&self.entry.sequences).iter_mut() {
+            if !progress.finished {
+                progress.finished = true;
+                progress.finish_reason = Some("abort".to_owned());
+            }
+            progress.entropy.shrink_to_fit();
+            bytes += 64 + 4 * progress.entropy.len() as u64;
+        }
+        let names = locked(&self.entry.names);
+        bytes += names.iter().map(|name| 2 * name.len() as u64 + 64).sum::<u64>();
+        if names.is_empty() {
+            return; // nobody could ever read it
+        }
+        drop(names);
+        let mut ended = locked(&self.store.ended);
+        ended.bytes += bytes;
+        ended.order.push_back((Instant::now(), bytes, Arc::clone(&self.entry)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(entries: usize, bytes: u64) -> EntropyStore {
+        EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries, bytes })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn entropies_are_read_while_the_request_runs_and_for_a_while_after() {
+        let store = store(10, 1 << 20);
+        let ticket = store.begin(2);
+        ticket.name("R", 0);
+        ticket.name("R_1", 1);
+        ticket.append(1, [0.5, 0.25]);
+        assert_eq!(store.read("R_1", None, 1).unwrap().1.entropy, [0.25]);
+        assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
+        assert!(store.read("R", Some(2), 0).is_none() && store.read("unknown", None, 0).is_none());
+        assert!(!store.read("R", None, 0).unwrap().1.finished);
+        ticket.finish(1, "length");
+        drop(ticket);
+        assert_eq!(store.read("R_1", None, 9).unwrap().1.finish_reason.as_deref(), Some("length"));
+        assert_eq!(store.read("R", None, 0).unwrap().1.finish_reason.as_deref(), Some("abort"));
+        assert_eq!(store.evict(), Evicted::default());
+        tokio::time::advance(Duration::from_secs(11)).await;
+        assert_eq!(store.evict().ttl, 1);
+        assert!(store.read("R", None, 0).is_none() && store.names.is_empty());
+        assert_eq!(store.size(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_leave_first_and_a_name_taken_over_stays() {
+        let store = store(2, 1 << 20);
+        for at in 0..4 {
+            let ticket = store.begin(1);
+            ticket.name("same", 0);
+            ticket.name(&format!("own-{at}"), 0);
+            ticket.append(0, [at as f32]);
+        }
+        assert_eq!(store.evict().entries, 2);
+        assert!(store.read("own-1", None, 0).is_none());
+        assert_eq!(store.read("own-2", None, 0).unwrap().1.entropy, [2.0]);
+        assert_eq!(store.read("same", None, 0).unwrap().1.entropy, [3.0]);
+        let small = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1000 });
+        for at in 0..3 {
+            small.begin(1).name(&format!("{at}"), 0);
+        }
+        assert!(small.evict().bytes >= 1 && small.size().1 <= 1000);
+    }
+}

@@ -1,0 +1,67 @@
+//! What a client is told when the answer is tokentap's own: a status and a body in SGLang's shape.
+
+use http::StatusCode;
+
+/// An answer that did not come from the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request cannot be served as it is.
+    #[error("{message}")]
+    Client {
+        /// 4xx or 501.
+        status: StatusCode,
+        /// What is wrong, where, and what to do.
+        message: String,
+    },
+    /// The upstream could not be reached, or ended before it had answered.
+    #[error("{message}")]
+    Upstream {
+        /// 502 or 504.
+        status: StatusCode,
+        /// What happened.
+        message: String,
+    },
+    /// Too many requests at once.
+    #[error("tokentap is at its limit of {limit} concurrent requests; try again, or raise --max-requests")]
+    Overloaded {
+        /// `--max-requests`.
+        limit: usize,
+    },
+    /// `--strict`, and an entropy is missing.
+    #[error("entropy is missing ({reason}) and --strict is on")]
+    Strict {
+        /// What `entropy_info.reason` would have said.
+        reason: String,
+    },
+    /// A fault of tokentap.
+    #[error("internal error in tokentap: {message}")]
+    Internal {
+        /// What broke.
+        message: String,
+    },
+}
+
+impl Error {
+    /// A 400 with this message.
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::Client { status: StatusCode::BAD_REQUEST, message: message.into() }
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Client { status, .. } | Self::Upstream { status, .. } => *status,
+            Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Strict { .. } => StatusCode::BAD_GATEWAY,
+            Self::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The body of the answer: `{"error":{"message":…}}`, as /generate answers.
+    #[must_use]
+    pub fn body(&self) -> Vec<u8> {
+        serde_json::json!({ "error": { "message": self.to_string() } }).to_string().into_bytes()
+    }
+}

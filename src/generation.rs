@@ -1,0 +1,107 @@
+//! The pipeline: what was asked, what must be asked, what comes of it, and what is taken away again.
+
+pub mod capture;
+pub mod enrich;
+pub mod flight;
+pub mod forcing;
+pub mod guard;
+pub mod measure;
+pub mod plan;
+pub mod rewrite;
+pub mod rid;
+pub mod sequence;
+pub mod trim;
+pub mod wish;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::entropy::store::EntropyStore;
+use crate::entropy::{Backend, Estimator, Flags, TokenStats};
+use crate::metrics::{Metrics, ModelMetrics};
+use flight::Flights;
+use forcing::{Item, Reason};
+
+/// What every capture works with.
+#[derive(Debug)]
+pub struct Tools {
+    /// Computes entropies.
+    pub backend: Arc<dyn Backend>,
+    /// Where a running request's entropies can be read.
+    pub store: EntropyStore,
+    /// The ids in flight.
+    pub flights: Flights,
+    /// Every metric.
+    pub metrics: Arc<Metrics>,
+    /// Histograms by model, looked up by name once; held for a lookup only.
+    models: Mutex<HashMap<Arc<str>, ModelMetrics>>,
+}
+
+/// What was seen of a reply, for its log line.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Observed {
+    /// Sequences that came to their end.
+    pub finished: u64,
+    /// Output tokens.
+    pub tokens: u64,
+    /// Prompt tokens.
+    pub prompt_tokens: u64,
+    /// Mean entropy of the last sequence, in nats.
+    pub mean: Option<f64>,
+    /// Why entropies are missing.
+    pub missing: Option<Reason>,
+    /// Own work.
+    pub overhead: Duration,
+}
+
+impl Tools {
+    /// Tools around a backend.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, store: EntropyStore, metrics: Arc<Metrics>) -> Self {
+        Self { backend, store, flights: Flights::default(), metrics, models: Mutex::default() }
+    }
+
+    fn model(&self, name: &Arc<str>) -> ModelMetrics {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = models.get(name) {
+            return found.clone();
+        }
+        let made = self.metrics.model(name, Estimator::ALL.map(Estimator::name));
+        models.insert(Arc::clone(name), made.clone());
+        made
+    }
+
+    /// Counts newly measured tokens; the histograms are filled locally and flushed once.
+    fn observe(&self, model: &Arc<str>, estimator: Estimator, item: &Item, tokens: &[TokenStats]) {
+        if tokens.is_empty() {
+            return;
+        }
+        let model = self.model(model);
+        let at = Estimator::ALL.iter().position(|other| *other == estimator).unwrap_or(0);
+        let (entropy, mass) = (model.token_entropy[at].local(), model.topk_mass.local());
+        let anomaly = |kind: &str, count: usize| {
+            if count > 0 {
+                self.metrics.anomalies.with_label_values(&[kind]).inc_by(count as u64);
+            }
+        };
+        let mut odd = [0_usize; 3];
+        for token in tokens {
+            let value = estimator.of(token);
+            if value.is_finite() {
+                entropy.observe(f64::from(value));
+            }
+            if token.tail_mass.is_finite() {
+                mass.observe(1.0 - f64::from(token.tail_mass));
+            }
+            for (count, flag) in odd.iter_mut().zip([Flags::NAN, Flags::MISSING, Flags::INCONSISTENT]) {
+                *count += usize::from(token.flags.contains(flag));
+            }
+        }
+        anomaly("nan", odd[0]);
+        if item.k > 0 {
+            anomaly("missing", odd[1]);
+        }
+        anomaly("inconsistent", odd[2]);
+    }
+}

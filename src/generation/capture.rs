@@ -1,0 +1,292 @@
+//! One reply being captured: numbers read, entropies measured and added, what was forced removed.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::entropy::store::Ticket;
+use crate::entropy::{Estimator, Flags, TokenStats, TopK};
+use crate::generation::enrich::{self, Info};
+use crate::generation::flight::Flight;
+use crate::generation::forcing::{Item, Reason};
+use crate::generation::plan::Plan;
+use crate::generation::sequence::{Content, KnownContent, Sequence, Step};
+use crate::generation::trim::trim;
+use crate::generation::{Observed, Tools};
+use crate::json::{Cursor, Edit, Malformed, Splice};
+use crate::sglang::flat;
+use crate::sglang::response::{Chunk, Nothing, Numbers};
+
+/// What comes of one reply. Holds the request's ids in flight until it is dropped.
+#[derive(Debug)]
+pub struct Capture {
+    plan: Plan,
+    tools: Arc<Tools>,
+    vocab: Option<u32>,
+    model: Arc<str>,
+    sequences: Vec<Sequence>,
+    content: Option<Content>,
+    numbers: Numbers,
+    stats: Vec<TokenStats>,
+    ticket: Ticket,
+    flight: Flight,
+    observed: Observed,
+}
+
+/// A reply that is not what SGLang writes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreadable(#[from] Malformed);
+
+impl Capture {
+    /// Begins the capture of a reply to `plan`.
+    #[must_use]
+    pub fn new(plan: Plan, tools: Arc<Tools>, upstream: &crate::sglang::probe::Capabilities) -> Self {
+        let sequences = plan.sequences().min(1 << 20);
+        let ticket = tools.store.begin(sequences);
+        for (rid, index) in &plan.rids {
+            ticket.name(rid, *index);
+        }
+        if let Some(rid) = &plan.rid {
+            ticket.name(rid, 0);
+        }
+        let flight = tools.flights.start(plan.rids.iter().map(|(rid, _)| rid.clone()));
+        Self {
+            vocab: upstream.vocab_size,
+            model: Arc::clone(&upstream.model),
+            sequences: (0..sequences).map(|_| Sequence::default()).collect(),
+            content: None,
+            numbers: Numbers::default(),
+            stats: Vec::new(),
+            observed: Observed::default(),
+            plan,
+            tools,
+            ticket,
+            flight,
+        }
+    }
+
+    /// The plan being carried out.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The plan, for what turns out on the way to the reply.
+    pub fn plan_mut(&mut self) -> &mut Plan {
+        &mut self.plan
+    }
+
+    /// What was seen, for the log line and for metrics.
+    #[must_use]
+    pub fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
+    /// The ids that may be aborted now that nobody waits for them; they leave flight.
+    pub fn take_abortable(&mut self) -> Vec<String> {
+        self.flight.take_abortable()
+    }
+
+    /// Time spent so far in reading, measuring and writing.
+    pub fn spent(&mut self, time: Duration) {
+        self.observed.overhead += time;
+    }
+
+    /// A whole non-streaming reply, enriched; `None` where there is nothing to change.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when the body is not what SGLang writes; the client then gets it as it came.
+    pub fn reply(&mut self, body: &Bytes) -> Result<Option<Vec<u8>>, Unreadable> {
+        let mut cursor = Cursor::new(body);
+        let mut splice = Splice::default();
+        if cursor.take(b'[') {
+            let mut at = 0;
+            while !cursor.take(b']') {
+                if at > 0 {
+                    cursor.expect(b',')?;
+                }
+                self.object(body, &mut cursor, Some(at), &mut splice)?;
+                at += 1;
+            }
+        } else {
+            self.object(body, &mut cursor, Some(0), &mut splice)?;
+        }
+        cursor.end()?;
+        Ok((!splice.is_empty()).then(|| splice.apply(body)))
+    }
+
+    /// One event of a stream; `data` is where its JSON lies. `None` where there is nothing to change.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when the event is not what SGLang writes; the client then gets it as it came.
+    pub fn event(&mut self, raw: &Bytes, data: Range<usize>) -> Result<Option<Vec<u8>>, Unreadable> {
+        let mut cursor = Cursor::at(&raw[..data.end], data.start);
+        let mut splice = Splice::default();
+        self.object(raw, &mut cursor, None, &mut splice)?;
+        cursor.end()?;
+        Ok((!splice.is_empty()).then(|| splice.apply(raw)))
+    }
+
+    /// One object of the reply. In a stream its index stands at its end, so its lists are taken up where any sequence's ended, and
+    /// read once more in the rare case that it was another's.
+    fn object(&mut self, bytes: &Bytes, cursor: &mut Cursor<'_>, index: Option<usize>, splice: &mut Splice) -> Result<(), Unreadable> {
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let read = self.read(cursor, index, &mut numbers);
+        let done = read.and_then(|chunk| self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, splice));
+        self.numbers = numbers;
+        done
+    }
+
+    fn read(&self, cursor: &mut Cursor<'_>, index: Option<usize>, numbers: &mut Numbers) -> Result<Chunk, Unreadable> {
+        if index.is_some() || self.content != Some(Content::Full) {
+            return Ok(Chunk::read(cursor, &Nothing, numbers)?);
+        }
+        let start = cursor.clone();
+        let chunk = Chunk::read(cursor, &KnownContent(&self.sequences), numbers)?;
+        if self.sequences.get(chunk.index).is_some_and(|sequence| !sequence.owns(&chunk)) {
+            *cursor = start;
+            return Ok(Chunk::read(cursor, &Nothing, numbers)?);
+        }
+        Ok(chunk)
+    }
+
+    fn take(
+        &mut self,
+        bytes: &Bytes,
+        chunk: &Chunk,
+        index: usize,
+        numbers: &mut Numbers,
+        splice: &mut Splice,
+    ) -> Result<(), Unreadable> {
+        let Some(meta) = &chunk.meta else { return Ok(()) };
+        let Some(item) = self.plan.item(index).copied() else { return Ok(()) };
+        if let Some(rid) = &chunk.rid {
+            self.ticket.name(rid, index);
+            if self.plan.stream {
+                self.flight.add(rid.clone());
+            }
+        }
+        if chunk.top.is_none() {
+            flat::read(bytes, meta, &mut numbers.rows)?;
+        }
+        let mut edit = Edit::new(bytes, meta);
+        trim(&item, self.plan.jax, bytes, meta, &mut edit, splice)?;
+        self.measure(bytes, chunk, index, &item, numbers);
+        if self.plan.wish.wanted {
+            let info = self.info(&item, index);
+            enrich::add(&self.sequences[index], &self.plan.wish, chunk.finish.is_some().then_some(&info), &mut edit);
+        }
+        edit.finish(splice);
+        if let Some(finish) = &chunk.finish {
+            self.finish(chunk, index, &item, &finish.kind);
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, item: &Item, numbers: &mut Numbers) {
+        let estimator = self.estimator();
+        let sequence = &mut self.sequences[index];
+        let rows = numbers.rows.len();
+        let step = sequence.step(chunk, numbers.chosen.len(), rows, &mut self.content);
+        if self.plan.stream && step.content == Content::Full {
+            sequence.remember(bytes, chunk);
+        }
+        if !self.plan.wish.wanted {
+            return;
+        }
+        self.stats.clear();
+        // one row a token, in the order of the tokens; where none came the token has no numbers
+        align(numbers, step, chunk.chosen.is_some());
+        let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
+        let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.wish.stats };
+        self.tools.backend.top_k(&batch, &mut self.stats);
+        self.stats.truncate(step.new);
+        for (at, stats) in self.stats.iter_mut().enumerate() {
+            let width = numbers.rows.row(at).len();
+            sequence.width = sequence.width.max(width);
+            sequence.exact &= self.vocab.is_some_and(|vocab| width >= vocab as usize);
+            if stats.flags.contains(Flags::MISSING) {
+                // a token whose row is missing still has its own logprob
+                stats.surprisal = chosen.get(at).map_or(f32::NAN, |logprob| -logprob);
+            }
+            sequence.count(stats, estimator);
+        }
+        if step.content == Content::Delta {
+            sequence.lists.clear();
+        }
+        sequence.lists.push(&self.stats, &self.plan.wish, estimator);
+        self.ticket.append(index, self.stats.iter().map(|stats| estimator.of(stats)));
+        self.tools.observe(&self.model, estimator, item, &self.stats);
+    }
+
+    /// The estimator that can be carried out with what is known.
+    fn estimator(&self) -> Estimator {
+        let wished = self.plan.wish.estimator;
+        if self.vocab.is_some() { wished } else { wished.without_vocabulary() }
+    }
+
+    fn info(&self, item: &Item, index: usize) -> Info {
+        let sequence = &self.sequences[index];
+        let missing = || if sequence.tokens == 0 { None } else { Some(Reason::MissingRows) };
+        let reason = if sequence.is_measured() { None } else { item.reason.or_else(missing) };
+        Info {
+            measured: sequence.is_measured(),
+            exact: sequence.exact,
+            estimator: self.estimator(),
+            temperature: item.temperature.ok(),
+            width: sequence.width,
+            vocab: self.vocab,
+            mean: sequence.mean(),
+            reason: reason.or(item.temperature.err()),
+        }
+    }
+
+    fn finish(&mut self, chunk: &Chunk, index: usize, item: &Item, kind: &str) {
+        let sequence = &mut self.sequences[index];
+        if std::mem::replace(&mut sequence.finished, true) {
+            return;
+        }
+        self.ticket.finish(index, kind);
+        self.observed.finished += 1;
+        self.observed.tokens += sequence.tokens as u64;
+        self.observed.prompt_tokens += chunk.prompt_tokens.unwrap_or(0);
+        if let Some(mean) = sequence.mean() {
+            self.observed.mean = Some(mean);
+        }
+        if self.plan.wish.wanted && !sequence.is_measured() && sequence.tokens > 0 {
+            let reason = item.reason.unwrap_or(Reason::MissingRows);
+            self.observed.missing = Some(reason);
+            self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
+        }
+        let tokens = &self.tools.metrics.tokens;
+        tokens.with_label_values(&[&self.model, "output"]).inc_by(sequence.tokens as u64);
+        tokens.with_label_values(&[&self.model, "prompt"]).inc_by(chunk.prompt_tokens.unwrap_or(0));
+        if let Some(mean) = sequence.mean() {
+            self.tools.metrics.mean_entropy.with_label_values(&[&self.model]).observe(mean);
+        }
+    }
+
+    /// Whether every sequence has come to its end.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.sequences.iter().all(|sequence| sequence.finished)
+    }
+}
+
+/// Makes the rows those of the new tokens, one each.
+fn align(numbers: &mut Numbers, step: Step, has_chosen: bool) {
+    let rows = numbers.rows.len();
+    if step.row_from == 0 && rows >= step.new && rows > 0 {
+        return; // as it nearly always is; surplus rows are cut off behind the measurement
+    }
+    debug_assert!(has_chosen || numbers.chosen.is_empty(), "chosen logprobs come from their list alone");
+    let mut aligned = crate::logprobs::Rows::new();
+    for at in 0..step.new {
+        let row = usize::try_from(step.row_from + at as isize).ok().filter(|row| *row < rows);
+        aligned.push_row(row.map_or(&[], |row| numbers.rows.row(row)));
+    }
+    numbers.rows = aligned;
+}

@@ -1,0 +1,87 @@
+//! The members that a reply gains, appended last to its `meta_info`.
+
+use crate::entropy::Estimator;
+use crate::generation::forcing::Reason;
+use crate::generation::measure::STATS;
+use crate::generation::sequence::Sequence;
+use crate::generation::wish::Wish;
+use crate::json::Edit;
+
+/// `entropy_info`: how the numbers were obtained.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Info {
+    /// Any token has a number.
+    pub measured: bool,
+    /// Every row covered the vocabulary.
+    pub exact: bool,
+    /// Which number is published.
+    pub estimator: Estimator,
+    /// Of the distribution that the numbers describe, where it is known.
+    pub temperature: Option<f64>,
+    /// k of the widest row.
+    pub width: usize,
+    /// Vocabulary size, where it is known.
+    pub vocab: Option<u32>,
+    /// Mean of the numbers there are, in nats.
+    pub mean: Option<f64>,
+    /// Why there are no numbers, or no temperature.
+    pub reason: Option<Reason>,
+}
+
+impl Info {
+    fn source(&self) -> &'static str {
+        match (self.measured, self.exact) {
+            (false, _) => "none",
+            (true, true) => "exact",
+            (true, false) => "top_k",
+        }
+    }
+
+    fn json(&self) -> String {
+        let number = |value: Option<f64>| value.filter(|value| value.is_finite()).map_or("null".to_owned(), |value| value.to_string());
+        let count = |value: Option<usize>| value.map_or("null".to_owned(), |value| value.to_string());
+        let reason = self.reason.map(|reason| format!(",\"reason\":\"{}\"", reason.name())).unwrap_or_default();
+        format!(
+            "{{\"source\":\"{}\",\"estimator\":\"{}\",\"unit\":\"nats\",\"temperature\":{},\"top_k\":{},\"vocab_size\":{},\"mean\":{}{reason}}}",
+            self.source(),
+            self.estimator.name(),
+            number(self.temperature),
+            count(self.measured.then_some(self.width)),
+            count(self.vocab.map(|vocab| vocab as usize)),
+            number(self.mean),
+        )
+    }
+}
+
+/// Adds the members; `info` is given with the object that has a finish reason.
+pub fn add(sequence: &Sequence, wish: &Wish, info: Option<&Info>, edit: &mut Edit<'_>) {
+    let lists = &sequence.lists;
+    edit.append("output_token_entropy", &bracketed(&lists.entropy));
+    if let Some(info) = info {
+        edit.append("entropy_info", info.json().as_bytes());
+    }
+    if wish.bounds {
+        edit.append("output_token_entropy_lower", &bracketed(&lists.bounds[0]));
+        edit.append("output_token_entropy_upper", &bracketed(&lists.bounds[1]));
+    }
+    if wish.stats {
+        let mut stats = vec![b'{'];
+        for (at, (name, list)) in STATS.iter().zip(&lists.stats).enumerate() {
+            stats.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
+            stats.extend_from_slice(name.as_bytes());
+            stats.extend_from_slice(b"\":[");
+            stats.extend_from_slice(list);
+            stats.push(b']');
+        }
+        stats.push(b'}');
+        edit.append("output_token_stats", &stats);
+    }
+}
+
+fn bracketed(list: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(list.len() + 2);
+    text.push(b'[');
+    text.extend_from_slice(list);
+    text.push(b']');
+    text
+}

@@ -1,0 +1,298 @@
+//! How much is forced on a request, and when forcing gives way (the rules of design.md, by their numbers).
+
+use crate::config::EntropyConfig;
+use crate::generation::wish::Wish;
+use crate::sglang::probe::{Capabilities, Dialect, Streaming};
+use crate::sglang::request::{GenerateRequest, Sampling};
+
+/// Prefill/decode disaggregation hands over at most this many top logprobs.
+const DISAGGREGATED_TOP_K: u32 = 128;
+/// SGLang's default of `max_new_tokens` on /generate.
+const DEFAULT_NEW_TOKENS: u64 = 128;
+/// What `max_new_tokens: null` may come to when the context length is not known.
+const UNKNOWN_CONTEXT: u64 = 32_768;
+
+/// Why there is no top-k, or no temperature; the values of `entropy_info.reason` and of the metric's label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// (1) A stream that repeats everything in each event would be too long.
+    CumulativeStream,
+    /// (2) The reply would be larger than `--reply-budget`.
+    ReplyBudget,
+    /// (3) sglang-jax compiles the model anew for each shape; `--jax-force` or `return_entropy: true` forces.
+    Jax,
+    /// (3) sglang-jax cannot stream logprobs.
+    JaxStream,
+    /// (4) The client's own `logprob_start_len` shares k with the prompt side.
+    PromptLogprobs,
+    /// (6) The engine refused the forced request; this reply is to the request as the client wrote it.
+    Refused,
+    /// (6) The engine refused a request of this shape since the last probe.
+    RefusedBefore,
+    /// (7) The reply is larger than `--max-reply-bytes`.
+    TooLarge,
+    /// (7) The reply could not be read.
+    Unreadable,
+    /// Beam search refuses logprobs.
+    BeamSearch,
+    /// The kind of speculation this engine does refuses logprobs.
+    Speculation,
+    /// A field that would have to be edited has no clear meaning.
+    Request,
+    /// The probe has not answered yet.
+    ProbePending,
+    /// `top_k` is 1 and the temperature is not: the engine's answer depends on its batch.
+    TopK1,
+    /// The engine sent no top-k although it was asked.
+    MissingRows,
+}
+
+impl Reason {
+    /// The name in replies, logs and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CumulativeStream => "cumulative_stream",
+            Self::ReplyBudget => "reply_budget",
+            Self::Jax => "jax",
+            Self::JaxStream => "jax_stream",
+            Self::PromptLogprobs => "prompt_logprobs",
+            Self::Refused => "refused_by_engine",
+            Self::RefusedBefore => "refused_before",
+            Self::TooLarge => "reply_too_large",
+            Self::Unreadable => "unreadable_reply",
+            Self::BeamSearch => "beam_search",
+            Self::Speculation => "speculation",
+            Self::Request => "unreadable_request",
+            Self::ProbePending => "probe_pending",
+            Self::TopK1 => "top_k_1",
+            Self::MissingRows => "missing_rows",
+        }
+    }
+}
+
+/// What one item asked, and what is asked for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Item {
+    /// The client asked for logprobs itself.
+    pub asked: bool,
+    /// The client's own k; 0 where it did not ask.
+    pub asked_k: u32,
+    /// Whether logprobs are asked upstream.
+    pub logprob: bool,
+    /// k upstream.
+    pub k: u32,
+    /// The temperature that the logprobs are at, or why it is not known.
+    pub temperature: Result<f64, Reason>,
+    /// Temperature 1 is sent instead: the sampled token is the argmax either way.
+    pub at_one: bool,
+    /// Why there is no top-k although entropy was wanted.
+    pub reason: Option<Reason>,
+}
+
+/// The facts that decide.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The request.
+    pub request: &'a GenerateRequest,
+    /// What the client wants.
+    pub wish: Wish,
+    /// What the probe found.
+    pub upstream: &'a Capabilities,
+    /// The settings.
+    pub config: &'a EntropyConfig,
+    /// The engine refused this shape since the last probe.
+    pub refused_before: bool,
+}
+
+impl Facts<'_> {
+    /// Whether the flat base64 form is asked for instead of the nested one: the engine offers it (not on streams), and no item
+    /// wants lists of its own.
+    #[must_use]
+    pub fn flat(&self) -> bool {
+        let request = self.request;
+        let lists = (0..self.prompts()).any(|at| self.asked_k(at) > 0);
+        let asked = (0..self.prompts()).any(|at| self.asked(at));
+        self.upstream.flat && request.stream == Some(false) && !lists && !(asked && request.flat.contains(&true))
+    }
+
+    /// How many prompts.
+    #[must_use]
+    pub fn prompts(&self) -> usize {
+        self.request.batch().unwrap_or(1)
+    }
+
+    /// The plan for each prompt.
+    #[must_use]
+    pub fn items(&self) -> Vec<Item> {
+        let whole = self.whole_request();
+        let budget = self.within_budget();
+        (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect()
+    }
+
+    fn asked(&self, at: usize) -> bool {
+        self.request.return_logprob.get(at) == Some(&true)
+    }
+
+    fn asked_k(&self, at: usize) -> u32 {
+        let k = self.request.top_logprobs_num.get(at).copied().unwrap_or(0);
+        if self.asked(at) { u32::try_from(k.max(0)).unwrap_or(u32::MAX) } else { 0 }
+    }
+
+    /// k for this request: the wish, under every cap.
+    fn wanted_k(&self) -> u32 {
+        let mut k = self.wish.top_k.min(self.config.max_top_logprobs);
+        if self.upstream.disaggregated {
+            k = k.min(DISAGGREGATED_TOP_K);
+        }
+        k.min(self.upstream.vocab_size.unwrap_or(u32::MAX))
+    }
+
+    /// A reason that holds for the request as a whole; the flag says whether the chosen logprob is asked nevertheless.
+    fn whole_request(&self) -> Option<(Reason, bool)> {
+        let request = self.request;
+        let samplings = || (0..self.prompts()).filter_map(|at| request.sampling.get(at));
+        let stream = request.stream == Some(true);
+        if !request.is_readable() || !self.lists_fit() {
+            return Some((Reason::Request, false));
+        }
+        if self.refused_before {
+            return Some((Reason::RefusedBefore, false));
+        }
+        if samplings().any(|sampling| sampling.beams) {
+            return Some((Reason::BeamSearch, false));
+        }
+        if self.upstream.refuses_logprobs {
+            return Some((Reason::Speculation, false));
+        }
+        match self.upstream.dialect {
+            Some(Dialect::Jax) if stream => return Some((Reason::JaxStream, false)),
+            Some(Dialect::Jax) if !self.config.jax_force && !self.wish.explicit => return Some((Reason::Jax, false)),
+            // an unknown engine may be sglang-jax, whose streams break
+            None if stream => return Some((Reason::ProbePending, false)),
+            _ => {}
+        }
+        let cumulative = stream && self.upstream.streaming != Some(Streaming::Incremental);
+        let tokens: u64 = (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(request.n() as u64);
+        if cumulative && !self.wish.explicit && tokens > self.config.cumulative_stream_tokens {
+            return Some((Reason::CumulativeStream, true));
+        }
+        None
+    }
+
+    /// Per-item lists are as long as the batch, and stand only in one; n > 1 takes none.
+    fn lists_fit(&self) -> bool {
+        let request = self.request;
+        let lists = [
+            request.return_logprob.list_len(),
+            request.top_logprobs_num.list_len(),
+            request.logprob_start_len.list_len(),
+            request.token_ids_logprob.list_len(),
+            request.sampling.list_len(),
+        ];
+        let batch = if request.n() > 1 { None } else { request.batch() };
+        lists[..4].iter().flatten().all(|len| Some(*len) == batch)
+            && lists[4].is_none_or(|len| Some(len) == request.batch())
+    }
+
+    fn new_tokens(&self, at: usize) -> u64 {
+        let context = self.upstream.context_length.unwrap_or(UNKNOWN_CONTEXT);
+        match self.request.sampling.get(at).and_then(|sampling| sampling.max_new_tokens) {
+            None => DEFAULT_NEW_TOKENS,
+            Some(None) => context,
+            Some(Some(tokens)) => tokens.min(context),
+        }
+    }
+
+    /// The largest of k, 20, 5, 0 with which the expected reply fits the budget. Incremental streams are never held whole.
+    fn within_budget(&self) -> u32 {
+        let k = self.wanted_k();
+        if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {
+            return k;
+        }
+        let tokens: u64 = (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
+        // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
+        let entry = if self.flat() { 11 } else { 36 };
+        let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
+        [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= self.config.reply_budget).unwrap_or(0)
+    }
+
+    fn item(&self, at: usize, whole: Option<(Reason, bool)>, budget: u32) -> Item {
+        let (asked, asked_k) = (self.asked(at), self.asked_k(at));
+        let mut item = Item {
+            asked,
+            asked_k,
+            logprob: asked,
+            k: asked_k,
+            temperature: Err(Reason::ProbePending),
+            at_one: false,
+            reason: None,
+        };
+        if self.wish.wanted {
+            match whole {
+                Some((reason, chosen)) => {
+                    item.reason = (asked_k == 0).then_some(reason);
+                    item.logprob |= chosen;
+                }
+                None => self.force(at, budget, &mut item),
+            }
+        }
+        if self.upstream.dialect == Some(Dialect::Jax) && asked && item.k == 0 && self.is_logprob_only(at) {
+            // there, a request for chosen logprobs alone duplicates rows and can end the scheduler
+            item.k = 1;
+        }
+        (item.temperature, item.at_one) = self.temperature(at, asked, item.logprob);
+        item
+    }
+
+    fn force(&self, at: usize, budget: u32, item: &mut Item) {
+        let prompt_side = item.asked && self.request.logprob_start_len.get(at).is_some_and(|start| *start >= 0);
+        if prompt_side && !self.flat() {
+            item.reason = (item.asked_k == 0).then_some(Reason::PromptLogprobs);
+            return;
+        }
+        if item.asked && self.mixed() && self.request.token_ids_logprob.get(at).is_some() {
+            return;
+        }
+        if !item.asked && self.mixed() && !matches!(self.request.token_ids_logprob, crate::sglang::request::PerItem::Absent) {
+            // the engine takes no null inside such a list, so these ids would wake up
+            item.reason = Some(Reason::Request);
+            return;
+        }
+        item.logprob = true;
+        item.k = item.asked_k.max(budget);
+        item.reason = (item.k == 0).then_some(Reason::ReplyBudget);
+    }
+
+    /// Whether some items asked for logprobs and others did not.
+    #[must_use]
+    pub fn mixed(&self) -> bool {
+        (0..self.prompts()).any(|at| self.asked(at)) && (0..self.prompts()).any(|at| !self.asked(at))
+    }
+
+    fn is_logprob_only(&self, at: usize) -> bool {
+        self.request.logprob_start_len.get(at).is_none_or(|start| *start == -1) && self.request.token_ids_logprob.get(at).is_none()
+    }
+
+    /// The temperature of the distribution that the logprobs describe, and whether 1 is to be sent in its place.
+    fn temperature(&self, at: usize, asked: bool, logprob: bool) -> (Result<f64, Reason>, bool) {
+        let sampling: Option<&Sampling> = self.request.sampling.get(at);
+        let preferred = &self.upstream.preferred;
+        let temperature = sampling.and_then(|sampling| sampling.temperature).or(preferred.temperature).unwrap_or(1.0);
+        let top_k = sampling.and_then(|sampling| sampling.top_k).or(preferred.top_k);
+        // below this the engine itself sets temperature 1 and top_k 1
+        if !(temperature >= 1e-6) || temperature == 1.0 {
+            return (Ok(1.0), false);
+        }
+        if self.upstream.original_logprobs == Some(true) {
+            return (Ok(1.0), false);
+        }
+        if top_k == Some(1) {
+            return if logprob && !asked { (Ok(1.0), true) } else { (Err(Reason::TopK1), false) };
+        }
+        match self.upstream.original_logprobs {
+            Some(_) => (Ok(temperature), false),
+            None => (Err(Reason::ProbePending), false),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A plan: what the client asked, what is asked upstream, and what is taken away again.
+
+use bytes::Bytes;
+
+use crate::config::EntropyConfig;
+use crate::error::Error;
+use crate::generation::forcing::{Facts, Item, Reason};
+use crate::generation::rewrite::rewrite;
+use crate::generation::rid;
+use crate::generation::wish::Wish;
+use crate::sglang::probe::{Capabilities, Dialect};
+use crate::sglang::request::{GenerateRequest, PerItem};
+
+/// What kind of request it is to an engine that failed on it: grammars and greedy sampling are what a forced top-k can break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// A grammar constrains the tokens.
+    pub grammar: bool,
+    /// The argmax is taken.
+    pub greedy: bool,
+}
+
+/// How one request is served.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What the client wants to know.
+    pub wish: Wish,
+    /// One per prompt.
+    pub items: Vec<Item>,
+    /// Samples per prompt; result `i` belongs to prompt `i / n`.
+    pub n: usize,
+    /// The reply is a list.
+    pub list: bool,
+    /// The reply is a stream.
+    pub stream: bool,
+    /// The body that goes upstream.
+    pub body: Bytes,
+    /// The same without anything forced; `None` where nothing was, or where the client wanted logprobs itself.
+    pub unforced: Option<Bytes>,
+    /// Request ids known before the engine has answered, with the index of their sequence.
+    pub rids: Vec<(String, usize)>,
+    /// The client's own `rid` string, under which all sequences can be read.
+    pub rid: Option<String>,
+    /// What kind of request it is.
+    pub shape: Shape,
+    /// The prompt rows that come with a client's `logprob_start_len` are sglang-jax's only in full mode.
+    pub jax: bool,
+}
+
+impl Plan {
+    /// Makes the plan of a request.
+    ///
+    /// # Errors
+    /// A 400 when `entropy_options` is wrong.
+    pub fn try_new(
+        request: &GenerateRequest,
+        upstream: &Capabilities,
+        config: &EntropyConfig,
+        context: &Context<'_>,
+    ) -> Result<Self, Error> {
+        let wish = Wish::of(request, config)?;
+        let shape = shape(request);
+        let refused_before = (context.refused)(shape);
+        let facts = Facts { request, wish, upstream, config, refused_before };
+        let items = facts.items();
+        let given = if context.assign_rid { assigned(request) } else { Vec::new() };
+        let body = rewrite(&facts, &items, &given);
+        let forced = items.iter().any(|item| item.logprob && !item.asked);
+        let unforced = (forced && items.iter().all(|item| !item.asked)).then(|| {
+            let plain: Vec<Item> =
+                items.iter().map(|item| Item { logprob: false, k: 0, at_one: false, ..*item }).collect();
+            rewrite(&facts, &plain, &given)
+        });
+        let rid = match &request.rid {
+            PerItem::One(rid) => Some(rid.clone()),
+            _ => None,
+        };
+        Ok(Self {
+            wish,
+            n: request.n(),
+            list: request.batch().is_some() || request.n() > 1,
+            stream: request.stream == Some(true),
+            rids: known_rids(request, given),
+            jax: upstream.dialect == Some(Dialect::Jax),
+            items,
+            body,
+            unforced,
+            rid,
+            shape,
+        })
+    }
+
+    /// The plan of the sequence with this index.
+    #[must_use]
+    pub fn item(&self, index: usize) -> Option<&Item> {
+        self.items.get(index / self.n.max(1))
+    }
+
+    /// How many sequences the reply holds.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        self.items.len() * self.n
+    }
+
+    /// The reason why no sequence will have entropies, when that is known already.
+    #[must_use]
+    pub fn hopeless(&self) -> Option<Reason> {
+        let first = self.items.first()?.reason;
+        self.items.iter().all(|item| item.reason.is_some()).then_some(first).flatten()
+    }
+
+    /// From now on the request is served as the client wrote it.
+    pub fn give_up(&mut self, reason: Reason) {
+        for item in &mut self.items {
+            (item.logprob, item.k, item.at_one) = (item.asked, item.asked_k, false);
+            item.reason = self.wish.wanted.then_some(reason);
+        }
+        if let Some(body) = self.unforced.take() {
+            self.body = body;
+        }
+    }
+}
+
+/// What a plan depends on besides the request.
+pub struct Context<'a> {
+    /// Whether ids may be given to a request that has none.
+    pub assign_rid: bool,
+    /// Whether the engine refused this shape since the last probe.
+    pub refused: &'a dyn Fn(Shape) -> bool,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("assign_rid", &self.assign_rid).finish_non_exhaustive()
+    }
+}
+
+fn shape(request: &GenerateRequest) -> Shape {
+    let prompts = request.batch().unwrap_or(1);
+    let mut samplings = (0..prompts).filter_map(|at| request.sampling.get(at)).peekable();
+    let greedy = |temperature: Option<f64>, top_k: Option<i64>| temperature.is_some_and(|t| t < 1e-6) || top_k == Some(1);
+    Shape {
+        greedy: samplings.peek().is_some_and(|sampling| greedy(sampling.temperature, sampling.top_k)),
+        grammar: samplings.any(|sampling| sampling.grammar),
+    }
+}
+
+/// Ids for a request without any, so that it can be aborted and looked up before the engine has named it. Samples beyond the first
+/// get random ids from the engine whatever the request says.
+fn assigned(request: &GenerateRequest) -> Vec<String> {
+    if !request.is_readable() || request.n() > 1 || !matches!(request.rid, PerItem::Absent) {
+        return Vec::new();
+    }
+    (0..request.batch().unwrap_or(1)).map(|_| rid::fresh()).collect()
+}
+
+fn known_rids(request: &GenerateRequest, given: Vec<String>) -> Vec<(String, usize)> {
+    if request.n() > 1 {
+        return Vec::new();
+    }
+    let ids = match (&request.rid, request.batch()) {
+        (PerItem::One(rid), None) => vec![rid.clone()],
+        (PerItem::One(rid), Some(count)) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
+        (PerItem::Many(rids), _) => rids.iter().flatten().cloned().collect(),
+        _ => given,
+    };
+    ids.into_iter().enumerate().map(|(at, rid)| (rid, at)).collect()
+}

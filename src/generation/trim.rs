@@ -1,0 +1,57 @@
+//! Taking away from a reply what was forced on its request.
+
+use crate::generation::forcing::Item;
+use crate::json::{Cursor, Edit, Malformed, Object, Splice};
+use crate::sglang::flat::{self, Side};
+use crate::sglang::scan;
+
+/// What only logprobs bring.
+const LOGPROBS: [&str; 5] = [
+    "input_token_logprobs",
+    "output_token_logprobs",
+    "output_token_logprobs_length",
+    "input_token_ids_logprobs",
+    "output_token_ids_logprobs",
+];
+
+/// Trims the `meta_info` of a sequence to what its client asked. Everything that stays keeps its bytes.
+///
+/// # Errors
+/// When the lists that are to be cut are not what SGLang writes.
+pub fn trim(item: &Item, jax: bool, bytes: &[u8], meta: &Object, edit: &mut Edit<'_>, splice: &mut Splice) -> Result<(), Malformed> {
+    if !item.logprob || item.k == item.asked_k && item.asked {
+        return Ok(());
+    }
+    let top = |name: &str| {
+        ["input_top_logprobs", "output_top_logprobs"].iter().any(|key| {
+            name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        })
+    };
+    if !item.asked {
+        edit.remove(|key| LOGPROBS.iter().any(|name| key.is(name)) || top(&key.decode()));
+        return Ok(());
+    }
+    if item.asked_k == 0 {
+        // sglang-jax would not have sent its placeholder for the prompt had no top-k been asked
+        edit.remove(|key| top(&key.decode()) || jax && key.is("input_token_logprobs"));
+        return Ok(());
+    }
+    let keep = item.asked_k as usize;
+    for name in ["input_top_logprobs", "output_top_logprobs"] {
+        let Some(span) = meta.value_span(bytes, name).filter(|span| bytes[span.start] == b'[') else { continue };
+        let mut cuts = Vec::new();
+        scan::cuts(bytes, span.start + 1, keep, &mut cuts).map_err(|error| Malformed::new(error.at))?;
+        cuts.into_iter().for_each(|cut| splice.cut(cut));
+    }
+    for side in [Side::Input, Side::Output] {
+        flat::keep_columns(side, keep, bytes, meta, edit)?;
+    }
+    Ok(())
+}
+
+/// Whether `text` is one whole JSON value; what is trimmed must have been read to its end.
+#[must_use]
+pub fn is_whole(text: &[u8]) -> bool {
+    let mut cursor = Cursor::new(text);
+    cursor.skip().and_then(|_| cursor.end()).is_ok()
+}

@@ -1,0 +1,66 @@
+//! What a client wants to know, from `return_entropy`, `entropy_options` and `--entropy`.
+
+use crate::config::{EntropyConfig, EntropyDefault};
+use crate::entropy::Estimator;
+use crate::error::Error;
+use crate::sglang::request::{EntropyOptions, GenerateRequest};
+
+/// What is to be added to a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// Entropy at all.
+    pub wanted: bool,
+    /// The client said `return_entropy: true` itself.
+    pub explicit: bool,
+    /// Which number is published.
+    pub estimator: Estimator,
+    /// k, before any cap.
+    pub top_k: u32,
+    /// Add the certified interval.
+    pub bounds: bool,
+    /// Add the statistics of each token.
+    pub stats: bool,
+}
+
+impl Wish {
+    /// Reads the wish of a request.
+    ///
+    /// # Errors
+    /// A 400 that names the member of `entropy_options` that is wrong.
+    pub fn of(request: &GenerateRequest, config: &EntropyConfig) -> Result<Self, Error> {
+        let options = match &request.entropy_options {
+            Some(span) => EntropyOptions::parse(&request.bytes[span.clone()])
+                .map_err(|error| Error::bad_request(error.to_string()))?,
+            None => EntropyOptions::default(),
+        };
+        let estimator = match options.estimator.as_deref() {
+            None => Estimator::Estimate,
+            Some(name) => Estimator::ALL.into_iter().find(|estimator| estimator.name() == name).ok_or_else(|| {
+                Error::bad_request(format!(
+                    "entropy_options.estimator: {name:?} is none of estimate, renormalized, lower, upper, sampled"
+                ))
+            })?,
+        };
+        if options.top_k == Some(0) {
+            return Err(Error::bad_request("entropy_options.top_k: must be at least 1"));
+        }
+        if let Some(k) = options.top_k.filter(|k| *k > config.max_top_logprobs) {
+            return Err(Error::bad_request(format!(
+                "entropy_options.top_k: {k} is above --max-top-logprobs {}",
+                config.max_top_logprobs
+            )));
+        }
+        let wanted = match (config.entropy, request.return_entropy) {
+            (EntropyDefault::Off, _) | (_, Some(false)) | (EntropyDefault::Request, None) => false,
+            (EntropyDefault::On, None) | (_, Some(true)) => true,
+        };
+        Ok(Self {
+            wanted,
+            explicit: request.return_entropy == Some(true),
+            estimator,
+            top_k: options.top_k.unwrap_or(config.top_logprobs),
+            bounds: options.bounds,
+            stats: options.stats,
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! The HTTP edge: bytes to types and back, on the data port and on the control port.
+
+pub mod access;
+pub mod body;
+pub mod control;
+pub mod data;
+pub mod forward;
+pub mod generate;
+pub mod headers;
+pub mod running;
+pub mod served;
+pub mod stream;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::{HeaderValue, Response, header};
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::generation::Tools;
+use crate::generation::plan::Shape;
+use crate::metrics::Metrics;
+use crate::server::Phase;
+use crate::sglang::client::Client;
+use crate::sglang::probe::Capabilities;
+use body::Body;
+
+/// What both ports work with.
+#[derive(Debug)]
+pub struct Parts {
+    /// The settings.
+    pub config: Config,
+    /// The upstream.
+    pub client: Client,
+    /// Every metric.
+    pub metrics: Arc<Metrics>,
+    /// What captures work with.
+    pub tools: Arc<Tools>,
+    /// What the probe found.
+    pub upstream: watch::Receiver<Arc<Capabilities>>,
+    /// Whether the upstream answers.
+    pub ready: watch::Receiver<bool>,
+    /// Serving, draining or ending.
+    pub phase: watch::Receiver<Phase>,
+    /// Permits of requests; each lives in its reply's body.
+    pub permits: Arc<Semaphore>,
+    /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.
+    pub refused: Arc<Mutex<HashSet<Shape>>>,
+    /// Routes whose uncaptured generations have been logged; held for a lookup only.
+    pub uncaptured: Mutex<HashSet<&'static str>>,
+}
+
+impl Parts {
+    /// Whether the engine refused this shape since the last probe.
+    #[must_use]
+    pub fn is_refused(&self, shape: Shape) -> bool {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape)
+    }
+
+    /// Notes that the engine fails on this shape when it is forced.
+    pub fn refuse(&self, shape: Shape) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(shape);
+    }
+}
+
+/// The answer to an error.
+#[must_use]
+pub fn error_reply(error: &Error) -> Response<Body> {
+    let mut reply = json_reply(error.status(), error.body());
+    if matches!(error, Error::Overloaded { .. }) {
+        reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    reply
+}
+
+/// An answer in JSON.
+#[must_use]
+pub fn json_reply(status: http::StatusCode, body: Vec<u8>) -> Response<Body> {
+    let mut reply = Response::new(Body::full(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}

@@ -1,0 +1,73 @@
+//! Who may use the control port.
+
+use http::{HeaderMap, Uri, header};
+
+use crate::config::{Config, Secret};
+
+/// Why a request may not pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    /// The `Host` is neither loopback nor configured: a page that rebinds its name would send its own.
+    Host,
+    /// The request is a foreign page's.
+    Origin,
+    /// The bearer token is missing or wrong.
+    Token,
+}
+
+impl Denied {
+    /// What the client is told.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Host => "this Host is neither loopback nor named by --control-host",
+            Self::Origin => "requests of foreign pages are refused",
+            Self::Token => "a bearer token is needed: see --control-token and --metrics-token",
+        }
+    }
+}
+
+/// Whether a request may read or change something.
+///
+/// # Errors
+/// [`Denied`] when it may not.
+pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+    let host = uri.authority().map(|authority| authority.as_str().to_owned());
+    let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
+    if !host.as_deref().is_some_and(|host| is_ours(config, host)) {
+        return Err(Denied::Host);
+    }
+    if let Some(origin) = headers.get(header::ORIGIN) {
+        let own = origin.to_str().ok().and_then(|origin| origin.split_once("://")).is_some_and(|(_, host)| is_ours(config, host));
+        if !own {
+            return Err(Denied::Origin);
+        }
+    }
+    token(config.keys.control_token.as_ref(), headers)
+}
+
+/// Whether the bearer token is the expected one, if one is expected.
+///
+/// # Errors
+/// [`Denied::Token`] when it is not.
+pub fn token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
+    let Some(expected) = expected else { return Ok(()) };
+    let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
+    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
+    if same(given, expected.expose().as_bytes()) { Ok(()) } else { Err(Denied::Token) }
+}
+
+/// Compares in a time that depends on the lengths alone.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+fn is_ours(config: &Config, host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let loopback = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == config.control_listen.ip());
+    loopback || config.keys.control_host.iter().any(|own| own.eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,248 @@
+//! Bodies: of replies, with what must live as long as they do, and of uploads.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use crate::error::Error;
+use crate::http::served::Served;
+use crate::http::stream::Enriched;
+use crate::sglang::client::{ReplyBody, innermost};
+
+/// An error of a body: it ends the connection, which is how the other side learns of it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a reply. What must live until its last byte lives in it: the permit, the clock, the log line.
+#[derive(Debug)]
+pub struct Body {
+    inner: Inner,
+    served: Option<Box<Served>>,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Full(Bytes),
+    Forwarded(Box<Forwarded>),
+    Enriched(Box<Enriched>),
+}
+
+impl Body {
+    /// A whole body.
+    #[must_use]
+    pub fn full(bytes: impl Into<Bytes>) -> Self {
+        Self { inner: Inner::Full(bytes.into()), served: None }
+    }
+
+    /// The upstream's body as it comes.
+    #[must_use]
+    pub fn forwarded(body: Forwarded) -> Self {
+        Self { inner: Inner::Forwarded(Box::new(body)), served: None }
+    }
+
+    /// A stream that is enriched on its way.
+    #[must_use]
+    pub fn enriched(body: Enriched) -> Self {
+        Self { inner: Inner::Enriched(Box::new(body)), served: None }
+    }
+
+    /// The body, which `served` now lives as long as.
+    #[must_use]
+    pub fn with(mut self, served: Box<Served>) -> Self {
+        self.served = Some(served);
+        self
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let (Inner::Enriched(stream), Some(served)) = (&self.inner, &mut self.served) {
+            served.observed = Some(*stream.observed());
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.inner {
+            Inner::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Inner::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Inner::Enriched(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Full(bytes) => bytes.is_empty(),
+            Inner::Forwarded(body) => body.is_end_stream(),
+            Inner::Enriched(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
+            Inner::Forwarded(body) => body.size_hint(),
+            Inner::Enriched(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// An upstream body with what was read of it already, and limits of time where its route has some.
+#[derive(Debug)]
+pub struct Forwarded {
+    head: Bytes,
+    body: ReplyBody,
+    idle: Option<Idle>,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Forwarded {
+    /// A body without limits of time.
+    #[must_use]
+    pub fn patient(head: Bytes, body: ReplyBody) -> Self {
+        Self { head, body, idle: None, deadline: None }
+    }
+
+    /// A body that must not pause longer than `idle`, and must end by `deadline`.
+    #[must_use]
+    pub fn limited(body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
+        let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
+        Self { head: Bytes::new(), body, idle: idle.map(Idle::new), deadline }
+    }
+}
+
+impl http_body::Body for Forwarded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !self.head.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.head)))));
+        }
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Some(Err("the reply took longer than --upstream-total-timeout".into())));
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                if let Some(idle) = &mut self.idle {
+                    idle.reset();
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => match &mut self.idle {
+                Some(idle) => {
+                    ready!(idle.poll(cx));
+                    Poll::Ready(Some(Err("the reply paused for longer than --upstream-idle-timeout".into())))
+                }
+                None => Poll::Pending,
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.head.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.head.is_empty() { self.body.size_hint() } else { SizeHint::default() }
+    }
+}
+
+/// Time since something last happened.
+#[derive(Debug)]
+struct Idle {
+    limit: Duration,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Idle {
+    fn new(limit: Duration) -> Self {
+        Self { limit, sleep: Box::pin(tokio::time::sleep(limit)) }
+    }
+
+    fn reset(&mut self) {
+        self.sleep.as_mut().reset(Instant::now() + self.limit);
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.sleep.as_mut().poll(cx)
+    }
+}
+
+/// A client's body on its way upstream; it must not pause for longer than a limit.
+#[derive(Debug)]
+pub struct Upload {
+    body: Incoming,
+    idle: Idle,
+}
+
+impl Upload {
+    /// An upload that may pause for `limit`.
+    #[must_use]
+    pub fn new(body: Incoming, limit: Duration) -> Self {
+        Self { body, idle: Idle::new(limit) }
+    }
+
+    /// Reads the upload to its end.
+    ///
+    /// # Errors
+    /// When it is larger than `limit` bytes, pauses, or breaks off.
+    pub async fn read(self, limit: u64) -> Result<Bytes, Error> {
+        let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
+        match Limited::new(self, limit_bytes).collect().await {
+            Ok(collected) => Ok(collected.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(Error::Client {
+                status: http::StatusCode::PAYLOAD_TOO_LARGE,
+                message: format!("the request body is larger than {limit} bytes; see --max-request-bytes of tokentap"),
+            }),
+            Err(error) if error.is::<Paused>() => {
+                Err(Error::Client { status: http::StatusCode::REQUEST_TIMEOUT, message: error.to_string() })
+            }
+            Err(error) => Err(Error::bad_request(format!("the request body could not be read: {}", innermost(error.as_ref())))),
+        }
+    }
+}
+
+/// The client sent nothing for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("the request body paused for longer than --client-body-timeout")]
+struct Paused;
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                self.idle.reset();
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                ready!(self.idle.poll(cx));
+                Poll::Ready(Some(Err(Paused.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

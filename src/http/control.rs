@@ -1,0 +1,151 @@
+//! The control port: probes, metrics, live entropy, and SGLang's own control routes, which is where trainers send them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use serde_json::json;
+use tower::Service;
+
+use crate::http::access::{self, Denied};
+use crate::http::body::Body;
+use crate::http::data::Answer;
+use crate::http::forward::forward;
+use crate::http::{Parts, error_reply, json_reply};
+use crate::server::Phase;
+use crate::sglang::routes::{self, Kind};
+
+/// The service of the control port.
+#[derive(Debug, Clone)]
+pub struct Control(pub Arc<Parts>);
+
+impl Service<Request<Incoming>> for Control {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Answer {
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move { Ok(answer(&parts, request).await) })
+    }
+}
+
+async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path();
+    let read = matches!(*request.method(), Method::GET | Method::HEAD);
+    match path {
+        "/livez" if read => return text(StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" if read => return readyz(parts),
+        "/metrics" | "/metrics/" if read => return metrics(parts, &request),
+        _ => {}
+    }
+    if let Err(denied) = access::control(&parts.config, request.uri(), request.headers()) {
+        return refuse(denied);
+    }
+    let route = routes::route(path);
+    if route.kind == Kind::Control {
+        return forward(parts, route, request).await.unwrap_or_else(|error| error_reply(&error));
+    }
+    if let Some(rid) = path.strip_prefix("/v1/requests/").and_then(|rest| rest.strip_suffix("/entropy")) {
+        return if read { entropy(parts, &request, rid) } else { problem(StatusCode::METHOD_NOT_ALLOWED, "method", "only GET") };
+    }
+    problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port")
+}
+
+fn text(status: StatusCode, body: String) -> Response<Body> {
+    let mut reply = Response::new(Body::full(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    reply
+}
+
+fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+    json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
+}
+
+fn refuse(denied: Denied) -> Response<Body> {
+    let status = if denied == Denied::Token { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+    problem(status, "denied", denied.message())
+}
+
+fn readyz(parts: &Parts) -> Response<Body> {
+    if *parts.phase.borrow() != Phase::Serving {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+    }
+    if *parts.ready.borrow() {
+        text(StatusCode::OK, "ok\n".to_owned())
+    } else {
+        let waiting = format!("waiting for the SGLang server at {}\n", parts.client.upstream());
+        text(StatusCode::SERVICE_UNAVAILABLE, waiting)
+    }
+}
+
+fn metrics(parts: &Parts, request: &Request<Incoming>) -> Response<Body> {
+    if let Err(denied) = access::token(parts.config.keys.metrics_token.as_ref(), request.headers()) {
+        return refuse(denied);
+    }
+    let (entries, bytes) = parts.tools.store.size();
+    parts.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    parts.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    match parts.metrics.render() {
+        Ok(body) => {
+            let mut reply = text(StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
+            let version = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            reply.headers_mut().insert(header::CONTENT_TYPE, version);
+            reply
+        }
+        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error.to_string()),
+    }
+}
+
+/// `{rid, index, entropy, next, finished, finish_reason}` from token `since` on.
+fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Body> {
+    let (mut since, mut index) = (0, None);
+    for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let number = value.parse::<usize>();
+        match (name, number) {
+            ("since", Ok(number)) => since = number,
+            ("index", Ok(number)) => index = Some(number),
+            ("since" | "index", Err(_)) => {
+                return problem(StatusCode::BAD_REQUEST, "bad_request", &format!("{name}: a number of tokens or of a sequence, not {value:?}"));
+            }
+            _ => return problem(StatusCode::BAD_REQUEST, "bad_request", &format!("{name:?} is neither since nor index")),
+        }
+    }
+    let rid = decode(rid);
+    let Some((index, progress)) = parts.tools.store.read(&rid, index, since) else {
+        let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
+        return problem(StatusCode::NOT_FOUND, "not_found", message);
+    };
+    let next = since + progress.entropy.len();
+    let entropy: Vec<Option<f32>> = progress.entropy.iter().map(|value| value.is_finite().then_some(*value)).collect();
+    let body = json!({
+        "rid": rid,
+        "index": index,
+        "entropy": entropy,
+        "next": next,
+        "finished": progress.finished,
+        "finish_reason": progress.finish_reason,
+    });
+    json_reply(StatusCode::OK, body.to_string().into_bytes())
+}
+
+/// Percent-decoding: a client's rid may hold anything.
+fn decode(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

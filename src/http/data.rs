@@ -1,0 +1,66 @@
+//! The data port: everything SGLang serves, under the same paths.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use tower::Service;
+
+use crate::error::Error;
+use crate::http::body::Body;
+use crate::http::forward::forward;
+use crate::http::generate::generate;
+use crate::http::served::Served;
+use crate::http::{Parts, error_reply};
+use crate::sglang::routes::{self, Kind};
+
+/// The service of the data port.
+#[derive(Debug, Clone)]
+pub struct Data(pub Arc<Parts>);
+
+/// What a service's call becomes.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl Service<Request<Incoming>> for Data {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Answer {
+        Box::pin(answer(Arc::clone(&self.0), request))
+    }
+}
+
+async fn answer(parts: Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let route = routes::route(request.uri().path());
+    let permit = Arc::clone(&parts.permits).try_acquire_owned();
+    let full = permit.is_err();
+    let mut served = Served::new(Arc::clone(&parts), route, request.method(), permit.ok());
+    let reply = if full {
+        parts.metrics.shed.with_label_values(&["max_requests"]).inc();
+        Err(Error::Overloaded { limit: parts.config.limits.max_requests })
+    } else if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
+        let message = "tokentap neither tunnels nor upgrades connections".to_owned();
+        Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message })
+    } else if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
+        generate(&parts, request, &mut served).await
+    } else {
+        forward(&parts, route, request).await
+    };
+    let reply = reply.unwrap_or_else(|error| error_reply(&error));
+    served.status = reply.status();
+    let draining = *parts.phase.borrow() != crate::server::Phase::Serving;
+    let mut reply = reply.map(|body| body.with(served));
+    if draining && reply.version() < http::Version::HTTP_2 {
+        reply.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
+    Ok(reply)
+}

@@ -1,0 +1,83 @@
+//! Everything that is not captured: streamed both ways, byte for byte.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Method, Request, Response};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::http::body::{Body, Forwarded, Upload};
+use crate::http::{Parts, headers};
+use crate::sglang::client::{Call, Failure, Reply};
+use crate::sglang::routes::{Kind, Route};
+
+/// Forwards a request.
+///
+/// # Errors
+/// When no head of a reply came.
+pub async fn forward(parts: &Arc<Parts>, route: Route, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    if route.kind == Kind::Uncaptured && request.method() == Method::POST {
+        uncaptured(parts, route);
+    }
+    let (head, body) = request.into_parts();
+    let target = target(&head.uri);
+    let upload = Upload::new(body, parts.config.limits.client_body_timeout);
+    let call = Call::new(head.method, target, upstream_headers(head.headers), upload);
+    let limits = &parts.config.limits;
+    let limit = |limit: Duration| (!limit.is_zero() && !route.is_patient()).then_some(limit);
+    let started = Instant::now();
+    let deadline = limit(limits.upstream_total_timeout).map(|total| started + total);
+    let reply = match limit(limits.upstream_header_timeout) {
+        Some(patience) => tokio::time::timeout(patience, send(parts, route, call))
+            .await
+            .map_err(|_| failed(parts, Failure::Timeout))??,
+        None => send(parts, route, call).await?,
+    };
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    let body = Forwarded::limited(body, limit(limits.upstream_idle_timeout), deadline);
+    Ok(Response::from_parts(head, Body::forwarded(body)))
+}
+
+/// Sends a call and counts how it went.
+///
+/// # Errors
+/// What the client is told when no head of a reply came.
+pub async fn send(parts: &Parts, route: Route, call: Call) -> Result<Reply, Error> {
+    let started = Instant::now();
+    let reply = parts.client.send(call).await.map_err(|failure| failed(parts, failure))?;
+    parts.metrics.upstream_ttfb.with_label_values(&[route.endpoint]).observe(started.elapsed().as_secs_f64());
+    if reply.status().is_server_error() {
+        parts.metrics.upstream_errors.with_label_values(&["5xx"]).inc();
+    }
+    Ok(reply)
+}
+
+/// Counts a failure of the upstream and makes it the client's answer.
+pub fn failed(parts: &Parts, failure: Failure) -> Error {
+    parts.metrics.upstream_errors.with_label_values(&[failure.kind()]).inc();
+    failure.into()
+}
+
+/// The path and query; the authority of an absolute target is ignored, because the upstream is given by the settings.
+#[must_use]
+pub fn target(uri: &http::Uri) -> String {
+    uri.path_and_query().map_or_else(|| uri.path().to_owned(), |target| target.as_str().to_owned())
+}
+
+/// The headers that go upstream.
+#[must_use]
+pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
+    headers::upstream(&mut headers);
+    headers
+}
+
+fn uncaptured(parts: &Parts, route: Route) {
+    parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
+    let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
+    if first {
+        tracing::warn!(endpoint = route.endpoint, "this route generates tokens that tokentap does not see; agents should use /generate");
+    }
+}

@@ -1,0 +1,196 @@
+//! POST and PUT /generate: captured.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::error::Error;
+use crate::generation::capture::Capture;
+use crate::generation::forcing::Reason;
+use crate::generation::guard::{self, Bounds};
+use crate::generation::plan::{Context, Plan};
+use crate::http::body::{Body, Forwarded, Upload};
+use crate::http::forward::{failed, send, target, upstream_headers};
+use crate::http::running::{Outcome, Running};
+use crate::http::served::Served;
+use crate::http::stream::Enriched;
+use crate::http::{Parts, headers};
+use crate::sglang::client::{Call, Failure, Reply, ReplyBody, innermost};
+use crate::sglang::probe::Capabilities;
+use crate::sglang::request::GenerateRequest;
+use crate::sglang::routes;
+
+/// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine takes its request id from here, so none may be given in the body.
+const OVERRIDE_RID: &str = "x-override-rid";
+
+/// What of a request goes upstream again and again.
+struct Head {
+    method: Method,
+    target: String,
+    headers: HeaderMap,
+}
+
+impl Head {
+    fn call(&self, body: Bytes) -> Call {
+        Call::whole(self.method.clone(), self.target.clone(), self.headers.clone(), body)
+    }
+}
+
+/// Serves a generation.
+///
+/// # Errors
+/// What the client is told when the engine's own answer cannot be given.
+pub async fn generate(parts: &Arc<Parts>, request: Request<Incoming>, served: &mut Served) -> Result<Response<Body>, Error> {
+    let (head, body) = request.into_parts();
+    let limits = &parts.config.limits;
+    let body = Upload::new(body, limits.client_body_timeout).read(limits.max_request_bytes).await?;
+    let key = head.headers.get(header::AUTHORIZATION).cloned();
+    let assign_rid = !head.headers.contains_key(OVERRIDE_RID);
+    let mut head = Head { target: target(&head.uri), headers: upstream_headers(head.headers), method: head.method };
+    // replies that are read must come as they are
+    head.headers.remove(header::ACCEPT_ENCODING);
+    let upstream = Arc::clone(&parts.upstream.borrow());
+    let Some(plan) = plan(parts, &upstream, &body, assign_rid)? else {
+        let reply = send(parts, routes::GENERATE, head.call(body)).await?;
+        return Ok(forwarded(reply));
+    };
+    served.streaming = plan.stream;
+    served.rid = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone()));
+    if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
+        return Err(Error::Strict { reason: reason.name().to_owned() });
+    }
+    let capture = Capture::new(plan, Arc::clone(&parts.tools), &upstream);
+    let mut running = Running::new(Arc::clone(parts), capture, key);
+    let reply = ask(parts, &head, &mut running).await?;
+    finish(parts, reply, running, served).await
+}
+
+/// The plan of a body; `None` for one that is not a JSON object, which is the engine's to refuse.
+fn plan(parts: &Parts, upstream: &Capabilities, body: &Bytes, assign_rid: bool) -> Result<Option<Plan>, Error> {
+    let config = &parts.config.entropy;
+    let request = match GenerateRequest::parse(body.clone()) {
+        Ok(request) => request,
+        Err(error) if error.too_deep && !config.no_guard => {
+            parts.metrics.refused.with_label_values(&["nesting"]).inc();
+            return Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)));
+        }
+        Err(_) => return Ok(None),
+    };
+    if !config.no_guard {
+        let bounds = Bounds {
+            vocab_size: upstream.vocab_size,
+            max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
+        };
+        guard::check(&request, bounds, |rid| parts.tools.flights.is_live(rid)).map_err(|refusal| {
+            parts.metrics.refused.with_label_values(&[refusal.rule]).inc();
+            Error::bad_request(refusal.message)
+        })?;
+    }
+    let context = Context { assign_rid, refused: &|shape| parts.is_refused(shape) };
+    Plan::try_new(&request, upstream, config, &context).map(Some)
+}
+
+/// Asks the engine, and once more as the client wrote it where forcing made the engine fail.
+async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running) -> Result<Reply, Error> {
+    running.ask();
+    let first = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
+    let first = first.inspect_err(|_| running.end())?;
+    let status = first.status();
+    let forced = running.capture().plan().unforced.is_some();
+    if !forced || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) {
+        return Ok(first);
+    }
+    drop(first);
+    parts.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
+    running.capture_mut().plan_mut().give_up(Reason::Refused);
+    let second = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
+    let second = second.inspect_err(|_| running.end())?;
+    if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() {
+        let shape = running.capture().plan().shape;
+        tracing::warn!(?shape, "the engine fails on such requests when logprobs are forced; they are not forced until the next probe");
+        parts.refuse(shape);
+    }
+    Ok(second)
+}
+
+async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running, served: &mut Served) -> Result<Response<Body>, Error> {
+    if reply.status() != StatusCode::OK {
+        running.end();
+        return Ok(forwarded(reply));
+    }
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    if is_event_stream(&head.headers) {
+        head.headers.remove(header::CONTENT_LENGTH);
+        let limit = parts.config.limits.max_reply_bytes;
+        return Ok(Response::from_parts(head, Body::enriched(Enriched::new(body, running, limit))));
+    }
+    let strict = parts.config.entropy.strict && running.capture().plan().wish.wanted;
+    let whole = match collect(body, &head.headers, parts.config.limits.max_reply_bytes).await {
+        Ok(whole) => whole,
+        Err(failure) => {
+            running.end();
+            return Err(failed(parts, failure));
+        }
+    };
+    running.end();
+    let body = match whole {
+        Whole::All(bytes) => bytes,
+        Whole::TooLarge { .. } if strict => return Err(Error::Strict { reason: Reason::TooLarge.name().to_owned() }),
+        Whole::TooLarge { head: read, rest } => {
+            parts.metrics.skipped.with_label_values(&[Reason::TooLarge.name()]).inc();
+            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(read, rest))));
+        }
+    };
+    let outcome = running.guarded(|capture| capture.reply(&body));
+    let observed = *running.capture().observed();
+    served.observed = Some(observed);
+    if strict {
+        let missing = if outcome == Outcome::Unreadable { Some(Reason::Unreadable) } else { observed.missing };
+        if let Some(reason) = missing {
+            return Err(Error::Strict { reason: reason.name().to_owned() });
+        }
+    }
+    let body = match outcome {
+        Outcome::Changed(changed) => changed.into(),
+        Outcome::Unchanged | Outcome::Unreadable => body,
+    };
+    head.headers.remove(header::CONTENT_LENGTH);
+    Ok(Response::from_parts(head, Body::full(body)))
+}
+
+fn forwarded(reply: Reply) -> Response<Body> {
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    Response::from_parts(head, Body::forwarded(Forwarded::patient(Bytes::new(), body)))
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// A body read to its end, or up to the limit.
+enum Whole {
+    All(Bytes),
+    TooLarge { head: Bytes, rest: ReplyBody },
+}
+
+async fn collect(mut body: ReplyBody, headers: &HeaderMap, limit: u64) -> Result<Whole, Failure> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit) {
+        return Ok(Whole::TooLarge { head: Bytes::new(), rest: body });
+    }
+    let mut read = Vec::with_capacity(announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(0));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure::Broken(innermost(&error)))?;
+        let Ok(data) = frame.into_data() else { continue };
+        read.extend_from_slice(&data);
+        if read.len() as u64 > limit {
+            return Ok(Whole::TooLarge { head: read.into(), rest: body });
+        }
+    }
+    Ok(Whole::All(read.into()))
+}

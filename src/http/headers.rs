@@ -1,0 +1,65 @@
+//! Headers that end at this hop (RFC 9110, 7.6.1).
+
+use http::{HeaderMap, HeaderName, header};
+
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Removes the headers that end at this hop, those that `Connection` names among them.
+pub fn end_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    // `trailers` may pass, anything else is about this connection
+    if headers.get(header::TE).is_some_and(|te| te.as_bytes() != b"trailers") {
+        headers.remove(header::TE);
+    }
+}
+
+/// What goes upstream of a client's headers: framing and host are set anew by the client of the upstream.
+pub fn upstream(headers: &mut HeaderMap) {
+    end_hop(headers);
+    headers.remove(header::HOST);
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::EXPECT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_connection_names_goes_and_repeated_names_stay_in_order() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Private"),
+            ("x-private", "1"),
+            ("te", "gzip"),
+            ("transfer-encoding", "chunked"),
+            ("x-many", "b"),
+            ("x-many", "a"),
+            ("host", "agent"),
+            ("authorization", "Bearer k"),
+        ] {
+            headers.append(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        upstream(&mut headers);
+        let left: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(left, [("x-many", "b"), ("x-many", "a"), ("authorization", "Bearer k")]);
+    }
+}

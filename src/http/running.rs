@@ -1,0 +1,112 @@
+//! A generation that somebody waits for, and what happens when they stop waiting.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use crate::generation::capture::Capture;
+use crate::generation::forcing::Reason;
+use crate::http::Parts;
+
+/// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
+#[derive(Debug)]
+pub struct Running {
+    parts: Arc<Parts>,
+    capture: Capture,
+    /// The client's own key signs the abort of its own request.
+    key: Option<HeaderValue>,
+    asked: bool,
+}
+
+impl Running {
+    /// A generation that has not been asked for yet.
+    #[must_use]
+    pub fn new(parts: Arc<Parts>, capture: Capture, key: Option<HeaderValue>) -> Self {
+        Self { parts, capture, key, asked: false }
+    }
+
+    /// The capture.
+    #[must_use]
+    pub fn capture(&self) -> &Capture {
+        &self.capture
+    }
+
+    /// The capture, to change its plan.
+    pub fn capture_mut(&mut self) -> &mut Capture {
+        &mut self.capture
+    }
+
+    /// From now on the engine may be working on it.
+    pub fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// The engine is done with it.
+    pub fn end(&mut self) {
+        self.asked = false;
+    }
+
+    /// Runs a step of the capture where neither an error nor a panic can cost the client its reply: `None` means that the bytes
+    /// pass as they came.
+    pub fn guarded<T>(&mut self, step: impl FnOnce(&mut Capture) -> Result<Option<T>, crate::generation::capture::Unreadable>) -> Outcome<T> {
+        let started = Instant::now();
+        let outcome = match catch_unwind(AssertUnwindSafe(|| step(&mut self.capture))) {
+            Ok(Ok(Some(changed))) => Outcome::Changed(changed),
+            Ok(Ok(None)) => Outcome::Unchanged,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a reply could not be read and passes as it came");
+                Outcome::Unreadable
+            }
+            Err(_) => {
+                self.parts.metrics.panics.inc();
+                tracing::error!("a reply could not be enriched and passes as it came");
+                Outcome::Unreadable
+            }
+        };
+        if matches!(outcome, Outcome::Unreadable) {
+            self.parts.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
+        }
+        self.capture.spent(started.elapsed());
+        outcome
+    }
+
+    /// The shared parts.
+    #[must_use]
+    pub fn parts(&self) -> &Arc<Parts> {
+        &self.parts
+    }
+}
+
+/// What a guarded step did.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome<T> {
+    /// New bytes.
+    Changed(T),
+    /// The bytes are right as they are.
+    Unchanged,
+    /// The bytes could not be read.
+    Unreadable,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.asked {
+            return;
+        }
+        self.parts.metrics.disconnects.inc();
+        let rids = self.capture.take_abortable();
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (parts, key) = (Arc::clone(&self.parts), self.key.take());
+        runtime.spawn(async move {
+            for rid in rids {
+                match parts.client.abort(&rid, key.clone()).await {
+                    Ok(status) if status.is_success() => parts.metrics.aborts.inc(),
+                    Ok(status) => tracing::warn!(%rid, %status, "the engine refused to abort; is --upstream-admin-key set?"),
+                    Err(error) => tracing::warn!(%rid, %error, "the abort did not reach the engine"),
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,78 @@
+//! One request being served: its permit, its clock and, at its end, its metrics and its log line.
+
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::generation::Observed;
+use crate::http::Parts;
+use crate::sglang::routes::{self, Route};
+
+/// Lives in the reply's body and speaks when that is dropped.
+#[derive(Debug)]
+pub struct Served {
+    parts: Arc<Parts>,
+    route: Route,
+    method: &'static str,
+    started: Instant,
+    /// The status of the reply.
+    pub status: StatusCode,
+    /// The reply is a stream.
+    pub streaming: bool,
+    /// The request's id, where it is known.
+    pub rid: Option<String>,
+    /// What was seen of the reply.
+    pub observed: Option<Observed>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Served {
+    /// Starts the clock.
+    #[must_use]
+    pub fn new(parts: Arc<Parts>, route: Route, method: &Method, permit: Option<OwnedSemaphorePermit>) -> Box<Self> {
+        parts.metrics.active.with_label_values(&[route.endpoint]).inc();
+        Box::new(Self {
+            parts,
+            route,
+            method: routes::method_label(method),
+            started: Instant::now(),
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            streaming: false,
+            rid: None,
+            observed: None,
+            _permit: permit,
+        })
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let metrics = &self.parts.metrics;
+        let elapsed = self.started.elapsed();
+        let endpoint = self.route.endpoint;
+        metrics.active.with_label_values(&[endpoint]).dec();
+        metrics.requests.with_label_values(&[endpoint, self.method, self.status.as_str()]).inc();
+        let streaming = if self.streaming { "true" } else { "false" };
+        metrics.duration.with_label_values(&[endpoint, streaming]).observe(elapsed.as_secs_f64());
+        let observed = self.observed.unwrap_or_default();
+        if self.observed.is_some() {
+            metrics.overhead.with_label_values(&[endpoint]).observe(observed.overhead.as_secs_f64());
+        }
+        tracing::info!(
+            endpoint,
+            method = self.method,
+            status = self.status.as_u16(),
+            rid = self.rid.as_deref(),
+            stream = self.streaming,
+            prompt_tokens = observed.prompt_tokens,
+            tokens = observed.tokens,
+            mean_entropy = observed.mean,
+            missing = observed.missing.map(crate::generation::forcing::Reason::name),
+            overhead_us = observed.overhead.as_micros() as u64,
+            ms = elapsed.as_millis() as u64,
+            "request"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! An event stream on its way to the client, each event enriched as it passes.
+//!
+//! It is pulled: when the client stops reading, so does tokentap.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+
+use crate::generation::Observed;
+use crate::generation::forcing::Reason;
+use crate::http::body::BoxError;
+use crate::http::running::{Outcome, Running};
+use crate::sglang::client::ReplyBody;
+use crate::sglang::sse::{Decoder, Event};
+
+/// The stream. Dropped before its end, it drops the upstream connection and aborts the ids seen.
+#[derive(Debug)]
+pub struct Enriched {
+    upstream: ReplyBody,
+    decoder: Decoder,
+    running: Running,
+    state: State,
+    limit: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Events are read.
+    Reading,
+    /// An event was too large: from here on bytes pass as they come.
+    Passing,
+    /// Nothing more will be sent.
+    Ended,
+}
+
+impl Enriched {
+    /// A stream whose events must not be larger than `limit` bytes to be read.
+    #[must_use]
+    pub fn new(upstream: ReplyBody, running: Running, limit: u64) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Self { upstream, decoder: Decoder::default(), running, state: State::Reading, limit }
+    }
+
+    /// What has been seen so far.
+    #[must_use]
+    pub fn observed(&self) -> &Observed {
+        self.running.capture().observed()
+    }
+
+    /// The next bytes for the client.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            if self.state == State::Ended {
+                return Poll::Ready(None);
+            }
+            let frame = ready!(Pin::new(&mut self.upstream).poll_frame(cx));
+            let out = match frame {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.chunk(data),
+                    Err(_) => continue,
+                },
+                Some(Err(error)) => {
+                    self.end();
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                None => {
+                    let rest = self.decoder.take_rest();
+                    self.end();
+                    rest
+                }
+            };
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(out))));
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.running.end();
+    }
+
+    fn chunk(&mut self, data: Bytes) -> Bytes {
+        if self.state == State::Passing {
+            return data;
+        }
+        self.decoder.push(&data);
+        let mut out = Vec::with_capacity(data.len() + 256);
+        while let Some(event) = self.decoder.next() {
+            self.event(event, &mut out);
+            if self.state == State::Ended {
+                return out.into();
+            }
+        }
+        if self.decoder.pending() > self.limit {
+            self.running.parts().metrics.skipped.with_label_values(&[Reason::TooLarge.name()]).inc();
+            self.state = State::Passing;
+            out.extend_from_slice(&self.decoder.take_rest());
+        }
+        out.into()
+    }
+
+    fn event(&mut self, event: Event, out: &mut Vec<u8>) {
+        if event.is_done() {
+            // the engine is done, whatever becomes of the connection
+            self.running.end();
+        }
+        let is_object = event.data().is_some_and(|data| data.first() == Some(&b'{'));
+        let (Some(data), true) = (event.data.clone(), is_object) else {
+            out.extend_from_slice(&event.raw);
+            return;
+        };
+        let outcome = self.running.guarded(|capture| capture.event(&event.raw, data));
+        if let Some(reason) = self.lack(&outcome) {
+            let message = crate::error::Error::Strict { reason: reason.name().to_owned() };
+            out.extend_from_slice(b"data: ");
+            out.extend_from_slice(&message.body());
+            out.extend_from_slice(b"\n\n");
+            // dropping the rest aborts the generation
+            self.state = State::Ended;
+            return;
+        }
+        match outcome {
+            Outcome::Changed(changed) => out.extend_from_slice(&changed),
+            Outcome::Unchanged | Outcome::Unreadable => out.extend_from_slice(&event.raw),
+        }
+    }
+
+    /// With `--strict`, why the stream must not go on.
+    fn lack(&self, outcome: &Outcome<Vec<u8>>) -> Option<Reason> {
+        let capture = self.running.capture();
+        if !self.running.parts().config.entropy.strict || !capture.plan().wish.wanted {
+            return None;
+        }
+        if *outcome == Outcome::Unreadable { Some(Reason::Unreadable) } else { capture.observed().missing }
+    }
+}

@@ -1,0 +1,361 @@
+//! A place in a JSON text, and the steps forward from it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{MAX_DEPTH, Malformed};
+
+/// A position in a JSON text. Every step validates what it passes; none allocates.
+#[derive(Debug, Clone)]
+pub struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    non_finite: Option<usize>,
+}
+
+/// A string's bytes between its quotes, still escaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Text<'a> {
+    /// The raw bytes.
+    pub raw: &'a [u8],
+    /// Whether a backslash is among them.
+    pub escaped: bool,
+}
+
+impl<'a> Text<'a> {
+    /// Whether the string, unescaped, is `name`. Keys may be spelled with escapes; Python reads them all the same.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        if self.escaped { self.decode() == name } else { self.raw == name.as_bytes() }
+    }
+
+    /// The string as it reads, escapes resolved. Lone surrogates and invalid UTF-8 become replacement characters.
+    #[must_use]
+    pub fn decode(&self) -> Cow<'a, str> {
+        if !self.escaped {
+            return String::from_utf8_lossy(self.raw);
+        }
+        let mut quoted = Vec::with_capacity(self.raw.len() + 2);
+        quoted.push(b'"');
+        quoted.extend_from_slice(self.raw);
+        quoted.push(b'"');
+        match serde_json::from_slice::<String>(&quoted) {
+            Ok(text) => Cow::Owned(text),
+            Err(_) => Cow::Owned(String::from_utf8_lossy(self.raw).into_owned()),
+        }
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor at the start of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self::at(bytes, 0)
+    }
+
+    /// A cursor at byte `at` of `bytes`.
+    #[must_use]
+    pub fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at, non_finite: None }
+    }
+
+    /// The text this cursor walks.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The offset of the next byte.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Moves to byte `at`, which a reader of its own has reached.
+    pub fn seek(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    /// Where the first `NaN`, `Infinity` or number beyond the range of a double was passed.
+    #[must_use]
+    pub fn non_finite(&self) -> Option<usize> {
+        self.non_finite
+    }
+
+    /// The next byte that is not white space, without passing it.
+    pub fn peek(&mut self) -> Option<u8> {
+        while let Some(&byte) = self.bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    /// Passes `byte` if it comes next.
+    pub fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Passes `byte`, or says that it is not there.
+    pub fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
+        if self.take(byte) { Ok(()) } else { Err(self.malformed()) }
+    }
+
+    /// The complaint about the next byte.
+    #[must_use]
+    pub fn malformed(&self) -> Malformed {
+        Malformed::new(self.at)
+    }
+
+    /// Passes white space and then nothing: the end of the text.
+    pub fn end(&mut self) -> Result<(), Malformed> {
+        if self.peek().is_none() { Ok(()) } else { Err(self.malformed()) }
+    }
+
+    /// Passes a string.
+    pub fn string(&mut self) -> Result<Text<'a>, Malformed> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
+                return Err(Malformed::new(self.bytes.len()));
+            };
+            self.at += found;
+            if self.bytes[self.at] == b'"' {
+                let raw = &self.bytes[start..self.at];
+                self.at += 1;
+                return Ok(Text { raw, escaped });
+            }
+            escaped = true;
+            // the byte behind a backslash never ends the string; which escapes exist is the decoder's business
+            self.at += 2;
+        }
+    }
+
+    /// Passes a value of any kind and returns where it lies.
+    pub fn skip(&mut self) -> Result<Range<usize>, Malformed> {
+        self.peek();
+        let start = self.at;
+        match self.peek() {
+            Some(b'{' | b'[') => self.skip_nested()?,
+            _ => self.skip_scalar()?,
+        }
+        Ok(start..self.at)
+    }
+
+    fn skip_scalar(&mut self) -> Result<(), Malformed> {
+        match self.peek() {
+            Some(b'"') => self.string().map(drop),
+            Some(b't') => self.word(b"true"),
+            Some(b'f') => self.word(b"false"),
+            Some(b'n') => self.word(b"null"),
+            Some(_) => self.number().map(drop),
+            None => Err(self.malformed()),
+        }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), Malformed> {
+        if self.bytes[self.at..].starts_with(word) {
+            self.at += word.len();
+            Ok(())
+        } else {
+            Err(self.malformed())
+        }
+    }
+
+    /// Iterative, so that no depth of nesting can exhaust the stack.
+    fn skip_nested(&mut self) -> Result<(), Malformed> {
+        let mut open = [0_u8; MAX_DEPTH];
+        let mut depth = 0;
+        loop {
+            // here a value begins
+            match self.peek() {
+                Some(byte @ (b'{' | b'[')) => {
+                    if depth == MAX_DEPTH {
+                        return Err(Malformed { at: self.at, too_deep: true });
+                    }
+                    open[depth] = byte;
+                    depth += 1;
+                    self.at += 1;
+                    let close = if byte == b'{' { b'}' } else { b']' };
+                    if !self.take(close) {
+                        if byte == b'{' {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                    depth -= 1;
+                }
+                _ => self.skip_scalar()?,
+            }
+            // here a value has ended
+            loop {
+                if depth == 0 {
+                    return Ok(());
+                }
+                let object = open[depth - 1] == b'{';
+                match self.peek() {
+                    Some(b',') => {
+                        self.at += 1;
+                        if object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    Some(b'}') if object => {}
+                    Some(b']') if !object => {}
+                    _ => return Err(self.malformed()),
+                }
+                self.at += 1;
+                depth -= 1;
+            }
+        }
+    }
+
+    /// Passes a key and its colon.
+    pub fn key(&mut self) -> Result<Text<'a>, Malformed> {
+        let key = self.string()?;
+        self.expect(b':')?;
+        Ok(key)
+    }
+
+    /// Passes a number, or Python's `NaN`, `Infinity`, `-Infinity`, and returns its text.
+    pub fn number(&mut self) -> Result<&'a str, Malformed> {
+        self.peek();
+        let start = self.at;
+        let negative = self.bytes.get(self.at) == Some(&b'-');
+        self.at += usize::from(negative);
+        match self.bytes.get(self.at) {
+            Some(b'N') if !negative => self.named(start, b"NaN")?,
+            Some(b'I') => self.named(start, b"Infinity")?,
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits(),
+            _ => return Err(self.malformed()),
+        }
+        let mut exponent = false;
+        if self.bytes.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            self.digits_required()?;
+        }
+        if let Some(b'e' | b'E') = self.bytes.get(self.at) {
+            exponent = true;
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.bytes.get(self.at) {
+                self.at += 1;
+            }
+            self.digits_required()?;
+        }
+        let text = std::str::from_utf8(&self.bytes[start..self.at]).map_err(|_| Malformed::new(start))?;
+        // only an exponent or hundreds of digits can leave the range of a double
+        if (exponent || text.len() > 300) && text.parse::<f64>().is_ok_and(f64::is_infinite) {
+            self.non_finite.get_or_insert(start);
+        }
+        Ok(text)
+    }
+
+    fn named(&mut self, start: usize, word: &[u8]) -> Result<(), Malformed> {
+        self.word(word)?;
+        self.non_finite.get_or_insert(start);
+        Ok(())
+    }
+
+    fn digits(&mut self) {
+        while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+    }
+
+    fn digits_required(&mut self) -> Result<(), Malformed> {
+        let start = self.at;
+        self.digits();
+        if self.at == start { Err(self.malformed()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn skips(text: &str) -> Result<Range<usize>, Malformed> {
+        let mut cursor = Cursor::new(text.as_bytes());
+        let range = cursor.skip()?;
+        cursor.end()?;
+        Ok(range)
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i64>().prop_map(Into::into),
+            any::<f64>().prop_map(Into::into),
+            ".*".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(4, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::vec((".*", inner), 0..6)
+                    .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn passes_whatever_is_json(value in value(), pretty in any::<bool>()) {
+            let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
+            prop_assert_eq!(skips(&text), Ok(0..text.len()));
+        }
+
+        #[test]
+        fn agrees_with_serde_json_on_mutilated_text(value in value(), at in any::<prop::sample::Index>(), byte in prop_oneof![Just(b'"'), Just(b','), Just(b']'), Just(b'{'), Just(b'0'), Just(b'.'), Just(b'-'), Just(b'x')]) {
+            let mut text = serde_json::to_vec(&value).unwrap();
+            let at = at.index(text.len());
+            text[at] = byte;
+            let mut cursor = Cursor::new(&text);
+            let ours = cursor.skip().and_then(|_| cursor.end()).is_ok();
+            // a bad escape, a control character or a torn UTF-8 sequence inside a string is the decoder's to refuse
+            let theirs = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
+            prop_assert!(ours || !theirs, "refused what is JSON: {}", String::from_utf8_lossy(&text));
+        }
+
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut cursor = Cursor::new(&bytes);
+            let _ = cursor.skip();
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_json() {
+        for text in ["", "[", "[1,]", "{\"a\"}", "{\"a\":}", "{,}", "01", "1.", "-", "tru", "\"a", "[1}", "{]", "1 2", "+1", ".5", "1e"] {
+            assert!(skips(text).is_err(), "{text:?} should have been refused");
+        }
+    }
+
+    #[test]
+    fn notices_numbers_that_python_reads_as_not_finite() {
+        for text in ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "[0,{\"a\":1e309}]"] {
+            let mut cursor = Cursor::new(text.as_bytes());
+            cursor.skip().unwrap();
+            assert!(cursor.non_finite().is_some(), "{text} is not finite in Python");
+        }
+        let mut cursor = Cursor::new(b"[1e308,1e-999,0.1]");
+        cursor.skip().unwrap();
+        assert_eq!(cursor.non_finite(), None);
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let deep = |n: usize| "[".repeat(n) + &"]".repeat(n);
+        assert!(skips(&deep(MAX_DEPTH)).is_ok());
+        assert!(skips(&deep(MAX_DEPTH + 1)).is_err_and(|error| error.too_deep));
+    }
+}

@@ -1,0 +1,254 @@
+//! The members of one level of a JSON object, and edits of it.
+
+use std::ops::Range;
+
+use super::{Cursor, Malformed, Splice, Text};
+
+/// Where one member lies in the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The key with its quotes.
+    pub key: Range<usize>,
+    /// The value.
+    pub value: Range<usize>,
+    escaped: bool,
+}
+
+/// Where the members of one JSON object lie in its text, in order, repeated keys included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Object {
+    /// The members in the order of the text.
+    pub members: Vec<Member>,
+    /// The whole object, braces included.
+    pub span: Range<usize>,
+}
+
+impl Object {
+    /// Reads the object that is the whole of `bytes`.
+    ///
+    /// # Errors
+    /// When `bytes` is not one JSON object.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let object = Self::read(&mut cursor, |_, cursor| cursor.skip().map(drop))?;
+        cursor.end()?;
+        Ok(object)
+    }
+
+    /// Reads the object at the cursor; `value` is called at each value and must pass it.
+    ///
+    /// # Errors
+    /// When there is no object at the cursor, or `value` says so.
+    pub fn read<'a, F>(cursor: &mut Cursor<'a>, mut value: F) -> Result<Self, Malformed>
+    where
+        F: FnMut(Text<'a>, &mut Cursor<'a>) -> Result<(), Malformed>,
+    {
+        cursor.expect(b'{')?;
+        let mut object = Self { members: Vec::with_capacity(24), span: cursor.position() - 1..0 };
+        if !cursor.take(b'}') {
+            loop {
+                cursor.peek();
+                let key_start = cursor.position();
+                let key = cursor.string()?;
+                let key_end = cursor.position();
+                cursor.expect(b':')?;
+                cursor.peek();
+                let start = cursor.position();
+                value(key, cursor)?;
+                object.members.push(Member {
+                    key: key_start..key_end,
+                    value: start..cursor.position(),
+                    escaped: key.escaped,
+                });
+                if cursor.take(b'}') {
+                    break;
+                }
+                cursor.expect(b',')?;
+            }
+        }
+        object.span.end = cursor.position();
+        Ok(object)
+    }
+
+    /// The key of a member.
+    #[must_use]
+    pub fn key<'a>(&self, bytes: &'a [u8], member: &Member) -> Text<'a> {
+        Text { raw: &bytes[member.key.start + 1..member.key.end - 1], escaped: member.escaped }
+    }
+
+    /// The value of `name`: of repeated keys the last counts, as in Python.
+    #[must_use]
+    pub fn get<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+        let member = self.members.iter().rev().find(|member| self.key(bytes, member).is(name))?;
+        Some(&bytes[member.value.clone()])
+    }
+
+    /// Where the value of `name` lies; of repeated keys the last counts.
+    #[must_use]
+    pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
+        self.members.iter().rev().find(|member| self.key(bytes, member).is(name)).map(|member| member.value.clone())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Removed,
+}
+
+/// An edit of one object: members replaced, removed, appended; everything else as it was.
+#[derive(Debug)]
+pub struct Edit<'a> {
+    bytes: &'a [u8],
+    object: &'a Object,
+    fates: Vec<Fate>,
+    replaced: Vec<(Range<usize>, Vec<u8>)>,
+    appended: Vec<u8>,
+}
+
+impl<'a> Edit<'a> {
+    /// No edit yet.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], object: &'a Object) -> Self {
+        Self {
+            bytes,
+            object,
+            fates: vec![Fate::Kept; object.members.len()],
+            replaced: Vec::new(),
+            appended: Vec::new(),
+        }
+    }
+
+    /// Gives `name` a value: the last of repeated keys is replaced and the others go; without one the member is appended.
+    pub fn set(&mut self, name: &str, value: &[u8]) {
+        let mut found = false;
+        for at in (0..self.object.members.len()).rev() {
+            let member = &self.object.members[at];
+            if !self.object.key(self.bytes, member).is(name) {
+                continue;
+            }
+            if found {
+                self.fates[at] = Fate::Removed;
+            } else {
+                found = true;
+                self.replaced.push((member.value.clone(), value.to_vec()));
+            }
+        }
+        if !found {
+            self.append(name, value);
+        }
+    }
+
+    /// Appends a member behind the last one. `name` is plain ASCII without escapes.
+    pub fn append(&mut self, name: &str, value: &[u8]) {
+        self.appended.reserve(name.len() + value.len() + 4);
+        self.appended.extend_from_slice(b",\"");
+        self.appended.extend_from_slice(name.as_bytes());
+        self.appended.extend_from_slice(b"\":");
+        self.appended.extend_from_slice(value);
+    }
+
+    /// Removes every member whose key `gone` says yes to.
+    pub fn remove(&mut self, gone: impl Fn(&Text<'_>) -> bool) {
+        for (member, fate) in self.object.members.iter().zip(&mut self.fates) {
+            if gone(&self.object.key(self.bytes, member)) {
+                *fate = Fate::Removed;
+            }
+        }
+    }
+
+    /// Writes the edit down as cuts and insertions of the text.
+    pub fn finish(self, splice: &mut Splice) {
+        for (range, value) in self.replaced {
+            splice.replace(range, value);
+        }
+        let members = &self.object.members;
+        let first_kept = self.fates.iter().position(|fate| *fate == Fate::Kept);
+        // leading members go together with the comma behind them, later ones with the comma before them
+        match first_kept {
+            Some(first) => {
+                if first > 0 {
+                    splice.cut(members[0].key.start..members[first].key.start);
+                }
+                for at in first + 1..members.len() {
+                    if self.fates[at] == Fate::Removed {
+                        splice.cut(members[at - 1].value.end..members[at].value.end);
+                    }
+                }
+            }
+            None => {
+                if let (Some(head), Some(tail)) = (members.first(), members.last()) {
+                    splice.cut(head.key.start..tail.value.end);
+                }
+            }
+        }
+        if !self.appended.is_empty() {
+            let mut appended = self.appended;
+            let at = if first_kept.is_some() {
+                members.last().map_or(self.object.span.start + 1, |member| member.value.end)
+            } else {
+                appended.remove(0);
+                members.last().map_or(self.object.span.start + 1, |member| member.value.end)
+            };
+            splice.insert(at, appended);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn edited(text: &str, change: impl FnOnce(&mut Edit<'_>)) -> String {
+        let object = Object::parse(text.as_bytes()).unwrap();
+        let mut edit = Edit::new(text.as_bytes(), &object);
+        change(&mut edit);
+        let mut splice = Splice::default();
+        edit.finish(&mut splice);
+        String::from_utf8(splice.apply(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn the_last_of_repeated_keys_is_replaced_and_the_others_go() {
+        let text = r#"{"a": 1, "b" :2,"a":3,"c":[1,2 ]}"#;
+        assert_eq!(edited(text, |edit| edit.set("a", b"9")), r#"{"b" :2,"a":9,"c":[1,2 ]}"#);
+        assert_eq!(Object::parse(text.as_bytes()).unwrap().get(text.as_bytes(), "a"), Some(&b"3"[..]));
+    }
+
+    #[test]
+    fn an_escaped_key_is_the_same_key() {
+        assert_eq!(edited("{\"\\u0061\":1}", |edit| edit.set("a", b"2")), "{\"\\u0061\":2}");
+    }
+
+    #[test]
+    fn members_are_appended_last_also_to_an_empty_object() {
+        assert_eq!(edited("{}", |edit| edit.append("a", b"1")), "{\"a\":1}");
+        assert_eq!(edited("{ }", |edit| edit.append("a", b"1")), "{\"a\":1 }");
+        assert_eq!(edited(r#"{"x":0}"#, |edit| edit.append("a", b"1")), r#"{"x":0,"a":1}"#);
+        let all = |edit: &mut Edit<'_>| {
+            edit.remove(|_| true);
+            edit.append("a", b"1");
+        };
+        assert_eq!(edited(r#"{"x":0,"y":1}"#, all), r#"{"a":1}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn removing_leaves_exactly_the_rest(names in prop::collection::vec("[a-d]", 0..8), gone in "[a-d]", also in "[a-d]") {
+            let text = format!("{{{}}}", names.iter().enumerate().map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
+            let left = edited(&text, |edit| { edit.remove(|key| key.is(&gone)); edit.remove(|key| key.is(&also)); });
+            let expected = format!("{{{}}}", names.iter().enumerate().filter(|(_, name)| **name != gone && **name != also).map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
+            prop_assert_eq!(left, expected);
+        }
+
+        #[test]
+        fn setting_makes_exactly_one(names in prop::collection::vec("[a-d]", 0..8), set in "[a-d]") {
+            let text = format!("{{{}}}", names.iter().enumerate().map(|(at, name)| format!("\"{name}\":{at}")).collect::<Vec<_>>().join(","));
+            let made = edited(&text, |edit| edit.set(&set, b"\"new\""));
+            prop_assert_eq!(made.matches(&format!("\"{set}\":")).count(), 1);
+            let value: serde_json::Value = serde_json::from_str(&made).unwrap();
+            prop_assert_eq!(&value[&set], "new");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Cuts and insertions of a byte string, applied in one pass.
+
+use std::ops::Range;
+
+/// Changes to a text, in any order; they must not overlap, except for cuts inside cuts.
+#[derive(Debug, Default)]
+pub struct Splice {
+    changes: Vec<(Range<usize>, Vec<u8>)>,
+}
+
+impl Splice {
+    /// Leaves `range` out.
+    pub fn cut(&mut self, range: Range<usize>) {
+        self.changes.push((range, Vec::new()));
+    }
+
+    /// Puts `bytes` in front of the byte at `at`.
+    pub fn insert(&mut self, at: usize, bytes: Vec<u8>) {
+        self.changes.push((at..at, bytes));
+    }
+
+    /// Puts `bytes` where `range` was.
+    pub fn replace(&mut self, range: Range<usize>, bytes: Vec<u8>) {
+        self.changes.push((range, bytes));
+    }
+
+    /// Whether the text stays as it is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The changed text.
+    #[must_use]
+    pub fn apply(self, text: &[u8]) -> Vec<u8> {
+        self.apply_range(text, 0..text.len())
+    }
+
+    /// The changed text of `range` alone; every change lies within it.
+    #[must_use]
+    pub fn apply_range(mut self, text: &[u8], range: Range<usize>) -> Vec<u8> {
+        self.changes.sort_by_key(|(range, _)| (range.start, range.end));
+        let added: usize = self.changes.iter().map(|(_, bytes)| bytes.len()).sum();
+        let gone: usize = self.changes.iter().map(|(range, _)| range.len()).sum();
+        let mut out = Vec::with_capacity((range.len() + added).saturating_sub(gone));
+        let mut at = range.start;
+        for (range, bytes) in self.changes {
+            if range.start > at {
+                out.extend_from_slice(&text[at..range.start]);
+            }
+            out.extend_from_slice(&bytes);
+            at = at.max(range.end);
+        }
+        out.extend_from_slice(&text[at..range.end]);
+        out
+    }
+}

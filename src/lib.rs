@@ -1,0 +1,48 @@
+//! tokentap: a sidecar for SGLang.
+//!
+//! Agents point at it instead of SGLang. They get what SGLang would have answered, plus the entropy of the policy at every sampled
+//! token. Nothing in SGLang is patched: tokentap asks for the top logprobs, measures them, and takes them away again.
+//!
+//! ```text
+//!  client                                                                                      SGLang
+//!    │ POST /generate                                                                             ▲
+//!    ▼                                                                                            │
+//! ┌──────┐  GenerateRequest  ┌────────────┐  + return_logprob, top_logprobs_num (Plan)   ┌────────┴──┐
+//! │ http │ ────────────────▶ │ generation │ ───────────────────────────────────────────▶ │  sglang   │
+//! │ edge │                   │  Capture   │ ◀──────────── one reply, or events ───────── │  client   │
+//! │      │ ◀──── enriched ── │            │  numbers ─▶ entropy ─▶ nats                  └───────────┘
+//! └──────┘                   └─────┬──────┘
+//!                                  ▼
+//!                       entropy store ──▶ control port: live entropy, /metrics, probes
+//! ```
+//!
+//! A non-streaming reply is a stream of exactly one object, so the pipeline is written once.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`app`] | settings become running parts; the only one that knows all of them |
+//! | [`cli`] | one file a command |
+//! | [`demo`] | the embedded engine |
+//! | [`http`], [`server`] | the edges: bytes to types |
+//! | [`generation`] | the pipeline: plan, guard, capture |
+//! | [`sglang`] | the upstream: client, wire format, probe |
+//! | [`entropy`] | numbers in, numbers out |
+//! | [`tokenizer`] | text to ids and back |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`] | what all of them stand on |
+//!
+//! Imports point downwards in this list, and parts of one level do not import each other; `tests/layering.rs` checks it.
+
+pub mod app;
+pub mod cli;
+pub mod config;
+
+pub mod entropy;
+pub mod error;
+pub mod generation;
+pub mod http;
+pub mod json;
+pub mod logprobs;
+pub mod metrics;
+pub mod server;
+pub mod sglang;
+

@@ -1,0 +1,58 @@
+//! The story: configure, start, serve, drain.
+
+use std::process::ExitCode;
+
+use tokentap::config::{self, Command, Config, Invalid, LogFormat};
+
+fn main() -> ExitCode {
+    let cli = match config::load(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(Invalid::Shown(text)) => {
+            print(&text);
+            return ExitCode::SUCCESS;
+        }
+        Err(Invalid::Line(line)) => {
+            eprintln!("tokentap: {line}");
+            return ExitCode::from(64);
+        }
+    };
+    if let Err(error) = log(cli.command.config()) {
+        eprintln!("tokentap: --log: {error}");
+        return ExitCode::from(64);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("tokentap: cannot start: {error}");
+            return ExitCode::from(70);
+        }
+    };
+    let done = match cli.command {
+        Command::Serve(config) => runtime.block_on(tokentap::cli::serve::run(*config)),
+        Command::Demo(_) | Command::Check(_) => Ok(()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => {
+            eprintln!("tokentap: {line}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Help goes to standard output; a closed pipe is not an error of ours.
+fn print(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Log lines go to standard error, so that what a command prints can be piped.
+fn log(config: &Config) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter: tracing_subscriber::EnvFilter = config.log.parse()?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match config.log_format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Every metric, declared once, as typed handles.
+//!
+//! Labels have few values by construction: endpoints come from a table of routes, models from the probe; no request, session or
+//! user is ever a label.
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+/// Entropy in nats. Half of the tokens of a chain of thought lie below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of
+/// every vocabulary in use.
+pub const ENTROPY_BUCKETS: [f64; 16] =
+    [0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.5, 7.0, 13.0];
+/// Share of the probability that the reported top-k covers.
+pub const MASS_BUCKETS: [f64; 9] = [0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999];
+/// SGLang's own buckets of end-to-end latency in seconds, so that panels overlay.
+const LATENCY_BUCKETS: [f64; 19] = [
+    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 2400.0,
+];
+/// Seconds of tokentap's own work, 10 µs to 100 ms.
+const OVERHEAD_BUCKETS: [f64; 13] =
+    [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
+
+/// Handles of every metric.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Answers, by `endpoint`, `method`, `status_code`.
+    pub requests: IntCounterVec,
+    /// Requests being served, by `endpoint`.
+    pub active: IntGaugeVec,
+    /// From the request's head to the reply's last byte, by `endpoint`, `is_streaming`.
+    pub duration: HistogramVec,
+    /// Time spent in tokentap's own work on a reply, by `endpoint`.
+    pub overhead: HistogramVec,
+    /// From sending a request to the upstream's headers, by `endpoint`.
+    pub upstream_ttfb: HistogramVec,
+    /// Failures of the upstream, by `kind`: connect, timeout, reset, `5xx`, protocol.
+    pub upstream_errors: IntCounterVec,
+    /// 1 while the upstream answers.
+    pub upstream_up: IntGauge,
+    /// 1 from SIGTERM on.
+    pub draining: IntGauge,
+    /// Entropies of single tokens, by `model_name`, `estimator`.
+    pub token_entropy: HistogramVec,
+    /// Mean entropies of sequences, by `model_name`.
+    pub mean_entropy: HistogramVec,
+    /// Probability covered by the reported top-k, by `model_name`.
+    pub topk_mass: HistogramVec,
+    /// Tokens seen, by `model_name`, `kind`: prompt, output.
+    pub tokens: IntCounterVec,
+    /// Logprob rows that are not as they should be, by `kind`.
+    pub anomalies: IntCounterVec,
+    /// Sequences without entropy although it was wanted, by `reason`.
+    pub skipped: IntCounterVec,
+    /// Requests asked again as the client wrote them, by `status_code` of the first answer.
+    pub unforced_retries: IntCounterVec,
+    /// Requests of clients that left before their reply was complete.
+    pub disconnects: IntCounter,
+    /// Aborts sent for them.
+    pub aborts: IntCounter,
+    /// Requests refused by the guard, by `rule`.
+    pub refused: IntCounterVec,
+    /// Requests refused for want of capacity, by `reason`.
+    pub shed: IntCounterVec,
+    /// Generations that tokentap forwarded without seeing their tokens, by `endpoint`.
+    pub uncaptured: IntCounterVec,
+    /// Requests in the entropy store.
+    pub store_entries: IntGauge,
+    /// Bytes in the entropy store.
+    pub store_bytes: IntGauge,
+    /// Requests that left the entropy store, by `reason`: ttl, entries, bytes.
+    pub store_evictions: IntCounterVec,
+    /// Panics that were caught while a reply was being enriched.
+    pub panics: IntCounter,
+}
+
+/// Collects what is being declared; a name that clashes or is ill-formed is a mistake in this file.
+struct Declare<'a>(&'a Registry);
+
+impl Declare<'_> {
+    fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
+        let collector = collector.expect("names and labels in this file are well-formed");
+        self.0.register(Box::new(collector.clone())).expect("names in this file are distinct");
+        collector
+    }
+
+    fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.keep(IntCounter::with_opts(options(name, help)))
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.keep(IntCounterVec::new(options(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.keep(IntGauge::with_opts(options(name, help)))
+    }
+
+    fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
+        let options = HistogramOpts { common_opts: options(name, help), buckets: buckets.to_vec() };
+        self.keep(HistogramVec::new(options, labels))
+    }
+}
+
+fn options(name: &str, help: &str) -> Opts {
+    Opts::new(format!("tokentap_{name}"), help)
+}
+
+impl Metrics {
+    /// Fresh metrics in a registry of their own; `backend` is the name of the entropy backend.
+    #[must_use]
+    pub fn new(backend: &str) -> Self {
+        let registry = Registry::new();
+        let d = Declare(&registry);
+        let build = d.keep(IntGaugeVec::new(
+            options("build_info", "Version and entropy backend; the value is 1."),
+            &["version", "entropy_backend"],
+        ));
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), backend]).set(1);
+        #[cfg(target_os = "linux")]
+        {
+            let process = prometheus::process_collector::ProcessCollector::for_self();
+            registry.register(Box::new(process)).expect("process_* clashes with nothing here");
+        }
+        Self {
+            requests: d.counters("http_requests_total", "Answers given.", &["endpoint", "method", "status_code"]),
+            active: d.keep(IntGaugeVec::new(options("http_requests_active", "Requests being served."), &["endpoint"])),
+            duration: d.histograms(
+                "request_duration_seconds",
+                "From the request's head to the reply's last byte.",
+                &["endpoint", "is_streaming"],
+                &LATENCY_BUCKETS,
+            ),
+            overhead: d.histograms("overhead_seconds", "Own work on a reply.", &["endpoint"], &OVERHEAD_BUCKETS),
+            upstream_ttfb: d.histograms(
+                "upstream_ttfb_seconds",
+                "From sending to the upstream's headers.",
+                &["endpoint"],
+                &LATENCY_BUCKETS,
+            ),
+            upstream_errors: d.counters("upstream_errors_total", "Failures of the upstream.", &["kind"]),
+            upstream_up: d.gauge("upstream_up", "1 while the upstream answers."),
+            draining: d.gauge("draining", "1 from SIGTERM on."),
+            token_entropy: d.histograms(
+                "token_entropy_nats",
+                "Entropy of the policy at each sampled token.",
+                &["model_name", "estimator"],
+                &ENTROPY_BUCKETS,
+            ),
+            mean_entropy: d.histograms(
+                "request_mean_entropy_nats",
+                "Mean entropy of each sequence.",
+                &["model_name"],
+                &ENTROPY_BUCKETS,
+            ),
+            topk_mass: d.histograms("topk_mass_ratio", "Probability covered by the top-k.", &["model_name"], &MASS_BUCKETS),
+            tokens: d.counters("tokens_observed_total", "Tokens seen.", &["model_name", "kind"]),
+            anomalies: d.counters("logprob_anomalies_total", "Logprob rows not as they should be.", &["kind"]),
+            skipped: d.counters("entropy_skipped_total", "Sequences without the entropy that was wanted.", &["reason"]),
+            unforced_retries: d.counters(
+                "unforced_retries_total",
+                "Requests asked again as the client wrote them.",
+                &["status_code"],
+            ),
+            disconnects: d.counter("client_disconnects_total", "Clients that left before their reply was complete."),
+            aborts: d.counter("aborts_sent_total", "Aborts sent for clients that left."),
+            refused: d.counters("guard_refusals_total", "Requests refused because they kill servers.", &["rule"]),
+            shed: d.counters("shed_total", "Requests refused for want of capacity.", &["reason"]),
+            uncaptured: d.counters(
+                "uncaptured_generations_total",
+                "Generations forwarded without seeing their tokens.",
+                &["endpoint"],
+            ),
+            store_entries: d.gauge("entropy_store_entries", "Requests in the entropy store."),
+            store_bytes: d.gauge("entropy_store_bytes", "Bytes in the entropy store."),
+            store_evictions: d.counters("entropy_store_evictions_total", "Requests that left the entropy store.", &["reason"]),
+            panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
+            registry,
+        }
+    }
+
+    /// The text exposition of everything.
+    ///
+    /// # Errors
+    /// When a metric cannot be printed.
+    pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::with_capacity(16 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+
+    /// The names of everything, for tests of dashboards and documents.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.registry.gather().iter().map(|family| family.name().to_owned()).collect()
+    }
+
+    /// The handles of one model, to be looked up once instead of at each request.
+    #[must_use]
+    pub fn model(&self, name: &str, estimators: [&str; 5]) -> ModelMetrics {
+        ModelMetrics {
+            token_entropy: estimators.map(|estimator| self.token_entropy.with_label_values(&[name, estimator])),
+            mean_entropy: self.mean_entropy.with_label_values(&[name]),
+            topk_mass: self.topk_mass.with_label_values(&[name]),
+        }
+    }
+}
+
+/// Histograms of one model.
+#[derive(Debug, Clone)]
+pub struct ModelMetrics {
+    /// One for each of the estimators that were named, in their order.
+    pub token_entropy: [Histogram; 5],
+    /// Mean entropies of sequences.
+    pub mean_entropy: Histogram,
+    /// Probability covered by the top-k.
+    pub topk_mass: Histogram,
+}

@@ -1,0 +1,115 @@
+//! The accept loop: HTTP/1.1 and h2c on one port, limits, graceful drain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tower::Service;
+
+/// How connections are treated.
+#[derive(Debug, Clone)]
+pub struct ServerLimits {
+    /// A client's headers must be complete within this time.
+    pub header_timeout: Duration,
+    /// Connections at once; more wait to be accepted.
+    pub connections: usize,
+    /// How long running requests may take to end once the server stops.
+    pub drain: Duration,
+}
+
+/// What a server is told: go on, drain, or end at once. Moves only forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serve.
+    Serving,
+    /// Accept nothing new; let what runs come to its end.
+    Draining,
+    /// End now.
+    Ending,
+}
+
+/// Serves `service` on `listener` until `phase` says otherwise. Returns when the last connection has ended, the drain time is over,
+/// or the phase is [`Phase::Ending`]; the result says how many connections were cut.
+pub async fn serve<S, B>(listener: TcpListener, service: S, limits: ServerLimits, mut phase: watch::Receiver<Phase>) -> usize
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // without a timer hyper never times anything out, and slow headers hold a connection for good
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_headers(100)
+        .max_buf_size(64 * 1024);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1024).max_header_list_size(64 * 1024);
+    let builder = Arc::new(builder);
+    let graceful = GracefulShutdown::new();
+    let permits = Arc::new(Semaphore::new(limits.connections));
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
+            accepted = accept(&listener, &permits) => accepted,
+            Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
+        };
+        let Some((stream, permit)) = accepted else { continue };
+        let connection = builder
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service.clone()))
+            .into_owned();
+        let connection = graceful.watch(connection);
+        tasks.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+    let drained = async {
+        graceful.shutdown().await;
+        while tasks.join_next().await.is_some() {}
+    };
+    tokio::select! {
+        () = drained => 0,
+        () = tokio::time::sleep(limits.drain) => permits_taken(&permits, limits.connections),
+        _ = phase.wait_for(|phase| *phase >= Phase::Ending) => permits_taken(&permits, limits.connections),
+    }
+}
+
+fn permits_taken(permits: &Semaphore, all: usize) -> usize {
+    all - permits.available_permits()
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // small writes of a stream must not wait for the reader's delayed acknowledgement
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "TCP_NODELAY");
+            }
+            Some((stream, permit))
+        }
+        Err(error) => {
+            // the usual cause is a lack of file descriptors: trying again at once would spin
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            None
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The upstream: its wire format and its client.
+
+pub mod client;
+pub mod flat;
+pub mod probe;
+pub mod request;
+pub mod response;
+pub mod routes;
+pub mod scan;
+pub mod sse;

@@ -1,0 +1,248 @@
+//! The connection to the upstream: the only file that knows which HTTP client is used.
+//!
+//! The client follows no redirect, honours no proxy of the environment, decodes no encoding and retries nothing except a request
+//! that met a connection already closed, of which no byte was written.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+
+use crate::config::{KeyConfig, LimitConfig};
+use crate::error::Error;
+
+/// The body of an upstream reply.
+pub type ReplyBody = reqwest::Body;
+
+/// An upstream reply whose body is still to come.
+pub type Reply = http::Response<ReplyBody>;
+
+/// What goes upstream.
+#[derive(Debug)]
+pub struct Call {
+    /// The method.
+    pub method: Method,
+    /// The path and query, byte for byte.
+    pub target: String,
+    /// Headers, hop-by-hop ones removed.
+    pub headers: HeaderMap,
+    body: reqwest::Body,
+}
+
+impl Call {
+    /// A call whose body is streamed.
+    #[must_use]
+    pub fn new<B>(method: Method, target: String, headers: HeaderMap, body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // an empty body must not turn into a chunked one
+        let body = if body.is_end_stream() { reqwest::Body::default() } else { reqwest::Body::wrap(body) };
+        Self { method, target, headers, body }
+    }
+
+    /// A call with a whole body.
+    #[must_use]
+    pub fn whole(method: Method, target: String, headers: HeaderMap, body: Bytes) -> Self {
+        Self { method, target, headers, body: reqwest::Body::from(body) }
+    }
+}
+
+/// Why a reply, or the rest of one, did not come.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The target cannot be sent as it was written.
+    #[error("the path {0:?} would be changed on its way to the engine; send it normalised and percent-encoded")]
+    Target(String),
+    /// No connection.
+    #[error("cannot connect to the SGLang server at {upstream}: {cause}")]
+    Connect {
+        /// Where it should be.
+        upstream: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// Too late.
+    #[error("the SGLang server did not answer in time")]
+    Timeout,
+    /// The connection ended, or what came is not HTTP.
+    #[error("the connection to the SGLang server failed: {0}")]
+    Broken(String),
+    /// The client's own body ended early or came too slowly.
+    #[error("the request body could not be read: {0}")]
+    RequestBody(String),
+}
+
+impl Failure {
+    /// The name metrics use.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Connect { .. } => "connect",
+            Self::Timeout => "timeout",
+            Self::Broken(_) => "reset",
+            Self::Target(_) | Self::RequestBody(_) => "protocol",
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let message = failure.to_string();
+        match failure {
+            Failure::Target(_) | Failure::RequestBody(_) => Self::bad_request(message),
+            Failure::Timeout => Self::Upstream { status: StatusCode::GATEWAY_TIMEOUT, message },
+            Failure::Connect { .. } | Failure::Broken(_) => Self::Upstream { status: StatusCode::BAD_GATEWAY, message },
+        }
+    }
+}
+
+/// A client of one SGLang server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    upstream: String,
+    api_key: Option<HeaderValue>,
+    admin_key: Option<HeaderValue>,
+}
+
+impl Client {
+    /// A client of the server at `upstream`, `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// A line for the user when `upstream` is no such URL or a key cannot stand in a header.
+    pub fn try_new(upstream: &str, keys: &KeyConfig, limits: &LimitConfig) -> Result<Self, String> {
+        let url = reqwest::Url::parse(upstream).map_err(|error| format!("--upstream {upstream}: {error}"))?;
+        if url.host().is_none() {
+            return Err(format!("--upstream {upstream}: names no host"));
+        }
+        let http = reqwest::Client::builder()
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .tcp_nodelay(true)
+            // a dead peer of a silent generation is noticed by the kernel, not by a time limit
+            .tcp_keepalive(Duration::from_secs(15))
+            .tcp_keepalive_interval(Duration::from_secs(15))
+            .tcp_keepalive_retries(4)
+            .connect_timeout(limits.connect_timeout)
+            .pool_idle_timeout(limits.pool_idle_timeout)
+            .http1_max_headers(256)
+            .build()
+            .map_err(|error| format!("cannot set up the HTTP client: {error}"))?;
+        let bearer = |key: Option<&crate::config::Secret>| {
+            key.map(|key| {
+                let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+                    .map_err(|_| "a key holds characters that cannot stand in a header".to_owned())?;
+                value.set_sensitive(true);
+                Ok::<_, String>(value)
+            })
+            .transpose()
+        };
+        Ok(Self {
+            http,
+            upstream: upstream.to_owned(),
+            api_key: bearer(keys.upstream_api_key.as_ref())?,
+            admin_key: bearer(keys.upstream_admin_key.as_ref())?,
+        })
+    }
+
+    /// Where the server is.
+    #[must_use]
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// Sends a call; the reply's body is read by the caller.
+    ///
+    /// # Errors
+    /// [`Failure`] when no head of a reply came.
+    pub async fn send(&self, call: Call) -> Result<Reply, Failure> {
+        let url = self.url(&call.target)?;
+        let mut request = reqwest::Request::new(call.method, url);
+        *request.headers_mut() = call.headers;
+        *request.body_mut() = Some(call.body);
+        let reply = self.http.execute(request).await.map_err(|error| self.failure(&error))?;
+        Ok(reply.into())
+    }
+
+    /// The URL of a target, which must come out of the URL parser as it went in: nothing is resolved or encoded on the way.
+    fn url(&self, target: &str) -> Result<reqwest::Url, Failure> {
+        let changed = || Failure::Target(target.to_owned());
+        let mut text = String::with_capacity(self.upstream.len() + target.len());
+        text.push_str(&self.upstream);
+        text.push_str(target);
+        let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
+        // the base has no path, so whatever follows it must be the target itself
+        let kept = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
+        if kept == Some(target) && url.fragment().is_none() { Ok(url) } else { Err(changed()) }
+    }
+
+    fn failure(&self, error: &reqwest::Error) -> Failure {
+        let cause = innermost(error);
+        if error.is_connect() {
+            Failure::Connect { upstream: self.upstream.clone(), cause }
+        } else if error.is_timeout() {
+            Failure::Timeout
+        } else if error.is_body() {
+            Failure::RequestBody(cause)
+        } else {
+            Failure::Broken(cause)
+        }
+    }
+
+    /// One of tokentap's own calls, signed with the key of the upstream, its reply read to the end.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came.
+    pub async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<(StatusCode, Bytes), Failure> {
+        self.own_call(method, path, body, self.api_key.clone()).await
+    }
+
+    /// Aborts exactly `rid`, signed with the admin key, else the client's own key, else tokentap's.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came.
+    pub async fn abort(&self, rid: &str, client_key: Option<HeaderValue>) -> Result<StatusCode, Failure> {
+        let body = serde_json::json!({ "rid": rid }).to_string();
+        let key = self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone());
+        let (status, _) = self.own_call(Method::POST, "/abort_request", Some(body), key).await?;
+        Ok(status)
+    }
+
+    async fn own_call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        key: Option<HeaderValue>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            headers.insert(header::AUTHORIZATION, key);
+        }
+        if body.is_some() {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let body = body.map_or_else(reqwest::Body::default, reqwest::Body::from);
+        let reply = self.send(Call { method, target: path.to_owned(), headers, body }).await?;
+        let status = reply.status();
+        let body = http_body_util::BodyExt::collect(reply.into_body())
+            .await
+            .map_err(|error| Failure::Broken(innermost(&error)))?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+/// The innermost cause of an error: the outer layers only say that something failed.
+#[must_use]
+pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,136 @@
+//! The flat forms of top logprobs that 0.5.23 offers: one list of values and one of ids, plain or in base64, with a shape.
+
+use std::ops::Range;
+
+use crate::json::{Cursor, Edit, Malformed, Object};
+use crate::logprobs::Rows;
+
+/// Of which tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The prompt's.
+    Input,
+    /// The sampled ones.
+    Output,
+}
+
+impl Side {
+    fn key(self, rest: &str) -> String {
+        let side = match self {
+            Self::Input => "input",
+            Self::Output => "output",
+        };
+        format!("{side}_top_logprobs_{rest}")
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    rows: usize,
+    k: usize,
+}
+
+fn malformed(span: &Range<usize>) -> Malformed {
+    Malformed::new(span.start)
+}
+
+fn shape(side: Side, bytes: &[u8], meta: &Object) -> Result<Option<(Shape, Range<usize>)>, Malformed> {
+    let Some(span) = meta.value_span(bytes, &side.key("shape")) else { return Ok(None) };
+    let [rows, k]: [usize; 2] = serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span))?;
+    Ok(Some((Shape { rows, k }, span)))
+}
+
+/// Reads the output side into `rows`; says whether there is one in this form.
+///
+/// # Errors
+/// When the shape and the values do not fit each other.
+pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malformed> {
+    let Some((shape, at)) = shape(Side::Output, bytes, meta)? else { return Ok(false) };
+    let missing = meta.get(bytes, &Side::Output.key("null_prefix")).and_then(|text| serde_json::from_slice(text).ok());
+    for _ in 0..missing.unwrap_or(0_usize).min(1 << 20) {
+        rows.push_missing();
+    }
+    let values = shape.rows.checked_mul(shape.k).ok_or_else(|| malformed(&at))?;
+    if values == 0 {
+        (0..shape.rows.min(1 << 24)).for_each(|_| rows.push_missing());
+        return Ok(true);
+    }
+    if let Some(span) = meta.value_span(bytes, &Side::Output.key("val_flat_b64")) {
+        let decoded = decode(bytes, &span)?;
+        if decoded.len() != values.checked_mul(4).ok_or_else(|| malformed(&at))? {
+            return Err(malformed(&span));
+        }
+        let target = rows.extend_zeroed(shape.rows, shape.k);
+        for (value, raw) in target.iter_mut().zip(decoded.chunks_exact(4)) {
+            *value = f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
+        }
+        return Ok(true);
+    }
+    let Some(span) = meta.value_span(bytes, &Side::Output.key("val_flat")) else { return Ok(false) };
+    let list: Vec<Option<f64>> = serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span))?;
+    if list.len() != values {
+        return Err(malformed(&span));
+    }
+    let target = rows.extend_zeroed(shape.rows, shape.k);
+    for (value, read) in target.iter_mut().zip(list) {
+        *value = read.map_or(f32::NAN, |value| value as f32);
+    }
+    Ok(true)
+}
+
+fn decode(bytes: &[u8], span: &Range<usize>) -> Result<Vec<u8>, Malformed> {
+    let text = Cursor::at(bytes, span.start).string()?;
+    base64_simd::STANDARD.decode_to_vec(text.raw).map_err(|_| malformed(span))
+}
+
+/// Keeps the first `keep` columns of a side: what a client with a smaller k would have got.
+///
+/// # Errors
+/// When the shape and the lists do not fit each other.
+pub fn keep_columns(side: Side, keep: usize, bytes: &[u8], meta: &Object, edit: &mut Edit<'_>) -> Result<(), Malformed> {
+    let Some((shape, _)) = shape(side, bytes, meta)? else { return Ok(()) };
+    if keep >= shape.k {
+        return Ok(());
+    }
+    edit.set(&side.key("shape"), format!("[{},{keep}]", shape.rows).as_bytes());
+    for list in ["val_flat", "idx_flat"] {
+        if let Some(span) = meta.value_span(bytes, &side.key(list)) {
+            let kept = columns(bytes, &span, shape, keep)?;
+            edit.set(&side.key(list), &kept);
+        }
+        let encoded = format!("{list}_b64");
+        if let Some(span) = meta.value_span(bytes, &side.key(&encoded)) {
+            let all = decode(bytes, &span)?;
+            if Some(all.len()) != shape.rows.checked_mul(shape.k).and_then(|values| values.checked_mul(4)) {
+                return Err(malformed(&span));
+            }
+            let kept: Vec<u8> = all.chunks_exact(shape.k * 4).flat_map(|row| &row[..keep * 4]).copied().collect();
+            let text = format!("\"{}\"", base64_simd::STANDARD.encode_to_string(&kept));
+            edit.set(&side.key(&encoded), text.as_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// The elements of a plain list that lie in the first columns, each with its own spelling.
+fn columns(bytes: &[u8], span: &Range<usize>, shape: Shape, keep: usize) -> Result<Vec<u8>, Malformed> {
+    let mut cursor = Cursor::at(bytes, span.start);
+    cursor.expect(b'[')?;
+    let mut kept = vec![b'['];
+    let mut at = 0;
+    while !cursor.take(b']') {
+        if at > 0 {
+            cursor.expect(b',')?;
+        }
+        let element = cursor.skip()?;
+        if at % shape.k < keep {
+            if kept.len() > 1 {
+                kept.push(b',');
+            }
+            kept.extend_from_slice(&bytes[element]);
+        }
+        at += 1;
+    }
+    kept.push(b']');
+    Ok(kept)
+}

@@ -1,0 +1,135 @@
+//! What the upstream is and can do, found by asking it: never by its version.
+
+mod ask;
+mod facts;
+
+use std::sync::Arc;
+
+pub use ask::{Probe, ProbeError};
+pub use facts::Facts;
+
+/// Whose wire dialect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// SGLang; 0.5.6 and 0.5.23 differ in single abilities, which have members of their own.
+    Sglang,
+    /// sglang-jax.
+    Jax,
+}
+
+/// What the events of a stream hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streaming {
+    /// Everything so far, again and again.
+    Cumulative,
+    /// Only what is new.
+    Incremental,
+    /// New ids, but everything else so far (0.5.6 with `--stream-output`).
+    IncrementalIds,
+}
+
+/// Where the vocabulary size is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VocabSource {
+    /// `--vocab-size`.
+    Flag,
+    /// The engine named its range.
+    Engine,
+    /// The model's config.json.
+    ConfigFile,
+}
+
+/// The engine's own sampling defaults, which lie beneath a request's.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Preferred {
+    /// `temperature`.
+    pub temperature: Option<f64>,
+    /// `top_k`.
+    pub top_k: Option<i64>,
+}
+
+/// What is known of the upstream. `None` and `false` are "not known yet" until the probe has answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Capabilities {
+    /// The served name; a label of metrics.
+    pub model: Arc<str>,
+    /// Its path.
+    pub model_path: Option<String>,
+    /// The tokenizer's path.
+    pub tokenizer_path: Option<String>,
+    /// Whose dialect.
+    pub dialect: Option<Dialect>,
+    /// Whether it generates; an embedding model does not.
+    pub generates: Option<bool>,
+    /// Tokens of prompt and reply together.
+    pub context_length: Option<u64>,
+    /// Rows of the output layer.
+    pub vocab_size: Option<u32>,
+    /// Where that is from.
+    pub vocab_source: Option<VocabSource>,
+    /// What its streams hold.
+    pub streaming: Option<Streaming>,
+    /// Offers top logprobs in flat base64 on replies that do not stream.
+    pub flat: bool,
+    /// The kind of speculative decoding.
+    pub speculative: Option<String>,
+    /// That kind refuses logprobs.
+    pub refuses_logprobs: bool,
+    /// Prefill and decode run apart.
+    pub disaggregated: bool,
+    /// Takes ids only.
+    pub skip_tokenizer_init: bool,
+    /// `weight_version`.
+    pub weight_version: Option<String>,
+    /// Logprobs are at temperature 1 whatever the request says; `false`: at the request's.
+    pub original_logprobs: Option<bool>,
+    /// Logprobs are rounded to bfloat16.
+    pub bf16: bool,
+    /// Its own sampling defaults.
+    pub preferred: Preferred,
+    /// `version`, only to be shown.
+    pub version: Option<String>,
+    /// What could not be found out, and why.
+    pub notes: Vec<String>,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            model: "unknown".into(),
+            model_path: None,
+            tokenizer_path: None,
+            dialect: None,
+            generates: None,
+            context_length: None,
+            vocab_size: None,
+            vocab_source: None,
+            streaming: None,
+            flat: false,
+            speculative: None,
+            refuses_logprobs: false,
+            disaggregated: false,
+            skip_tokenizer_init: false,
+            weight_version: None,
+            original_logprobs: None,
+            bf16: false,
+            preferred: Preferred::default(),
+            version: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
+impl Capabilities {
+    /// What is known before anything was asked.
+    #[must_use]
+    pub fn unknown(vocab_size: Option<u32>) -> Self {
+        Self { vocab_size, vocab_source: vocab_size.map(|_| VocabSource::Flag), ..Self::default() }
+    }
+
+    /// The largest k that a request may ask: the setting, or what disaggregation can hand over.
+    #[must_use]
+    pub fn max_top_logprobs(&self, setting: u32) -> u32 {
+        if self.disaggregated { setting.min(128) } else { setting }
+    }
+}

@@ -1,0 +1,260 @@
+//! The questions.
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::facts::{Facts, Models, dialect};
+use super::{Capabilities, Dialect, VocabSource};
+use crate::sglang::client::{Client, Failure};
+
+/// An id above every vocabulary that still fits 31 bits.
+const NO_TOKEN: u32 = 2_000_000_000;
+/// Prompts for the temperature question: any ids do, as long as every vocabulary has them.
+const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
+
+/// Asks the upstream what it is.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    client: Client,
+    vocab_size: Option<u32>,
+    top_k: u32,
+}
+
+/// The upstream cannot be probed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// It did not answer.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// It answered, but not as SGLang would.
+    #[error("GET {path} answered {status}: {hint}")]
+    Answer {
+        /// The route.
+        path: &'static str,
+        /// Its status.
+        status: StatusCode,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+/// The members of a reply that answer questions.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    meta_info: Value,
+}
+
+impl Probe {
+    /// A probe that sends k = `top_k`, because sglang-jax compiles the model anew for each k.
+    #[must_use]
+    pub fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
+        Self { client, vocab_size, top_k }
+    }
+
+    /// Whether the engine answers, by the cheapest route there is.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when it does not.
+    pub async fn is_up(&self) -> Result<(), ProbeError> {
+        self.model_info().await.map(drop)
+    }
+
+    /// What the information routes say: quick, and also answered by an engine that is paused.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the upstream does not answer as SGLang does.
+    pub async fn look(&self) -> Result<Capabilities, ProbeError> {
+        let mut found = Capabilities::unknown(self.vocab_size);
+        let (facts, has_model_info) = self.model_info().await?;
+        facts.model(&mut found);
+        found.dialect = Some(dialect(has_model_info, &found));
+        if let Some(models) = self.json::<Models>("/v1/models").await? {
+            models.models(&mut found);
+        }
+        match self.server_info().await? {
+            Some(facts) => facts.server(&mut found),
+            None => found.notes.push("neither /server_info nor /get_server_info answers: the streaming mode is not known".into()),
+        }
+        Ok(found)
+    }
+
+    /// What only generating shows: vocabulary, flat form, the temperature of logprobs. Waits while the engine is paused.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the upstream stops answering.
+    pub async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
+        if found.generates == Some(false) {
+            return Ok(found);
+        }
+        if found.vocab_size.is_none() {
+            self.vocabulary(&mut found).await?;
+        }
+        if !found.refuses_logprobs {
+            self.logprobs(&mut found).await?;
+        }
+        Ok(found)
+    }
+
+    async fn get(&self, path: &'static str) -> Result<(StatusCode, Bytes), ProbeError> {
+        Ok(self.client.call(Method::GET, path, None).await?)
+    }
+
+    async fn json<T: serde::de::DeserializeOwned>(&self, path: &'static str) -> Result<Option<T>, ProbeError> {
+        let (status, body) = self.get(path).await?;
+        Ok(if status.is_success() { serde_json::from_slice(&body).ok() } else { None })
+    }
+
+    async fn model_info(&self) -> Result<(Facts, bool), ProbeError> {
+        let mut last = StatusCode::NOT_FOUND;
+        for path in ["/model_info", "/get_model_info"] {
+            let (status, body) = self.get(path).await?;
+            if status.is_success() {
+                if let Ok(facts) = serde_json::from_slice(&body) {
+                    return Ok((facts, path == "/model_info"));
+                }
+            } else if status == StatusCode::UNAUTHORIZED {
+                let hint = "the server wants a key: set --upstream-api-key";
+                return Err(ProbeError::Answer { path, status, hint });
+            }
+            last = status;
+        }
+        let hint = "is this an SGLang server?";
+        Err(ProbeError::Answer { path: "/get_model_info", status: last, hint })
+    }
+
+    async fn server_info(&self) -> Result<Option<Facts>, ProbeError> {
+        for path in ["/server_info", "/get_server_info"] {
+            if let Some(facts) = self.json(path).await? {
+                return Ok(Some(facts));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn generate(&self, body: &Value) -> Result<(StatusCode, Bytes), ProbeError> {
+        Ok(self.client.call(Method::POST, "/generate", Some(body.to_string())).await?)
+    }
+
+    /// Asks something that every engine refuses before it generates, in words that name the range of ids. An id for `logit_bias` it
+    /// is: 0.5.6 does not check `token_ids_logprob` and dies of it (measured).
+    async fn vocabulary(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        let body = json!({
+            "input_ids": PROMPTS[0],
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0, "logit_bias": {NO_TOKEN.to_string(): 1.0}},
+        });
+        let (status, answer) = self.generate(&body).await?;
+        if status == StatusCode::BAD_REQUEST {
+            let named = range_end(&String::from_utf8_lossy(&answer));
+            (found.vocab_size, found.vocab_source) = (named, named.map(|_| VocabSource::Engine));
+        }
+        if found.vocab_size.is_none() {
+            let path = found.model_path.as_deref().map(|path| std::path::Path::new(path).join("config.json"));
+            let read = path.and_then(|path| std::fs::read(path).ok()).and_then(|text| config_vocab(&text));
+            (found.vocab_size, found.vocab_source) = (read, read.map(|_| VocabSource::ConfigFile));
+        }
+        Ok(())
+    }
+
+    /// The same prompt at temperature 1 and 0.5: the gap between the two likeliest tokens doubles where logprobs are at the
+    /// request's temperature, and stays where they are at 1.
+    async fn logprobs(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        for prompt in PROMPTS {
+            let Some(at_one) = self.first_row(&prompt, 1.0, found).await? else { return Ok(()) };
+            let Some(at_half) = self.first_row(&prompt, 0.5, found).await? else { return Ok(()) };
+            let gap = |row: &[f64]| Some(row.first()? - row.get(1)?);
+            if let (Some(one), Some(half)) = (gap(&at_one), gap(&at_half)) {
+                found.bf16 |= [&at_one, &at_half].iter().all(|row| is_bf16(row));
+                // a gap this small could be noise; another prompt has another
+                if one > 0.05 && half / one > 1.8 {
+                    found.original_logprobs = Some(false);
+                    return Ok(());
+                }
+                if one > 0.05 && half / one < 1.2 {
+                    found.original_logprobs = Some(true);
+                    return Ok(());
+                }
+            }
+        }
+        found.notes.push("the temperature of logprobs could not be told: no prompt gave a clear gap".into());
+        Ok(())
+    }
+
+    async fn first_row(&self, prompt: &[u32], temperature: f64, found: &mut Capabilities) -> Result<Option<Vec<f64>>, ProbeError> {
+        let jax = found.dialect == Some(Dialect::Jax);
+        let mut body = json!({
+            "input_ids": prompt,
+            "return_logprob": true,
+            "top_logprobs_num": self.top_k.clamp(2, found.vocab_size.unwrap_or(u32::MAX).max(2)),
+            "sampling_params": {"max_new_tokens": 1, "temperature": temperature, "top_k": -1},
+        });
+        if jax {
+            body["return_text_in_logprobs"] = json!(false);
+        } else {
+            body["return_flat_raw_output_top_logprobs"] = json!(true);
+            body["return_flat_raw_top_logprobs_b64"] = json!(true);
+        }
+        let (status, answer) = self.generate(&body).await?;
+        if !status.is_success() {
+            let text = String::from_utf8_lossy(&answer);
+            found.notes.push(format!("a request with logprobs was answered {status}: {}", text.chars().take(200).collect::<String>()));
+            return Ok(None);
+        }
+        let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(None) };
+        let meta = &answer.meta_info;
+        let flat = meta.get("output_top_logprobs_val_flat_b64").and_then(Value::as_str);
+        found.flat |= flat.is_some();
+        if let Some(text) = flat {
+            let bytes = base64_simd::STANDARD.decode_to_vec(text).unwrap_or_default();
+            let floats = bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
+            return Ok(Some(floats.collect()));
+        }
+        let row = meta.pointer("/output_top_logprobs/0").and_then(Value::as_array);
+        Ok(row.map(|row| row.iter().filter_map(|triple| triple.get(0).and_then(Value::as_f64)).collect()))
+    }
+}
+
+/// Values that are all bfloat16: their float32 form ends in 16 zero bits.
+fn is_bf16(row: &[f64]) -> bool {
+    let mut told = row.iter().map(|value| *value as f32).filter(|value| *value != 0.0 && *value > -1e30).peekable();
+    told.peek().is_some() && told.all(|value| value.to_bits() & 0xffff == 0)
+}
+
+/// The vocabulary size in a refusal: `… [0, 151935] …` names the last id, `… [0, 151936) …` the one behind it.
+fn range_end(text: &str) -> Option<u32> {
+    let range = &text[text.find("[0, ")? + 4..];
+    let digits = range.bytes().take_while(u8::is_ascii_digit).count();
+    let end: u32 = range[..digits].parse().ok()?;
+    match range.as_bytes().get(digits) {
+        Some(b']') => end.checked_add(1),
+        Some(b')') => Some(end),
+        _ => None,
+    }
+}
+
+fn config_vocab(text: &[u8]) -> Option<u32> {
+    let config: Value = serde_json::from_slice(text).ok()?;
+    let size = config.get("vocab_size").or_else(|| config.pointer("/text_config/vocab_size"))?;
+    size.as_u64().and_then(|size| u32::try_from(size).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_is_read_from_either_refusal() {
+        assert_eq!(range_end(r#"{"error":{"message":"logit_bias must has keys in [0, 151935], got 2000000000."}}"#), Some(151_936));
+        assert_eq!(range_end("token id 999999; valid range is [0, 151936)."), Some(151_936));
+        for text in ["", "[0, ", "[0, x]", "[0, 12", "[0, 99999999999]"] {
+            assert_eq!(range_end(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_vocabulary_of_a_config_may_lie_deeper() {
+        assert_eq!(config_vocab(br#"{"vocab_size":10}"#), Some(10));
+        assert_eq!(config_vocab(br#"{"text_config":{"vocab_size":11}}"#), Some(11));
+    }
+}

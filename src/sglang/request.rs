@@ -1,0 +1,209 @@
+//! A /generate request as far as tokentap understands it; the bytes stay the client's.
+
+mod field;
+mod options;
+mod prompt;
+mod sampling;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+pub use field::PerItem;
+pub use options::{EntropyOptions, OptionsError};
+pub use prompt::{IdShape, Ids, Texts};
+pub use sampling::Sampling;
+
+use crate::json::{Cursor, Malformed, Object, Text};
+
+/// The fields of a request that tokentap reads; the last of repeated keys counts, as in Python.
+#[derive(Debug, Default)]
+pub struct GenerateRequest {
+    /// The body as it came.
+    pub bytes: Bytes,
+    /// Its top-level members.
+    pub object: Object,
+    /// `text`.
+    pub text: Texts,
+    /// `input_ids`.
+    pub ids: Ids,
+    /// Whether `input_embeds` or media are there: their prompts have no ids of their own.
+    pub embeds: bool,
+    /// `stream`; `None` when it is not a boolean.
+    pub stream: Option<bool>,
+    /// `rid`.
+    pub rid: PerItem<String>,
+    /// `sampling_params`.
+    pub sampling: PerItem<Sampling>,
+    /// `return_logprob`.
+    pub return_logprob: PerItem<bool>,
+    /// `top_logprobs_num`.
+    pub top_logprobs_num: PerItem<i64>,
+    /// `logprob_start_len`.
+    pub logprob_start_len: PerItem<i64>,
+    /// `token_ids_logprob`, as the text of each item's value.
+    pub token_ids_logprob: PerItem<Range<usize>>,
+    /// `return_flat_raw_output_top_logprobs`, `return_flat_raw_top_logprobs`, `return_flat_raw_top_logprobs_b64`: which are true.
+    pub flat: [bool; 3],
+    /// `return_text_in_logprobs`.
+    pub text_in_logprobs: bool,
+    /// `return_entropy`; `None` when absent or null.
+    pub return_entropy: Option<bool>,
+    /// Where `entropy_options` lies.
+    pub entropy_options: Option<Range<usize>>,
+    /// Where the first `NaN`, `Infinity` or overflowing number stands.
+    pub non_finite: Option<usize>,
+}
+
+/// SGLang's names of the three flat switches, in the order of [`GenerateRequest::flat`].
+pub const FLAT: [&str; 3] =
+    ["return_flat_raw_output_top_logprobs", "return_flat_raw_top_logprobs", "return_flat_raw_top_logprobs_b64"];
+
+impl GenerateRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// When it is not one JSON object; the engine is then the one to say so.
+    pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut request = Self { stream: Some(false), ..Self::default() };
+        let mut cursor = Cursor::new(&bytes);
+        let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
+        cursor.end()?;
+        request.non_finite = cursor.non_finite();
+        request.object = object;
+        request.bytes = bytes.clone();
+        Ok(request)
+    }
+
+    fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>) -> Result<(), Malformed> {
+        let name = key.decode();
+        match name.as_ref() {
+            "text" => self.text = Texts::read(cursor)?,
+            "input_ids" => self.ids = Ids::read(cursor)?,
+            "input_embeds" => self.embeds = !is_null(value(cursor)?.1),
+            "stream" => {
+                self.stream = match value(cursor)?.1 {
+                    b"true" => Some(true),
+                    b"false" | b"null" => Some(false),
+                    _ => None,
+                }
+            }
+            "rid" => self.rid = PerItem::read(cursor, field::string)?,
+            "sampling_params" => self.sampling = PerItem::read(cursor, Sampling::read)?,
+            "return_logprob" => self.return_logprob = PerItem::read(cursor, field::boolean)?,
+            "top_logprobs_num" => self.top_logprobs_num = PerItem::read(cursor, field::integer)?,
+            "logprob_start_len" => self.logprob_start_len = PerItem::read(cursor, field::integer)?,
+            "token_ids_logprob" => self.token_ids_logprob = field::id_lists(cursor)?,
+            "return_text_in_logprobs" => self.text_in_logprobs = value(cursor)?.1 == b"true",
+            "return_entropy" => {
+                self.return_entropy = match value(cursor)?.1 {
+                    b"true" => Some(true),
+                    b"false" => Some(false),
+                    _ => None,
+                }
+            }
+            "entropy_options" => {
+                let (span, text) = value(cursor)?;
+                self.entropy_options = (!is_null(text)).then_some(span);
+            }
+            _ => match FLAT.iter().position(|flat| *flat == name) {
+                Some(at) => self.flat[at] = value(cursor)?.1 == b"true",
+                None => drop(cursor.skip()?),
+            },
+        }
+        Ok(())
+    }
+
+    /// How many prompts, if it is a batch; text decides where both are given.
+    #[must_use]
+    pub fn batch(&self) -> Option<usize> {
+        match (&self.text, self.ids.shape) {
+            (Texts::Many { count, .. }, _) => Some(*count),
+            (Texts::Absent, IdShape::Nested(count)) => Some(count),
+            _ => None,
+        }
+    }
+
+    /// `sampling_params.n`, at least 1; of a list the first item's, which the engine wants to be the same for all.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        let n = self.sampling.get(0).and_then(|sampling| sampling.n).unwrap_or(1);
+        usize::try_from(n.max(1)).unwrap_or(1)
+    }
+
+    /// Whether every field that would have to be edited has a clear meaning.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        let sampling = match &self.sampling {
+            PerItem::Absent => true,
+            PerItem::One(sampling) => sampling.readable,
+            PerItem::Many(list) => list.iter().flatten().all(|sampling| sampling.readable),
+            PerItem::Unreadable => false,
+        };
+        let shape = self.text != Texts::Other && !matches!(self.ids.shape, IdShape::Other | IdShape::TooDeep);
+        sampling
+            && shape
+            && self.stream.is_some()
+            && self.rid.is_readable()
+            && self.return_logprob.is_readable()
+            && self.top_logprobs_num.is_readable()
+            && self.logprob_start_len.is_readable()
+            && self.token_ids_logprob.is_readable()
+    }
+}
+
+/// Passes a value and returns its place and text.
+fn value<'a>(cursor: &mut Cursor<'a>) -> Result<(Range<usize>, &'a [u8]), Malformed> {
+    let span = cursor.skip()?;
+    Ok((span.clone(), &cursor.bytes()[span]))
+}
+
+fn is_null(text: &[u8]) -> bool {
+    text == b"null"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> GenerateRequest {
+        GenerateRequest::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn the_last_of_repeated_keys_counts() {
+        let request = parsed(r#"{"text":"a","text":["a","b"],"return_logprob":true,"return_logprob":false}"#);
+        assert_eq!(request.batch(), Some(2));
+        assert_eq!(request.return_logprob, PerItem::One(false));
+    }
+
+    #[test]
+    fn text_decides_the_shape() {
+        assert_eq!(parsed(r#"{"text":"a","input_ids":[[1],[2]]}"#).batch(), None);
+        assert_eq!(parsed(r#"{"input_ids":[[1],[2],[3]]}"#).batch(), Some(3));
+        assert_eq!(parsed(r#"{"input_ids":[1,2]}"#).batch(), None);
+        assert_eq!(parsed(r#"{"text":["a"]}"#).batch(), Some(1));
+    }
+
+    #[test]
+    fn what_an_engine_would_coerce_is_unreadable() {
+        for text in [
+            r#"{"text":"a","return_logprob":1}"#,
+            r#"{"text":"a","top_logprobs_num":5.0}"#,
+            r#"{"text":"a","stream":"yes"}"#,
+            r#"{"text":5}"#,
+            r#"{"text":"a","sampling_params":"x"}"#,
+            r#"{"text":"a","sampling_params":{"n":"2"}}"#,
+        ] {
+            assert!(!parsed(text).is_readable(), "{text} has no clear meaning");
+        }
+        assert!(parsed(r#"{"text":"a","rid":null,"sampling_params":null,"return_logprob":null}"#).is_readable());
+    }
+
+    #[test]
+    fn numbers_beyond_a_double_are_noticed_wherever_they_stand() {
+        assert!(parsed(r#"{"text":"a","sampling_params":{"temperature":NaN}}"#).non_finite.is_some());
+        assert!(parsed(r#"{"text":"a","x":[{"y":1e999}]}"#).non_finite.is_some());
+        assert!(parsed(r#"{"text":"NaN 1e999","sampling_params":{"temperature":1e-999}}"#).non_finite.is_none());
+    }
+}

@@ -1,0 +1,70 @@
+//! `sampling_params` as far as they bear on logprobs.
+
+use std::ops::Range;
+
+use crate::json::{Cursor, Malformed, Object};
+
+/// One object of sampling parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// Where the object lies in the body.
+    pub span: Range<usize>,
+    /// `temperature`; `None` when absent or null.
+    pub temperature: Option<f64>,
+    /// `top_k`.
+    pub top_k: Option<i64>,
+    /// `max_new_tokens`: absent is the engine's 128, null is up to the context.
+    pub max_new_tokens: Option<Option<u64>>,
+    /// `n`.
+    pub n: Option<i64>,
+    /// `beam_width` above 1: the engine then refuses logprobs.
+    pub beams: bool,
+    /// A grammar constrains the tokens.
+    pub grammar: bool,
+    /// The numbers above are numbers.
+    pub readable: bool,
+}
+
+impl Sampling {
+    /// `null` items are no parameters; anything but an object has no clear meaning.
+    pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Option<Self>, Malformed> {
+        if cursor.peek() != Some(b'{') {
+            cursor.skip()?;
+            return Ok(None);
+        }
+        let mut sampling = Self {
+            span: 0..0,
+            temperature: None,
+            top_k: None,
+            max_new_tokens: None,
+            n: None,
+            beams: false,
+            grammar: false,
+            readable: true,
+        };
+        let object = Object::read(cursor, |key, cursor| {
+            let name = key.decode();
+            let span = cursor.skip()?;
+            let text = std::str::from_utf8(&cursor.bytes()[span]).unwrap_or("?");
+            let null = text == "null";
+            match name.as_ref() {
+                "temperature" => sampling.temperature = sampling.number(text, null),
+                "top_k" => sampling.top_k = sampling.number(text, null),
+                "n" => sampling.n = sampling.number(text, null),
+                "max_new_tokens" => sampling.max_new_tokens = Some(sampling.number(text, null)),
+                "beam_width" => sampling.beams = sampling.number::<i64>(text, null).is_some_and(|width| width > 1),
+                "json_schema" | "regex" | "ebnf" | "structural_tag" => sampling.grammar |= !null && text != "\"\"",
+                _ => {}
+            }
+            Ok(())
+        })?;
+        sampling.span = object.span;
+        Ok(Some(sampling))
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, text: &str, null: bool) -> Option<T> {
+        let number = text.parse().ok();
+        self.readable &= null || number.is_some();
+        number
+    }
+}

@@ -1,0 +1,194 @@
+//! One object of a reply, non-streaming or an event of a stream, as far as tokentap reads it.
+//!
+//! Nothing is copied but the numbers; the object's members stay where they are, for `generation` to splice.
+
+use std::ops::Range;
+
+use crate::json::{Cursor, Malformed, Object};
+use crate::logprobs::Rows;
+use crate::sglang::scan;
+
+/// How a sequence ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// `stop`, `length`, `abort`, or what the engine calls it.
+    pub kind: String,
+}
+
+/// The numbers of one object, in buffers that are used again.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    /// Logprobs of the chosen tokens, NaN for null.
+    pub chosen: Vec<f32>,
+    /// Their ids.
+    pub ids: Vec<u32>,
+    /// Top-k rows.
+    pub rows: Rows,
+}
+
+impl Numbers {
+    fn clear(&mut self) {
+        self.chosen.clear();
+        self.ids.clear();
+        self.rows.clear();
+    }
+}
+
+/// An array of which the part from `read_from` on was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Array {
+    /// What stands between the brackets.
+    pub content: Range<usize>,
+    /// Bytes at the start of the content that are known from the event before.
+    pub known: usize,
+}
+
+/// Where a cumulative stream can be taken up again: how many bytes at the start of an array's content are known already.
+pub trait Known {
+    /// For `output_token_logprobs`; `bytes` begins behind the bracket.
+    fn chosen(&self, bytes: &[u8]) -> usize;
+    /// For `output_top_logprobs`; `bytes` begins behind the bracket.
+    fn top(&self, bytes: &[u8]) -> usize;
+}
+
+/// Nothing is known: a non-streaming reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Nothing;
+
+impl Known for Nothing {
+    fn chosen(&self, _: &[u8]) -> usize {
+        0
+    }
+    fn top(&self, _: &[u8]) -> usize {
+        0
+    }
+}
+
+/// One object of a reply.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// The object's members.
+    pub object: Object,
+    /// The members of `meta_info`; `None` in an error event.
+    pub meta: Option<Object>,
+    /// `index`; 0 where there is none.
+    pub index: usize,
+    /// `meta_info.id`.
+    pub rid: Option<String>,
+    /// `meta_info.finish_reason`, once there is one.
+    pub finish: Option<Finish>,
+    /// `meta_info.prompt_tokens`.
+    pub prompt_tokens: Option<u64>,
+    /// `meta_info.completion_tokens`, counted from the start of the sequence in every kind of stream.
+    pub completion_tokens: Option<u64>,
+    /// `output_token_logprobs`.
+    pub chosen: Option<Array>,
+    /// `output_top_logprobs` in its nested form.
+    pub top: Option<Array>,
+    /// How many `output_ids` this object holds; counted only where there are no logprobs.
+    pub output_ids: Option<usize>,
+}
+
+impl Chunk {
+    /// Reads the object at the cursor, its numbers into `numbers`.
+    ///
+    /// # Errors
+    /// When there is none, or its logprobs are not what SGLang writes.
+    pub fn read<'a>(cursor: &mut Cursor<'a>, known: &dyn Known, numbers: &mut Numbers) -> Result<Self, Malformed> {
+        numbers.clear();
+        let bytes: &'a [u8] = cursor.bytes();
+        let mut chunk = Self::default();
+        let mut ids = None;
+        chunk.object = Object::read(&mut *cursor, |key, cursor| {
+            match key.raw {
+                b"meta_info" if cursor.peek() == Some(b'{') => chunk.meta_info(cursor, known, numbers)?,
+                b"output_ids" if cursor.peek() == Some(b'[') => ids = Some(skip_numbers(cursor)?),
+                b"index" => {
+                    let span = cursor.skip()?;
+                    chunk.index = integer(&bytes[span]).and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+                }
+                _ => drop(cursor.skip()?),
+            }
+            Ok(())
+        })?;
+        if let Some(meta) = &chunk.meta {
+            chunk.prompt_tokens = meta.get(bytes, "prompt_tokens").and_then(integer);
+            chunk.completion_tokens = meta.get(bytes, "completion_tokens").and_then(integer);
+            chunk.finish = meta.get(bytes, "finish_reason").and_then(finish);
+        }
+        if chunk.chosen.is_none() {
+            chunk.output_ids = ids.map(|span| count_numbers(&bytes[span]));
+        }
+        Ok(chunk)
+    }
+
+    fn meta_info(&mut self, cursor: &mut Cursor<'_>, known: &dyn Known, numbers: &mut Numbers) -> Result<(), Malformed> {
+        let meta = Object::read(cursor, |key, cursor| {
+            match key.raw {
+                b"id" if cursor.peek() == Some(b'"') => self.rid = Some(cursor.string()?.decode().into_owned()),
+                b"output_token_logprobs" if cursor.peek() == Some(b'[') => {
+                    let bytes = cursor.bytes();
+                    self.chosen = Some(array(cursor, |at| known.chosen(&bytes[at..]), |bytes, at| {
+                        scan::triples(bytes, at, &mut numbers.chosen, &mut numbers.ids)
+                    })?);
+                }
+                b"output_top_logprobs" if cursor.peek() == Some(b'[') => {
+                    let bytes = cursor.bytes();
+                    self.top = Some(array(cursor, |at| known.top(&bytes[at..]), |bytes, at| {
+                        scan::rows(bytes, at, &mut numbers.rows)
+                    })?);
+                }
+                _ => drop(cursor.skip()?),
+            }
+            Ok(())
+        })?;
+        self.meta = Some(meta);
+        Ok(())
+    }
+}
+
+/// Passes an array: what is known of its content is jumped over, `read` reads the rest.
+fn array(
+    cursor: &mut Cursor<'_>,
+    known: impl FnOnce(usize) -> usize,
+    read: impl FnOnce(&[u8], usize) -> Result<usize, scan::Malformed>,
+) -> Result<Array, Malformed> {
+    cursor.expect(b'[')?;
+    let start = cursor.position();
+    let known = known(start);
+    let end = read(cursor.bytes(), start + known).map_err(|error| Malformed::new(error.at))?;
+    cursor.seek(end);
+    Ok(Array { content: start..end - 1, known })
+}
+
+/// Passes a flat array of numbers by looking for its end; anything else the slow way.
+fn skip_numbers(cursor: &mut Cursor<'_>) -> Result<Range<usize>, Malformed> {
+    let start = cursor.position();
+    let rest = &cursor.bytes()[start + 1..];
+    match memchr::memchr3(b']', b'[', b'"', rest) {
+        Some(at) if rest[at] == b']' => {
+            let end = start + 1 + at + 1;
+            cursor.seek(end);
+            Ok(start..end)
+        }
+        _ => cursor.skip(),
+    }
+}
+
+fn count_numbers(array: &[u8]) -> usize {
+    let commas = memchr::memchr_iter(b',', array).count();
+    if commas == 0 && !array.iter().any(u8::is_ascii_digit) { 0 } else { commas + 1 }
+}
+
+fn integer(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn finish(text: &[u8]) -> Option<Finish> {
+    if text == b"null" {
+        return None;
+    }
+    let object = Object::parse(text).ok()?;
+    let kind = Cursor::new(object.get(text, "type")?).string().ok()?.decode().into_owned();
+    Some(Finish { kind })
+}

@@ -1,0 +1,127 @@
+//! What is known about SGLang's paths: which generate, which may block, and the bounded names that metrics use.
+
+/// What tokentap does with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// /generate: captured.
+    Generate,
+    /// Generates tokens that tokentap does not see.
+    Uncaptured,
+    /// Trainers' calls; they may block until running requests have ended.
+    Control,
+    /// Everything else.
+    Other,
+}
+
+/// A path as metrics name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The path, or `other`.
+    pub endpoint: &'static str,
+    /// What is done with it.
+    pub kind: Kind,
+}
+
+impl Route {
+    /// Whether the engine may be silent on this route for as long as it likes.
+    #[must_use]
+    pub fn is_patient(self) -> bool {
+        self.kind != Kind::Other
+    }
+}
+
+/// The captured route.
+pub const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate };
+
+const UNCAPTURED: [&str; 10] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/systemone",
+    "/api/chat",
+    "/api/generate",
+    "/invocations",
+    "/vertex_generate",
+    "/generate_from_file",
+];
+
+const CONTROL: [&str; 25] = [
+    "/abort_request",
+    "/flush_cache",
+    "/pause_generation",
+    "/continue_generation",
+    "/update_weights_from_disk",
+    "/begin_weight_update",
+    "/update_weights_from_distributed",
+    "/update_weights_from_tensor",
+    "/update_weights_from_ipc",
+    "/end_weight_update",
+    "/update_weight_version",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+    "/init_weights_send_group_for_remote_instance",
+    "/send_weights_to_remote_instance",
+    "/get_weights_by_name",
+    "/weights_checker",
+    "/load_lora_adapter",
+    "/load_lora_adapter_from_tensors",
+    "/unload_lora_adapter",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
+    "/set_internal_state",
+    "/slow_down",
+    "/pd_role_switch",
+];
+
+const OTHER: [&str; 18] = [
+    "/health",
+    "/health_generate",
+    "/ready",
+    "/ping",
+    "/metrics",
+    "/model_info",
+    "/get_model_info",
+    "/server_info",
+    "/get_server_info",
+    "/v1/models",
+    "/v1/loads",
+    "/tokenize",
+    "/detokenize",
+    "/encode",
+    "/classify",
+    "/v1/embeddings",
+    "/open_session",
+    "/close_session",
+];
+
+/// The route of a path.
+#[must_use]
+pub fn route(path: &str) -> Route {
+    if path == "/generate" {
+        return GENERATE;
+    }
+    let tables: [(&[&'static str], Kind); 3] =
+        [(&UNCAPTURED, Kind::Uncaptured), (&CONTROL, Kind::Control), (&OTHER, Kind::Other)];
+    for (paths, kind) in tables {
+        if let Some(endpoint) = paths.iter().find(|known| **known == path) {
+            return Route { endpoint, kind };
+        }
+    }
+    Route { endpoint: "other", kind: Kind::Other }
+}
+
+/// A method as metrics name it.
+#[must_use]
+pub fn method_label(method: &http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "DELETE" => "DELETE",
+        "PATCH" => "PATCH",
+        _ => "other",
+    }
+}

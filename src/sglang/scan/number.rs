@@ -1,0 +1,192 @@
+//! Decimal numbers, rounded as `serde_json` and a cast would: to the nearest f64, and that to the nearest f32.
+
+use super::{Malformed, lex};
+
+/// Powers of ten; exact up to 10^22 and correctly rounded above.
+const POW10: [f64; 41] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+    1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34, 1e35, 1e36, 1e37, 1e38, 1e39,
+    1e40,
+];
+
+/// The f32 nearest to the f64 that `near` approximates to within `ulps` of its last place; `None` if that is not
+/// enough to tell, because two f32 are about equally near. `near` must be large enough for a normal f32.
+#[inline(always)]
+pub(super) fn round(near: f64, ulps: u64) -> Option<f32> {
+    // Of the 52 bits behind the leading one an f32 keeps 23: halfway between two of them, the other 29 are 10…0.
+    const HALFWAY: u64 = 1 << 28;
+    const DROPPED: u64 = (1 << 29) - 1;
+    debug_assert!(near >= f64::from(f32::MIN_POSITIVE), "{near} has fewer than 23 bits as an f32");
+    let clear = (near.to_bits().wrapping_sub(HALFWAY).wrapping_add(ulps) & DROPPED) > 2 * ulps;
+    clear.then_some(near as f32)
+}
+
+/// The number or null at `at` and the index behind it.
+#[inline(always)]
+pub(super) fn nullable(bytes: &[u8], at: usize) -> Result<(f32, usize), Malformed> {
+    match lex::word(bytes, at, b"null") {
+        Some(at) => Ok((f32::NAN, at)),
+        None => float(bytes, at),
+    }
+}
+
+/// The token id at `at` and the index behind it.
+#[inline(always)]
+pub(super) fn integer(bytes: &[u8], at: usize) -> Result<(u32, usize), Malformed> {
+    let mut value = 0u64;
+    let mut end = at;
+    // Ten digits hold every u32, and no u64 overflows on them.
+    while let Some(digit @ b'0'..=b'9') = bytes.get(end)
+        && end - at < 10
+    {
+        value = value * 10 + u64::from(digit - b'0');
+        end += 1;
+    }
+    let padded = end - at > 1 && bytes[at] == b'0';
+    let more = matches!(bytes.get(end), Some(b'0'..=b'9' | b'.' | b'e' | b'E'));
+    match u32::try_from(value) {
+        Ok(value) if end > at && !padded && !more => Ok((value, end)),
+        _ => Err(Malformed { at }),
+    }
+}
+
+/// The number at `at` and the index behind it.
+pub(super) fn float(bytes: &[u8], at: usize) -> Result<(f32, usize), Malformed> {
+    let negative = bytes.get(at) == Some(&b'-');
+    let first = at + usize::from(negative);
+    let sign = if negative { -1.0 } else { 1.0 };
+    let decimal = match bytes.get(first) {
+        Some(b'0'..=b'9') => Decimal::read(bytes, first)?,
+        Some(b'N') if !negative => return word(bytes, first, b"NaN", f32::NAN),
+        Some(b'I') => return word(bytes, first, b"Infinity", sign * f32::INFINITY),
+        _ => return Err(Malformed { at: first }),
+    };
+    match decimal.value() {
+        Some(value) => Ok((sign * value, decimal.end)),
+        None => Ok((exact(bytes, at, decimal.end)?, decimal.end)),
+    }
+}
+
+fn word(bytes: &[u8], at: usize, word: &[u8], value: f32) -> Result<(f32, usize), Malformed> {
+    lex::word(bytes, at, word).map(|at| (value, at)).ok_or(Malformed { at })
+}
+
+/// The value of the well-formed number `bytes[at..end]`, rounded by the standard library.
+#[cold]
+fn exact(bytes: &[u8], at: usize, end: usize) -> Result<f32, Malformed> {
+    let value = std::str::from_utf8(&bytes[at..end]).ok().and_then(|text| text.parse::<f64>().ok());
+    // JSON has no infinity: what overflows an f64 is refused, as by `serde_json`. An f32 may still overflow.
+    value.filter(|value| value.is_finite()).map(|value| value as f32).ok_or(Malformed { at })
+}
+
+/// An unsigned decimal, `digits * 10^exponent`.
+struct Decimal {
+    /// Its digits as one number, modulo 2^64.
+    digits: u64,
+    /// How many digits there are, leading zeros left out.
+    count: usize,
+    exponent: i64,
+    /// The index behind it.
+    end: usize,
+}
+
+impl Decimal {
+    /// Reads the decimal that starts with the digit at `at`.
+    #[inline(always)]
+    fn read(bytes: &[u8], at: usize) -> Result<Self, Malformed> {
+        let (mut digits, mut count, mut end) = (0, 0, at + 1);
+        if bytes[at] != b'0' {
+            end = run(bytes, at, &mut digits);
+            count = end - at;
+        } else if let Some(b'0'..=b'9') = bytes.get(end) {
+            return Err(Malformed { at: end });
+        }
+        let mut exponent = 0;
+        if let Some(b'.') = bytes.get(end) {
+            let start = end + 1;
+            let mut significant = start;
+            while count == 0 && bytes.get(significant) == Some(&b'0') {
+                significant += 1;
+            }
+            end = run(bytes, significant, &mut digits);
+            if end == start {
+                return Err(Malformed { at: end });
+            }
+            count += end - significant;
+            exponent -= (end - start) as i64;
+        }
+        if let Some(b'e' | b'E') = bytes.get(end) {
+            let (power, behind) = power(bytes, end + 1)?;
+            exponent += power;
+            end = behind;
+        }
+        Ok(Self { digits, count, exponent, end })
+    }
+
+    /// The f32 it rounds to, unless that takes more care than two f64 operations.
+    #[inline(always)]
+    fn value(&self) -> Option<f32> {
+        if self.count == 0 {
+            return Some(0.0);
+        }
+        // More than 19 digits may not have fitted in the u64.
+        let power = *POW10.get(usize::try_from(self.exponent.unsigned_abs()).ok()?)?;
+        if self.count > 19 {
+            return None;
+        }
+        let digits = self.digits as f64;
+        let near = if self.exponent < 0 { digits / power } else { digits * power };
+        // The conversion, the power and the operation each add at most one unit in the last place.
+        if near < f64::from(f32::MIN_POSITIVE) { None } else { round(near, 8) }
+    }
+}
+
+/// Appends the digits from `at` on to `value`; the index behind them.
+#[inline(always)]
+fn run(bytes: &[u8], mut at: usize, value: &mut u64) -> usize {
+    while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let Some(eight) = eight_digits(u64::from_le_bytes(*eight)) else { break };
+        *value = value.wrapping_mul(100_000_000).wrapping_add(eight);
+        at += 8;
+    }
+    while let Some(digit @ b'0'..=b'9') = bytes.get(at) {
+        *value = value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
+        at += 1;
+    }
+    at
+}
+
+/// The number spelled by eight characters, the first in the lowest byte, if they all are digits.
+#[inline(always)]
+fn eight_digits(text: u64) -> Option<u64> {
+    const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
+    // A digit has the high half 3, and still has it after adding 6.
+    let carried = text.wrapping_add(0x0606_0606_0606_0606);
+    let digits = text & HIGH == 0x3030_3030_3030_3030 && carried & HIGH == 0x3030_3030_3030_3030;
+    digits.then(|| joined(text & !HIGH))
+}
+
+/// The number whose decimal digits are the bytes of `digits`, the first in the lowest byte.
+#[inline(always)]
+pub(super) fn joined(digits: u64) -> u64 {
+    // Neighbours are joined to pairs, pairs to fours, fours to eight: each in the lower lane of the two.
+    let pairs = (digits.wrapping_mul(10).wrapping_add(digits >> 8)) & 0x00FF_00FF_00FF_00FF;
+    let fours = (pairs.wrapping_mul(100).wrapping_add(pairs >> 16)) & 0x0000_FFFF_0000_FFFF;
+    fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xFFFF_FFFF
+}
+
+/// The power of ten at `at`, behind the `e`, and the index behind it. A huge one is cut to a merely large one.
+fn power(bytes: &[u8], at: usize) -> Result<(i64, usize), Malformed> {
+    let negative = bytes.get(at) == Some(&b'-');
+    let start = at + usize::from(negative || bytes.get(at) == Some(&b'+'));
+    let mut end = start;
+    let mut power = 0i64;
+    while let Some(digit @ b'0'..=b'9') = bytes.get(end) {
+        power = (power * 10 + i64::from(digit - b'0')).min(1 << 56);
+        end += 1;
+    }
+    if end == start {
+        return Err(Malformed { at: end });
+    }
+    Ok((if negative { -power } else { power }, end))
+}

@@ -1,0 +1,56 @@
+//! What `serde_json` makes of a logprob list. Values are compared by their bits.
+
+use serde_json::Value;
+
+/// The bits of logprobs and their token ids.
+pub(super) type Columns = (Vec<u32>, Vec<u32>);
+
+/// The JSON value that `bytes` starts with, and the index behind it.
+pub(super) fn document(bytes: &[u8]) -> Option<(Value, usize)> {
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
+    let value = values.next()?.ok()?;
+    Some((value, values.byte_offset()))
+}
+
+/// Whether `bytes` may hold a number that is no JSON but that the scanner takes from other engines.
+pub(super) fn foreign(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    text.contains("NaN") || text.contains("Infinity")
+}
+
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+pub(super) fn rows(array: &Value) -> Option<Vec<Vec<u32>>> {
+    array.as_array()?.iter().map(row).collect()
+}
+
+fn row(row: &Value) -> Option<Vec<u32>> {
+    if row.is_null() {
+        return Some(vec![]);
+    }
+    row.as_array()?.iter().map(|triple| logprob(triple).filter(|_| triple[1].is_number())).collect()
+}
+
+pub(super) fn triples(array: &Value) -> Option<Columns> {
+    let ids: Option<_> = array.as_array()?.iter().map(|triple| id(&triple[1])).collect();
+    let logprobs: Option<_> = array.as_array()?.iter().map(logprob).collect();
+    logprobs.zip(ids)
+}
+
+pub(super) fn ids(array: &Value) -> Option<Vec<u32>> {
+    array.as_array()?.iter().map(id).collect()
+}
+
+fn logprob(triple: &Value) -> Option<u32> {
+    match triple.as_array()?.as_slice() {
+        [Value::Null, _, Value::Null | Value::String(_)] => Some(f32::NAN.to_bits()),
+        [Value::Number(number), _, Value::Null | Value::String(_)] => Some((number.as_f64()? as f32).to_bits()),
+        _ => None,
+    }
+}
+
+fn id(id: &Value) -> Option<u32> {
+    u32::try_from(id.as_u64()?).ok()
+}

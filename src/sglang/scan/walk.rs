@@ -1,0 +1,199 @@
+//! The shape of the lists: arrays of rows, rows of triples. Written once, for whatever reads the numbers of a triple.
+
+use super::{Malformed, lex, number};
+use crate::logprobs::Rows;
+use std::ops::Range;
+
+/// The numbers of a triple, if a comma follows at the index behind them.
+pub(super) struct Numbers {
+    pub(super) logprob: f32,
+    pub(super) id: u32,
+    pub(super) end: usize,
+}
+
+/// A reader of the spelling of a triple that SGLang uses.
+pub(super) trait Fast: Copy {
+    /// The numbers of the triple whose `[` is at `at`, or `None` if it is spelled otherwise or is not one. Whether the
+    /// id ends where it seems to is left to the caller, who looks at what follows anyway.
+    fn numbers(self, bytes: &[u8], at: usize) -> Option<Numbers>;
+}
+
+/// Leaves every triple to the general reader.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+impl Fast for Portable {
+    #[inline(always)]
+    fn numbers(self, _: &[u8], _: usize) -> Option<Numbers> {
+        None
+    }
+}
+
+/// See [`super::rows`].
+#[inline(always)]
+pub(super) fn rows(fast: impl Fast, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+    let mut row = first(bytes, at);
+    while let Step::Element(at) = row {
+        let end = match lex::word(bytes, at, b"null") {
+            Some(end) => end,
+            None => {
+                let mut triple = first(bytes, lex::byte(bytes, at, b'[')?);
+                while let Step::Element(at) = triple {
+                    triple = next(bytes, run::<false>(fast, bytes, at, |logprob, _| out.push(logprob))?)?;
+                }
+                triple.end()
+            }
+        };
+        out.end_row();
+        row = next(bytes, end)?;
+    }
+    Ok(row.end())
+}
+
+/// See [`super::triples`].
+#[inline(always)]
+pub(super) fn triples(
+    fast: impl Fast,
+    bytes: &[u8],
+    at: usize,
+    logprobs: &mut Vec<f32>,
+    ids: &mut Vec<u32>,
+) -> Result<usize, Malformed> {
+    let mut triple = first(bytes, at);
+    while let Step::Element(at) = triple {
+        let end = run::<true>(fast, bytes, at, |logprob, id| {
+            logprobs.push(logprob);
+            ids.push(id);
+        })?;
+        triple = next(bytes, end)?;
+    }
+    Ok(triple.end())
+}
+
+/// See [`super::cuts`].
+pub(super) fn cuts(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Result<usize, Malformed> {
+    let mut row = first(bytes, at);
+    while let Step::Element(at) = row {
+        let end = match lex::word(bytes, at, b"null") {
+            Some(end) => end,
+            None => cut(bytes, lex::byte(bytes, at, b'[')?, keep, out)?,
+        };
+        row = next(bytes, end)?;
+    }
+    Ok(row.end())
+}
+
+/// Appends what follows the first `keep` triples of the row whose `[` is just before `at`; the index behind the row.
+fn cut(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Result<usize, Malformed> {
+    let (mut read, mut kept) = (0, at);
+    let mut step = first(bytes, at);
+    while let Step::Element(at) = step {
+        let end = triple::<false>(bytes, at, |_, _| ())?;
+        if read < keep {
+            kept = end;
+        }
+        read += 1;
+        step = next(bytes, end)?;
+    }
+    let end = step.end();
+    if read > keep {
+        out.push(kept..end - 1);
+    }
+    Ok(end)
+}
+
+/// See [`super::ids`].
+pub(super) fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, Malformed> {
+    let mut step = first(bytes, at);
+    while let Step::Element(at) = step {
+        let (id, end) = number::integer(bytes, at)?;
+        out.push(id);
+        step = next(bytes, end)?;
+    }
+    Ok(step.end())
+}
+
+/// Where the walk through an array stands.
+enum Step {
+    /// Before the element at this index.
+    Element(usize),
+    /// At its end: this index is just behind the `]`.
+    End(usize),
+}
+
+impl Step {
+    #[inline(always)]
+    fn end(self) -> usize {
+        match self {
+            Self::Element(at) | Self::End(at) => at,
+        }
+    }
+}
+
+/// The first step from `at`, which is just behind an array's `[` or between two of its elements.
+#[inline(always)]
+fn first(bytes: &[u8], at: usize) -> Step {
+    let opened = at.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'[');
+    let at = lex::blank(bytes, at);
+    match bytes.get(at) {
+        Some(b']') => Step::End(at + 1),
+        Some(b',') if !opened => Step::Element(lex::blank(bytes, at + 1)),
+        _ => Step::Element(at),
+    }
+}
+
+/// The step behind the element that ends at `at`.
+#[inline(always)]
+fn next(bytes: &[u8], at: usize) -> Result<Step, Malformed> {
+    let at = lex::blank(bytes, at);
+    match bytes.get(at) {
+        Some(b',') => Ok(Step::Element(lex::blank(bytes, at + 1))),
+        Some(b']') => Ok(Step::End(at + 1)),
+        _ => Err(Malformed { at }),
+    }
+}
+
+/// Reads the triple at `at`, and on while they come as SGLang spells them; the index behind the last one read.
+#[inline(always)]
+fn run<const IDS: bool>(
+    fast: impl Fast,
+    bytes: &[u8],
+    mut at: usize,
+    mut each: impl FnMut(f32, u32),
+) -> Result<usize, Malformed> {
+    while let Some(Numbers { logprob, id, end }) = fast.numbers(bytes, at) {
+        if bytes.get(end..).and_then(|rest| rest.first_chunk()) == Some(b",null],[") {
+            each(logprob, id);
+            at = end + 7;
+        } else if bytes.get(end) == Some(&b',') {
+            let end = rest(bytes, end)?;
+            each(logprob, id);
+            return Ok(end);
+        } else {
+            break;
+        }
+    }
+    triple::<IDS>(bytes, at, each)
+}
+
+/// Reads the triple at `at`, whatever its spelling; the index behind it. Without `IDS` any number will do as an id.
+#[inline(always)]
+fn triple<const IDS: bool>(bytes: &[u8], at: usize, each: impl FnOnce(f32, u32)) -> Result<usize, Malformed> {
+    let at = lex::blank(bytes, lex::byte(bytes, at, b'[')?);
+    let (logprob, at) = number::nullable(bytes, at)?;
+    let at = lex::comma(bytes, at)?;
+    let (id, at) = match number::integer(bytes, at) {
+        Err(_) if !IDS => (0, number::float(bytes, at)?.1),
+        id => id?,
+    };
+    let end = rest(bytes, at)?;
+    each(logprob, id);
+    Ok(end)
+}
+
+/// The index behind the triple whose id ends at `at`.
+#[inline(always)]
+fn rest(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
+    let at = lex::text(bytes, lex::comma(bytes, at)?)?;
+    lex::byte(bytes, lex::blank(bytes, at), b']')
+}

@@ -1,0 +1,174 @@
+//! Server-sent events: bytes in, events out, every byte kept.
+//!
+//! A proxy forwards what it does not own, so an event keeps its raw bytes and only says where its data lies.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+/// One event, its blank line included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Every byte of it.
+    pub raw: Bytes,
+    /// Where its data lies, if it has exactly one line of data: SGLang never writes more.
+    pub data: Option<Range<usize>>,
+}
+
+impl Event {
+    /// The data.
+    #[must_use]
+    pub fn data(&self) -> Option<&[u8]> {
+        self.data.clone().map(|range| &self.raw[range])
+    }
+
+    /// Whether this is the `[DONE]` that ends a stream.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.data() == Some(b"[DONE]")
+    }
+}
+
+/// Splits a stream into events, however its bytes are split into chunks. Lines end in LF, CRLF or CR.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: BytesMut,
+    /// Where the line being read began.
+    line: usize,
+    /// Up to where no line end was found.
+    scanned: usize,
+    data: Option<Range<usize>>,
+    data_lines: usize,
+    begun: bool,
+}
+
+impl Decoder {
+    /// Adds bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// How many bytes wait for the end of their event.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// What waits for the end of its event: the rest of a torn stream, or of an event that has become too large.
+    pub fn take_rest(&mut self) -> Bytes {
+        let begun = self.begun;
+        let rest = std::mem::take(self).buffer.freeze();
+        self.begun = begun;
+        rest
+    }
+}
+
+impl Iterator for Decoder {
+    type Item = Event;
+
+    /// The next whole event.
+    fn next(&mut self) -> Option<Event> {
+        if !self.begun {
+            let mark = b"\xef\xbb\xbf";
+            if self.buffer.len() < mark.len() && mark.starts_with(&self.buffer) {
+                return None;
+            }
+            self.begun = true;
+            if self.buffer.starts_with(mark) {
+                (self.line, self.scanned) = (mark.len(), mark.len());
+            }
+        }
+        loop {
+            let found = memchr::memchr2(b'\n', b'\r', &self.buffer[self.scanned..]);
+            let Some(end) = found.map(|at| self.scanned + at) else {
+                self.scanned = self.buffer.len();
+                return None;
+            };
+            let next = match (self.buffer[end], self.buffer.get(end + 1)) {
+                (b'\n', _) => end + 1,
+                (_, Some(b'\n')) => end + 2,
+                (_, Some(_)) => end + 1,
+                // whether this CR is half of a CRLF is not known yet
+                (_, None) => {
+                    self.scanned = end;
+                    return None;
+                }
+            };
+            let blank = end == self.line;
+            self.field(end);
+            (self.line, self.scanned) = (next, next);
+            if blank {
+                let raw = self.buffer.split_to(next).freeze();
+                let data = self.data.take().filter(|_| self.data_lines == 1);
+                (self.line, self.scanned, self.data_lines) = (0, 0, 0);
+                return Some(Event { raw, data });
+            }
+        }
+    }
+}
+
+impl Decoder {
+    fn field(&mut self, end: usize) {
+        let line = &self.buffer[self.line..end];
+        if let Some(value) = line.strip_prefix(b"data:") {
+            let space = usize::from(value.first() == Some(&b' '));
+            self.data = Some(end - value.len() + space..end);
+            self.data_lines += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn events(chunks: &[&[u8]]) -> (Vec<Event>, Bytes) {
+        let mut decoder = Decoder::default();
+        let mut events = Vec::new();
+        for chunk in chunks {
+            decoder.push(chunk);
+            events.extend(&mut decoder);
+        }
+        (events, decoder.take_rest())
+    }
+
+    #[test]
+    fn an_event_says_where_its_data_lies() {
+        let (all, rest) = events(&[b"data: {\"a\":1}\n\ndata: [DONE]\n\n"]);
+        assert_eq!(all[0].data(), Some(&b"{\"a\":1}"[..]));
+        assert!(all[1].is_done() && rest.is_empty());
+        let (all, _) = events(&[b": comment\r\nevent: x\r\ndata:1\r\n\r\ndata: a\ndata: b\n\n\xef\xbb\xbfdata: c\n\n"]);
+        assert_eq!(all[0].data(), Some(&b"1"[..]));
+        assert_eq!(all[1].data(), None, "two lines of data are forwarded, not read");
+        let (all, _) = events(&[b"\xef\xbb\xbfdata: c\r\rdata: d\r\r", b"x"]);
+        assert_eq!(all.iter().filter_map(Event::data).collect::<Vec<_>>(), [b"c", b"d"]);
+    }
+
+    #[test]
+    fn a_torn_stream_keeps_its_rest() {
+        let (all, rest) = events(&[b"data: 1\n\ndata: {\"tex"]);
+        assert_eq!((all.len(), &rest[..]), (1, &b"data: {\"tex"[..]));
+    }
+
+    fn piece() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec!["data: ", "data:", "{\"a\":\"\u{e9}\\n\"}", "\n", "\r", "\r\n", "\n\n", "event: x", ":", "[DONE]", "\u{feff}", "d"])
+    }
+
+    proptest! {
+        #[test]
+        fn every_split_gives_the_same_events(pieces in prop::collection::vec(piece(), 0..24), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
+            let text = pieces.concat();
+            let bytes = text.as_bytes();
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
+            at.sort_unstable();
+            let chunks: Vec<&[u8]> = at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            let (whole, rest) = events(&[bytes]);
+            prop_assert_eq!(&events(&chunks), &(whole.clone(), rest.clone()));
+            prop_assert_eq!(&events(&single), &(whole.clone(), rest.clone()));
+            let kept: Vec<u8> = whole.iter().flat_map(|event| event.raw.to_vec()).chain(rest).collect();
+            prop_assert_eq!(kept, bytes);
+        }
+    }
+}
