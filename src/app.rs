@@ -104,7 +104,12 @@ impl App {
         let sweeping = tokio::spawn(sweep(Arc::clone(&parts)));
         // probes and metrics stay until the last request has ended
         let (stop, stopped) = watch::channel(Phase::Serving);
-        let control = tokio::spawn(serve(control, Control(Arc::clone(&parts)), ServerLimits { drain: Duration::from_secs(1), ..limits.clone() }, stopped));
+        let control = tokio::spawn(serve(
+            control,
+            Control(Arc::clone(&parts)),
+            ServerLimits { drain: Duration::from_secs(1), ..limits.clone() },
+            stopped,
+        ));
         let mut phase = parts.phase.clone();
         let metrics = Arc::clone(&parts.metrics);
         let draining = tokio::spawn(async move {

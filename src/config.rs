@@ -17,7 +17,9 @@ pub use units::{Secret, bytes, duration};
 /// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "tokentap", version, about, disable_help_subcommand = true, max_term_width = 130)]
-#[command(after_help = "Examples:\n  tokentap serve --upstream http://127.0.0.1:30000\n  tokentap check --upstream http://127.0.0.1:30000")]
+#[command(
+    after_help = "Examples:\n  tokentap serve --upstream http://127.0.0.1:30000\n  tokentap check --upstream http://127.0.0.1:30000"
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -35,6 +35,7 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod demo;
 
 pub mod entropy;
 pub mod error;
@@ -45,4 +46,4 @@ pub mod logprobs;
 pub mod metrics;
 pub mod server;
 pub mod sglang;
-
+pub mod tokenizer;

@@ -4,7 +4,8 @@
 //! user is ever a label.
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 /// Entropy in nats. Half of the tokens of a chain of thought lie below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of
@@ -14,12 +15,10 @@ pub const ENTROPY_BUCKETS: [f64; 16] =
 /// Share of the probability that the reported top-k covers.
 pub const MASS_BUCKETS: [f64; 9] = [0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999];
 /// SGLang's own buckets of end-to-end latency in seconds, so that panels overlay.
-const LATENCY_BUCKETS: [f64; 19] = [
-    0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 2400.0,
-];
+const LATENCY_BUCKETS: [f64; 19] =
+    [0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 2400.0];
 /// Seconds of tokentap's own work, 10 µs to 100 ms.
-const OVERHEAD_BUCKETS: [f64; 13] =
-    [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
+const OVERHEAD_BUCKETS: [f64; 13] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
 
 /// Handles of every metric.
 #[derive(Debug)]
@@ -154,7 +153,12 @@ impl Metrics {
                 &["model_name"],
                 &ENTROPY_BUCKETS,
             ),
-            topk_mass: d.histograms("topk_mass_ratio", "Probability covered by the top-k.", &["model_name"], &MASS_BUCKETS),
+            topk_mass: d.histograms(
+                "topk_mass_ratio",
+                "Probability covered by the top-k.",
+                &["model_name"],
+                &MASS_BUCKETS,
+            ),
             tokens: d.counters("tokens_observed_total", "Tokens seen.", &["model_name", "kind"]),
             anomalies: d.counters("logprob_anomalies_total", "Logprob rows not as they should be.", &["kind"]),
             skipped: d.counters("entropy_skipped_total", "Sequences without the entropy that was wanted.", &["reason"]),
@@ -174,7 +178,11 @@ impl Metrics {
             ),
             store_entries: d.gauge("entropy_store_entries", "Requests in the entropy store."),
             store_bytes: d.gauge("entropy_store_bytes", "Bytes in the entropy store."),
-            store_evictions: d.counters("entropy_store_evictions_total", "Requests that left the entropy store.", &["reason"]),
+            store_evictions: d.counters(
+                "entropy_store_evictions_total",
+                "Requests that left the entropy store.",
+                &["reason"],
+            ),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
             registry,
         }

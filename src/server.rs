@@ -37,7 +37,12 @@ pub enum Phase {
 
 /// Serves `service` on `listener` until `phase` says otherwise. Returns when the last connection has ended, the drain time is over,
 /// or the phase is [`Phase::Ending`]; the result says how many connections were cut.
-pub async fn serve<S, B>(listener: TcpListener, service: S, limits: ServerLimits, mut phase: watch::Receiver<Phase>) -> usize
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    service: S,
+    limits: ServerLimits,
+    mut phase: watch::Receiver<Phase>,
+) -> usize
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -65,9 +70,8 @@ where
             Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let connection = builder
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service.clone()))
-            .into_owned();
+        let connection =
+            builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service.clone())).into_owned();
         let connection = graceful.watch(connection);
         tasks.spawn(async move {
             if let Err(error) = connection.await {

@@ -42,7 +42,8 @@ fn announce(app: &App) -> Result<(), String> {
 
 /// Moves the phase forward with each signal.
 pub async fn signals(phase: watch::Sender<Phase>) {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         tracing::error!("signals cannot be received");
         return;
     };

@@ -54,9 +54,9 @@ fn with_file(command: clap::Command, path: &Path) -> Result<clap::Command, Inval
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Invalid::Line(format!("--config: cannot read {shown}: {error}")))?;
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| Invalid::Line(format!("--config: {shown} is not TOML: {}", error.message())))?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        Invalid::Line(format!("--config: {shown} is not TOML: {}", error.message()))
+    })?;
     let mut values = Vec::new();
     for (key, value) in table {
         let value = match value {
@@ -84,7 +84,10 @@ impl Config {
 }
 
 fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr>) -> Invalid {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
         return Invalid::Shown(error.to_string());
     }
     let context = |kind| match error.get(kind) {
@@ -136,8 +139,14 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     let upstream = config.upstream.trim_end_matches('/').to_owned();
     match upstream.strip_prefix("http://") {
-        Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => config.upstream = upstream,
-        _ => return Err(Invalid::Line(format!("--upstream cannot be '{upstream}': it is http://HOST:PORT, without a path"))),
+        Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => {
+            config.upstream = upstream
+        }
+        _ => {
+            return Err(Invalid::Line(format!(
+                "--upstream cannot be '{upstream}': it is http://HOST:PORT, without a path"
+            )));
+        }
     }
     Ok(cli)
 }
@@ -147,8 +156,10 @@ mod tests {
     use super::*;
 
     fn loaded(args: &[&str]) -> Result<Cli, String> {
-        load(std::iter::once("tokentap").chain(args.iter().copied()).map(OsString::from)).map_err(|invalid| match invalid {
-            Invalid::Line(line) | Invalid::Shown(line) => line,
+        load(std::iter::once("tokentap").chain(args.iter().copied()).map(OsString::from)).map_err(|invalid| {
+            match invalid {
+                Invalid::Line(line) | Invalid::Shown(line) => line,
+            }
         })
     }
 

@@ -52,20 +52,9 @@ pub(super) fn exp_and_m1_64<const FMA: bool>(x: f64) -> (f64, f64) {
     let rest = mul_add_64::<FMA>(exponent, -LN2_HIGH_64, x);
     let rest = mul_add_64::<FMA>(exponent, -LN2_LOW_64, rest);
     let mut series = 1.0 / 6_227_020_800.0;
-    for factorial in [
-        479_001_600.0,
-        39_916_800.0,
-        3_628_800.0,
-        362_880.0,
-        40_320.0,
-        5_040.0,
-        720.0,
-        120.0,
-        24.0,
-        6.0,
-        2.0,
-        1.0,
-    ] {
+    for factorial in
+        [479_001_600.0, 39_916_800.0, 3_628_800.0, 362_880.0, 40_320.0, 5_040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0]
+    {
         series = mul_add_64::<FMA>(series, rest, 1.0 / factorial);
     }
     let minus_one = series * rest;

@@ -49,21 +49,12 @@ pub(super) fn rises(values: &[f32]) -> u32 {
 }
 
 impl Terms {
-    pub(super) const EMPTY: Terms = Terms {
-        from: 0,
-        mass: [0.0; VALUES],
-        surprise: [0.0; VALUES],
-        square: [0.0; VALUES],
-    };
+    pub(super) const EMPTY: Terms =
+        Terms { from: 0, mass: [0.0; VALUES], surprise: [0.0; VALUES], square: [0.0; VALUES] };
 
     /// Takes the terms of `values[from..until]`, at most [`VALUES`] of them.
     #[inline(always)]
-    pub(super) fn fill<const FMA: bool, const STATS: bool>(
-        &mut self,
-        values: &[f32],
-        from: usize,
-        until: usize,
-    ) {
+    pub(super) fn fill<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], from: usize, until: usize) {
         self.from = from;
         let values = &values[from..until];
         let terms = self.mass.iter_mut().zip(&mut self.surprise).zip(&mut self.square);
@@ -83,12 +74,7 @@ impl Terms {
     /// Sums of the row `values[start..end]`, not empty, in order and [`in_range`]. Rows wider than
     /// [`VALUES`] are filled in here, narrower ones must lie within the last fill.
     #[inline(always)]
-    pub(super) fn sum<const FMA: bool, const STATS: bool>(
-        &mut self,
-        values: &[f32],
-        start: usize,
-        end: usize,
-    ) -> Sums {
+    pub(super) fn sum<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], start: usize, end: usize) -> Sums {
         let first = start + 1;
         if end - start <= VALUES {
             return self.piece::<STATS>(first, end);

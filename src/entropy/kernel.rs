@@ -112,12 +112,7 @@ impl Scratch {
 
     /// Prepares a group of rows, and says whether all of them are in descending order.
     #[inline(always)]
-    fn open<const FMA: bool, const STATS: bool>(
-        &mut self,
-        values: &[f32],
-        start: usize,
-        ends: &[usize],
-    ) -> bool {
+    fn open<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], start: usize, ends: &[usize]) -> bool {
         let until = ends[ends.len() - 1];
         if until - start <= VALUES {
             self.terms.fill::<FMA, STATS>(values, start, until);
@@ -136,13 +131,7 @@ impl Scratch {
 
     /// Enters one row at `slot`.
     #[inline(always)]
-    fn take<const FMA: bool, const STATS: bool>(
-        &mut self,
-        slot: usize,
-        row: Row<'_>,
-        vocab: u64,
-        sorted: bool,
-    ) {
+    fn take<const FMA: bool, const STATS: bool>(&mut self, slot: usize, row: Row<'_>, vocab: u64, sorted: bool) {
         let Row { values, start, mut end, chosen } = row;
         let mut flags = Flags::empty();
         if start < end && head::in_range(values[start]) {
@@ -244,8 +233,7 @@ impl Scratch {
         let outside_row = found.outside_row[slot];
         let too_much = residual < -error;
         let too_little = residual > found.cap[slot] + error;
-        flags |= Flags::NEGATIVE_RESIDUAL.when(residual < 0.0)
-            | Flags::INCONSISTENT.when(too_much | too_little);
+        flags |= Flags::NEGATIVE_RESIDUAL.when(residual < 0.0) | Flags::INCONSISTENT.when(too_much | too_little);
 
         let renormalized = found.renormalized[slot];
         let (mut lower, mut upper) = (found.lower[slot], found.upper[slot]);
@@ -292,15 +280,8 @@ impl Scratch {
 }
 
 impl Note {
-    const EMPTY: Note = Note {
-        flags: Flags::MISSING,
-        whole: false,
-        k: 0,
-        chosen: f32::NAN,
-        rank: 0,
-        confidence: f32::NAN,
-        span: 0.0,
-    };
+    const EMPTY: Note =
+        Note { flags: Flags::MISSING, whole: false, k: 0, chosen: f32::NAN, rank: 0, confidence: f32::NAN, span: 0.0 };
 }
 
 impl Ladder {

@@ -132,7 +132,13 @@ impl Capture {
 
     /// One object of the reply. In a stream its index stands at its end, so its lists are taken up where any sequence's ended, and
     /// read once more in the rare case that it was another's.
-    fn object(&mut self, bytes: &Bytes, cursor: &mut Cursor<'_>, index: Option<usize>, splice: &mut Splice) -> Result<(), Unreadable> {
+    fn object(
+        &mut self,
+        bytes: &Bytes,
+        cursor: &mut Cursor<'_>,
+        index: Option<usize>,
+        splice: &mut Splice,
+    ) -> Result<(), Unreadable> {
         let mut numbers = std::mem::take(&mut self.numbers);
         let read = self.read(cursor, index, &mut numbers);
         let done = read.and_then(|chunk| self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, splice));

@@ -38,7 +38,9 @@ impl Info {
     }
 
     fn json(&self) -> String {
-        let number = |value: Option<f64>| value.filter(|value| value.is_finite()).map_or("null".to_owned(), |value| value.to_string());
+        let number = |value: Option<f64>| {
+            value.filter(|value| value.is_finite()).map_or("null".to_owned(), |value| value.to_string())
+        };
         let count = |value: Option<usize>| value.map_or("null".to_owned(), |value| value.to_string());
         let reason = self.reason.map(|reason| format!(",\"reason\":\"{}\"", reason.name())).unwrap_or_default();
         format!(

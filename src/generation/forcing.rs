@@ -173,7 +173,8 @@ impl Facts<'_> {
             _ => {}
         }
         let cumulative = stream && self.upstream.streaming != Some(Streaming::Incremental);
-        let tokens: u64 = (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(request.n() as u64);
+        let tokens: u64 =
+            (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(request.n() as u64);
         if cumulative && !self.wish.explicit && tokens > self.config.cumulative_stream_tokens {
             return Some((Reason::CumulativeStream, true));
         }
@@ -210,7 +211,8 @@ impl Facts<'_> {
         if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {
             return k;
         }
-        let tokens: u64 = (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
+        let tokens: u64 =
+            (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
         // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
         let entry = if self.flat() { 11 } else { 36 };
         let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
@@ -254,7 +256,10 @@ impl Facts<'_> {
         if item.asked && self.mixed() && self.request.token_ids_logprob.get(at).is_some() {
             return;
         }
-        if !item.asked && self.mixed() && !matches!(self.request.token_ids_logprob, crate::sglang::request::PerItem::Absent) {
+        if !item.asked
+            && self.mixed()
+            && !matches!(self.request.token_ids_logprob, crate::sglang::request::PerItem::Absent)
+        {
             // the engine takes no null inside such a list, so these ids would wake up
             item.reason = Some(Reason::Request);
             return;
@@ -271,7 +276,8 @@ impl Facts<'_> {
     }
 
     fn is_logprob_only(&self, at: usize) -> bool {
-        self.request.logprob_start_len.get(at).is_none_or(|start| *start == -1) && self.request.token_ids_logprob.get(at).is_none()
+        self.request.logprob_start_len.get(at).is_none_or(|start| *start == -1)
+            && self.request.token_ids_logprob.get(at).is_none()
     }
 
     /// The temperature of the distribution that the logprobs describe, and whether 1 is to be sent in its place.

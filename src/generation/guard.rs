@@ -46,7 +46,10 @@ fn non_finite(request: &GenerateRequest) -> Result<(), Refusal> {
     let Some(at) = request.non_finite else { return Ok(()) };
     let member = request.object.members.iter().find(|member| member.value.contains(&at));
     let field = member.map_or("body".into(), |member| request.object.key(&request.bytes, member).decode());
-    let end = request.bytes[at..].iter().position(|byte| b",]} \n\r\t".contains(byte)).map_or(request.bytes.len(), |len| at + len);
+    let end = request.bytes[at..]
+        .iter()
+        .position(|byte| b",]} \n\r\t".contains(byte))
+        .map_or(request.bytes.len(), |len| at + len);
     let number = String::from_utf8_lossy(&request.bytes[at..end.min(at + 40)]);
     refuse("non_finite", format!("{field}: {number} at byte {at} is not a finite number"))
 }
@@ -93,7 +96,10 @@ fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal
     }
     if k > i64::from(bounds.max_top_logprobs) {
         let most = bounds.max_top_logprobs;
-        return refuse("top_logprobs_max", format!("top_logprobs_num: {k} is above {most}; see --max-top-logprobs of tokentap"));
+        return refuse(
+            "top_logprobs_max",
+            format!("top_logprobs_num: {k} is above {most}; see --max-top-logprobs of tokentap"),
+        );
     }
     Ok(())
 }
@@ -102,7 +108,8 @@ fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal
 fn token_ids(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
     let Some(vocab) = bounds.vocab_size else { return Ok(()) };
     for at in 0..request.batch().unwrap_or(1) {
-        let Some(span) = request.token_ids_logprob.get(at).filter(|_| request.return_logprob.get(at) == Some(&true)) else {
+        let Some(span) = request.token_ids_logprob.get(at).filter(|_| request.return_logprob.get(at) == Some(&true))
+        else {
             continue;
         };
         let mut cursor = Cursor::at(&request.bytes, span.start + 1);
@@ -110,8 +117,9 @@ fn token_ids(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
             let Ok(id) = cursor.skip() else { break };
             let text = String::from_utf8_lossy(&request.bytes[id]);
             if text.parse::<i64>().is_ok_and(|id| id < 0 || id >= i64::from(vocab)) {
-                let message =
-                    format!("token_ids_logprob contains out-of-vocabulary token id {text}; valid range is [0, {vocab}).");
+                let message = format!(
+                    "token_ids_logprob contains out-of-vocabulary token id {text}; valid range is [0, {vocab})."
+                );
                 return refuse("token_ids_outside", message);
             }
             if !cursor.take(b',') {

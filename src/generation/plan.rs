@@ -138,7 +138,8 @@ impl std::fmt::Debug for Context<'_> {
 fn shape(request: &GenerateRequest) -> Shape {
     let prompts = request.batch().unwrap_or(1);
     let mut samplings = (0..prompts).filter_map(|at| request.sampling.get(at)).peekable();
-    let greedy = |temperature: Option<f64>, top_k: Option<i64>| temperature.is_some_and(|t| t < 1e-6) || top_k == Some(1);
+    let greedy =
+        |temperature: Option<f64>, top_k: Option<i64>| temperature.is_some_and(|t| t < 1e-6) || top_k == Some(1);
     Shape {
         greedy: samplings.peek().is_some_and(|sampling| greedy(sampling.temperature, sampling.top_k)),
         grammar: samplings.any(|sampling| sampling.grammar),

@@ -120,7 +120,8 @@ impl Sequence {
 
     /// Remembers the event's lists, so that the next one is read only where it is new.
     pub fn remember(&mut self, bytes: &Bytes, chunk: &Chunk) {
-        let content = |array: &Option<Array>| array.as_ref().map_or_else(Bytes::new, |array| bytes.slice(array.content.clone()));
+        let content =
+            |array: &Option<Array>| array.as_ref().map_or_else(Bytes::new, |array| bytes.slice(array.content.clone()));
         self.chosen_content = content(&chunk.chosen);
         self.top_content = content(&chunk.top);
     }

@@ -18,14 +18,21 @@ const LOGPROBS: [&str; 5] = [
 ///
 /// # Errors
 /// When the lists that are to be cut are not what SGLang writes.
-pub fn trim(item: &Item, jax: bool, bytes: &[u8], meta: &Object, edit: &mut Edit<'_>, splice: &mut Splice) -> Result<(), Malformed> {
+pub fn trim(
+    item: &Item,
+    jax: bool,
+    bytes: &[u8],
+    meta: &Object,
+    edit: &mut Edit<'_>,
+    splice: &mut Splice,
+) -> Result<(), Malformed> {
     if !item.logprob || item.k == item.asked_k && item.asked {
         return Ok(());
     }
     let top = |name: &str| {
-        ["input_top_logprobs", "output_top_logprobs"].iter().any(|key| {
-            name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-        })
+        ["input_top_logprobs", "output_top_logprobs"]
+            .iter()
+            .any(|key| name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
     };
     if !item.asked {
         edit.remove(|key| LOGPROBS.iter().any(|name| key.is(name)) || top(&key.decode()));

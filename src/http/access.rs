@@ -38,7 +38,11 @@ pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), De
         return Err(Denied::Host);
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
-        let own = origin.to_str().ok().and_then(|origin| origin.split_once("://")).is_some_and(|(_, host)| is_ours(config, host));
+        let own = origin
+            .to_str()
+            .ok()
+            .and_then(|origin| origin.split_once("://"))
+            .is_some_and(|(_, host)| is_ours(config, host));
         if !own {
             return Err(Denied::Origin);
         }

@@ -211,7 +211,9 @@ impl Upload {
             Err(error) if error.is::<Paused>() => {
                 Err(Error::Client { status: http::StatusCode::REQUEST_TIMEOUT, message: error.to_string() })
             }
-            Err(error) => Err(Error::bad_request(format!("the request body could not be read: {}", innermost(error.as_ref())))),
+            Err(error) => {
+                Err(Error::bad_request(format!("the request body could not be read: {}", innermost(error.as_ref()))))
+            }
         }
     }
 }

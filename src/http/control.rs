@@ -53,7 +53,11 @@ async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body
         return forward(parts, route, request).await.unwrap_or_else(|error| error_reply(&error));
     }
     if let Some(rid) = path.strip_prefix("/v1/requests/").and_then(|rest| rest.strip_suffix("/entropy")) {
-        return if read { entropy(parts, &request, rid) } else { problem(StatusCode::METHOD_NOT_ALLOWED, "method", "only GET") };
+        return if read {
+            entropy(parts, &request, rid)
+        } else {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "method", "only GET")
+        };
     }
     problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port")
 }
@@ -114,9 +118,15 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
             ("since", Ok(number)) => since = number,
             ("index", Ok(number)) => index = Some(number),
             ("since" | "index", Err(_)) => {
-                return problem(StatusCode::BAD_REQUEST, "bad_request", &format!("{name}: a number of tokens or of a sequence, not {value:?}"));
+                return problem(
+                    StatusCode::BAD_REQUEST,
+                    "bad_request",
+                    &format!("{name}: a number of tokens or of a sequence, not {value:?}"),
+                );
             }
-            _ => return problem(StatusCode::BAD_REQUEST, "bad_request", &format!("{name:?} is neither since nor index")),
+            _ => {
+                return problem(StatusCode::BAD_REQUEST, "bad_request", &format!("{name:?} is neither since nor index"));
+            }
         }
     }
     let rid = decode(rid);

@@ -78,6 +78,9 @@ fn uncaptured(parts: &Parts, route: Route) {
     parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
     let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
     if first {
-        tracing::warn!(endpoint = route.endpoint, "this route generates tokens that tokentap does not see; agents should use /generate");
+        tracing::warn!(
+            endpoint = route.endpoint,
+            "this route generates tokens that tokentap does not see; agents should use /generate"
+        );
     }
 }

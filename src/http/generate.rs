@@ -43,7 +43,11 @@ impl Head {
 ///
 /// # Errors
 /// What the client is told when the engine's own answer cannot be given.
-pub async fn generate(parts: &Arc<Parts>, request: Request<Incoming>, served: &mut Served) -> Result<Response<Body>, Error> {
+pub async fn generate(
+    parts: &Arc<Parts>,
+    request: Request<Incoming>,
+    served: &mut Served,
+) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let limits = &parts.config.limits;
     let body = Upload::new(body, limits.client_body_timeout).read(limits.max_request_bytes).await?;
@@ -110,13 +114,21 @@ async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running) -> Result<R
     let second = second.inspect_err(|_| running.end())?;
     if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() {
         let shape = running.capture().plan().shape;
-        tracing::warn!(?shape, "the engine fails on such requests when logprobs are forced; they are not forced until the next probe");
+        tracing::warn!(
+            ?shape,
+            "the engine fails on such requests when logprobs are forced; they are not forced until the next probe"
+        );
         parts.refuse(shape);
     }
     Ok(second)
 }
 
-async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running, served: &mut Served) -> Result<Response<Body>, Error> {
+async fn finish(
+    parts: &Arc<Parts>,
+    reply: Reply,
+    mut running: Running,
+    served: &mut Served,
+) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK {
         running.end();
         return Ok(forwarded(reply));

@@ -59,7 +59,8 @@ mod tests {
             headers.append(HeaderName::from_static(name), value.parse().unwrap());
         }
         upstream(&mut headers);
-        let left: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let left: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(left, [("x-many", "b"), ("x-many", "a"), ("authorization", "Bearer k")]);
     }
 }

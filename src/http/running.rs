@@ -50,7 +50,10 @@ impl Running {
 
     /// Runs a step of the capture where neither an error nor a panic can cost the client its reply: `None` means that the bytes
     /// pass as they came.
-    pub fn guarded<T>(&mut self, step: impl FnOnce(&mut Capture) -> Result<Option<T>, crate::generation::capture::Unreadable>) -> Outcome<T> {
+    pub fn guarded<T>(
+        &mut self,
+        step: impl FnOnce(&mut Capture) -> Result<Option<T>, crate::generation::capture::Unreadable>,
+    ) -> Outcome<T> {
         let started = Instant::now();
         let outcome = match catch_unwind(AssertUnwindSafe(|| step(&mut self.capture))) {
             Ok(Ok(Some(changed))) => Outcome::Changed(changed),
@@ -103,7 +106,9 @@ impl Drop for Running {
             for rid in rids {
                 match parts.client.abort(&rid, key.clone()).await {
                     Ok(status) if status.is_success() => parts.metrics.aborts.inc(),
-                    Ok(status) => tracing::warn!(%rid, %status, "the engine refused to abort; is --upstream-admin-key set?"),
+                    Ok(status) => {
+                        tracing::warn!(%rid, %status, "the engine refused to abort; is --upstream-admin-key set?")
+                    }
                     Err(error) => tracing::warn!(%rid, %error, "the abort did not reach the engine"),
                 }
             }

@@ -335,7 +335,10 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_json() {
-        for text in ["", "[", "[1,]", "{\"a\"}", "{\"a\":}", "{,}", "01", "1.", "-", "tru", "\"a", "[1}", "{]", "1 2", "+1", ".5", "1e"] {
+        for text in [
+            "", "[", "[1,]", "{\"a\"}", "{\"a\":}", "{,}", "01", "1.", "-", "tru", "\"a", "[1}", "{]", "1 2", "+1",
+            ".5", "1e",
+        ] {
             assert!(skips(text).is_err(), "{text:?} should have been refused");
         }
     }

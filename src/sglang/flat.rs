@@ -87,7 +87,13 @@ fn decode(bytes: &[u8], span: &Range<usize>) -> Result<Vec<u8>, Malformed> {
 ///
 /// # Errors
 /// When the shape and the lists do not fit each other.
-pub fn keep_columns(side: Side, keep: usize, bytes: &[u8], meta: &Object, edit: &mut Edit<'_>) -> Result<(), Malformed> {
+pub fn keep_columns(
+    side: Side,
+    keep: usize,
+    bytes: &[u8],
+    meta: &Object,
+    edit: &mut Edit<'_>,
+) -> Result<(), Malformed> {
     let Some((shape, _)) = shape(side, bytes, meta)? else { return Ok(()) };
     if keep >= shape.k {
         return Ok(());

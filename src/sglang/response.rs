@@ -122,21 +122,30 @@ impl Chunk {
         Ok(chunk)
     }
 
-    fn meta_info(&mut self, cursor: &mut Cursor<'_>, known: &dyn Known, numbers: &mut Numbers) -> Result<(), Malformed> {
+    fn meta_info(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        known: &dyn Known,
+        numbers: &mut Numbers,
+    ) -> Result<(), Malformed> {
         let meta = Object::read(cursor, |key, cursor| {
             match key.raw {
                 b"id" if cursor.peek() == Some(b'"') => self.rid = Some(cursor.string()?.decode().into_owned()),
                 b"output_token_logprobs" if cursor.peek() == Some(b'[') => {
                     let bytes = cursor.bytes();
-                    self.chosen = Some(array(cursor, |at| known.chosen(&bytes[at..]), |bytes, at| {
-                        scan::triples(bytes, at, &mut numbers.chosen, &mut numbers.ids)
-                    })?);
+                    self.chosen = Some(array(
+                        cursor,
+                        |at| known.chosen(&bytes[at..]),
+                        |bytes, at| scan::triples(bytes, at, &mut numbers.chosen, &mut numbers.ids),
+                    )?);
                 }
                 b"output_top_logprobs" if cursor.peek() == Some(b'[') => {
                     let bytes = cursor.bytes();
-                    self.top = Some(array(cursor, |at| known.top(&bytes[at..]), |bytes, at| {
-                        scan::rows(bytes, at, &mut numbers.rows)
-                    })?);
+                    self.top = Some(array(
+                        cursor,
+                        |at| known.top(&bytes[at..]),
+                        |bytes, at| scan::rows(bytes, at, &mut numbers.rows),
+                    )?);
                 }
                 _ => drop(cursor.skip()?),
             }

@@ -152,7 +152,20 @@ mod tests {
     }
 
     fn piece() -> impl Strategy<Value = &'static str> {
-        prop::sample::select(vec!["data: ", "data:", "{\"a\":\"\u{e9}\\n\"}", "\n", "\r", "\r\n", "\n\n", "event: x", ":", "[DONE]", "\u{feff}", "d"])
+        prop::sample::select(vec![
+            "data: ",
+            "data:",
+            "{\"a\":\"\u{e9}\\n\"}",
+            "\n",
+            "\r",
+            "\r\n",
+            "\n\n",
+            "event: x",
+            ":",
+            "[DONE]",
+            "\u{feff}",
+            "d",
+        ])
     }
 
     proptest! {

@@ -75,7 +75,9 @@ impl Probe {
         }
         match self.server_info().await? {
             Some(facts) => facts.server(&mut found),
-            None => found.notes.push("neither /server_info nor /get_server_info answers: the streaming mode is not known".into()),
+            None => found
+                .notes
+                .push("neither /server_info nor /get_server_info answers: the streaming mode is not known".into()),
         }
         Ok(found)
     }
@@ -181,7 +183,12 @@ impl Probe {
         Ok(())
     }
 
-    async fn first_row(&self, prompt: &[u32], temperature: f64, found: &mut Capabilities) -> Result<Option<Vec<f64>>, ProbeError> {
+    async fn first_row(
+        &self,
+        prompt: &[u32],
+        temperature: f64,
+        found: &mut Capabilities,
+    ) -> Result<Option<Vec<f64>>, ProbeError> {
         let jax = found.dialect == Some(Dialect::Jax);
         let mut body = json!({
             "input_ids": prompt,
@@ -198,7 +205,10 @@ impl Probe {
         let (status, answer) = self.generate(&body).await?;
         if !status.is_success() {
             let text = String::from_utf8_lossy(&answer);
-            found.notes.push(format!("a request with logprobs was answered {status}: {}", text.chars().take(200).collect::<String>()));
+            found.notes.push(format!(
+                "a request with logprobs was answered {status}: {}",
+                text.chars().take(200).collect::<String>()
+            ));
             return Ok(None);
         }
         let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(None) };
@@ -207,7 +217,8 @@ impl Probe {
         found.flat |= flat.is_some();
         if let Some(text) = flat {
             let bytes = base64_simd::STANDARD.decode_to_vec(text).unwrap_or_default();
-            let floats = bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
+            let floats =
+                bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
             return Ok(Some(floats.collect()));
         }
         let row = meta.pointer("/output_top_logprobs/0").and_then(Value::as_array);
@@ -245,7 +256,10 @@ mod tests {
 
     #[test]
     fn the_range_is_read_from_either_refusal() {
-        assert_eq!(range_end(r#"{"error":{"message":"logit_bias must has keys in [0, 151935], got 2000000000."}}"#), Some(151_936));
+        assert_eq!(
+            range_end(r#"{"error":{"message":"logit_bias must has keys in [0, 151935], got 2000000000."}}"#),
+            Some(151_936)
+        );
         assert_eq!(range_end("token id 999999; valid range is [0, 151936)."), Some(151_936));
         for text in ["", "[0, ", "[0, x]", "[0, 12", "[0, 99999999999]"] {
             assert_eq!(range_end(text), None, "{text}");

@@ -1,0 +1,35 @@
+//! The embedded demo engine: a real, tiny language model behind SGLang's HTTP.
+//!
+//! Its whole distribution is known at every position ([`Engine::distribution`]),
+//! so tests compare what was made of its top logprobs with the truth.
+
+mod admin;
+mod body;
+mod cache;
+mod control;
+mod engine;
+mod generate;
+mod info;
+mod item;
+mod logits;
+mod model;
+mod ngram;
+mod options;
+mod refusal;
+mod request;
+mod rng;
+mod routes;
+mod rows;
+mod sampling;
+mod sequence;
+mod transcript;
+mod verify;
+mod weights;
+pub mod wire;
+
+pub use body::Body;
+pub use engine::Engine;
+pub use model::{Model, Position, entropy};
+pub use options::{Dialect, EngineOptions, Streaming};
+pub use sampling::SamplingParams;
+pub use weights::Weights;

@@ -1,0 +1,163 @@
+//! Routes that act: abort, pause, flush, new weights.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use serde::Deserialize;
+
+use super::body::Body;
+use super::control::Pause;
+use super::engine::Engine;
+use super::refusal::Refusal;
+use super::routes::answer;
+use super::wire::quoted;
+
+const JSON: &str = "application/json";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AbortRequest {
+    rid: Option<String>,
+    abort_all: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+struct PauseRequest {
+    mode: String,
+}
+
+impl Default for PauseRequest {
+    fn default() -> Self {
+        Self { mode: "abort".into() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct UpdateRequest {
+    model_path: String,
+    weight_version: Option<String>,
+    #[serde(default)]
+    abort_all_requests: bool,
+    #[serde(default = "yes")]
+    flush_cache: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct LabelRequest {
+    new_version: String,
+    #[serde(default = "yes")]
+    abort_all_requests: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
+}
+
+/// Answers 200 with nothing, whether or not anything was hit.
+pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+    let request: AbortRequest = read(body)?;
+    match request.rid {
+        _ if request.abort_all => engine.control().abort(""),
+        Some(rid) if !rid.is_empty() => engine.control().abort(&rid),
+        _ => {}
+    }
+    Ok(answer(StatusCode::OK, "", ""))
+}
+
+pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+    let request: PauseRequest = read(body)?;
+    let mode = match request.mode.as_str() {
+        "abort" => Pause::Abort,
+        "in_place" => Pause::InPlace,
+        "retract" => Pause::Retract,
+        _ => return Err(Refusal::field("mode", "literal")),
+    };
+    engine.control().pause(mode).await;
+    Ok(answer(StatusCode::OK, JSON, r#"{"message":"Generation paused successfully.","status":"ok"}"#))
+}
+
+pub(super) fn go_on(engine: &Engine) -> Response<Body> {
+    engine.control().go_on();
+    answer(StatusCode::OK, JSON, r#"{"message":"Generation continued successfully.","status":"ok"}"#)
+}
+
+pub(super) fn flush(engine: &Engine) -> Response<Body> {
+    let idle = engine.control().is_idle();
+    if idle {
+        engine.cache().flush();
+    }
+    let status = if idle { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    let body = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting \
+                requests, the operation will not be performed.)\n";
+    answer(status, "", body)
+}
+
+/// Loads other weights: the next number. A path that begins with `/nonexistent` cannot be loaded.
+pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+    let request: UpdateRequest = read(body)?;
+    let control = engine.control();
+    if request.abort_all_requests {
+        control.abort("");
+    }
+    let gate = control.write_gate().await;
+    if request.model_path.starts_with("/nonexistent") {
+        let message = format!("Failed to get weights iterator: no weights at '{}'..", request.model_path);
+        return Ok(updated(false, &message));
+    }
+    // Behind the gate nothing runs. In a pause the requests may stand in place,
+    // and their state cannot be flushed: the weights change all the same.
+    let stuck = gate.is_none() && control.holds_state();
+    let flushed = !request.flush_cache || !stuck;
+    control.change_weights(|weights| {
+        weights.number += 1;
+        if let Some(label) = &request.weight_version {
+            weights.label.clone_from(label);
+        }
+        if flushed {
+            weights.shown.clone_from(&weights.label);
+            weights.path.clone_from(&request.model_path);
+            weights.name.clone_from(&request.model_path);
+        }
+    });
+    if !flushed {
+        return Ok(updated(
+            false,
+            "Weights were updated, but the cache was not flushed because requests are still running or queued. \
+             Retract or finish them, then call /flush_cache.",
+        ));
+    }
+    if request.flush_cache {
+        engine.cache().flush();
+    }
+    let label = request.weight_version.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
+    Ok(updated(true, &format!("Succeeded to update model weights.{label}")))
+}
+
+fn updated(success: bool, message: &str) -> Response<Body> {
+    let status = if success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    let message = quoted(message);
+    let body = format!(r#"{{"success":{success},"message":{message},"num_paused_requests":0}}"#);
+    answer(status, JSON, body)
+}
+
+/// Changes the label only; the distributions stay.
+pub(super) async fn update_label(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+    let request: LabelRequest = read(body)?;
+    if request.abort_all_requests {
+        engine.control().abort("");
+    }
+    engine.control().change_weights(|weights| {
+        weights.label.clone_from(&request.new_version);
+        weights.shown.clone_from(&request.new_version);
+    });
+    let (message, version) =
+        (quoted(&format!("Weight version updated to {}", request.new_version)), quoted(&request.new_version));
+    let body = format!(r#"{{"success":true,"message":{message},"new_version":{version}}}"#);
+    Ok(answer(StatusCode::OK, JSON, body))
+}

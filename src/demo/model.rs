@@ -1,0 +1,211 @@
+//! The demo language model: an n-gram model over a byte-level BPE.
+
+use super::logits;
+use super::ngram::{HISTORY, Ngram};
+use super::rng::{mix, unit};
+use super::sampling::SamplingParams;
+use crate::tokenizer::Tokenizer;
+
+const TOKENIZER: &[u8] = include_bytes!("assets/tokenizer.json");
+const CORPUS: &str = include_str!("assets/corpus.txt");
+
+/// Where in a sequence the next token is asked for. Penalties and
+/// `min_new_tokens` count outputs, so the prompt and the output are told apart.
+#[derive(Debug, Clone, Copy)]
+pub struct Position<'a> {
+    /// The ids that were given.
+    pub prompt: &'a [u32],
+    /// The ids generated so far.
+    pub output: &'a [u32],
+}
+
+impl<'a> From<&'a [u32]> for Position<'a> {
+    /// The first position after `prompt`.
+    fn from(prompt: &'a [u32]) -> Self {
+        Self { prompt, output: &[] }
+    }
+}
+
+impl Position<'_> {
+    fn history(&self) -> Vec<u32> {
+        let recent = self.output.len().min(HISTORY);
+        let earlier = self.prompt.len().min(HISTORY - recent);
+        let prompt = &self.prompt[self.prompt.len() - earlier..];
+        [prompt, &self.output[self.output.len() - recent..]].concat()
+    }
+}
+
+/// A trained model and the mask laid over its outputs.
+#[derive(Debug)]
+pub struct Model {
+    ngram: Ngram,
+    vocab_size: usize,
+    eos: u32,
+    allowed: Option<Vec<bool>>,
+}
+
+impl Model {
+    /// The tokenizer that the model is trained with.
+    pub fn tokenizer() -> Tokenizer {
+        Tokenizer::from_bytes(TOKENIZER).expect("the checked-in tokenizer loads")
+    }
+
+    /// Trains on the text in the repository. With `allowed`, every other id is
+    /// masked at each output position, as a grammar would.
+    pub fn train(tokenizer: &Tokenizer, allowed: Option<&[u32]>) -> Self {
+        let vocab_size = tokenizer.vocab_size();
+        let allowed = allowed.map(|ids| {
+            let mut mask = vec![false; vocab_size];
+            ids.iter().filter(|id| (**id as usize) < vocab_size).for_each(|id| mask[*id as usize] = true);
+            mask
+        });
+        Self {
+            ngram: Ngram::train(&tokenizer.encode(CORPUS), vocab_size),
+            vocab_size,
+            eos: tokenizer.token_to_id("<|im_end|>").expect("the checked-in tokenizer has an end of turn"),
+            allowed,
+        }
+    }
+
+    /// Number of ids, tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The id that ends a reply.
+    pub fn eos(&self) -> u32 {
+        self.eos
+    }
+
+    /// What the model says after `context`: its log-probabilities at temperature
+    /// 1 for version 0; other versions of the weights bend them, each its own way.
+    pub fn logits(&self, context: &[u32], version: u64) -> Vec<f32> {
+        let probabilities = self.ngram.probabilities(context);
+        if version == 0 {
+            return probabilities.iter().map(|p| p.ln() as f32).collect();
+        }
+        let last = u64::from(context.last().copied().unwrap_or(0));
+        let seed = mix(version << 32 | last);
+        let sharpness = 0.8 + 0.5 * unit(mix(version));
+        let bend = |(id, p): (usize, &f64)| {
+            let noise = 2.0 * unit(mix(seed ^ mix(id as u64 + 1))) - 1.0;
+            (sharpness * p.ln() + 1.5 * noise) as f32
+        };
+        probabilities.iter().enumerate().map(bend).collect()
+    }
+
+    /// Logits after penalties, masks and bias, before the temperature.
+    pub fn adjusted_logits<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> Vec<f32> {
+        let at = at.into();
+        let mut logits = self.logits(&at.history(), version);
+        logits::penalise(&mut logits, at, params);
+        if (at.output.len() as i64) < params.min_new_tokens {
+            for id in params.stop_token_ids.iter().chain([&self.eos]) {
+                if let Some(logit) = logits.get_mut(*id as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        if let Some(allowed) = &self.allowed {
+            let masked = logits.iter_mut().zip(allowed).filter(|(_, allowed)| !**allowed);
+            masked.for_each(|(logit, _)| *logit = f32::NEG_INFINITY);
+        }
+        for &(id, bias) in &params.logit_bias {
+            if let Some(logit) = usize::try_from(id).ok().and_then(|id| logits.get_mut(id)) {
+                *logit += bias as f32;
+            }
+        }
+        logits
+    }
+
+    /// The exact distribution that returned logprobs describe: over the whole
+    /// vocabulary, at the request's temperature (1 when greedy), before top-k,
+    /// top-p and min-p.
+    pub fn distribution<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> Vec<f64> {
+        let adjusted = self.adjusted_logits(at, params, version);
+        logits::softmax(&adjusted, params.described_temperature())
+    }
+
+    /// Entropy of [`distribution`](Self::distribution), nats.
+    pub fn entropy<'a>(&self, at: impl Into<Position<'a>>, params: &SamplingParams, version: u64) -> f64 {
+        entropy(&self.distribution(at, params, version))
+    }
+}
+
+/// Entropy of a distribution, nats.
+pub fn entropy(distribution: &[f64]) -> f64 {
+    -distribution.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distributions_sum_to_one_at_any_temperature_and_version() {
+        let tokenizer = Model::tokenizer();
+        let model = Model::train(&tokenizer, None);
+        let prompt = tokenizer.encode("Lamp lit at");
+        for version in [0, 1, 2, 99] {
+            for temperature in [0.0, 0.05, 0.7, 1.0, 2.0, 100.0] {
+                let params = SamplingParams { temperature, ..Default::default() }.normalised();
+                let sum: f64 = model.distribution(&prompt[..], &params, version).iter().sum();
+                assert!((sum - 1.0).abs() < 1e-9, "T={temperature} v{version}: {sum}");
+            }
+        }
+    }
+
+    #[test]
+    fn entropies_range_from_certain_to_clueless() {
+        let tokenizer = Model::tokenizer();
+        let model = Model::train(&tokenizer, None);
+        let text = tokenizer.encode(CORPUS);
+        let params = SamplingParams::default();
+        // Half the contexts are from the text, half are ids thrown together.
+        let mut entropies: Vec<f64> = (0..1000usize)
+            .map(|i| {
+                let seen = i * 5;
+                let random: Vec<u32> = (0..3).map(|j| (mix((i * 3 + j) as u64) % 1024) as u32).collect();
+                let context = if i % 2 == 0 { &text[seen..seen + 3] } else { &random[..] };
+                model.entropy(context, &params, 0)
+            })
+            .collect();
+        entropies.sort_by(f64::total_cmp);
+        let spread = (entropies[0], entropies[500], entropies[999]);
+        eprintln!("entropy over 1000 contexts, nats: min, median, max = {spread:?}");
+        assert!(spread.0 < 0.05 && spread.2 > 4.0, "spread {spread:?}");
+        let seen: Vec<f64> = (3..1003).map(|at| model.entropy(&text[at - 3..at], &params, 0)).collect();
+        let mean = seen.iter().sum::<f64>() / 1000.0;
+        eprintln!("mean over the first 1000 positions of the text: {mean}");
+    }
+
+    #[test]
+    fn the_tokenizer_gives_its_text_back() {
+        let tokenizer = Model::tokenizer();
+        let ids = tokenizer.encode(CORPUS);
+        assert_eq!(tokenizer.decode(&ids, false), CORPUS);
+        assert_eq!(tokenizer.vocab_size(), 1024);
+        assert_eq!(tokenizer.token_to_id("</tool_call>"), Some(1023), "added tokens come last");
+    }
+
+    #[test]
+    fn training_is_quick() {
+        let started = std::time::Instant::now();
+        let tokenizer = Model::tokenizer();
+        let loaded = started.elapsed();
+        Model::train(&tokenizer, None);
+        eprintln!("tokenizer {loaded:?}, both {:?}", started.elapsed());
+    }
+
+    #[test]
+    fn a_new_version_moves_the_distribution_and_keeps_it_there() {
+        let tokenizer = Model::tokenizer();
+        let model = Model::train(&tokenizer, None);
+        let prompt = tokenizer.encode("The light comes");
+        let params = SamplingParams::default();
+        let distribution = |version| model.distribution(&prompt[..], &params, version);
+        let moved: f64 = distribution(0).iter().zip(distribution(1)).map(|(a, b)| (a - b).abs()).sum();
+        assert!(moved > 0.01, "moved by {moved} only");
+        assert_eq!(distribution(1), distribution(1), "a version is one set of weights");
+    }
+}

@@ -1,0 +1,94 @@
+//! Interpolated n-gram counts over token ids.
+
+use std::collections::HashMap;
+
+/// How many tokens before the next one are looked at.
+pub(super) const HISTORY: usize = 3;
+
+/// Share of a context's mass per distinct follower that goes to the shorter
+/// context (Witten-Bell has 1). Small values on long contexts make the text's
+/// set phrases nearly certain, which is what gives the model entropies near 0.
+const BACKOFF: [f64; HISTORY] = [0.6, 0.12, 0.02];
+
+/// Added to every unigram count, so that no token is impossible.
+const FLOOR: f64 = 0.4;
+
+#[derive(Debug, Default)]
+struct Followers {
+    total: f64,
+    counts: Vec<(u32, f64)>,
+}
+
+/// Counts of what follows each context of one to [`HISTORY`] tokens.
+#[derive(Debug)]
+pub(super) struct Ngram {
+    unigram: Vec<f64>,
+    followers: [HashMap<u64, Followers>; HISTORY],
+}
+
+impl Ngram {
+    /// Counts `text`, whose ids are below `vocab_size`.
+    pub(super) fn train(text: &[u32], vocab_size: usize) -> Self {
+        let mut unigram = vec![FLOOR; vocab_size];
+        let mut followers: [HashMap<u64, Followers>; HISTORY] = Default::default();
+        for (at, &next) in text.iter().enumerate() {
+            unigram[next as usize] += 1.0;
+            for (longer, table) in followers.iter_mut().enumerate() {
+                let Some(start) = at.checked_sub(longer + 1) else {
+                    break;
+                };
+                let entry = table.entry(key(&text[start..at])).or_default();
+                entry.total += 1.0;
+                match entry.counts.iter_mut().find(|(id, _)| *id == next) {
+                    Some((_, count)) => *count += 1.0,
+                    None => entry.counts.push((next, 1.0)),
+                }
+            }
+        }
+        let total: f64 = unigram.iter().sum();
+        unigram.iter_mut().for_each(|p| *p /= total);
+        Self { unigram, followers }
+    }
+
+    /// Probabilities of every id after `context`; they sum to 1 and none is 0.
+    pub(super) fn probabilities(&self, context: &[u32]) -> Vec<f64> {
+        let mut probabilities = self.unigram.clone();
+        for (longer, table) in self.followers.iter().enumerate() {
+            let Some(start) = context.len().checked_sub(longer + 1) else {
+                break;
+            };
+            let Some(entry) = table.get(&key(&context[start..])) else {
+                break;
+            };
+            let shorter = BACKOFF[longer] * entry.counts.len() as f64;
+            let whole = entry.total + shorter;
+            probabilities.iter_mut().for_each(|p| *p *= shorter / whole);
+            for &(id, count) in &entry.counts {
+                probabilities[id as usize] += count / whole;
+            }
+        }
+        probabilities
+    }
+}
+
+/// A context as one number; ids of the demo vocabulary fit 16 bits.
+fn key(context: &[u32]) -> u64 {
+    context.iter().fold(1, |key, &id| key << 16 | u64::from(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_sum_to_one_and_none_is_zero() {
+        let text: Vec<u32> = (0..400).map(|i| (i * i + i / 7) % 50).collect();
+        let ngram = Ngram::train(&text, 64);
+        for context in [&text[..0], &text[..1], &text[3..6], &[63, 63, 63], &text[..100]] {
+            let probabilities = ngram.probabilities(context);
+            let sum: f64 = probabilities.iter().sum();
+            assert!((sum - 1.0).abs() < 1e-12, "sum {sum} after {context:?}");
+            assert!(probabilities.iter().all(|p| *p > 0.0), "a zero after {context:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Which path goes where, and whole responses.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+
+use super::body::Body;
+use super::engine::Engine;
+use super::options::Dialect;
+use super::refusal::Refusal;
+use super::{admin, generate, info};
+
+/// Answers a request whose body has come.
+pub(super) async fn route(
+    engine: Arc<Engine>,
+    head: &http::request::Parts,
+    body: Bytes,
+) -> Result<Response<Body>, Refusal> {
+    let path = head.uri.path();
+    let allow = methods(&engine, path).ok_or(Refusal::Route { status: StatusCode::NOT_FOUND, allow: None })?;
+    if path.len() > 1 && path.ends_with('/') {
+        return Ok(redirect(head));
+    }
+    if !allow.split(", ").any(|method| method == head.method.as_str()) {
+        return Err(Refusal::Route { status: StatusCode::METHOD_NOT_ALLOWED, allow: Some(allow) });
+    }
+    let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if head.method != Method::GET && !body.is_empty() && kind.is_some_and(|kind| !kind.contains("json")) {
+        return Err(Refusal::field("", "dictionary"));
+    }
+    match path {
+        "/generate" => Ok(generate::generate(engine, body).await),
+        "/tokenize" | "/v1/tokenize" => info::tokenize(&engine, &body),
+        "/detokenize" | "/v1/detokenize" => info::detokenize(&engine, &body),
+        "/model_info" | "/get_model_info" => Ok(info::model_info(&engine)),
+        "/server_info" | "/get_server_info" => Ok(info::server_info(&engine)),
+        "/v1/models" => Ok(info::models(&engine)),
+        "/metrics" => Ok(info::metrics(&engine)),
+        "/ready" if engine.control().is_paused() => Ok(answer(StatusCode::SERVICE_UNAVAILABLE, "", "")),
+        "/abort_request" => admin::abort(&engine, &body),
+        "/pause_generation" => admin::pause(&engine, &body).await,
+        "/continue_generation" => Ok(admin::go_on(&engine)),
+        "/flush_cache" => Ok(admin::flush(&engine)),
+        "/update_weights_from_disk" => admin::update_weights(&engine, &body).await,
+        "/update_weight_version" => admin::update_label(&engine, &body).await,
+        // /health, /health_generate, /ready, /ping: there, and nothing to say.
+        _ => Ok(answer(StatusCode::OK, "", "")),
+    }
+}
+
+/// The methods of a path, as the `allow` header lists them; `None` where there is no such route.
+fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
+    let newer = engine.options().dialect == Dialect::Sglang0523;
+    Some(match path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path) {
+        "/generate" => "PUT, POST",
+        "/flush_cache" => "GET, POST",
+        "/health" | "/health_generate" | "/ping" => "GET",
+        "/model_info" | "/get_model_info" | "/server_info" | "/get_server_info" | "/v1/models" => "GET",
+        "/ready" if newer => "GET",
+        "/metrics" if newer && engine.options().metrics => "GET",
+        "/tokenize" | "/detokenize" | "/v1/tokenize" | "/v1/detokenize" | "/abort_request" => "POST",
+        "/pause_generation" | "/continue_generation" => "POST",
+        "/update_weights_from_disk" | "/update_weight_version" => "POST",
+        _ => return None,
+    })
+}
+
+/// A whole response; no content type where `kind` is empty.
+pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::whole(body));
+    *response.status_mut() = status;
+    if !kind.is_empty() {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    response
+}
+
+pub(super) fn refuse(refusal: &Refusal) -> Response<Body> {
+    let (body, kind) = refusal.body();
+    let mut response = answer(refusal.status(), kind, body);
+    if let Refusal::Route { allow: Some(allow), .. } = refusal {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+    }
+    response
+}
+
+/// A path with a slash too many is sent to the one without.
+fn redirect(head: &http::request::Parts) -> Response<Body> {
+    let mut response = answer(StatusCode::TEMPORARY_REDIRECT, "", "");
+    let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let location = format!("http://{host}{}", head.uri.path().trim_end_matches('/'));
+    if let Ok(location) = HeaderValue::from_str(&location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}
