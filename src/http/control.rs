@@ -125,7 +125,11 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
                 );
             }
             _ => {
-                return problem(StatusCode::BAD_REQUEST, "bad_request", &format!("{name:?} is neither since nor index"));
+                return problem(
+                    StatusCode::BAD_REQUEST,
+                    "bad_request",
+                    &format!("{name:?} is neither since nor index"),
+                );
             }
         }
     }

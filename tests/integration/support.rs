@@ -1,0 +1,6 @@
+//! What the tests stand on.
+
+pub mod client;
+pub mod fixture;
+pub mod proxy;
+pub mod upstream;

@@ -1,0 +1,66 @@
+//! A tokentap in this process, on ports of its own.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokentap::app::App;
+use tokentap::config::{self, Config, Invalid};
+use tokentap::http::Parts;
+use tokentap::server::Phase;
+use tokentap::sglang::probe::Capabilities;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A running tokentap; it ends with the test.
+pub struct Proxy {
+    pub data: SocketAddr,
+    pub control: SocketAddr,
+    pub parts: Arc<Parts>,
+    pub phase: watch::Sender<Phase>,
+    pub task: JoinHandle<usize>,
+}
+
+/// The settings of `tokentap serve` with these flags.
+pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
+    let upstream = format!("http://{upstream}");
+    let fixed =
+        ["tokentap", "serve", "--upstream", &upstream, "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"];
+    let args = fixed.iter().chain(flags).map(OsString::from);
+    match config::load(args) {
+        Ok(cli) => cli.command.config().clone(),
+        Err(Invalid::Line(line) | Invalid::Shown(line)) => panic!("{line}"),
+    }
+}
+
+impl Proxy {
+    /// Starts one, without waiting for its upstream.
+    pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
+        let (phase, watched) = watch::channel(Phase::Serving);
+        let app = App::bind(config(upstream, flags), watched).await.unwrap();
+        let (data, control) = (app.data_addr().unwrap(), app.control_addr().unwrap());
+        let parts = Arc::clone(app.parts());
+        let task = tokio::spawn(app.run());
+        Self { data, control, parts, phase, task }
+    }
+
+    /// Starts one and waits until it has probed its upstream.
+    pub async fn probed(upstream: SocketAddr, flags: &[&str]) -> Self {
+        let proxy = Self::start(upstream, flags).await;
+        proxy.until(|found| found.original_logprobs.is_some()).await;
+        proxy
+    }
+
+    /// Waits until something is known of the upstream.
+    pub async fn until(&self, known: impl Fn(&Capabilities) -> bool) {
+        let mut upstream = self.parts.upstream.clone();
+        upstream.wait_for(|found| known(found)).await.unwrap();
+    }
+
+    /// The value of a metric without labels, or with exactly these.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let text = super::client::get(self.control, "/metrics").await.text();
+        let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+}

@@ -1,0 +1,298 @@
+//! A fake upstream that answers what a test tells it to, and remembers what it was asked.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+/// A request as it came.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub method: String,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Asked {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// What a fake does with a request.
+#[derive(Debug, Clone)]
+pub enum Deed {
+    /// Answers with these bytes, a whole HTTP message, in these pieces, and keeps the connection.
+    Say(Vec<Vec<u8>>),
+    /// The same, then closes the connection.
+    SayAndClose(Vec<Vec<u8>>),
+    /// Says nothing for as long as the connection lives.
+    Silence,
+}
+
+/// What a fake knows about itself; the probe asks for it.
+#[derive(Debug, Clone)]
+pub struct Nature {
+    pub vocab: Option<u32>,
+    pub flat: bool,
+    pub streaming: &'static str,
+    pub jax: bool,
+    pub original: bool,
+    pub server_info: Value,
+}
+
+impl Default for Nature {
+    fn default() -> Self {
+        Self {
+            vocab: Some(151_936),
+            flat: true,
+            streaming: "cumulative",
+            jax: false,
+            original: false,
+            server_info: json!({}),
+        }
+    }
+}
+
+type Script = dyn Fn(&Asked) -> Deed + Send + Sync;
+
+/// The fake: answers the probe by its nature and everything else by its script.
+pub struct Upstream {
+    pub addr: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    gone: watch::Sender<usize>,
+}
+
+/// A whole HTTP message.
+pub fn message(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut head = format!("HTTP/1.1 {status} X\r\n");
+    for (key, value) in headers {
+        head += &format!("{key}: {value}\r\n");
+    }
+    if !headers.iter().any(|(key, _)| *key == "content-length" || *key == "transfer-encoding") {
+        head += &format!("content-length: {}\r\n", body.len());
+    }
+    [head.as_bytes(), b"\r\n", body].concat()
+}
+
+/// A JSON answer.
+pub fn json_message(status: u16, body: &[u8]) -> Deed {
+    Deed::Say(vec![message(status, &[("content-type", "application/json")], body)])
+}
+
+/// An event stream in these pieces, ended as a stream should end.
+pub fn stream(pieces: &[&[u8]]) -> Deed {
+    let mut said = vec![message(
+        200,
+        &[("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked")],
+        b"",
+    )];
+    for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+        said.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+    }
+    said.push(b"0\r\n\r\n".to_vec());
+    Deed::Say(said)
+}
+
+/// A stream that breaks off behind these pieces.
+pub fn torn_stream(pieces: &[&[u8]]) -> Deed {
+    match stream(pieces) {
+        Deed::Say(mut said) => {
+            said.pop();
+            Deed::SayAndClose(said)
+        }
+        other => other,
+    }
+}
+
+impl Upstream {
+    pub async fn start(nature: Nature, script: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let script: Arc<Script> = Arc::new(script);
+        let (gone, _) = watch::channel(0);
+        let (log, sender) = (Arc::clone(&asked), gone.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (log, script, nature, gone) =
+                    (Arc::clone(&log), Arc::clone(&script), nature.clone(), sender.clone());
+                tokio::spawn(async move {
+                    let cut = serve(stream, &log, &nature, script.as_ref()).await;
+                    if cut {
+                        gone.send_modify(|count| *count += 1);
+                    }
+                });
+            }
+        });
+        Self { addr, asked, gone }
+    }
+
+    /// What was asked so far, the probe's own questions left out.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// The bodies of the generations asked so far.
+    pub fn generations(&self) -> Vec<Value> {
+        self.asked().iter().filter(|asked| asked.path.starts_with("/generate")).map(Asked::json).collect()
+    }
+
+    /// Waits until a connection was cut while an answer was due or under way.
+    pub async fn until_cut(&self, count: usize) {
+        self.gone.subscribe().wait_for(|gone| *gone >= count).await.unwrap();
+    }
+}
+
+/// Serves one connection; says whether it was cut in the middle of an answer.
+async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, script: &Script) -> bool {
+    let mut read = Vec::new();
+    loop {
+        let Some(asked) = next(&mut stream, &mut read).await else { return false };
+        let deed = nature.answer(&asked).unwrap_or_else(|| {
+            log.lock().unwrap().push(asked.clone());
+            script(&asked)
+        });
+        let (said, close) = match deed {
+            Deed::Say(said) => (said, false),
+            Deed::SayAndClose(said) => (said, true),
+            Deed::Silence => (Vec::new(), false),
+        };
+        let silent = said.is_empty();
+        for piece in said {
+            if stream.write_all(&piece).await.is_err() {
+                return true;
+            }
+            tokio::task::yield_now().await;
+        }
+        if close {
+            return false;
+        }
+        if silent {
+            let mut byte = [0];
+            // only the other side can end a silence
+            return matches!(stream.read(&mut byte).await, Ok(0) | Err(_));
+        }
+    }
+}
+
+async fn next(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
+    let end = loop {
+        if let Some(end) = memchr::memmem::find(read, b"\r\n\r\n") {
+            break end;
+        }
+        more(stream, read).await?;
+    };
+    let head = String::from_utf8(read.drain(..end + 4).collect()).unwrap();
+    let mut lines = head.trim_end().split("\r\n");
+    let mut first = lines.next()?.split(' ');
+    let mut asked = Asked { method: first.next()?.to_owned(), path: first.next()?.to_owned(), ..Asked::default() };
+    asked.headers = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(key, value)| (key.to_lowercase(), value.to_owned()))
+        .collect();
+    if let Some(length) = asked.header("content-length").and_then(|length| length.parse::<usize>().ok()) {
+        while read.len() < length {
+            more(stream, read).await?;
+        }
+        asked.body = read.drain(..length).collect();
+    } else if asked.header("transfer-encoding") == Some("chunked") {
+        loop {
+            let end = loop {
+                if let Some(end) = memchr::memmem::find(read, b"\r\n") {
+                    break end;
+                }
+                more(stream, read).await?;
+            };
+            let line = String::from_utf8(read.drain(..end + 2).collect()).unwrap();
+            let size = usize::from_str_radix(line.trim(), 16).unwrap();
+            while read.len() < size + 2 {
+                more(stream, read).await?;
+            }
+            asked.body.extend(read.drain(..size + 2).take(size));
+            if size == 0 {
+                break;
+            }
+        }
+    }
+    Some(asked)
+}
+
+async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    match stream.read(&mut buffer).await {
+        Ok(0) | Err(_) => None,
+        Ok(length) => {
+            read.extend_from_slice(&buffer[..length]);
+            Some(())
+        }
+    }
+}
+
+impl Nature {
+    /// The answer to one of the probe's questions.
+    fn answer(&self, asked: &Asked) -> Option<Deed> {
+        if asked.header("x-recording").is_some() {
+            return None; // a test's own question, not the probe's
+        }
+        let body = asked.json();
+        let sampling = &body["sampling_params"];
+        let info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": true});
+        match asked.path.as_str() {
+            "/model_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
+            "/model_info" => {
+                let mut info = info;
+                info["weight_version"] = json!("default");
+                info["served_model_name"] = json!("tiny");
+                return Some(json_message(200, info.to_string().as_bytes()));
+            }
+            "/get_model_info" => return Some(json_message(200, info.to_string().as_bytes())),
+            "/v1/models" => {
+                return Some(json_message(200, br#"{"object":"list","data":[{"id":"tiny","max_model_len":2048}]}"#));
+            }
+            "/server_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
+            "/server_info" | "/get_server_info" => {
+                let mut info = self.server_info.clone();
+                info["incremental_streaming_output"] = json!(self.streaming == "incremental");
+                info["stream_output"] = json!(self.streaming == "ids");
+                return Some(json_message(200, info.to_string().as_bytes()));
+            }
+            "/generate" => {}
+            _ => return None,
+        }
+        if !sampling["logit_bias"]["2000000000"].is_null() {
+            let refusal = match self.vocab {
+                Some(vocab) => format!("logit_bias must has keys in [0, {}], got 2000000000.", vocab - 1),
+                None => "logit_bias: no".to_owned(),
+            };
+            return Some(json_message(400, json!({"error": {"message": refusal}}).to_string().as_bytes()));
+        }
+        let probing =
+            body["input_ids"] == json!([10, 11, 12]) && sampling["max_new_tokens"] == 1 && sampling["top_k"] == -1;
+        if !probing {
+            return None;
+        }
+        let gap = if self.original || sampling["temperature"] == 1.0 { -1.5 } else { -3.0 };
+        let mut meta = json!({"id": "probe", "output_token_logprobs": [[-0.1, 1, null]]});
+        if self.flat && body["return_flat_raw_top_logprobs_b64"] == true {
+            let raw: Vec<u8> = [-0.1_f32, -0.1 + gap].iter().flat_map(|value| value.to_le_bytes()).collect();
+            meta["output_top_logprobs_val_flat_b64"] = json!(base64_simd::STANDARD.encode_to_string(raw));
+        } else {
+            meta["output_top_logprobs"] = json!([[[-0.1, 1, null], [-0.1 + gap, 2, null]]]);
+        }
+        Some(json_message(200, json!({"text": "", "output_ids": [1], "meta_info": meta}).to_string().as_bytes()))
+    }
+}
+
+/// A way to hold a fake back until the test lets it go on.
+pub fn gate() -> (mpsc::UnboundedSender<()>, mpsc::UnboundedReceiver<()>) {
+    mpsc::unbounded_channel()
+}
