@@ -34,7 +34,18 @@ pub enum Command {
     /// Run with an embedded engine instead of SGLang, and print requests to try
     Demo(Box<Config>),
     /// Connect to the upstream and say what was found and why numbers could be wrong
-    Check(Box<Config>),
+    Check(Box<CheckArgs>),
+}
+
+/// The settings of `tokentap check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// How long a server that is not there yet is waited for
+    #[arg(long, env = "TOKENTAP_WAIT", value_name = "TIME", default_value = "0s", value_parser = duration)]
+    pub wait: Duration,
+    /// The settings of the tokentap that is to run.
+    #[command(flatten)]
+    pub config: Config,
 }
 
 impl Command {
@@ -42,7 +53,15 @@ impl Command {
     #[must_use]
     pub fn config(&self) -> &Config {
         match self {
-            Self::Serve(config) | Self::Demo(config) | Self::Check(config) => config,
+            Self::Serve(config) | Self::Demo(config) => config,
+            Self::Check(check) => &check.config,
+        }
+    }
+
+    fn config_mut(&mut self) -> &mut Config {
+        match self {
+            Self::Serve(config) | Self::Demo(config) => config,
+            Self::Check(check) => &mut check.config,
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Tools {
     /// Every metric.
     pub metrics: Arc<Metrics>,
     /// Histograms by model, looked up by name once; held for a lookup only.
-    models: Mutex<HashMap<Arc<str>, ModelMetrics>>,
+    models: Mutex<HashMap<(Arc<str>, &'static str), ModelMetrics>>,
 }
 
 /// What was seen of a reply, for its log line.
@@ -62,14 +62,10 @@ impl Tools {
         Self { backend, store, flights: Flights::default(), metrics, models: Mutex::default() }
     }
 
-    fn model(&self, name: &Arc<str>) -> ModelMetrics {
+    fn model(&self, name: &Arc<str>, estimator: Estimator) -> ModelMetrics {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = models.get(name) {
-            return found.clone();
-        }
-        let made = self.metrics.model(name, Estimator::ALL.map(Estimator::name));
-        models.insert(Arc::clone(name), made.clone());
-        made
+        let key = (Arc::clone(name), estimator.name());
+        models.entry(key).or_insert_with(|| self.metrics.model(name, estimator.name())).clone()
     }
 
     /// Counts newly measured tokens; the histograms are filled locally and flushed once.
@@ -77,9 +73,8 @@ impl Tools {
         if tokens.is_empty() {
             return;
         }
-        let model = self.model(model);
-        let at = Estimator::ALL.iter().position(|other| *other == estimator).unwrap_or(0);
-        let (entropy, mass) = (model.token_entropy[at].local(), model.topk_mass.local());
+        let model = self.model(model, estimator);
+        let (entropy, mass) = (model.token_entropy.local(), model.topk_mass.local());
         let anomaly = |kind: &str, count: usize| {
             if count > 0 {
                 self.metrics.anomalies.with_label_values(&[kind]).inc_by(count as u64);

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
+use tokentap::cli;
 use tokentap::config::{self, Command, Config, Invalid, LogFormat};
 
 fn main() -> ExitCode {
-    let cli = match config::load(std::env::args_os()) {
-        Ok(cli) => cli,
+    let command = match config::load(std::env::args_os()) {
+        Ok(cli) => cli.command,
         Err(Invalid::Shown(text)) => {
-            print(&text);
+            cli::print(&text);
             return ExitCode::SUCCESS;
         }
         Err(Invalid::Line(line)) => {
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    if let Err(error) = log(cli.command.config()) {
+    if let Err(error) = log(command.config()) {
         eprintln!("tokentap: --log: {error}");
         return ExitCode::from(64);
     }
@@ -27,23 +28,19 @@ fn main() -> ExitCode {
             return ExitCode::from(70);
         }
     };
-    let done = match cli.command {
-        Command::Serve(config) => runtime.block_on(tokentap::cli::serve::run(*config)),
-        Command::Demo(_) | Command::Check(_) => Ok(()),
+    let done = match command {
+        Command::Serve(config) => runtime.block_on(cli::serve::run(*config)).map(|()| true),
+        Command::Demo(config) => runtime.block_on(cli::demo::run(*config)).map(|()| true),
+        Command::Check(check) => runtime.block_on(cli::check::run(check.config, check.wait)),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(line) => {
             eprintln!("tokentap: {line}");
             ExitCode::FAILURE
         }
     }
-}
-
-/// Help goes to standard output; a closed pipe is not an error of ours.
-fn print(text: &str) {
-    use std::io::Write as _;
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// Log lines go to standard error, so that what a command prints can be piped.

@@ -204,24 +204,21 @@ impl Metrics {
         self.registry.gather().iter().map(|family| family.name().to_owned()).collect()
     }
 
-    /// The handles of one model, to be looked up once instead of at each request.
+    /// The histograms of a model and an estimator, to be looked up once instead of at each request.
     #[must_use]
-    pub fn model(&self, name: &str, estimators: [&str; 5]) -> ModelMetrics {
+    pub fn model(&self, name: &str, estimator: &str) -> ModelMetrics {
         ModelMetrics {
-            token_entropy: estimators.map(|estimator| self.token_entropy.with_label_values(&[name, estimator])),
-            mean_entropy: self.mean_entropy.with_label_values(&[name]),
+            token_entropy: self.token_entropy.with_label_values(&[name, estimator]),
             topk_mass: self.topk_mass.with_label_values(&[name]),
         }
     }
 }
 
-/// Histograms of one model.
+/// Histograms of one model's tokens.
 #[derive(Debug, Clone)]
 pub struct ModelMetrics {
-    /// One for each of the estimators that were named, in their order.
-    pub token_entropy: [Histogram; 5],
-    /// Mean entropies of sequences.
-    pub mean_entropy: Histogram,
+    /// Entropies, in nats.
+    pub token_entropy: Histogram,
     /// Probability covered by the top-k.
     pub topk_mass: Histogram,
 }

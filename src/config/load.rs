@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, Secret};
+use super::{Cli, Config, Secret};
 
 /// Why there are no settings.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
 
 /// What no single value can show: files to be read, values that exclude each other.
 fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
-    let (Command::Serve(config) | Command::Demo(config) | Command::Check(config)) = &mut cli.command;
+    let config = cli.command.config_mut();
     let keys = &mut config.keys;
     for (name, file, key) in [
         ("--upstream-api-key-file", &keys.upstream_api_key_file, &mut keys.upstream_api_key),

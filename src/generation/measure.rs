@@ -50,8 +50,9 @@ impl Lists {
     }
 }
 
-/// Adds a number, or null where there is none: JSON has no NaN.
-fn number(list: &mut Vec<u8>, value: f32) {
+/// Adds a number to the text of a list, or null where there is none: JSON has no NaN. The shortest text that reads back as the same
+/// float32 is written.
+pub fn number(list: &mut Vec<u8>, value: f32) {
     if value.is_finite() {
         let mut buffer = zmij::Buffer::new();
         item(list, buffer.format_finite(value).as_bytes());

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tower::Service;
 
+use crate::generation::measure::number;
 use crate::http::access::{self, Denied};
 use crate::http::body::Body;
 use crate::http::data::Answer;
@@ -139,16 +140,16 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
         return problem(StatusCode::NOT_FOUND, "not_found", message);
     };
     let next = since + progress.entropy.len();
-    let entropy: Vec<Option<f32>> = progress.entropy.iter().map(|value| value.is_finite().then_some(*value)).collect();
-    let body = json!({
-        "rid": rid,
-        "index": index,
-        "entropy": entropy,
-        "next": next,
-        "finished": progress.finished,
-        "finish_reason": progress.finish_reason,
-    });
-    json_reply(StatusCode::OK, body.to_string().into_bytes())
+    let mut list = Vec::new();
+    progress.entropy.iter().for_each(|value| number(&mut list, *value));
+    let body = format!(
+        "{{\"rid\":{},\"index\":{index},\"entropy\":[{}],\"next\":{next},\"finished\":{},\"finish_reason\":{}}}",
+        json!(rid),
+        String::from_utf8_lossy(&list),
+        progress.finished,
+        json!(progress.finish_reason),
+    );
+    json_reply(StatusCode::OK, body.into_bytes())
 }
 
 /// Percent-decoding: a client's rid may hold anything.

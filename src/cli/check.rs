@@ -1,0 +1,204 @@
+//! `tokentap check`: what the upstream is, and in plain words why numbers could be wrong or dear.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::cli::print;
+use crate::config::Config;
+use crate::sglang::client::Client;
+use crate::sglang::probe::{Capabilities, Dialect, Probe, Streaming, VocabSource};
+
+/// How long the questions that generate may take: a paused engine never answers them.
+const GENERATION: Duration = Duration::from_secs(60);
+
+/// How a line reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// The report as it grows.
+#[derive(Debug, Default)]
+struct Report {
+    text: String,
+    failed: bool,
+}
+
+impl Report {
+    fn line(&mut self, verdict: Verdict, name: &str, text: impl AsRef<str>) {
+        let mark = match verdict {
+            Verdict::Ok => "ok  ",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        self.failed |= verdict == Verdict::Fail;
+        // writing to a String cannot fail
+        let _ = writeln!(self.text, "{mark}  {name:<12} {}", text.as_ref());
+    }
+}
+
+/// Connects to the upstream, asks it what it is, and prints the answers. `Ok(false)`: it cannot serve the job.
+///
+/// # Errors
+/// A line for the user when the settings cannot be used.
+pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
+    let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+    let probe = Probe::new(client, config.entropy.vocab_size, config.entropy.top_logprobs);
+    let mut report = Report::default();
+    match look(&probe, wait).await {
+        Ok(found) => {
+            let found = match tokio::time::timeout(GENERATION, probe.ask(found.clone())).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(error)) => {
+                    report.line(Verdict::Fail, "generate", error.to_string());
+                    found
+                }
+                Err(_) => {
+                    report.line(Verdict::Fail, "generate", "no token within 60 s; is the engine paused?");
+                    found
+                }
+            };
+            describe(&config, &found, &mut report);
+        }
+        Err(error) => {
+            report.line(Verdict::Fail, "upstream", format!("{error}; SGLang needs about a minute to load a model"));
+        }
+    }
+    print(&report.text);
+    Ok(!report.failed)
+}
+
+/// A server that is not there yet is waited for.
+async fn look(probe: &Probe, wait: Duration) -> Result<Capabilities, crate::sglang::probe::ProbeError> {
+    let deadline = tokio::time::Instant::now() + wait;
+    loop {
+        match probe.look().await {
+            Ok(found) => return Ok(found),
+            Err(error) if tokio::time::Instant::now() >= deadline => return Err(error),
+            Err(error) => tracing::info!(%error, "waiting for the upstream"),
+        }
+        tokio::time::sleep(Duration::from_millis(500).min(wait)).await;
+    }
+}
+
+fn describe(config: &Config, found: &Capabilities, report: &mut Report) {
+    use Verdict::{Fail, Ok, Warn};
+    let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+    let kind = if found.dialect == Some(Dialect::Jax) { "sglang-jax" } else { "SGLang" };
+    report.line(
+        Ok,
+        "upstream",
+        format!("{} is {kind} {}", config.upstream, found.version.as_deref().unwrap_or("(no version)")),
+    );
+    report.line(
+        Ok,
+        "model",
+        format!("{} from {}, tokenizer {}", found.model, shown(&found.model_path), shown(&found.tokenizer_path)),
+    );
+    if found.generates == Some(false) {
+        report.line(Fail, "model", "does not generate, so there is no policy to measure");
+        return;
+    }
+    match found.context_length {
+        Some(length) => report.line(Ok, "context", format!("{length} tokens")),
+        None => report.line(Warn, "context", "unknown: sizes of replies are guessed"),
+    }
+    vocabulary(found, report);
+    streaming(config, found, report);
+    if found.flat {
+        report.line(Ok, "top-k form", "flat base64 for replies that do not stream");
+    } else {
+        report.line(
+            Warn,
+            "top-k form",
+            "nested JSON only: about three times the bytes of flat base64, which 0.5.23 offers",
+        );
+    }
+    temperature(found, report);
+    logprobs(config, found, report);
+    report.line(Ok, "weights", format!("weight_version {}", shown(&found.weight_version)));
+    for note in &found.notes {
+        report.line(Warn, "note", note);
+    }
+}
+
+fn vocabulary(found: &Capabilities, report: &mut Report) {
+    let source = match found.vocab_source {
+        Some(VocabSource::Flag) => "from --vocab-size",
+        Some(VocabSource::Engine) => "as the engine says",
+        Some(VocabSource::ConfigFile) | None => "from the model's config.json",
+    };
+    match found.vocab_size {
+        Some(size) => report.line(Verdict::Ok, "vocabulary", format!("{size} entries, {source}")),
+        None => report.line(Verdict::Warn, "vocabulary", "unknown: only lower bounds can be given; set --vocab-size"),
+    }
+}
+
+fn streaming(config: &Config, found: &Capabilities, report: &mut Report) {
+    let most = config.entropy.cumulative_stream_tokens;
+    match found.streaming {
+        Some(Streaming::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
+        Some(Streaming::Cumulative | Streaming::IncrementalIds) => report.line(
+            Verdict::Warn,
+            "streams",
+            format!(
+                "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; \
+                 start SGLang with --incremental-streaming-output (0.5.23)"
+            ),
+        ),
+        None => report.line(Verdict::Warn, "streams", "unknown, taken for cumulative"),
+    }
+}
+
+fn temperature(found: &Capabilities, report: &mut Report) {
+    match found.original_logprobs {
+        Some(false) => report.line(Verdict::Ok, "temperature", "logprobs are at the request's temperature"),
+        Some(true) => report.line(
+            Verdict::Warn,
+            "temperature",
+            "logprobs are at temperature 1 whatever a request says: unset SGLANG_RETURN_ORIGINAL_LOGPROB to get the sampling policy's",
+        ),
+        None => report.line(Verdict::Warn, "temperature", "of the logprobs could not be told; entropy_info.temperature will be null"),
+    }
+}
+
+fn logprobs(config: &Config, found: &Capabilities, report: &mut Report) {
+    use Verdict::{Fail, Ok, Warn};
+    if found.refuses_logprobs {
+        let kind = found.speculative.as_deref().unwrap_or_default();
+        report.line(
+            Fail,
+            "speculation",
+            format!("{kind} refuses logprobs: start SGLang without --speculative-algorithm"),
+        );
+    } else if let Some(kind) = &found.speculative {
+        let text = format!(
+            "{kind}: some engines (0.5.6 EAGLE v2) send rows for the first token only; see tokentap_logprob_anomalies_total"
+        );
+        report.line(Warn, "speculation", text);
+    } else if found.original_logprobs.is_none() && found.notes.iter().any(|note| note.contains("logprobs was answered"))
+    {
+        report.line(Fail, "logprobs", "a request with logprobs was refused, see the note");
+    } else {
+        report.line(Ok, "logprobs", "asked and given");
+    }
+    if found.bf16 {
+        report.line(
+            Warn,
+            "precision",
+            "logprobs are rounded to bfloat16: intervals are wider; --rl-on-policy-target does this",
+        );
+    }
+    if found.disaggregated {
+        report.line(Warn, "prefill", "disaggregated: top-k is at most 128");
+    }
+    if found.skip_tokenizer_init {
+        report.line(Ok, "tokenizer", "none in the engine: prompts are ids only");
+    }
+    if found.dialect == Some(Dialect::Jax) && !config.entropy.jax_force {
+        let text = "forced logprobs make sglang-jax compile the model for each batch shape: only return_entropy: true is served; see --jax-force";
+        report.line(Warn, "jax", text);
+    }
+}

@@ -1,0 +1,75 @@
+//! `tokentap demo`: the product with an embedded engine instead of SGLang.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::app::App;
+use crate::cli::{print, serve};
+use crate::config::Config;
+use crate::demo::{Engine, EngineOptions, Streaming};
+use crate::server::{Phase, ServerLimits, serve as accept};
+
+/// Starts the engine and tokentap in front of it, prints requests to try, and serves until a signal.
+///
+/// # Errors
+/// A line for the user when it cannot start.
+pub async fn run(mut config: Config) -> Result<(), String> {
+    let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    let (stop, stopped) = watch::channel(Phase::Serving);
+    let (addr, engine) =
+        engine(Engine::new(options), stopped).await.map_err(|error| format!("the demo engine: {error}"))?;
+    config.upstream = format!("http://{addr}");
+    let (phase, watched) = watch::channel(Phase::Serving);
+    let app = App::bind(config, watched).await?;
+    let place = |addr: std::io::Result<SocketAddr>| addr.map_err(|error| error.to_string());
+    let (data, control) = (place(app.data_addr())?, place(app.control_addr())?);
+    let mut ready = app.parts().upstream.clone();
+    tokio::spawn(async move {
+        // the first requests should find everything known
+        if ready.wait_for(|found| found.original_logprobs.is_some()).await.is_ok() {
+            print(&guide(data, control));
+        }
+    });
+    tokio::spawn(serve::signals(phase));
+    app.run().await;
+    stop.send_replace(Phase::Ending);
+    engine.abort();
+    Ok(())
+}
+
+/// Serves an engine on a loopback port of its own.
+///
+/// # Errors
+/// When no port can be had.
+pub async fn engine(
+    engine: Arc<Engine>,
+    phase: watch::Receiver<Phase>,
+) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<usize>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    let service = tower::service_fn(move |request| {
+        let engine = Arc::clone(&engine);
+        async move { Ok::<_, Infallible>(engine.handle(request).await) }
+    });
+    let limits = ServerLimits {
+        header_timeout: std::time::Duration::from_secs(10),
+        connections: 1024,
+        drain: std::time::Duration::from_secs(1),
+    };
+    Ok((addr, tokio::spawn(accept(listener, service, limits, phase))))
+}
+
+fn guide(data: SocketAddr, control: SocketAddr) -> String {
+    let post = format!("http://{data}/generate -H 'content-type: application/json' -d");
+    format!(
+        "A tiny language model answers behind tokentap; everything but the model is real. Try:\n\n\
+         curl -s {post} '{{\"text\":\"The lamp\",\"rid\":\"demo-1\",\"sampling_params\":{{\"max_new_tokens\":8,\"temperature\":0.8}}}}'\n\n\
+         curl -sN {post} '{{\"text\":\"The lamp\",\"stream\":true,\"entropy_options\":{{\"bounds\":true}},\"sampling_params\":{{\"max_new_tokens\":4}}}}'\n\n\
+         curl -s 'http://{control}/v1/requests/demo-1/entropy?since=4'\n\n\
+         Metrics: http://{control}/metrics   Stop: Ctrl-C\n"
+    )
+}
