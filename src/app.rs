@@ -38,13 +38,24 @@ impl App {
     /// # Errors
     /// A line for the user.
     pub async fn bind(config: Config, phase: watch::Receiver<Phase>) -> Result<Self, String> {
+        Self::bind_with(config, phase, Arc::new(Cpu::new())).await
+    }
+
+    /// The same with a backend of the caller's.
+    ///
+    /// # Errors
+    /// A line for the user.
+    pub async fn bind_with(
+        config: Config,
+        phase: watch::Receiver<Phase>,
+        backend: Arc<dyn Backend>,
+    ) -> Result<Self, String> {
         let bound = |flag: &'static str, addr: SocketAddr| async move {
             TcpListener::bind(addr).await.map_err(|error| format!("{flag} {addr}: {error}"))
         };
         let data = bound("--listen", config.listen).await?;
         let control = bound("--control-listen", config.control_listen).await?;
         let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
-        let backend: Arc<dyn Backend> = Arc::new(Cpu::new());
         let metrics = Arc::new(Metrics::new(backend.name()));
         let limits = StoreLimits {
             ttl: config.entropy.entropy_ttl,

@@ -18,6 +18,8 @@ mod estimator;
 mod flags;
 mod head;
 mod kernel;
+mod report;
+mod scratch;
 pub mod store;
 mod tail;
 

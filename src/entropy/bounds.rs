@@ -171,7 +171,7 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &Know
             let varentropy = square * partition - mean * mean;
             found.varentropy[i] = if varentropy > 0.0 { varentropy } else { 0.0 };
             let (_, drop) = exp_and_m1_64::<FMA>(known.second[i] - first);
-            found.margin[i] = -p_first * drop;
+            found.margin[i] = 0.0 - p_first * drop;
         }
         found.renormalized[i] = renormalized;
         found.lower[i] = if lower < upper { lower } else { upper };

@@ -1,22 +1,27 @@
 //! The processor as a backend: the kernel in the widest lanes this machine has.
+#![expect(
+    unsafe_code,
+    reason = "calling code compiled for an instruction set needs it; each call is behind its detection"
+)]
 
 use std::cell::RefCell;
 
-use super::kernel::{self, Scratch};
-use super::{Backend, TokenStats, TopK, tail};
+use super::scratch::Scratch;
+use super::{Backend, TokenStats, TopK, kernel, tail};
 
 thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch::new()));
 }
 
-/// Computes on the calling thread.
+/// Computes on the calling thread, in memory that thread keeps; nothing is allocated per call beyond
+/// the room `out` lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
     lanes: Lanes,
 }
 
-/// An instruction set. Every one but the portable is made by [`Lanes::detect`] alone, so a value
-/// of this type is the proof that the machine has it.
+/// An instruction set. [`Lanes::detect`] alone makes the ones that not every machine has, so a value
+/// of this type is the proof that this machine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lanes {
     Portable,
@@ -24,7 +29,7 @@ enum Lanes {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
     Neon,
 }
 
@@ -57,7 +62,7 @@ impl Backend for Cpu {
             Lanes::Avx2 => "cpu/avx2",
             #[cfg(target_arch = "x86_64")]
             Lanes::Avx512 => "cpu/avx512",
-            #[cfg(target_arch = "aarch64")]
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
             Lanes::Neon => "cpu/neon",
         }
     }
@@ -72,9 +77,8 @@ impl Backend for Cpu {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `avx512` needs the features that `Lanes::detect` found before it made this.
             Lanes::Avx512 => unsafe { avx512(batch, scratch, out) },
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: `neon` needs the feature that `Lanes::detect` found before it made this.
-            Lanes::Neon => unsafe { neon(batch, scratch, out) },
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+            Lanes::Neon => run::<true>(batch, scratch, out),
         });
     }
 }
@@ -93,8 +97,9 @@ impl Lanes {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq"))
             .then_some(Lanes::Avx512),
-            #[cfg(target_arch = "aarch64")]
-            std::arch::is_aarch64_feature_detected!("neon").then_some(Lanes::Neon),
+            // Part of every 64-bit Arm target that has a standard library: known at build time.
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
+            Some(Lanes::Neon),
             None,
         ];
         std::iter::once(Lanes::Portable).chain(wider.into_iter().flatten())
@@ -123,11 +128,5 @@ fn avx2(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
 fn avx512(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
-    run::<true>(batch, scratch, out);
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon")]
-fn neon(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
     run::<true>(batch, scratch, out);
 }

@@ -5,12 +5,15 @@
 
 use super::approx::exp_32;
 
-/// Values whose terms are held at a time. Few enough for the first-level cache, and few enough to
-/// add up in 32-bit lanes; longer rows go through in pieces with 64-bit totals.
+/// Values whose terms are held at a time. Few enough for the first-level cache; longer rows go
+/// through in pieces.
 pub(super) const VALUES: usize = 1024;
 
 /// Independent partial sums of one row.
 const LANES: usize = 8;
+
+/// One term a value, and as many more as a sum may read past the last.
+type Column = [f32; VALUES + LANES];
 
 /// Sums over a row in descending order `l_1 >= .. >= l_k`, with `e_i = exp(l_i - shift)`. The first
 /// value is left out: beside its 1, a near-certain row would lose its tail to rounding.
@@ -22,16 +25,19 @@ pub(super) struct Sums {
     pub(super) surprise: f64,
     /// `sum_{i>1} l_i^2 e_i`; with statistics only.
     pub(super) square: f64,
+    /// `sum_{i>1} l_i`; with statistics only.
+    pub(super) logprobs: f64,
 }
 
 /// `exp(l)`, `l exp(l)` and `l^2 exp(l)` of a run of values.
 #[derive(Debug)]
 pub(super) struct Terms {
-    /// Where the run starts among the values of the batch.
+    /// Where the run starts and ends among the values of the batch.
     from: usize,
-    mass: [f32; VALUES],
-    surprise: [f32; VALUES],
-    square: [f32; VALUES],
+    until: usize,
+    mass: Column,
+    surprise: Column,
+    square: Column,
 }
 
 /// Whether a row that starts with `first` can be summed without a shift: any row of a softmax can,
@@ -49,13 +55,23 @@ pub(super) fn rises(values: &[f32]) -> u32 {
 }
 
 impl Terms {
-    pub(super) const EMPTY: Terms =
-        Terms { from: 0, mass: [0.0; VALUES], surprise: [0.0; VALUES], square: [0.0; VALUES] };
+    pub(super) const EMPTY: Terms = Terms {
+        from: 0,
+        until: 0,
+        mass: [0.0; VALUES + LANES],
+        surprise: [0.0; VALUES + LANES],
+        square: [0.0; VALUES + LANES],
+    };
+
+    /// Ends the use of the last run, whose values may be those of another batch.
+    pub(super) fn clear(&mut self) {
+        (self.from, self.until) = (0, 0);
+    }
 
     /// Takes the terms of `values[from..until]`, at most [`VALUES`] of them.
     #[inline(always)]
     pub(super) fn fill<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], from: usize, until: usize) {
-        self.from = from;
+        (self.from, self.until) = (from, until);
         let values = &values[from..until];
         let terms = self.mass.iter_mut().zip(&mut self.surprise).zip(&mut self.square);
         for (&value, ((mass, surprise), square)) in values.iter().zip(terms) {
@@ -71,15 +87,16 @@ impl Terms {
         }
     }
 
-    /// Sums of the row `values[start..end]`, not empty, in order and [`in_range`]. Rows wider than
-    /// [`VALUES`] are filled in here, narrower ones must lie within the last fill.
+    /// Sums of the row `values[start..end]`, not empty, in order and [`in_range`]. A row that the
+    /// last run does not cover goes through in runs of its own.
     #[inline(always)]
     pub(super) fn sum<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], start: usize, end: usize) -> Sums {
         let first = start + 1;
-        if end - start <= VALUES {
-            return self.piece::<STATS>(first, end);
+        let logprobs = if STATS { total(values, first, end) } else { 0.0 };
+        if self.from <= start && end <= self.until {
+            return Sums { logprobs, ..self.piece::<STATS>(first, end) };
         }
-        let mut sums = Sums::default();
+        let mut sums = Sums { logprobs, ..Sums::default() };
         for from in (first..end).step_by(VALUES) {
             let until = end.min(from + VALUES);
             self.fill::<FMA, STATS>(values, from, until);
@@ -93,11 +110,12 @@ impl Terms {
 
     #[inline(always)]
     fn piece<const STATS: bool>(&self, start: usize, end: usize) -> Sums {
-        let place = start - self.from..end - self.from;
+        let (start, end) = (start - self.from, end - self.from);
         Sums {
-            mass: total(&self.mass[place.clone()]),
-            surprise: total(&self.surprise[place.clone()]),
-            square: if STATS { total(&self.square[place]) } else { 0.0 },
+            mass: total(&self.mass, start, end),
+            surprise: total(&self.surprise, start, end),
+            square: if STATS { total(&self.square, start, end) } else { 0.0 },
+            logprobs: 0.0,
         }
     }
 }
@@ -112,24 +130,40 @@ impl Sums {
             sums.mass += e;
             sums.surprise += value * e;
             sums.square += value * value * e;
+            sums.logprobs += value;
         }
         sums
     }
 }
 
-/// The sum of at most [`VALUES`] or so terms; also fit for the values themselves.
+/// The sum of `terms[start..end]`: in 32-bit lanes, but few terms to a lane, so that the rounding
+/// stays that of the terms. Terms behind `end` are read, where there are any, and not added.
 #[inline(always)]
-pub(super) fn total(terms: &[f32]) -> f64 {
-    let mut lanes = [0f32; LANES];
-    let (chunks, rest) = terms.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, term) in lanes.iter_mut().zip(chunk) {
-            *lane += term;
+pub(super) fn total(terms: &[f32], start: usize, end: usize) -> f64 {
+    let mut total = 0.0;
+    let mut at = start;
+    while at < end {
+        let stop = end.min(at + LANES * 16);
+        let mut lanes = [0f32; LANES];
+        let (chunks, rest) = terms[at..stop].as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, term) in lanes.iter_mut().zip(chunk) {
+                *lane += term;
+            }
         }
+        if let Some(chunk) = terms[stop - rest.len()..].first_chunk::<LANES>() {
+            // A blend in registers; a loop over `rest` would go through memory and wait for it.
+            for lane in 0..LANES {
+                lanes[lane] += if (lane as u32) < rest.len() as u32 { chunk[lane] } else { 0.0 };
+            }
+        } else {
+            for (lane, term) in lanes.iter_mut().zip(rest) {
+                *lane += term;
+            }
+        }
+        at = stop;
+        let [a, b, c, d, e, f, g, h] = lanes.map(f64::from);
+        total += ((a + e) + (c + g)) + ((b + f) + (d + h));
     }
-    for (lane, term) in lanes.iter_mut().zip(rest) {
-        *lane += term;
-    }
-    let [a, b, c, d, e, f, g, h] = lanes.map(f64::from);
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+    total
 }

@@ -33,6 +33,17 @@ pub(super) struct Table {
     knots: Vec<Knot>,
 }
 
+/// The geometry of the power-law tail, which rows of one width share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ladder {
+    pub(super) k: usize,
+    pub(super) vocab: u64,
+    /// `L`
+    pub(super) span: f64,
+    /// `k' L`, which is `r / p_k` where `y` is zero.
+    pub(super) length: f64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Knot {
     a: f64,
@@ -51,7 +62,7 @@ struct Curve {
 static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
 
 impl Table {
-    /// The table of this process, built (in some tens of microseconds) when first asked for.
+    /// The table of this process, built (in some 0.1 ms) when first asked for.
     pub(super) fn shared() -> &'static Table {
         &TABLE
     }
@@ -87,6 +98,18 @@ impl Table {
         let a = cubic(u, [left.a, left.a_slope, right.a, right.a_slope]);
         let g = cubic(u, [left.g, left.g_slope, right.g, right.g_slope]);
         a + span * g
+    }
+}
+
+impl Ladder {
+    pub(super) const EMPTY: Ladder = Ladder { k: 0, vocab: 0, span: 0.0, length: 1.0 };
+
+    pub(super) fn new(k: usize, vocab: u64) -> Ladder {
+        let reach = k as f64 + 0.5;
+        let span = ((vocab as f64 + 0.5) / reach).ln();
+        // A row as wide as the vocabulary has no tail; any finite ladder will do.
+        let length = if span > 0.0 { reach * span } else { 1.0 };
+        Ladder { k, vocab, span, length }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::entropy::store::Ticket;
-use crate::entropy::{Estimator, Flags, TokenStats, TopK};
+use crate::entropy::{Estimator, TokenStats, TopK};
 use crate::generation::enrich::{self, Info};
 use crate::generation::flight::Flight;
 use crate::generation::forcing::{Item, Reason};
@@ -210,14 +210,10 @@ impl Capture {
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.wish.stats };
         self.tools.backend.top_k(&batch, &mut self.stats);
         self.stats.truncate(step.new);
-        for (at, stats) in self.stats.iter_mut().enumerate() {
+        for (at, stats) in self.stats.iter().enumerate() {
             let width = numbers.rows.row(at).len();
             sequence.width = sequence.width.max(width);
             sequence.exact &= self.vocab.is_some_and(|vocab| width >= vocab as usize);
-            if stats.flags.contains(Flags::MISSING) {
-                // a token whose row is missing still has its own logprob
-                stats.surprisal = chosen.get(at).map_or(f32::NAN, |logprob| -logprob);
-            }
             sequence.count(stats, estimator);
         }
         if step.content == Content::Delta {
@@ -236,8 +232,7 @@ impl Capture {
 
     fn info(&self, item: &Item, index: usize) -> Info {
         let sequence = &self.sequences[index];
-        let missing = || if sequence.tokens == 0 { None } else { Some(Reason::MissingRows) };
-        let reason = if sequence.is_measured() { None } else { item.reason.or_else(missing) };
+        let reason = if sequence.is_measured() { None } else { item.reason.or_else(|| sequence.lack()) };
         Info {
             measured: sequence.is_measured(),
             exact: sequence.exact,
@@ -263,7 +258,7 @@ impl Capture {
             self.observed.mean = Some(mean);
         }
         if self.plan.wish.wanted && !sequence.is_measured() && sequence.tokens > 0 {
-            let reason = item.reason.unwrap_or(Reason::MissingRows);
+            let reason = item.reason.or_else(|| sequence.lack()).unwrap_or(Reason::MissingRows);
             self.observed.missing = Some(reason);
             self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }

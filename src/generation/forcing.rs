@@ -45,6 +45,8 @@ pub enum Reason {
     TopK1,
     /// The engine sent no top-k although it was asked.
     MissingRows,
+    /// The rows that came are no part of a distribution: NaN, or more than 1 in sum.
+    UnusableRows,
 }
 
 impl Reason {
@@ -67,6 +69,7 @@ impl Reason {
             Self::ProbePending => "probe_pending",
             Self::TopK1 => "top_k_1",
             Self::MissingRows => "missing_rows",
+            Self::UnusableRows => "unusable_rows",
         }
     }
 }
@@ -287,7 +290,7 @@ impl Facts<'_> {
         let temperature = sampling.and_then(|sampling| sampling.temperature).or(preferred.temperature).unwrap_or(1.0);
         let top_k = sampling.and_then(|sampling| sampling.top_k).or(preferred.top_k);
         // below this the engine itself sets temperature 1 and top_k 1
-        if !(temperature >= 1e-6) || temperature == 1.0 {
+        if temperature < 1e-6 || temperature.is_nan() || temperature == 1.0 {
             return (Ok(1.0), false);
         }
         if self.upstream.original_logprobs == Some(true) {

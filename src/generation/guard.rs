@@ -1,8 +1,10 @@
 //! Requests known to kill a server, or to steal another request's reply, get a 400 that names the field.
 //!
-//! Measured: 0.5.23 dies of `top_logprobs_num` above the vocabulary, of a list of it for a single prompt, of empty text, of an empty
-//! list of ids in a batch and of ids outside the vocabulary; 0.5.6 of such ids too, of NaN, of repeated rids and of
-//! `token_ids_logprob` outside the vocabulary; sglang-jax hangs on repeated rids.
+//! Measured on the CPU, on real servers. 0.5.23 dies of `top_logprobs_num` above the vocabulary, of a list of it or of
+//! `logprob_start_len` for a single prompt, of a `logprob_start_len` below -1, of empty text, of an empty list of ids in a batch, of
+//! ids outside the vocabulary, of `top_k` beyond 32 bits. 0.5.6 dies of most of these too, and of NaN, of `logit_bias` beyond
+//! float32, of repeated rids, of a list of rids for a single prompt and of `token_ids_logprob` outside the vocabulary; a rid that is
+//! running already hangs its first owner there, and any repeated rid hangs sglang-jax.
 
 use crate::json::Cursor;
 use crate::sglang::request::{GenerateRequest, IdShape, PerItem, Texts};
@@ -38,7 +40,9 @@ pub fn check(request: &GenerateRequest, bounds: Bounds, is_live: impl Fn(&str) -
     non_finite(request)?;
     prompt(request, bounds)?;
     top_logprobs(request, bounds)?;
+    prompt_logprobs(request)?;
     token_ids(request, bounds)?;
+    sampling(request)?;
     rids(request, is_live)
 }
 
@@ -104,6 +108,34 @@ fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal
     Ok(())
 }
 
+fn prompt_logprobs(request: &GenerateRequest) -> Result<(), Refusal> {
+    let prompts = request.batch().unwrap_or(1);
+    let starts = &request.logprob_start_len;
+    if starts.list_len().is_some() && request.batch().is_none() {
+        let message = "logprob_start_len: is a list, but there is a single prompt; send a number";
+        return refuse("start_len_list", message.into());
+    }
+    let asked = (0..prompts).filter(|at| request.return_logprob.get(*at) == Some(&true));
+    match asked.filter_map(|at| starts.get(at)).find(|start| **start < -1) {
+        Some(start) => refuse("start_len_below", format!("logprob_start_len: {start} is below -1")),
+        None => Ok(()),
+    }
+}
+
+fn sampling(request: &GenerateRequest) -> Result<(), Refusal> {
+    let items = (0..request.batch().unwrap_or(1)).filter_map(|at| request.sampling.get(at));
+    for item in items {
+        if let Some(k) = item.top_k.filter(|k| *k > i64::from(i32::MAX)) {
+            return refuse("top_k_overflow", format!("sampling_params.top_k: {k} is above {}", i32::MAX));
+        }
+        if item.bias_overflows {
+            let message = "sampling_params.logit_bias: a value is beyond the range of float32";
+            return refuse("logit_bias_overflow", message.into());
+        }
+    }
+    Ok(())
+}
+
 /// 0.5.23 refuses these itself, in these words; 0.5.6 dies of them, but only where logprobs are on.
 fn token_ids(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
     let Some(vocab) = bounds.vocab_size else { return Ok(()) };
@@ -134,6 +166,9 @@ fn rids(request: &GenerateRequest, is_live: impl Fn(&str) -> bool) -> Result<(),
     // samples beyond the first get ids of their own, so the client's collides with nothing
     if request.n() > 1 {
         return Ok(());
+    }
+    if request.rid.list_len().is_some() && request.batch().is_none() {
+        return refuse("rid_list", "rid: is a list, but there is a single prompt; send a string".into());
     }
     let ids: Vec<String> = match (&request.rid, request.batch()) {
         (PerItem::One(rid), None) => vec![rid.clone()],

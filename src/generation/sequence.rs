@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::entropy::{Estimator, Flags, TokenStats};
+use crate::generation::forcing::Reason;
 use crate::generation::measure::Lists;
 use crate::sglang::response::{Array, Chunk, Known};
 
@@ -142,6 +143,16 @@ impl Sequence {
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.measured > 0
+    }
+
+    /// Why there is no number, although nothing on the request's side explains it.
+    #[must_use]
+    pub fn lack(&self) -> Option<Reason> {
+        match (self.tokens, self.width) {
+            (0, _) => None,
+            (_, 0) => Some(Reason::MissingRows),
+            _ => Some(Reason::UnusableRows),
+        }
     }
 
     /// The mean of the numbers there are, in nats.

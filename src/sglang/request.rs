@@ -108,7 +108,9 @@ impl GenerateRequest {
             }
             _ => match FLAT.iter().position(|flat| *flat == name) {
                 Some(at) => self.flat[at] = value(cursor)?.1 == b"true",
-                None => drop(cursor.skip()?),
+                None => {
+                    cursor.skip()?;
+                }
             },
         }
         Ok(())

@@ -107,7 +107,9 @@ impl Chunk {
                     let span = cursor.skip()?;
                     chunk.index = integer(&bytes[span]).and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
                 }
-                _ => drop(cursor.skip()?),
+                _ => {
+                    cursor.skip()?;
+                }
             }
             Ok(())
         })?;
@@ -147,7 +149,9 @@ impl Chunk {
                         |bytes, at| scan::rows(bytes, at, &mut numbers.rows),
                     )?);
                 }
-                _ => drop(cursor.skip()?),
+                _ => {
+                    cursor.skip()?;
+                }
             }
             Ok(())
         })?;

@@ -27,6 +27,10 @@ impl EntropyOptions {
     /// # Errors
     /// A sentence for the client that names the member.
     pub fn parse(text: &[u8]) -> Result<Self, OptionsError> {
+        // a list would fill the members by their order
+        if text.first() != Some(&b'{') {
+            return Err(OptionsError("must be an object".to_owned()));
+        }
         serde_json::from_slice(text).map_err(|error| OptionsError(error.to_string()))
     }
 }

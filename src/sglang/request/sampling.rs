@@ -21,6 +21,8 @@ pub struct Sampling {
     pub beams: bool,
     /// A grammar constrains the tokens.
     pub grammar: bool,
+    /// A value of `logit_bias` that is finite in JSON but not in float32, which is what the engine makes of it.
+    pub bias_overflows: bool,
     /// The numbers above are numbers.
     pub readable: bool,
 }
@@ -40,10 +42,19 @@ impl Sampling {
             n: None,
             beams: false,
             grammar: false,
+            bias_overflows: false,
             readable: true,
         };
         let object = Object::read(cursor, |key, cursor| {
             let name = key.decode();
+            if name == "logit_bias" && cursor.peek() == Some(b'{') {
+                let bias = Object::read(cursor, |_, cursor| cursor.skip().map(drop))?;
+                sampling.bias_overflows = bias.members.iter().any(|member| {
+                    let text = std::str::from_utf8(&cursor.bytes()[member.value.clone()]).unwrap_or_default();
+                    text.parse::<f64>().is_ok_and(|value| (value as f32).is_infinite())
+                });
+                return Ok(());
+            }
             let span = cursor.skip()?;
             let text = std::str::from_utf8(&cursor.bytes()[span]).unwrap_or("?");
             let null = text == "null";

@@ -1,4 +1,5 @@
 //! The numbers of a triple, read with AVX2.
+#![expect(unsafe_code, reason = "vector loads and code compiled for an instruction set need it")]
 
 use super::walk::{self, Fast, Numbers};
 use super::{Malformed, number};

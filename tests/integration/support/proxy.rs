@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokentap::app::App;
 use tokentap::config::{self, Config, Invalid};
+use tokentap::entropy::Backend;
 use tokentap::http::Parts;
 use tokentap::server::Phase;
 use tokentap::sglang::probe::Capabilities;
@@ -36,8 +37,14 @@ pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
 impl Proxy {
     /// Starts one, without waiting for its upstream.
     pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
+        let backend = Arc::new(tokentap::entropy::Cpu::new());
+        Self::with_backend(upstream, flags, backend).await
+    }
+
+    /// Starts one that measures with this backend.
+    pub async fn with_backend(upstream: SocketAddr, flags: &[&str], backend: Arc<dyn Backend>) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
-        let app = App::bind(config(upstream, flags), watched).await.unwrap();
+        let app = App::bind_with(config(upstream, flags), watched, backend).await.unwrap();
         let (data, control) = (app.data_addr().unwrap(), app.control_addr().unwrap());
         let parts = Arc::clone(app.parts());
         let task = tokio::spawn(app.run());

@@ -47,6 +47,8 @@ pub struct Nature {
     pub jax: bool,
     pub original: bool,
     pub server_info: Value,
+    /// Whether the probe gets answers by nature; else its questions go to the script.
+    pub answers_probe: bool,
 }
 
 impl Default for Nature {
@@ -58,6 +60,7 @@ impl Default for Nature {
             jax: false,
             original: false,
             server_info: json!({}),
+            answers_probe: true,
         }
     }
 }
@@ -240,7 +243,7 @@ async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {
 impl Nature {
     /// The answer to one of the probe's questions.
     fn answer(&self, asked: &Asked) -> Option<Deed> {
-        if asked.header("x-recording").is_some() {
+        if asked.header("x-recording").is_some() || !self.answers_probe {
             return None; // a test's own question, not the probe's
         }
         let body = asked.json();

@@ -1,0 +1,209 @@
+//! The memory of one thread: a group of rows on its way from values to sums to bounds.
+
+use super::bounds::{Found, Known, ROWS};
+use super::head::{self, Sums, Terms, VALUES};
+use super::tail::Ladder;
+use super::{Flags, MASKED};
+
+/// Rounding to bfloat16 moves `l` by up to `2^-8 |l|`, so the mass by that share of the head's
+/// entropy; a tenth on top for what is left out.
+const BF16_ERROR: f64 = 1.1 / 256.0;
+
+/// Everything a thread reuses from batch to batch.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    terms: Terms,
+    pub(super) known: Known,
+    pub(super) found: Found,
+    pub(super) notes: [Note; ROWS],
+    ladder: Ladder,
+    tidied: Vec<f32>,
+}
+
+/// One row, `values[start..end]`, and its sampled token's logprob or NaN.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) chosen: f32,
+}
+
+/// What is kept of a row besides the columns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Note {
+    pub(super) flags: Flags,
+    /// The row is the whole distribution: its renormalised entropy is the entropy.
+    pub(super) whole: bool,
+    /// Values that are not masked.
+    pub(super) k: usize,
+    pub(super) chosen: f32,
+    pub(super) rank: u32,
+    pub(super) confidence: f32,
+    /// `L` of the power-law tail.
+    pub(super) span: f64,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Scratch {
+        Scratch {
+            terms: Terms::EMPTY,
+            known: Known::EMPTY,
+            found: Found::EMPTY,
+            notes: [Note::EMPTY; ROWS],
+            ladder: Ladder::EMPTY,
+            tidied: Vec::new(),
+        }
+    }
+
+    /// Prepares a group of rows, and says whether all of them are in descending order.
+    #[inline(always)]
+    pub(super) fn open<const FMA: bool, const STATS: bool>(
+        &mut self,
+        values: &[f32],
+        start: usize,
+        ends: &[usize],
+    ) -> bool {
+        let until = ends[ends.len() - 1];
+        if until - start <= VALUES {
+            self.terms.fill::<FMA, STATS>(values, start, until);
+        } else {
+            self.terms.clear();
+        }
+        // One count over all values, less the rises from one row to the next.
+        let mut between = 0;
+        let mut before = start;
+        for &end in ends {
+            if before > start && end > before {
+                between += head::rises(&values[before - 1..=before]);
+            }
+            before = end;
+        }
+        head::rises(&values[start..until]) == between
+    }
+
+    /// Enters one row at `slot`.
+    #[inline(always)]
+    pub(super) fn take<const FMA: bool, const STATS: bool>(
+        &mut self,
+        slot: usize,
+        row: Row<'_>,
+        vocab: u64,
+        sorted: bool,
+    ) {
+        let Row { values, start, mut end, chosen } = row;
+        let mut flags = Flags::empty();
+        let plain = start < end && head::in_range(values[start]) && (sorted || head::rises(&values[start..end]) == 0);
+        if !plain {
+            self.take_odd::<STATS>(slot, row, vocab);
+            return;
+        }
+        if values[end - 1] <= MASKED {
+            flags = Flags::MASKED;
+            end = start + values[start..end].partition_point(|value| *value > MASKED);
+        }
+        let sums = self.terms.sum::<FMA, STATS>(values, start, end);
+        self.enter::<STATS>(slot, &values[start..end], chosen, vocab, sums, flags);
+    }
+
+    /// Enters a row that is out of order or out of range, or notes that it cannot be measured.
+    #[cold]
+    #[inline(never)]
+    fn take_odd<const STATS: bool>(&mut self, slot: usize, row: Row<'_>, vocab: u64) {
+        let mut tidied = std::mem::take(&mut self.tidied);
+        match tidy(&row.values[row.start..row.end], &mut tidied) {
+            Ok(flags) => {
+                let first = tidied[0];
+                let shift = if head::in_range(first) { 0.0 } else { first };
+                let sums = Sums::plain(&tidied, shift);
+                self.enter::<STATS>(slot, &tidied, row.chosen, vocab, sums, flags);
+            }
+            // The columns keep what an earlier row left, which goes unread.
+            Err(flags) => self.notes[slot] = Note { flags, chosen: row.chosen, ..Note::EMPTY },
+        }
+        self.tidied = tidied;
+    }
+
+    /// Enters a row that is in descending order and has no masked value left.
+    #[inline(always)]
+    fn enter<const STATS: bool>(
+        &mut self,
+        slot: usize,
+        row: &[f32],
+        chosen: f32,
+        vocab: u64,
+        sums: Sums,
+        mut flags: Flags,
+    ) {
+        let k = row.len();
+        let (first, last) = (row[0], row[k - 1]);
+        let known_chosen = chosen > MASKED && chosen < f32::INFINITY;
+        let outside = known_chosen && chosen < last;
+        let bf16 = is_bf16(row);
+        let mut tail = vocab.saturating_sub(k as u64);
+        if flags.contains(Flags::MASKED) {
+            tail = 0;
+        }
+        let whole = tail == 0;
+        let moved = outside && !whole;
+        tail -= u64::from(moved);
+        flags |= Flags::BF16.when(bf16)
+            | Flags::CHOSEN_OUTSIDE.when(outside)
+            | Flags::INCONSISTENT.when((k as u64) > vocab || (outside && whole));
+        if self.ladder.k != k || self.ladder.vocab != vocab {
+            self.ladder = Ladder::new(k, vocab);
+        }
+
+        let known = &mut self.known;
+        known.first[slot] = first.into();
+        known.last[slot] = last.into();
+        known.mass[slot] = sums.mass;
+        known.surprise[slot] = sums.surprise;
+        known.shifted[slot] = if head::in_range(first) { 0.0 } else { 1.0 };
+        known.chosen[slot] = if moved { chosen.into() } else { 0.0 };
+        known.outside[slot] = if moved { 1.0 } else { 0.0 };
+        known.relative_error[slot] = if bf16 { BF16_ERROR } else { 0.0 };
+        known.tail[slot] = tail as f64;
+        known.ladder[slot] = self.ladder.length;
+
+        let note = &mut self.notes[slot];
+        (note.flags, note.whole, note.k) = (flags, whole, k);
+        (note.chosen, note.span) = (chosen, self.ladder.span);
+        if STATS {
+            known.square[slot] = sums.square;
+            known.second[slot] = row[usize::from(k > 1)].into();
+            note.confidence = (-(f64::from(first) + sums.logprobs) / k as f64) as f32;
+            // Most sampled tokens are among the first few.
+            let above = row.iter().take_while(|value| **value > chosen).count();
+            note.rank = if known_chosen && !outside { above as u32 + 1 } else { 0 };
+        }
+    }
+}
+
+impl Note {
+    const EMPTY: Note =
+        Note { flags: Flags::MISSING, whole: false, k: 0, chosen: f32::NAN, rank: 0, confidence: f32::NAN, span: 0.0 };
+}
+
+/// Whether every value has the 16 low bits of a bfloat16; exact zeros alone are no evidence.
+#[inline(always)]
+fn is_bf16(row: &[f32]) -> bool {
+    // The last value settles it for nearly every row of another kind.
+    row[row.len() - 1].to_bits() & 0xffff == 0
+        && row.iter().all(|value| value.to_bits() & 0xffff == 0)
+        && row.iter().any(|value| *value != 0.0)
+}
+
+/// Copies a row without its masked values into `tidied`, in descending order, with the flags that
+/// tell; or gives the flags of a row that cannot be measured.
+#[cold]
+fn tidy(row: &[f32], tidied: &mut Vec<f32>) -> Result<Flags, Flags> {
+    if row.iter().any(|value| value.is_nan() || *value == f32::INFINITY) {
+        return Err(Flags::NAN);
+    }
+    tidied.clear();
+    tidied.extend(row.iter().filter(|value| **value > MASKED));
+    tidied.sort_unstable_by(|a, b| b.total_cmp(a));
+    let flags = Flags::MASKED.when(tidied.len() < row.len());
+    if tidied.is_empty() { Err(flags | Flags::MISSING) } else { Ok(flags) }
+}

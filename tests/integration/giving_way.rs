@@ -1,0 +1,423 @@
+//! When forcing gives way: what goes upstream, what comes back, and what is counted.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokentap::entropy::{Backend, TokenStats, TopK};
+
+use crate::support::client::{Answer, post};
+use crate::support::engine;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Deed, Nature, Upstream, json_message};
+
+async fn start(nature: Nature, flags: &[&str]) -> (Upstream, Proxy) {
+    let upstream = Upstream::start(nature, engine::answer).await;
+    let proxy = Proxy::probed(upstream.addr, flags).await;
+    (upstream, proxy)
+}
+
+async fn ask(proxy: &Proxy, body: &Value) -> Answer {
+    let answer = post(proxy.data, "/generate", body.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text());
+    answer
+}
+
+/// The members that say whether anything was measured, of the last object that has them.
+fn info(answer: &Answer) -> Value {
+    let objects = match answer.body.starts_with(b"data:") {
+        true => answer.events(),
+        false => answer.json().as_array().cloned().unwrap_or_else(|| vec![answer.json()]),
+    };
+    objects.iter().rev().find_map(|object| object["meta_info"].get("entropy_info")).cloned().unwrap_or(Value::Null)
+}
+
+/// One case: the engine, the flags, the request; then what must have gone upstream, and the source and reason in the reply.
+struct Case {
+    what: &'static str,
+    nature: Nature,
+    flags: &'static [&'static str],
+    request: Value,
+    upstream: Value,
+    source: &'static str,
+    reason: Value,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |what, request: Value, upstream: Value, source, reason: Value| Case {
+        what,
+        nature: Nature::default(),
+        flags: &[],
+        request,
+        upstream,
+        source,
+        reason,
+    };
+    let incremental = || Nature { streaming: "incremental", ..Nature::default() };
+    let jax = || Nature { jax: true, flat: false, ..Nature::default() };
+    let long = |n: u64| json!({"max_new_tokens": n});
+    vec![
+        case(
+            "a short cumulative stream is forced",
+            json!({"text": "a", "stream": true}),
+            json!({"return_logprob": true, "top_logprobs_num": 20}),
+            "top_k",
+            Value::Null,
+        ),
+        case(
+            "a long one asks only the chosen logprob",
+            json!({"text": "a", "stream": true, "sampling_params": long(513)}),
+            json!({"return_logprob": true, "top_logprobs_num": 0}),
+            "none",
+            json!("cumulative_stream"),
+        ),
+        case(
+            "items count together",
+            json!({"text": ["a", "b"], "stream": true, "sampling_params": long(300)}),
+            json!({"top_logprobs_num": 0}),
+            "none",
+            json!("cumulative_stream"),
+        ),
+        case(
+            "return_entropy asks nevertheless",
+            json!({"text": "a", "stream": true, "return_entropy": true, "sampling_params": long(5000)}),
+            json!({"top_logprobs_num": 20}),
+            "top_k",
+            Value::Null,
+        ),
+        case(
+            "the client's own k is kept",
+            json!({"text": "a", "stream": true, "return_logprob": true, "top_logprobs_num": 2, "sampling_params": long(5000)}),
+            json!({"top_logprobs_num": 2}),
+            "top_k",
+            Value::Null,
+        ),
+        Case {
+            nature: incremental(),
+            ..case(
+                "an incremental stream may be long",
+                json!({"text": "a", "stream": true, "sampling_params": long(2000)}),
+                json!({"top_logprobs_num": 20}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
+            flags: &["--cumulative-stream-tokens", "8"],
+            ..case(
+                "the limit is a setting",
+                json!({"text": "a", "stream": true, "sampling_params": long(9)}),
+                json!({"top_logprobs_num": 0}),
+                "none",
+                json!("cumulative_stream"),
+            )
+        },
+        case(
+            "stream_interval is the client's",
+            json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 4, "stream_interval": 3}}),
+            json!({"sampling_params": {"max_new_tokens": 4, "stream_interval": 3}}),
+            "top_k",
+            Value::Null,
+        ),
+        Case {
+            flags: &["--reply-budget", "30000"],
+            ..case(
+                "k is lowered to fit the budget",
+                json!({"text": "a", "entropy_options": {"top_k": 100}}),
+                json!({"top_logprobs_num": 5}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
+            flags: &["--reply-budget", "5000"],
+            ..case(
+                "down to nothing",
+                json!({"text": "a"}),
+                json!({"top_logprobs_num": 0}),
+                "none",
+                json!("reply_budget"),
+            )
+        },
+        Case {
+            nature: jax(),
+            ..case(
+                "sglang-jax is not forced",
+                json!({"text": "a"}),
+                json!({"return_logprob": null, "top_logprobs_num": null}),
+                "none",
+                json!("jax"),
+            )
+        },
+        Case {
+            nature: jax(),
+            ..case(
+                "unless the client asks for it",
+                json!({"text": "a", "return_entropy": true}),
+                json!({"top_logprobs_num": 20, "return_text_in_logprobs": false, "return_flat_raw_output_top_logprobs": null}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
+            nature: jax(),
+            flags: &["--jax-force"],
+            ..case("or the operator", json!({"text": "a"}), json!({"top_logprobs_num": 20}), "top_k", Value::Null)
+        },
+        Case {
+            nature: jax(),
+            flags: &["--jax-force"],
+            ..case(
+                "but never on a stream",
+                json!({"text": "a", "stream": true, "return_entropy": true}),
+                json!({"return_logprob": null}),
+                "none",
+                json!("jax_stream"),
+            )
+        },
+        Case {
+            nature: jax(),
+            ..case(
+                "there, logprobs alone are raised to k = 1",
+                json!({"text": "a", "return_logprob": true}),
+                json!({"top_logprobs_num": 1}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        case(
+            "prompt logprobs are asked flat on both sides",
+            json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}),
+            json!({"top_logprobs_num": 20, "logprob_start_len": 0, "return_flat_raw_output_top_logprobs": true, "return_flat_raw_top_logprobs": true}),
+            "top_k",
+            Value::Null,
+        ),
+        Case {
+            nature: Nature { flat: false, ..Nature::default() },
+            ..case(
+                "or keep the client's k",
+                json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}),
+                json!({"top_logprobs_num": null}),
+                "none",
+                json!("prompt_logprobs"),
+            )
+        },
+        case(
+            "prompt lists are the client's own form",
+            json!({"text": "a", "return_logprob": true, "logprob_start_len": 0, "top_logprobs_num": 3}),
+            json!({"top_logprobs_num": 3}),
+            "top_k",
+            Value::Null,
+        ),
+        Case {
+            nature: Nature { server_info: json!({"disaggregation_mode": "decode"}), ..Nature::default() },
+            ..case(
+                "disaggregation hands over 128",
+                json!({"text": "a", "entropy_options": {"top_k": 500}}),
+                json!({"top_logprobs_num": 128}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        case(
+            "beam search refuses logprobs",
+            json!({"text": "a", "sampling_params": {"beam_width": 4}}),
+            json!({"return_logprob": null}),
+            "none",
+            json!("beam_search"),
+        ),
+        case(
+            "what has no clear meaning is not edited",
+            json!({"text": "a", "return_logprob": 0}),
+            json!({"return_logprob": 0, "top_logprobs_num": null}),
+            "none",
+            json!("unreadable_request"),
+        ),
+        case(
+            "dormant companions stay asleep",
+            json!({"text": "a", "logprob_start_len": 0, "token_ids_logprob": [1], "return_flat_raw_top_logprobs": true}),
+            json!({"logprob_start_len": -1, "token_ids_logprob": null, "return_flat_raw_top_logprobs": false}),
+            "top_k",
+            Value::Null,
+        ),
+        case(
+            "top_k 1 is asked at temperature 1",
+            json!({"text": "a", "sampling_params": {"top_k": 1, "temperature": 0.5}}),
+            json!({"sampling_params": {"top_k": 1, "temperature": 1.0}}),
+            "top_k",
+            Value::Null,
+        ),
+        case(
+            "not where the client wants its logprobs",
+            json!({"text": "a", "return_logprob": true, "sampling_params": {"top_k": 1, "temperature": 0.5}}),
+            json!({"sampling_params": {"top_k": 1, "temperature": 0.5}}),
+            "top_k",
+            json!("top_k_1"),
+        ),
+        case(
+            "a batch of the asked and the unasked",
+            json!({"text": ["a", "b"], "return_logprob": [true, false], "top_logprobs_num": [30, 0], "logprob_start_len": [-1, 0]}),
+            json!({"return_logprob": true, "top_logprobs_num": [30, 20], "logprob_start_len": -1}),
+            "top_k",
+            Value::Null,
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_rule_decides_what_goes_upstream_and_says_so() {
+    for case in cases() {
+        let (upstream, proxy) = start(case.nature.clone(), case.flags).await;
+        let answer = ask(&proxy, &case.request).await;
+        let asked = upstream.generations();
+        assert_eq!(asked.len(), 1, "{}: asked once", case.what);
+        for (field, expected) in case.upstream.as_object().unwrap() {
+            assert_eq!(&asked[0][field], expected, "{}: {field} of {}", case.what, asked[0]);
+        }
+        assert!(asked[0].get("entropy_options").is_none(), "{}: entropy_options is tokentap's own", case.what);
+        let info = info(&answer);
+        assert_eq!(
+            (&info["source"], &info["reason"]),
+            (&json!(case.source), &case.reason),
+            "{}: {}",
+            case.what,
+            answer.text()
+        );
+        let text = answer.text();
+        if case.request.get("return_logprob").is_none() {
+            assert!(!text.contains("logprobs\""), "{}: what was forced is gone: {text}", case.what);
+        }
+        if let (true, Value::String(reason)) = (case.source == "none", &case.reason) {
+            let name = format!("tokentap_entropy_skipped_total{{reason=\"{reason}\"}}");
+            assert!(proxy.metric(&name).await >= 1.0, "{}: is counted", case.what);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_fails_when_forced_is_asked_once_more_as_the_client_wrote_it() {
+    for status in [400, 500] {
+        let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["return_logprob"] == true {
+            true => json_message(status, b"Internal Server Error"),
+            false => engine::answer(asked),
+        })
+        .await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let request = json!({"text": "a", "sampling_params": {"temperature": 0, "regex": "[a-z]+"}});
+        let answer = ask(&proxy, &request).await;
+        assert_eq!(info(&answer)["reason"], "refused_by_engine");
+        let asked = upstream.generations();
+        assert_eq!(asked.len(), 2, "{status}: once forced, once as it was written");
+        let mut second = asked[1].clone();
+        second.as_object_mut().unwrap().remove("rid");
+        assert_eq!(second, request, "{status}");
+        assert_eq!(proxy.metric(&format!("tokentap_unforced_retries_total{{status_code=\"{status}\"}}")).await, 1.0);
+
+        let again = ask(&proxy, &request).await;
+        let expected = if status == 500 { ("refused_before", 3) } else { ("refused_by_engine", 4) };
+        assert_eq!(info(&again)["reason"], expected.0, "{status}: a 500 is remembered for the shape, a 400 is not");
+        assert_eq!(upstream.generations().len(), expected.1);
+        // another shape is forced as before
+        ask(&proxy, &json!({"text": "a", "sampling_params": {"temperature": 1.5}})).await;
+        assert_eq!(upstream.generations()[expected.1]["return_logprob"], true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_not_asked_again_after_503_or_where_the_client_wanted_logprobs() {
+    for (status, request) in [(503, json!({"text": "a"})), (400, json!({"text": "a", "return_logprob": true}))] {
+        let upstream =
+            Upstream::start(Nature::default(), move |_| json_message(status, b"{\"error\":{\"message\":\"no\"}}"))
+                .await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let answer = post(proxy.data, "/generate", request.to_string().as_bytes()).await;
+        assert_eq!((answer.status, answer.text().as_str()), (status, "{\"error\":{\"message\":\"no\"}}"));
+        assert_eq!(upstream.generations().len(), 1, "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_passes_as_it_came() {
+    let broken: &[&[u8]] = &[
+        b"{\"text\":\"a\",\"meta_info\":{\"output_top_logprobs\":[[[oops,1,null]]]}}",
+        b"{\"text\":\"a\",\"meta_info\":{\"output_top_logprobs_shape\":[9,9],\"output_top_logprobs_val_flat_b64\":\"AAAA\"}}",
+        b"{\"text\":",
+        b"not JSON at all",
+        b"[1,2,3]",
+        b"",
+    ];
+    for body in broken {
+        let upstream = Upstream::start(Nature::default(), move |_| json_message(200, body)).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let answer = post(proxy.data, "/generate", b"{\"text\":\"a\"}").await;
+        assert_eq!((answer.status, &answer.body[..]), (200, *body), "{}", String::from_utf8_lossy(body));
+        assert_eq!(
+            proxy.metric("tokentap_entropy_skipped_total{reason=\"unreadable_reply\"}").await,
+            1.0,
+            "{}",
+            String::from_utf8_lossy(body)
+        );
+        let strict = Proxy::probed(upstream.addr, &["--strict"]).await;
+        let answer = post(strict.data, "/generate", b"{\"text\":\"a\"}").await;
+        assert_eq!(answer.status, 502, "strict: {}", answer.text());
+        assert!(answer.text().contains("unreadable_reply"), "{}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strict_refuses_before_the_engine_is_asked_where_there_is_no_hope() {
+    let (upstream, proxy) = start(Nature::default(), &["--strict"]).await;
+    let hopeless = json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 9999}});
+    let answer = post(proxy.data, "/generate", hopeless.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 502);
+    assert!(answer.text().contains("cumulative_stream"), "{}", answer.text());
+    assert!(upstream.generations().is_empty(), "no generation was wasted");
+    let unwanted =
+        json!({"text": "a", "stream": true, "return_entropy": false, "sampling_params": {"max_new_tokens": 9999}});
+    assert_eq!(post(proxy.data, "/generate", unwanted.to_string().as_bytes()).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_do_not_wait_for_the_probe() {
+    // an engine that answers generations but, being paused for the probe, none of its questions
+    let upstream =
+        Upstream::start(Nature { answers_probe: false, ..Nature::default() }, |asked| match asked.path.as_str() {
+            "/generate" => engine::answer(asked),
+            _ => Deed::Silence,
+        })
+        .await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    let answer = ask(&proxy, &json!({"text": "a", "sampling_params": {"temperature": 0.7}})).await;
+    let known = info(&answer);
+    assert_eq!((&known["source"], &known["temperature"]), (&json!("top_k"), &Value::Null), "{known}");
+    assert_eq!((&known["reason"], &known["estimator"]), (&json!("probe_pending"), &json!("lower")), "{known}");
+    let answer = ask(&proxy, &json!({"text": "a", "stream": true})).await;
+    assert_eq!(info(&answer)["reason"], "probe_pending", "an unknown engine's stream is not forced");
+}
+
+/// A backend with a bug.
+#[derive(Debug)]
+struct Buggy;
+
+impl Backend for Buggy {
+    fn name(&self) -> &'static str {
+        "buggy"
+    }
+
+    fn top_k(&self, _: &TopK<'_>, _: &mut Vec<TokenStats>) {
+        panic!("a bug in the backend (this test causes it)");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_costs_the_entropy_and_never_the_generation() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let proxy = Proxy::with_backend(upstream.addr, &[], Arc::new(Buggy)).await;
+    proxy.until(|found| found.original_logprobs.is_some()).await;
+    for stream in [false, true] {
+        let answer = ask(&proxy, &json!({"text": "a", "stream": stream})).await;
+        assert!(answer.complete && answer.text().contains("\"text\":\"abcd\""), "{}", answer.text());
+        assert!(!answer.text().contains("output_token_entropy"), "{}", answer.text());
+    }
+    assert_eq!(proxy.metric("tokentap_panics_caught_total").await, 5.0, "one reply and four events");
+    ask(&proxy, &json!({"text": "a", "return_entropy": false})).await;
+}

@@ -1,0 +1,162 @@
+//! The same numbers, naively: one row at a time, textbook formulas, library functions, `f64`.
+//!
+//! Self-contained, so that any test can include it, and deliberately without a thought for speed
+//! or for the shapes the kernel works in.
+
+/// What a row says, in nats; NaN where nothing can be said.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Naive {
+    pub(crate) renormalized: f64,
+    pub(crate) lower: f64,
+    pub(crate) upper: f64,
+    pub(crate) estimate: f64,
+    pub(crate) tail_mass: f64,
+    pub(crate) varentropy: f64,
+    pub(crate) margin: f64,
+    pub(crate) confidence: f64,
+    pub(crate) surprisal: f64,
+    pub(crate) rank: u32,
+    /// `1 - sum p` over all known tokens, and the error bar on it.
+    pub(crate) residual: f64,
+    pub(crate) error: f64,
+}
+
+const MASKED: f64 = -1e30;
+
+/// Measures one row of logprobs.
+pub(crate) fn measure(row: &[f32], chosen: f32, vocab: Option<u32>) -> Naive {
+    let chosen = f64::from(chosen);
+    let mut naive = Naive {
+        renormalized: f64::NAN,
+        lower: f64::NAN,
+        upper: f64::NAN,
+        estimate: f64::NAN,
+        tail_mass: f64::NAN,
+        varentropy: f64::NAN,
+        margin: f64::NAN,
+        confidence: f64::NAN,
+        surprisal: if chosen <= MASKED { f64::INFINITY } else { -chosen },
+        rank: 0,
+        residual: f64::NAN,
+        error: f64::NAN,
+    };
+    if row.iter().any(|l| l.is_nan() || *l == f32::INFINITY) {
+        return naive;
+    }
+    let mut head: Vec<f64> = row.iter().map(|l| f64::from(*l)).filter(|l| *l > MASKED).collect();
+    head.sort_by(|a, b| b.total_cmp(a));
+    let (Some(&first), Some(&last)) = (head.first(), head.last()) else {
+        return naive;
+    };
+    let masked = head.len() < row.len();
+    let k = head.len() as f64;
+
+    // The row on its own.
+    let scale: f64 = head.iter().map(|l| (l - first).exp()).sum();
+    let inside: Vec<f64> = head.iter().map(|l| l - first - scale.ln()).collect();
+    naive.renormalized = inside.iter().map(|l| -l * l.exp()).sum();
+    naive.varentropy = inside.iter().map(|l| l.exp() * (l + naive.renormalized).powi(2)).sum();
+    naive.confidence = -head.iter().sum::<f64>() / k;
+    let known = chosen > MASKED && chosen < f64::INFINITY;
+    if known && chosen >= last {
+        naive.rank = 1 + head.iter().filter(|l| **l > chosen).count() as u32;
+    }
+
+    // The row within its vocabulary.
+    let slots = if masked { 0.0 } else { vocab.map_or(2f64.powi(32), f64::from) - k };
+    let whole = slots <= 0.0;
+    naive.margin = match head.get(1) {
+        Some(second) => first.exp() - second.exp(),
+        None if whole => first.exp(),
+        None => f64::NAN,
+    };
+    let mut truncated: f64 = head.iter().map(|l| -l * l.exp()).sum();
+    let mut residual = -first.exp_m1() - head[1..].iter().map(|l| l.exp()).sum::<f64>();
+    naive.tail_mass = if whole { 0.0 } else { residual.max(0.0) };
+    let mut n = slots.max(0.0);
+    if known && chosen < last && !whole {
+        truncated += phi(chosen.exp());
+        residual -= chosen.exp();
+        n -= 1.0;
+    }
+    let bf16 = head.iter().all(|l| (*l as f32).to_bits() & 0xffff == 0);
+    let bf16 = bf16 && head.iter().any(|l| *l != 0.0);
+    let error = 1e-6 + if bf16 { 1.1 / 256.0 * truncated } else { 0.0 };
+    (naive.residual, naive.error) = (residual, error);
+    if residual < -error {
+        return naive;
+    }
+    if whole {
+        naive.lower = naive.renormalized;
+        naive.upper = naive.renormalized;
+        naive.estimate = naive.renormalized;
+        return naive;
+    }
+    let cap = last.exp();
+    let fit = |mass: f64| max(0.0, mass).min(n * cap);
+    let (least, most) = (fit(residual - error), fit(residual + error));
+    naive.lower = truncated + concentrated(least, cap).min(concentrated(most, cap));
+    if vocab.is_none() {
+        return naive;
+    }
+    // Of all masses in reach, the one whose uniform tail has the most entropy.
+    let peak = (n / std::f64::consts::E).min(most);
+    let peak = if peak > least { peak } else { least };
+    naive.upper = truncated + uniform(peak, n);
+    naive.lower = naive.lower.min(naive.upper);
+    naive.estimate = if head.len() < 5 {
+        0.5 * (naive.lower + naive.upper)
+    } else {
+        let vocab = slots + k;
+        let tail = power_law(fit(residual), last, k, vocab);
+        (truncated + tail).max(naive.lower).min(naive.upper)
+    };
+    naive
+}
+
+/// `-x ln x`
+pub(crate) fn phi(x: f64) -> f64 {
+    if x > 0.0 { -x * x.ln() } else { 0.0 }
+}
+
+/// Entropy of `mass` in as few tokens of at most `cap` as will hold it.
+fn concentrated(mass: f64, cap: f64) -> f64 {
+    if mass <= 0.0 {
+        return 0.0;
+    }
+    let whole = (mass / cap).floor();
+    whole * phi(cap) + phi(mass - whole * cap)
+}
+
+/// Entropy of `mass` spread evenly over `n` tokens.
+fn uniform(mass: f64, n: f64) -> f64 {
+    if mass > 0.0 { mass * (n.ln() - mass.ln()) } else { 0.0 }
+}
+
+/// Entropy of the tail `q(j) = p_k (j/k')^-(b+1)` over ranks `k + 1/2 .. V + 1/2` with the `b` that
+/// gives it `mass`, by bisection.
+fn power_law(mass: f64, last: f64, k: f64, vocab: f64) -> f64 {
+    if mass <= 0.0 {
+        return 0.0;
+    }
+    let start = k + 0.5;
+    let span = ((vocab + 0.5) / start).ln();
+    let held = |b: f64| last.exp() * start * if b == 0.0 { span } else { -(-b * span).exp_m1() / b };
+    let (mut low, mut high) = (-1.0, 1.0);
+    while held(high) > mass {
+        high *= 2.0;
+    }
+    for _ in 0..200 {
+        let b = 0.5 * (low + high);
+        if held(b) > mass { low = b } else { high = b }
+    }
+    let b = 0.5 * (low + high);
+    let y = b * span;
+    let g = if y.abs() < 1e-4 { span * span * (0.5 - y / 3.0) } else { (1.0 - (-y).exp() * (1.0 + y)) / (b * b) };
+    -mass * last + (b + 1.0) * last.exp() * start * g
+}
+
+/// `f64::max` that says on which side a NaN goes: neither, it cannot occur here.
+fn max(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}

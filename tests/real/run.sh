@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, and the
+# entropies against the weights. All modes take about half an hour; 2 cores and 5 GB of memory do.
+#   TOKENTAP          the binary (target/release/tokentap)
+#   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
+#   SELF=1            no tokentap: compare the server with itself, to test the comparison
+set -uo pipefail
+modes=("$@")
+((${#modes[@]})) || modes=(0.5.23 0.5.23-incremental 0.5.23-original 0.5.6 0.5.6-stream-output)
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
+work=$(mktemp -d)
+server='' proxy='' table='' failed=0
+
+stop() {
+  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
+  if [[ $server ]]; then
+    kill -- "-$server" 2>/dev/null
+    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
+    kill -9 -- "-$server" 2>/dev/null
+  fi
+  server='' proxy=''
+}
+trap 'stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+free_ports() { # all at once, so that they differ
+  python3 -c 'import socket
+s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*[x.getsockname()[1] for x in s])'
+}
+
+one() { # one MODE: 0 when all is the same
+  local mode=$1 version arguments=() options=() engine data control
+  version=0.5.23; [[ $mode == 0.5.6* ]] && version=0.5.6.post2
+  [[ $mode == *-incremental ]] && arguments+=(--incremental-streaming-output)
+  [[ $mode == *-stream-output ]] && arguments+=(--stream-output)
+  [[ $mode == *-original ]] && { export SGLANG_RETURN_ORIGINAL_LOGPROB=1; options+=(--original); }
+  read -r engine data control < <(free_ports)
+  "$here/setup.sh" "$version" || return
+  "$here/serve.sh" "$version" "$engine" "${arguments[@]}"; local served=$?
+  server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
+  unset SGLANG_RETURN_ORIGINAL_LOGPROB
+  ((served)) && return "$served"
+  local direct=http://127.0.0.1:$engine model=$REAL_SGLANG_HOME/model-0
+  if [[ ${SELF:-} ]]; then
+    python3 "$here/compare.py" --direct "$direct" --via "$direct" --model "$model" --no-entropy "${options[@]}"
+    return
+  fi
+  "$tokentap" serve --upstream "$direct" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
+    >"$work/tokentap.log" 2>&1 &
+  proxy=$!
+  for _ in $(seq 60); do
+    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" && break
+    kill -0 "$proxy" 2>/dev/null || break
+    sleep 0.5
+  done
+  curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" || { tail -20 "$work/tokentap.log"; echo "not ready"; return 1; }
+  local bad=0
+  python3 "$here/compare.py" --direct "$direct" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
+    --model "$model" --save "$work/$mode" "${options[@]}" || bad=1
+  "$REAL_SGLANG_HOME/venv-$version/bin/python" "$here/truth.py" "$model" "$work/$mode" || bad=1
+  ((bad)) && tail -20 "$work/tokentap.log"
+  return $bad
+}
+
+for mode in "${modes[@]}"; do
+  echo "== $mode"
+  # not in a subshell: stop needs the pids
+  one "$mode" >"$work/$mode.out" 2>&1; code=$?
+  cat "$work/$mode.out"
+  stop
+  ((code)) && failed=1
+  table+=$(printf '%-22s %5d ok %5d FAIL  %s' "$mode" "$(grep -c '^ok ' "$work/$mode.out")" \
+    "$(grep -c '^FAIL ' "$work/$mode.out")" "$( ((code)) && echo failed || echo passed)")$'\n'
+done
+printf '\n%s' "$table"
+exit $failed

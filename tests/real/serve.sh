@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# serve.sh VERSION PORT [server arguments]   starts the SGLang that setup.sh made, on 127.0.0.1, and returns when it answers
+# (about a minute). Stop it: kill -- -$(cat $REAL_SGLANG_HOME/PORT.pid). MODEL=dir serves other weights.
+# Of use: --incremental-streaming-output, --stream-output (0.5.6), --stream-interval 4, --enable-metrics, --api-key K.
+set -euo pipefail
+version=${1:?version}; port=${2:?port}; shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+home=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+shims=$here/shims; [[ $version == 0.5.6* ]] && shims=$here/shims056
+export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+export PYTHONPATH=$shims${PYTHONPATH:+:$PYTHONPATH}
+log=$home/$port.log
+# setsid: the server's processes get a group of their own, which one kill ends
+setsid "$home/venv-$version/bin/python" -m sglang.launch_server \
+  --model-path "${MODEL:-$home/model-0}" --served-model-name tiny --host 127.0.0.1 --port "$port" \
+  --device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none \
+  --disable-cuda-graph --dtype float32 --mem-fraction-static 0.2 --max-total-tokens 16384 \
+  --max-running-requests 16 --skip-server-warmup "$@" >"$log" 2>&1 &
+pid=$!
+echo "$pid" >"$home/$port.pid"
+for _ in $(seq 300); do
+  sleep 1
+  code=$(curl -s -m 2 -o /dev/null -w '%{http_code}' "http://127.0.0.1:$port/get_model_info" || true)
+  [[ $code == 200 || $code == 401 ]] && { echo "SGLang $version on 127.0.0.1:$port, pid $pid, log $log"; exit 0; }
+  kill -0 "$pid" 2>/dev/null || { tail -20 "$log"; echo "SGLang ended"; exit 1; }
+done
+echo "no answer in 300 s, see $log"; exit 1

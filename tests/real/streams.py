@@ -1,0 +1,54 @@
+"""Streams: what mode each member grows in, and the whole reply folded out of the events.
+
+A member is cumulative when the last event holds all of it, incremental when each event holds only what is new.
+The server never says which; 0.5.6 --stream-output even mixes them (text and logprobs cumulative, ids not)."""
+from same import ENTROPY
+
+GROWING = ["output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs", *ENTROPY[:3]]
+
+
+def by_index(events):
+    out = {}
+    for event in events:
+        out.setdefault(event.get("index"), []).append(event)
+    return [out[i] for i in sorted(out, key=lambda i: i or 0)]
+
+
+def lists(event):
+    meta = event["meta_info"]
+    return {"output_ids": event["output_ids"], **{k: meta[k] for k in GROWING if meta.get(k) is not None}}
+
+
+def modes(events):
+    """{member: cumulative?} of one generation; unknown (absent here) where one event said it all."""
+    if len(events) < 2:
+        return {}
+    total = events[-1]["meta_info"]["completion_tokens"]
+    grown = {k: len(v) >= total for k, v in lists(events[-1]).items()}
+    # half a character shows as U+FFFD until the rest of it comes
+    earlier, text = [e["text"].rstrip("\ufffd") for e in events[:-1]], events[-1]["text"]
+    return grown | ({"text": all(map(text.startswith, earlier))} if any(earlier) else {})
+
+
+def fold(events):
+    """One generation as a non-streaming reply would have shown it."""
+    grown, last = modes(events), events[-1]
+    out = {k: v for k, v in last.items() if k != "index"} | {"meta_info": dict(last["meta_info"])}
+    for key, cumulative in grown.items():
+        if cumulative:
+            continue
+        if key == "text":
+            out["text"] = "".join(e["text"] for e in events)
+        elif key == "output_ids":
+            out["output_ids"] = [x for e in events for x in e["output_ids"]]
+        else:
+            out["meta_info"][key] = [x for e in events for x in e["meta_info"].get(key) or []]
+    return out
+
+
+def shapes(events):
+    """The key sequences that occurred, in unfinished and in finished events, without the entropy members."""
+    def keys(e):
+        return tuple(e), tuple(k for k in e["meta_info"] if k not in ENTROPY)
+    finished = {keys(e) for e in events if e["meta_info"]["finish_reason"]}
+    return {keys(e) for e in events if not e["meta_info"]["finish_reason"]}, finished
