@@ -7,6 +7,7 @@ pub mod forcing;
 pub mod guard;
 pub mod measure;
 pub mod plan;
+pub mod reason;
 pub mod rewrite;
 pub mod rid;
 pub mod sequence;
@@ -21,7 +22,8 @@ use crate::entropy::store::EntropyStore;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::metrics::{Metrics, ModelMetrics};
 use flight::Flights;
-use forcing::{Item, Reason};
+use forcing::Item;
+use reason::Reason;
 
 /// What every capture works with.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The members that a reply gains, appended last to its `meta_info`.
 
 use crate::entropy::Estimator;
-use crate::generation::forcing::Reason;
 use crate::generation::measure::STATS;
+use crate::generation::reason::Reason;
 use crate::generation::sequence::Sequence;
 use crate::generation::wish::Wish;
 use crate::json::Edit;

@@ -1,6 +1,7 @@
 //! How much is forced on a request, and when forcing gives way (the rules of design.md, by their numbers).
 
 use crate::config::EntropyConfig;
+use crate::generation::reason::Reason;
 use crate::generation::wish::Wish;
 use crate::sglang::probe::{Capabilities, Dialect, Streaming};
 use crate::sglang::request::{GenerateRequest, Sampling};
@@ -11,68 +12,6 @@ const DISAGGREGATED_TOP_K: u32 = 128;
 const DEFAULT_NEW_TOKENS: u64 = 128;
 /// What `max_new_tokens: null` may come to when the context length is not known.
 const UNKNOWN_CONTEXT: u64 = 32_768;
-
-/// Why there is no top-k, or no temperature; the values of `entropy_info.reason` and of the metric's label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// (1) A stream that repeats everything in each event would be too long.
-    CumulativeStream,
-    /// (2) The reply would be larger than `--reply-budget`.
-    ReplyBudget,
-    /// (3) sglang-jax compiles the model anew for each shape; `--jax-force` or `return_entropy: true` forces.
-    Jax,
-    /// (3) sglang-jax cannot stream logprobs.
-    JaxStream,
-    /// (4) The client's own `logprob_start_len` shares k with the prompt side.
-    PromptLogprobs,
-    /// (6) The engine refused the forced request; this reply is to the request as the client wrote it.
-    Refused,
-    /// (6) The engine refused a request of this shape since the last probe.
-    RefusedBefore,
-    /// (7) The reply is larger than `--max-reply-bytes`.
-    TooLarge,
-    /// (7) The reply could not be read.
-    Unreadable,
-    /// Beam search refuses logprobs.
-    BeamSearch,
-    /// The kind of speculation this engine does refuses logprobs.
-    Speculation,
-    /// A field that would have to be edited has no clear meaning.
-    Request,
-    /// The probe has not answered yet.
-    ProbePending,
-    /// `top_k` is 1 and the temperature is not: the engine's answer depends on its batch.
-    TopK1,
-    /// The engine sent no top-k although it was asked.
-    MissingRows,
-    /// The rows that came are no part of a distribution: NaN, or more than 1 in sum.
-    UnusableRows,
-}
-
-impl Reason {
-    /// The name in replies, logs and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::CumulativeStream => "cumulative_stream",
-            Self::ReplyBudget => "reply_budget",
-            Self::Jax => "jax",
-            Self::JaxStream => "jax_stream",
-            Self::PromptLogprobs => "prompt_logprobs",
-            Self::Refused => "refused_by_engine",
-            Self::RefusedBefore => "refused_before",
-            Self::TooLarge => "reply_too_large",
-            Self::Unreadable => "unreadable_reply",
-            Self::BeamSearch => "beam_search",
-            Self::Speculation => "speculation",
-            Self::Request => "unreadable_request",
-            Self::ProbePending => "probe_pending",
-            Self::TopK1 => "top_k_1",
-            Self::MissingRows => "missing_rows",
-            Self::UnusableRows => "unusable_rows",
-        }
-    }
-}
 
 /// What one item asked, and what is asked for it.
 #[derive(Debug, Clone, Copy, PartialEq)]

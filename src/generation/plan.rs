@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use crate::config::EntropyConfig;
 use crate::error::Error;
-use crate::generation::forcing::{Facts, Item, Reason};
+use crate::generation::forcing::{Facts, Item};
+use crate::generation::reason::Reason;
 use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
 use crate::generation::wish::Wish;

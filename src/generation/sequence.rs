@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::entropy::{Estimator, Flags, TokenStats};
-use crate::generation::forcing::Reason;
 use crate::generation::measure::Lists;
+use crate::generation::reason::Reason;
 use crate::sglang::response::{Array, Chunk, Known};
 
 /// Whether the lists of an event hold everything so far or only what is new.

@@ -9,9 +9,9 @@ use hyper::body::Incoming;
 
 use crate::error::Error;
 use crate::generation::capture::Capture;
-use crate::generation::forcing::Reason;
 use crate::generation::guard::{self, Bounds};
 use crate::generation::plan::{Context, Plan};
+use crate::generation::reason::Reason;
 use crate::http::body::{Body, Forwarded, Upload};
 use crate::http::forward::{failed, send, target, upstream_headers};
 use crate::http::running::{Outcome, Running};

@@ -7,7 +7,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use crate::generation::capture::Capture;
-use crate::generation::forcing::Reason;
+use crate::generation::reason::Reason;
 use crate::http::Parts;
 
 /// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.

@@ -69,7 +69,7 @@ impl Drop for Served {
             prompt_tokens = observed.prompt_tokens,
             tokens = observed.tokens,
             mean_entropy = observed.mean,
-            missing = observed.missing.map(crate::generation::forcing::Reason::name),
+            missing = observed.missing.map(crate::generation::reason::Reason::name),
             overhead_us = observed.overhead.as_micros() as u64,
             ms = elapsed.as_millis() as u64,
             "request"

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame};
 
 use crate::generation::Observed;
-use crate::generation::forcing::Reason;
+use crate::generation::reason::Reason;
 use crate::http::body::BoxError;
 use crate::http::running::{Outcome, Running};
 use crate::sglang::client::ReplyBody;

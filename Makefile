@@ -1,0 +1,20 @@
+# What is too heavy or too particular for CI. `make` or `make help` lists it.
+.PHONY: help test bench real check
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+
+test: ## what the README promises
+	cargo test
+
+check: ## what CI runs
+	bash .ci/run
+
+bench: ## speed of forwarding and of the whole job, beside the upstream directly and nginx
+	cargo bench --bench proxy
+	cargo bench --bench entropy
+	cargo bench --bench scan
+
+real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU (half an hour, 13 GB)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh

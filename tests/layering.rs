@@ -1,0 +1,142 @@
+//! Who may import whom, and which outside crate lives where: a rule that fails a test outlives one on a page.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The levels, from the top; a module may import what is below it.
+const LEVELS: &[&[&str]] = &[
+    &["main"],
+    &["cli"],
+    &["app"],
+    &["http", "server", "demo"],
+    &["generation"],
+    &["sglang", "entropy", "tokenizer"],
+    &["json", "config", "metrics", "error", "logprobs"],
+];
+
+/// Imports across one level, each with its reason.
+const ALLOWED: &[(&str, &str, &str)] =
+    &[("http", "server", "the phase of the server decides what readiness and Connection say")];
+
+/// Where each outside crate may be named.
+const HOMES: &[(&str, &[&str])] = &[
+    ("reqwest", &["src/sglang/client.rs"]),
+    ("hyper", &["src/server.rs", "src/http/"]),
+    ("hyper_util", &["src/server.rs"]),
+    ("tower", &["src/server.rs", "src/http/", "src/app.rs", "src/cli/demo.rs"]),
+    ("tokenizers", &["src/tokenizer.rs"]),
+    ("dashmap", &["src/entropy/store.rs"]),
+    ("prometheus", &["src/metrics.rs"]),
+    ("clap", &["src/config.rs", "src/config/"]),
+    ("toml", &["src/config/"]),
+    ("tracing_subscriber", &["src/main.rs"]),
+];
+
+/// Where `unsafe` may stand.
+const UNSAFE: &[&str] = &["src/entropy/cpu.rs", "src/sglang/scan/avx2.rs"];
+
+/// A file without its comments and without its own tests.
+struct Source {
+    path: String,
+    code: String,
+    whole: String,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join("src")];
+    let mut files: Vec<PathBuf> = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    let mut found: Vec<Source> = files.iter().map(|path| source(root, path)).collect();
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(found.len() > 40, "the sources were found");
+    found
+}
+
+fn source(root: &Path, path: &Path) -> Source {
+    let whole = std::fs::read_to_string(path).unwrap();
+    let product = whole.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let code = product.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
+    Source { path: path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/"), code, whole }
+}
+
+/// The top-level module of a file.
+fn module(path: &str) -> String {
+    let inner = path.trim_start_matches("src/").trim_end_matches(".rs");
+    inner.split('/').next().unwrap().to_owned()
+}
+
+fn level(module: &str) -> usize {
+    LEVELS.iter().position(|level| level.contains(&module)).unwrap_or_else(|| panic!("{module} stands in no level"))
+}
+
+/// The top-level modules that a file names by `crate::` or, in main, by `tokentap::`.
+fn imports(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for prefix in ["crate::", "tokentap::"] {
+        for (at, _) in code.match_indices(prefix) {
+            let rest = &code[at + prefix.len()..];
+            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if name.is_empty() {
+                let group = rest.trim_start_matches('{').split('}').next().unwrap_or_default();
+                let names = group.split(',').map(|part| part.trim().split("::").next().unwrap_or_default().to_owned());
+                found.extend(names.filter(|name| !name.is_empty()));
+            } else {
+                found.insert(name);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn imports_point_downwards() {
+    for file in sources().iter().filter(|file| file.path != "src/lib.rs") {
+        let own = module(&file.path);
+        for other in imports(&file.code).iter().filter(|other| **other != own) {
+            let allowed = ALLOWED.iter().any(|(from, to, _)| *from == own && to == other);
+            assert!(level(&own) < level(other) || allowed, "{} imports {other}, which is not below it", file.path);
+        }
+    }
+}
+
+#[test]
+fn each_outside_crate_has_one_home() {
+    for file in sources().iter().filter(|file| !file.path.starts_with("src/demo")) {
+        for (name, homes) in HOMES {
+            let named = file
+                .code
+                .match_indices(&format!("{name}::"))
+                .any(|(at, _)| !file.code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'));
+            let home = homes.iter().any(|home| file.path.starts_with(home));
+            assert!(!named || home, "{} names {name}, whose home is {homes:?}", file.path);
+        }
+    }
+}
+
+#[test]
+fn unsafe_stands_where_it_may_and_says_why() {
+    for file in sources() {
+        let count = file.code.matches("unsafe {").count();
+        assert!(count == 0 || UNSAFE.contains(&file.path.as_str()), "{} holds unsafe code", file.path);
+        let reasons = file.whole.matches("SAFETY:").count();
+        assert!(reasons >= count, "{}: {count} unsafe blocks, {reasons} reasons", file.path);
+    }
+}
+
+#[test]
+fn a_file_holds_one_noun() {
+    for file in sources() {
+        let lines = file.whole.split("#[cfg(test)]\nmod tests").next().unwrap().lines().count();
+        assert!(lines <= 300, "{} has {lines} lines before its tests: find the second noun in it", file.path);
+    }
+}
