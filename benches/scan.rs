@@ -1,5 +1,10 @@
 //! Times the scanner on lists like SGLang's, against copying the same bytes: `cargo bench --bench scan`.
-#![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a bench reports to its terminal, and fails loudly"
+)]
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -22,6 +22,9 @@ use crate::sglang::probe::{Capabilities, Probe};
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
 
+/// How long the information routes may take altogether.
+const ANSWER: Duration = Duration::from_secs(10);
+
 /// A tokentap with its ports bound.
 #[derive(Debug)]
 pub struct App {
@@ -148,8 +151,12 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
     let mut told = false;
     loop {
         let up = *ready.borrow();
-        let answer = if up { probe.is_up().await.map(|()| None) } else { probe.look().await.map(Some) };
-        match answer {
+        let look = async { if up { probe.is_up().await.map(|()| None) } else { probe.look().await.map(Some) } };
+        let answer = tokio::time::timeout(ANSWER, look).await;
+        match answer
+            .map_err(|_| "no answer in time".to_owned())
+            .and_then(|answer| answer.map_err(|error| error.to_string()))
+        {
             Ok(found) => {
                 missed = 0;
                 if let Some(found) = found {

@@ -1,5 +1,7 @@
 //! The questions.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::Deserialize;
@@ -11,6 +13,8 @@ use crate::sglang::client::{Client, Failure};
 
 /// An id above every vocabulary that still fits 31 bits.
 const NO_TOKEN: u32 = 2_000_000_000;
+/// How long an information route may take that asks the scheduler.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Prompts for the temperature question: any ids do, as long as every vocabulary has them.
 const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
 
@@ -73,11 +77,8 @@ impl Probe {
         if let Some(models) = self.json::<Models>("/v1/models").await? {
             models.models(&mut found);
         }
-        match self.server_info().await? {
-            Some(facts) => facts.server(&mut found),
-            None => found
-                .notes
-                .push("neither /server_info nor /get_server_info answers: the streaming mode is not known".into()),
+        if let Some(facts) = self.server_info().await? {
+            facts.server(&mut found);
         }
         Ok(found)
     }
@@ -95,6 +96,15 @@ impl Probe {
         }
         if !found.refuses_logprobs {
             self.logprobs(&mut found).await?;
+        }
+        if found.streaming.is_none() {
+            // by now the engine has generated, which 0.5.6 needs before it answers
+            match self.server_info().await? {
+                Some(facts) => facts.server(&mut found),
+                None => found
+                    .notes
+                    .push("neither /server_info nor /get_server_info answers: the streaming mode is not known".into()),
+            }
         }
         Ok(found)
     }
@@ -126,10 +136,15 @@ impl Probe {
         Err(ProbeError::Answer { path: "/get_model_info", status: last, hint })
     }
 
+    /// 0.5.6 lets this hang until it has generated for the first time (measured, with `--skip-server-warmup`), so it is not waited
+    /// for.
     async fn server_info(&self) -> Result<Option<Facts>, ProbeError> {
         for path in ["/server_info", "/get_server_info"] {
-            if let Some(facts) = self.json(path).await? {
-                return Ok(Some(facts));
+            match tokio::time::timeout(PATIENCE, self.json(path)).await {
+                Ok(Ok(Some(facts))) => return Ok(Some(facts)),
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Ok(None),
             }
         }
         Ok(None)
