@@ -24,6 +24,7 @@ const OVERHEAD_BUCKETS: [f64; 13] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    names: Vec<String>,
     /// Answers, by `endpoint`, `method`, `status_code`.
     pub requests: IntCounterVec,
     /// Requests being served, by `endpoint`.
@@ -75,12 +76,16 @@ pub struct Metrics {
 }
 
 /// Collects what is being declared; a name that clashes or is ill-formed is a mistake in this file.
-struct Declare<'a>(&'a Registry);
+struct Declare<'a> {
+    registry: &'a Registry,
+    names: std::cell::RefCell<Vec<String>>,
+}
 
 impl Declare<'_> {
     fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
         let collector = collector.expect("names and labels in this file are well-formed");
-        self.0.register(Box::new(collector.clone())).expect("names in this file are distinct");
+        self.names.borrow_mut().extend(collector.desc().into_iter().map(|desc| desc.fq_name.clone()));
+        self.registry.register(Box::new(collector.clone())).expect("names in this file are distinct");
         collector
     }
 
@@ -111,7 +116,7 @@ impl Metrics {
     #[must_use]
     pub fn new(backend: &str) -> Self {
         let registry = Registry::new();
-        let d = Declare(&registry);
+        let d = Declare { registry: &registry, names: std::cell::RefCell::default() };
         let build = d.keep(IntGaugeVec::new(
             options("build_info", "Version and entropy backend; the value is 1."),
             &["version", "entropy_backend"],
@@ -122,7 +127,8 @@ impl Metrics {
             let process = prometheus::process_collector::ProcessCollector::for_self();
             registry.register(Box::new(process)).expect("process_* clashes with nothing here");
         }
-        Self {
+        let mut metrics = Self {
+            names: Vec::new(),
             requests: d.counters("http_requests_total", "Answers given.", &["endpoint", "method", "status_code"]),
             active: d.keep(IntGaugeVec::new(options("http_requests_active", "Requests being served."), &["endpoint"])),
             duration: d.histograms(
@@ -184,8 +190,10 @@ impl Metrics {
                 &["reason"],
             ),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
-            registry,
-        }
+            registry: registry.clone(),
+        };
+        metrics.names = d.names.into_inner();
+        metrics
     }
 
     /// The text exposition of everything.
@@ -198,10 +206,13 @@ impl Metrics {
         Ok(text)
     }
 
-    /// The names of everything, for tests of dashboards and documents.
+    /// The names of all of tokentap's own metrics, those without a value yet included.
     #[must_use]
-    pub fn names(&self) -> Vec<String> {
-        self.registry.gather().iter().map(|family| family.name().to_owned()).collect()
+    pub fn described() -> Vec<String> {
+        let metrics = Self::new("none");
+        let mut names = metrics.names.clone();
+        names.sort();
+        names
     }
 
     /// The histograms of a model and an estimator, to be looked up once instead of at each request.

@@ -38,6 +38,26 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::CumulativeStream,
+        Self::ReplyBudget,
+        Self::Jax,
+        Self::JaxStream,
+        Self::PromptLogprobs,
+        Self::Refused,
+        Self::RefusedBefore,
+        Self::TooLarge,
+        Self::Unreadable,
+        Self::BeamSearch,
+        Self::Speculation,
+        Self::Request,
+        Self::ProbePending,
+        Self::TopK1,
+        Self::MissingRows,
+        Self::UnusableRows,
+    ];
+
     /// The name in replies, logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -1,6 +1,7 @@
 //! Everything through the door a user uses: real sockets, a real tokentap, a real fake behind it.
 
 mod accuracy;
+mod documents;
 mod entropy;
 mod giving_way;
 mod guard;

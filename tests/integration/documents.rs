@@ -1,0 +1,44 @@
+//! README and the binary agree.
+
+use clap::CommandFactory;
+use tokentap::config::Cli;
+use tokentap::generation::reason::Reason;
+use tokentap::metrics::Metrics;
+
+fn readme() -> String {
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap()
+}
+
+#[test]
+fn every_flag_has_its_row() {
+    let readme = readme();
+    let command = Cli::command();
+    for subcommand in command.get_subcommands() {
+        for arg in subcommand.get_arguments().filter(|arg| !arg.is_global_set()) {
+            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else { continue };
+            let default = arg.get_default_values().first().map_or("", |value| value.to_str().unwrap());
+            let row = format!("| `--{long}` | {default} |");
+            assert!(readme.contains(&row), "README.md lacks the row {row}");
+            let variable = format!("TOKENTAP_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(variable.as_str()), "--{long}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_has_its_row() {
+    let readme = readme();
+    for name in Metrics::described() {
+        assert!(readme.contains(&format!("| `{name}` |")), "README.md lacks a row for {name}");
+    }
+    let rows = readme.lines().filter(|line| line.starts_with("| `tokentap_")).count();
+    assert_eq!(rows, Metrics::described().len(), "README.md has a row for a metric that does not exist");
+}
+
+#[test]
+fn every_reason_is_explained() {
+    let readme = readme();
+    for reason in Reason::ALL {
+        assert!(readme.contains(&format!("`{}`", reason.name())), "README.md does not explain {}", reason.name());
+    }
+}
