@@ -41,6 +41,7 @@ impl Service<Request<Incoming>> for Data {
 
 async fn answer(parts: Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let route = routes::route(request.uri().path());
+    let one_at_a_time = request.version() < http::Version::HTTP_2;
     let permit = Arc::clone(&parts.permits).try_acquire_owned();
     let full = permit.is_err();
     let mut served = Served::new(Arc::clone(&parts), route, request.method(), permit.ok());
@@ -59,7 +60,7 @@ async fn answer(parts: Arc<Parts>, request: Request<Incoming>) -> Result<Respons
     served.status = reply.status();
     let draining = *parts.phase.borrow() != crate::server::Phase::Serving;
     let mut reply = reply.map(|body| body.with(served));
-    if draining && reply.version() < http::Version::HTTP_2 {
+    if draining && one_at_a_time {
         reply.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     Ok(reply)
