@@ -181,10 +181,16 @@ impl Capture {
         }
         let mut edit = Edit::new(bytes, meta);
         trim(&item, self.plan.jax, bytes, meta, &mut edit, splice)?;
-        self.measure(bytes, chunk, index, &item, numbers);
+        let content = self.measure(bytes, chunk, index, &item, numbers);
         if self.plan.wish.wanted {
             let info = self.info(&item, index);
-            enrich::add(&self.sequences[index], &self.plan.wish, chunk.finish.is_some().then_some(&info), &mut edit);
+            enrich::add(
+                &self.sequences[index],
+                content,
+                &self.plan.wish,
+                chunk.finish.is_some().then_some(&info),
+                &mut edit,
+            );
         }
         edit.finish(splice);
         if let Some(finish) = &chunk.finish {
@@ -193,7 +199,7 @@ impl Capture {
         Ok(())
     }
 
-    fn measure(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, item: &Item, numbers: &mut Numbers) {
+    fn measure(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, item: &Item, numbers: &mut Numbers) -> Content {
         let estimator = self.estimator();
         let sequence = &mut self.sequences[index];
         let rows = numbers.rows.len();
@@ -202,7 +208,7 @@ impl Capture {
             sequence.remember(bytes, chunk);
         }
         if !self.plan.wish.wanted {
-            return;
+            return step.content;
         }
         self.stats.clear();
         // one row a token, in the order of the tokens; where none came the token has no numbers
@@ -217,12 +223,11 @@ impl Capture {
             sequence.exact &= self.vocab.is_some_and(|vocab| width >= vocab as usize);
             sequence.count(stats, estimator);
         }
-        if step.content == Content::Delta {
-            sequence.lists.clear();
-        }
+        sequence.lists.begin_event();
         sequence.lists.push(&self.stats, &self.plan.wish, estimator);
         self.ticket.append(index, self.stats.iter().map(|stats| estimator.of(stats)));
         self.tools.observe(&self.model, estimator, item, &self.stats);
+        step.content
     }
 
     /// The estimator that can be carried out with what is known.

@@ -3,7 +3,7 @@
 use crate::entropy::Estimator;
 use crate::generation::measure::STATS;
 use crate::generation::reason::Reason;
-use crate::generation::sequence::Sequence;
+use crate::generation::sequence::{Content, Sequence};
 use crate::generation::wish::Wish;
 use crate::json::Edit;
 
@@ -55,16 +55,16 @@ impl Info {
     }
 }
 
-/// Adds the members; `info` is given with the object that has a finish reason.
-pub fn add(sequence: &Sequence, wish: &Wish, info: Option<&Info>, edit: &mut Edit<'_>) {
+/// Adds the members to an object that holds this much; `info` is given with the one that has a finish reason.
+pub fn add(sequence: &Sequence, content: Content, wish: &Wish, info: Option<&Info>, edit: &mut Edit<'_>) {
     let lists = &sequence.lists;
-    edit.append("output_token_entropy", &bracketed(&lists.entropy));
+    edit.append("output_token_entropy", &bracketed(lists.entropy.text(content)));
     if let Some(info) = info {
         edit.append("entropy_info", info.json().as_bytes());
     }
     if wish.bounds {
-        edit.append("output_token_entropy_lower", &bracketed(&lists.bounds[0]));
-        edit.append("output_token_entropy_upper", &bracketed(&lists.bounds[1]));
+        edit.append("output_token_entropy_lower", &bracketed(lists.bounds[0].text(content)));
+        edit.append("output_token_entropy_upper", &bracketed(lists.bounds[1].text(content)));
     }
     if wish.stats {
         let mut stats = vec![b'{'];
@@ -72,7 +72,7 @@ pub fn add(sequence: &Sequence, wish: &Wish, info: Option<&Info>, edit: &mut Edi
             stats.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
             stats.extend_from_slice(name.as_bytes());
             stats.extend_from_slice(b"\":[");
-            stats.extend_from_slice(list);
+            stats.extend_from_slice(list.text(content));
             stats.push(b']');
         }
         stats.push(b'}');

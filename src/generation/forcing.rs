@@ -4,7 +4,7 @@ use crate::config::EntropyConfig;
 use crate::generation::reason::Reason;
 use crate::generation::wish::Wish;
 use crate::sglang::probe::{Capabilities, Dialect, Streaming};
-use crate::sglang::request::{GenerateRequest, Sampling};
+use crate::sglang::request::{GenerateRequest, PerItem, Sampling};
 
 /// Prefill/decode disaggregation hands over at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;
@@ -195,15 +195,9 @@ impl Facts<'_> {
             item.reason = (item.asked_k == 0).then_some(Reason::PromptLogprobs);
             return;
         }
-        if item.asked && self.mixed() && self.request.token_ids_logprob.get(at).is_some() {
-            return;
-        }
-        if !item.asked
-            && self.mixed()
-            && !matches!(self.request.token_ids_logprob, crate::sglang::request::PerItem::Absent)
-        {
-            // the engine takes no null inside such a list, so these ids would wake up
-            item.reason = Some(Reason::Request);
+        if self.mixed() && !matches!(self.request.token_ids_logprob, PerItem::Absent) {
+            // the engine takes no null inside such a list, so the ids would wake up for those who did not ask
+            item.reason = (item.asked_k == 0).then_some(Reason::Request);
             return;
         }
         item.logprob = true;

@@ -1,50 +1,74 @@
 //! From rows to the text of the members that a reply gains.
 
 use crate::entropy::{Estimator, TokenStats};
+use crate::generation::sequence::Content;
 use crate::generation::wish::Wish;
 
-/// The lists of one sequence as JSON text without brackets, so that a cumulative stream adds to them instead of printing them anew.
+/// A list of one sequence as JSON text without brackets: it grows with the tokens instead of being printed anew for each event.
+#[derive(Debug, Default)]
+pub struct List {
+    text: Vec<u8>,
+    /// Where the tokens of the event at hand begin.
+    new: usize,
+}
+
+impl List {
+    /// The text of everything, or of what the event at hand has added.
+    #[must_use]
+    pub fn text(&self, content: Content) -> &[u8] {
+        match content {
+            Content::Full => &self.text,
+            Content::Delta => {
+                let new = &self.text[self.new..];
+                new.strip_prefix(b",").unwrap_or(new)
+            }
+        }
+    }
+}
+
+/// The lists of one sequence.
 #[derive(Debug, Default)]
 pub struct Lists {
     /// `output_token_entropy`.
-    pub entropy: Vec<u8>,
+    pub entropy: List,
     /// `output_token_entropy_lower`, `_upper`.
-    pub bounds: [Vec<u8>; 2],
+    pub bounds: [List; 2],
     /// `output_token_stats`, in the order of [`STATS`].
-    pub stats: [Vec<u8>; 6],
+    pub stats: [List; 6],
 }
 
 /// The members of `output_token_stats`, each a list with one entry per sampled token.
 pub const STATS: [&str; 6] = ["tail_mass", "varentropy", "margin", "confidence", "surprisal", "rank"];
 
 impl Lists {
-    /// Forgets everything: the next event holds only what is new.
-    pub fn clear(&mut self) {
-        self.entropy.clear();
-        self.bounds.iter_mut().chain(&mut self.stats).for_each(Vec::clear);
+    /// What is added from here on belongs to a new event.
+    pub fn begin_event(&mut self) {
+        for list in [&mut self.entropy].into_iter().chain(&mut self.bounds).chain(&mut self.stats) {
+            list.new = list.text.len();
+        }
     }
 
     /// Adds tokens with their numbers.
     pub fn push(&mut self, tokens: &[TokenStats], wish: &Wish, estimator: Estimator) {
-        self.entropy.reserve(tokens.len() * 12);
+        self.entropy.text.reserve(tokens.len() * 12);
         for token in tokens {
-            number(&mut self.entropy, estimator.of(token));
+            number(&mut self.entropy.text, estimator.of(token));
         }
         if wish.bounds {
             for token in tokens {
-                number(&mut self.bounds[0], token.lower);
-                number(&mut self.bounds[1], token.upper);
+                number(&mut self.bounds[0].text, token.lower);
+                number(&mut self.bounds[1].text, token.upper);
             }
         }
         if wish.stats {
             for token in tokens {
                 let values = [token.tail_mass, token.varentropy, token.margin, token.confidence, token.surprisal];
                 for (list, value) in self.stats.iter_mut().zip(values) {
-                    number(list, value);
+                    number(&mut list.text, value);
                 }
                 // outside the top-k nothing more is known of the rank than that
                 let rank = if token.rank == 0 { "null".to_owned() } else { token.rank.to_string() };
-                item(&mut self.stats[5], rank.as_bytes());
+                item(&mut self.stats[5].text, rank.as_bytes());
             }
         }
     }

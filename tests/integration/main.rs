@@ -7,4 +7,5 @@ mod giving_way;
 mod guard;
 mod oracle;
 mod recordings;
+mod streams;
 mod support;

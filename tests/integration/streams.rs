@@ -1,0 +1,200 @@
+//! Streams in all their shapes: every event carries exactly the entropies of the tokens it carries.
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, post};
+use crate::support::fixture::Fixture;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Deed, Nature, Upstream, stream, torn_stream};
+
+/// A token's row, distinct for each id, and its triple.
+fn row(id: u64) -> Value {
+    let first = -0.3 - id as f64 / 64.0;
+    json!([[first, id, null], [first - 2.0, 900, null], [first - 3.0, 901, null]])
+}
+
+/// An event with these ids in its lists.
+fn event(rid: &str, ids: &[u64], completion: usize, finish: &Value) -> Value {
+    let rows: Vec<Value> = ids.iter().map(|id| row(*id)).collect();
+    let chosen: Vec<Value> = rows.iter().map(|row| row[0].clone()).collect();
+    json!({
+        "text": "t",
+        "output_ids": ids,
+        "meta_info": {
+            "id": rid, "finish_reason": finish, "prompt_tokens": 3,
+            "output_token_logprobs": chosen, "output_top_logprobs": rows, "completion_tokens": completion,
+        }
+    })
+}
+
+fn indexed(mut event: Value, index: usize) -> Value {
+    event["index"] = json!(index);
+    event
+}
+
+fn written(events: &[Value], done: bool) -> Vec<u8> {
+    let mut text: Vec<u8> = events.iter().flat_map(|event| format!("data: {event}\n\n").into_bytes()).collect();
+    if done {
+        text.extend_from_slice(b"data: [DONE]\n\n");
+    }
+    text
+}
+
+async fn through(events: Vec<Value>, streaming: &'static str, request: Value) -> Answer {
+    let nature = Nature { streaming, ..Nature::default() };
+    let upstream = Upstream::start(nature, move |_| {
+        let text = written(&events, true);
+        let pieces: Vec<&[u8]> = text.chunks(97).collect();
+        stream(&pieces)
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    post(proxy.data, "/generate", request.to_string().as_bytes()).await
+}
+
+/// The entropy that each id has, asked for on its own.
+async fn alone(id: u64) -> f64 {
+    let answer = through(
+        vec![event("x", &[id], 1, &json!({"type": "length"}))],
+        "cumulative",
+        json!({"text": "a", "stream": true}),
+    )
+    .await;
+    answer.events()[0]["meta_info"]["output_token_entropy"][0].as_f64().unwrap()
+}
+
+/// Every event's entropies are those of the ids in its lists.
+async fn check(what: &str, events: Vec<Value>, streaming: &'static str, request: Value) {
+    let sent = events.clone();
+    let answer = through(events, streaming, request).await;
+    assert!(answer.complete, "{what}");
+    let got = answer.events();
+    assert_eq!(got.len(), sent.len(), "{what}: as many events");
+    for (at, (got, sent)) in got.iter().zip(&sent).enumerate() {
+        let ids: Vec<u64> = sent["meta_info"]["output_token_logprobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|t| t[1].as_u64().unwrap())
+            .collect();
+        let entropy = got["meta_info"]["output_token_entropy"].as_array().unwrap();
+        assert_eq!(entropy.len(), ids.len(), "{what}, event {at}: {got}");
+        for (id, entropy) in ids.iter().zip(entropy) {
+            let expected = alone(*id).await;
+            assert!(
+                (entropy.as_f64().unwrap() - expected).abs() < 1e-6,
+                "{what}, event {at}, id {id}: {entropy}, alone {expected}"
+            );
+        }
+        assert!(got["meta_info"].get("output_top_logprobs").is_none(), "{what}: what was forced is gone");
+    }
+}
+
+const RUNNING: Value = Value::Null;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_event_has_the_entropies_of_its_tokens() {
+    let length = json!({"type": "length", "length": 5});
+    let abort = json!({"type": "abort", "message": "Aborted", "status_code": null, "err_type": null});
+    let one = json!({"text": "a", "stream": true});
+    let two = json!({"text": ["a", "b"], "stream": true});
+    let cumulative = |finish: &Value| {
+        vec![
+            event("r", &[1], 1, &RUNNING),
+            event("r", &[1, 2, 3], 3, &RUNNING),
+            event("r", &[1, 2, 3, 4, 5], 5, finish),
+        ]
+    };
+    check("cumulative, several tokens an event", cumulative(&length), "cumulative", one.clone()).await;
+    check("cumulative though the probe said otherwise", cumulative(&length), "incremental", one.clone()).await;
+    check(
+        "an event without a new token",
+        vec![event("r", &[1], 1, &RUNNING), event("r", &[1], 1, &RUNNING), event("r", &[1, 2], 2, &length)],
+        "cumulative",
+        one.clone(),
+    )
+    .await;
+    let lists_ahead =
+        vec![event("r", &[1, 2], 1, &RUNNING), event("r", &[1, 2, 3], 2, &RUNNING), event("r", &[1, 2, 3], 3, &length)];
+    check("lists that are ahead of their event", lists_ahead, "cumulative", one.clone()).await;
+    let incremental = vec![
+        event("r", &[1], 1, &RUNNING),
+        event("r", &[1], 2, &RUNNING),
+        event("r", &[1, 2], 4, &RUNNING),
+        event("r", &[5], 5, &length),
+    ];
+    check("incremental, the same token again", incremental.clone(), "incremental", one.clone()).await;
+    check("incremental though the probe said otherwise", incremental, "cumulative", one.clone()).await;
+    let aborted = vec![
+        event("r", &[1], 1, &RUNNING),
+        event("r", &[2], 2, &RUNNING),
+        event("r", &[3], 3, &RUNNING),
+        event("r", &[1, 2, 3], 3, &abort),
+    ];
+    check("an abort that repeats everything", aborted, "incremental", one.clone()).await;
+    let interleaved = vec![
+        indexed(event("p", &[1], 1, &RUNNING), 1),
+        indexed(event("q", &[1], 1, &RUNNING), 0),
+        indexed(event("p", &[1, 2], 2, &RUNNING), 1),
+        indexed(event("p", &[1, 2, 3], 3, &length), 1),
+        indexed(event("q", &[1, 2, 7], 3, &RUNNING), 0),
+        indexed(event("q", &[1, 2, 7, 8], 4, &length), 0),
+    ];
+    check("interleaved sequences that begin alike", interleaved, "cumulative", two.clone()).await;
+    let deltas = vec![
+        indexed(event("p", &[1], 1, &RUNNING), 1),
+        indexed(event("q", &[4, 5], 2, &RUNNING), 0),
+        indexed(event("p", &[2], 2, &RUNNING), 1),
+        indexed(event("q", &[6], 3, &length), 0),
+        indexed(event("p", &[3], 3, &length), 1),
+    ];
+    check("interleaved deltas", deltas, "incremental", two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_may_be_incremental_where_logprobs_are_not() {
+    // recorded from 0.5.6 with --stream-output
+    for name in ["stream-top5", "stream-n2-top5", "stream-batch2-top2"] {
+        let fixture = Fixture::named(&format!("sglang-0.5.6.post2/stream-output/{name}"));
+        let reply = fixture.reply.clone();
+        let upstream =
+            Upstream::start(Nature { streaming: "ids", flat: false, ..Nature::default() }, move |_| stream(&[&reply]))
+                .await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let answer = post(proxy.data, "/generate", &fixture.body).await;
+        for event in answer.events() {
+            let meta = &event["meta_info"];
+            let rows = meta["output_token_logprobs"].as_array().unwrap().len();
+            let entropy = meta["output_token_entropy"].as_array().unwrap();
+            assert_eq!(entropy.len(), rows, "{name}: {event}");
+            assert!(entropy.iter().all(Value::is_number), "{name}: {event}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_a_stream_passes_as_it_came() {
+    let error = b"data: {\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"code\":400,\"retryable\":false}}\n\ndata: [DONE]\n\n";
+    let comment =
+        b": keep-alive\n\nevent: sglext_ids\ndata: 1\ndata: 2\n\ndata: {\"text\":\"no meta_info\"}\n\ndata: [DONE]\n\n";
+    let unreadable = b"data: {\"meta_info\":{\"output_token_logprobs\":[[x]]}}\n\ndata: {broken\n\ndata: [DONE]\n\n";
+    let missing_done = b"data: {\"error\":{\"message\":\"no\"}}\n\n";
+    for text in [&error[..], comment, unreadable, missing_done, b"data: [DONE]\n\n", b"data: {\"tex"] {
+        for torn in [false, true] {
+            let upstream = Upstream::start(Nature::default(), move |_| -> Deed {
+                if torn { torn_stream(&[text]) } else { stream(&[text]) }
+            })
+            .await;
+            let proxy = Proxy::probed(upstream.addr, &[]).await;
+            let answer = post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true}").await;
+            let what = String::from_utf8_lossy(text);
+            assert_eq!(answer.complete, !torn, "{what:?}: a torn stream is torn for the client too");
+            let kept = if torn {
+                &text[..text.windows(2).rposition(|pair| pair == b"\n\n").map_or(0, |at| at + 2)]
+            } else {
+                text
+            };
+            assert_eq!(String::from_utf8_lossy(&answer.body), String::from_utf8_lossy(kept), "torn: {torn}");
+        }
+    }
+}
