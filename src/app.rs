@@ -25,6 +25,9 @@ const PATIENCE: u32 = 3;
 /// How long the information routes may take altogether.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// How long the aborts of what was cut may take at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// A tokentap with its ports bound.
 #[derive(Debug)]
 pub struct App {
@@ -75,6 +78,7 @@ impl App {
             upstream,
             ready: is_ready,
             phase,
+            aborting: watch::Sender::new(0),
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
             refused: Arc::default(),
             uncaptured: Mutex::default(),
@@ -132,6 +136,9 @@ impl App {
             }
         });
         let cut = serve(data, Data(Arc::clone(&parts)), limits, parts.phase.clone()).await;
+        // what was cut is aborted before the process ends; an engine that is gone is not waited for
+        let mut aborting = parts.aborting.subscribe();
+        let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;
         // whoever watches has gone when this fails, and so has the reason to tell
         let _ = stop.send(Phase::Draining);
         let _ = control.await;

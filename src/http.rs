@@ -44,6 +44,8 @@ pub struct Parts {
     pub ready: watch::Receiver<bool>,
     /// Serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
+    /// Generations that are being aborted.
+    pub aborting: watch::Sender<usize>,
     /// Permits of requests; each lives in its reply's body.
     pub permits: Arc<Semaphore>,
     /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.

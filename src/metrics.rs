@@ -35,7 +35,7 @@ pub struct Metrics {
     pub overhead: HistogramVec,
     /// From sending a request to the upstream's headers, by `endpoint`.
     pub upstream_ttfb: HistogramVec,
-    /// Failures of the upstream, by `kind`: connect, timeout, reset, `5xx`, protocol.
+    /// Failures of the upstream, by `kind`: connect, timeout, reset, `5xx`.
     pub upstream_errors: IntCounterVec,
     /// 1 while the upstream answers.
     pub upstream_up: IntGauge,

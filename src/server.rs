@@ -1,6 +1,10 @@
 //! The accept loop: HTTP/1.1 and h2c on one port, limits, graceful drain.
 
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -9,8 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Sleep;
 use tower::Service;
 
 /// How connections are treated.
@@ -70,8 +76,8 @@ where
             Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let connection =
-            builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service.clone())).into_owned();
+        let stream = TokioIo::new(Greeted::new(stream, limits.header_timeout));
+        let connection = builder.serve_connection(stream, TowerToHyperService::new(service.clone())).into_owned();
         let connection = graceful.watch(connection);
         tasks.spawn(async move {
             if let Err(error) = connection.await {
@@ -85,11 +91,14 @@ where
         graceful.shutdown().await;
         while tasks.join_next().await.is_some() {}
     };
-    tokio::select! {
+    let cut = tokio::select! {
         () = drained => 0,
         () = tokio::time::sleep(limits.drain) => permits_taken(&permits, limits.connections),
         _ = phase.wait_for(|phase| *phase >= Phase::Ending) => permits_taken(&permits, limits.connections),
-    }
+    };
+    // not only told to end, but ended: what they held has been let go of when this returns
+    tasks.shutdown().await;
+    cut
 }
 
 fn permits_taken(permits: &Semaphore, all: usize) -> usize {
@@ -99,7 +108,7 @@ fn permits_taken(permits: &Semaphore, all: usize) -> usize {
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
@@ -115,5 +124,68 @@ async fn accept(
             tokio::time::sleep(Duration::from_millis(50)).await;
             None
         }
+    }
+}
+
+/// What HTTP/2 begins with. Until a connection differs from it hyper waits to learn the version, for ever and without its timer.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection that must show its version in time: silent ones would hold their permits for good.
+#[derive(Debug)]
+struct Greeted {
+    stream: TcpStream,
+    /// How much of the preface has come.
+    matched: usize,
+    /// `None` once the version is known.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Greeted {
+    fn new(stream: TcpStream, limit: Duration) -> Self {
+        Self { stream, matched: 0, deadline: Some(Box::pin(tokio::time::sleep(limit))) }
+    }
+}
+
+impl AsyncRead for Greeted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(deadline) = &mut self.deadline else { return read };
+        if read.is_pending() {
+            return deadline.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        let expected = &PREFACE[self.matched..];
+        let new = &buf.filled()[before..];
+        if !expected.starts_with(new) || new.len() == expected.len() {
+            self.deadline = None;
+        }
+        self.matched += new.len().min(expected.len());
+        read
+    }
+}
+
+impl AsyncWrite for Greeted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

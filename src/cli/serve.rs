@@ -52,7 +52,7 @@ pub async fn signals(phase: watch::Sender<Phase>) {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!(?next, "signal");
         phase.send_replace(next);
+        tracing::info!(?next, "signal");
     }
 }

@@ -30,6 +30,8 @@ pub struct Progress {
     pub finished: bool,
     /// Why it ended; `abort` too where the client left.
     pub finish_reason: Option<String>,
+    /// How many tokens there are: from where to read on.
+    pub next: usize,
 }
 
 /// How many requests left the store, and why.
@@ -93,7 +95,11 @@ impl EntropyStore {
         let sequences = locked(&entry.sequences);
         let progress = sequences.get(index)?;
         let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
-        Some((index, Progress { entropy, finished: progress.finished, finish_reason: progress.finish_reason.clone() }))
+        let next = progress.entropy.len();
+        Some((
+            index,
+            Progress { entropy, finished: progress.finished, finish_reason: progress.finish_reason.clone(), next },
+        ))
     }
 
     /// Requests and bytes held, ended ones only: what runs belongs to its request.

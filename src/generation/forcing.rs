@@ -234,6 +234,7 @@ impl Facts<'_> {
         }
         match self.upstream.original_logprobs {
             Some(_) => (Ok(temperature), false),
+            None if self.upstream.probed => (Err(Reason::Temperature), false),
             None => (Err(Reason::ProbePending), false),
         }
     }

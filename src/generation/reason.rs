@@ -29,6 +29,8 @@ pub enum Reason {
     Request,
     /// The probe has not answered yet.
     ProbePending,
+    /// The probe could not tell at which temperature this engine's logprobs are.
+    Temperature,
     /// `top_k` is 1 and the temperature is not: the engine's answer depends on its batch.
     TopK1,
     /// The engine sent no top-k although it was asked.
@@ -39,7 +41,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::CumulativeStream,
         Self::ReplyBudget,
         Self::Jax,
@@ -53,6 +55,7 @@ impl Reason {
         Self::Speculation,
         Self::Request,
         Self::ProbePending,
+        Self::Temperature,
         Self::TopK1,
         Self::MissingRows,
         Self::UnusableRows,
@@ -75,6 +78,7 @@ impl Reason {
             Self::Speculation => "speculation",
             Self::Request => "unreadable_request",
             Self::ProbePending => "probe_pending",
+            Self::Temperature => "temperature_unknown",
             Self::TopK1 => "top_k_1",
             Self::MissingRows => "missing_rows",
             Self::UnusableRows => "unusable_rows",

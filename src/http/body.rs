@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use crate::error::Error;
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
-use crate::sglang::client::{ReplyBody, innermost};
+use crate::sglang::client::{Failure, ReplyBody, UploadError, innermost};
 
 /// An error of a body: it ends the connection, which is how the other side learns of it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -208,20 +208,13 @@ impl Upload {
                 status: http::StatusCode::PAYLOAD_TOO_LARGE,
                 message: format!("the request body is larger than {limit} bytes; see --max-request-bytes of tokentap"),
             }),
-            Err(error) if error.is::<Paused>() => {
-                Err(Error::Client { status: http::StatusCode::REQUEST_TIMEOUT, message: error.to_string() })
-            }
-            Err(error) => {
-                Err(Error::bad_request(format!("the request body could not be read: {}", innermost(error.as_ref()))))
-            }
+            Err(error) => match error.downcast_ref::<UploadError>() {
+                Some(upload) => Err(Failure::from(upload.clone()).into()),
+                None => Err(Error::bad_request(error.to_string())),
+            },
         }
     }
 }
-
-/// The client sent nothing for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("the request body paused for longer than --client-body-timeout")]
-struct Paused;
 
 impl http_body::Body for Upload {
     type Data = Bytes;
@@ -231,11 +224,12 @@ impl http_body::Body for Upload {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 self.idle.reset();
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+                let broken = |error: hyper::Error| UploadError::Broken(innermost(&error)).into();
+                Poll::Ready(frame.map(|frame| frame.map_err(broken)))
             }
             Poll::Pending => {
                 ready!(self.idle.poll(cx));
-                Poll::Ready(Some(Err(Paused.into())))
+                Poll::Ready(Some(Err(UploadError::Paused.into())))
             }
         }
     }

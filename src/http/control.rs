@@ -37,8 +37,9 @@ impl Service<Request<Incoming>> for Control {
     }
 }
 
-async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body> {
-    let path = request.uri().path();
+async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let path = path.as_str();
     let read = matches!(*request.method(), Method::GET | Method::HEAD);
     match path {
         "/livez" if read => return text(StatusCode::OK, "ok\n".to_owned()),
@@ -51,6 +52,10 @@ async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body
     }
     let route = routes::route(path);
     if route.kind == Kind::Control {
+        if parts.config.keys.control_token.is_some() {
+            // the token opens this port and is nobody else's to know
+            parts.client.sign(request.headers_mut());
+        }
         return forward(parts, route, request).await.unwrap_or_else(|error| error_reply(&error));
     }
     if let Some(rid) = path.strip_prefix("/v1/requests/").and_then(|rest| rest.strip_suffix("/entropy")) {
@@ -139,7 +144,7 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
         let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
         return problem(StatusCode::NOT_FOUND, "not_found", message);
     };
-    let next = since + progress.entropy.len();
+    let next = progress.next;
     let mut list = Vec::new();
     progress.entropy.iter().for_each(|value| number(&mut list, *value));
     let body = format!(

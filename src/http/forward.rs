@@ -57,7 +57,9 @@ pub async fn send(parts: &Parts, route: Route, call: Call) -> Result<Reply, Erro
 
 /// Counts a failure of the upstream and makes it the client's answer.
 pub fn failed(parts: &Parts, failure: Failure) -> Error {
-    parts.metrics.upstream_errors.with_label_values(&[failure.kind()]).inc();
+    if let Some(kind) = failure.kind() {
+        parts.metrics.upstream_errors.with_label_values(&[kind]).inc();
+    }
     failure.into()
 }
 

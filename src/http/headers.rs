@@ -26,7 +26,7 @@ pub fn end_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     // `trailers` may pass, anything else is about this connection
-    if headers.get(header::TE).is_some_and(|te| te.as_bytes() != b"trailers") {
+    if headers.get_all(header::TE).iter().any(|te| te.as_bytes() != b"trailers") {
         headers.remove(header::TE);
     }
 }
@@ -35,7 +35,11 @@ pub fn end_hop(headers: &mut HeaderMap) {
 pub fn upstream(headers: &mut HeaderMap) {
     end_hop(headers);
     headers.remove(header::HOST);
-    headers.remove(header::CONTENT_LENGTH);
+    // of a body that is empty the client of the upstream would say nothing, and some servers answer 411
+    let empty = headers.remove(header::CONTENT_LENGTH).filter(|length| length == "0");
+    if let Some(length) = empty {
+        headers.insert(header::CONTENT_LENGTH, length);
+    }
     headers.remove(header::EXPECT);
 }
 

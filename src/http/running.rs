@@ -102,6 +102,7 @@ impl Drop for Running {
         let rids = self.capture.take_abortable();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (parts, key) = (Arc::clone(&self.parts), self.key.take());
+        parts.aborting.send_modify(|count| *count += 1);
         runtime.spawn(async move {
             for rid in rids {
                 match parts.client.abort(&rid, key.clone()).await {
@@ -112,6 +113,7 @@ impl Drop for Running {
                     Err(error) => tracing::warn!(%rid, %error, "the abort did not reach the engine"),
                 }
             }
+            parts.aborting.send_modify(|count| *count -= 1);
         });
     }
 }

@@ -70,19 +70,30 @@ pub enum Failure {
     #[error("the connection to the SGLang server failed: {0}")]
     Broken(String),
     /// The client's own body ended early or came too slowly.
+    #[error(transparent)]
+    RequestBody(#[from] UploadError),
+}
+
+/// Why a client's body did not come to its end. Bodies of calls fail with it, so that the upstream is not blamed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum UploadError {
+    /// Nothing came for too long.
+    #[error("the request body paused for longer than --client-body-timeout")]
+    Paused,
+    /// It ended early, or is not HTTP.
     #[error("the request body could not be read: {0}")]
-    RequestBody(String),
+    Broken(String),
 }
 
 impl Failure {
-    /// The name metrics use.
+    /// The name metrics use; `None` where the upstream is not at fault.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> Option<&'static str> {
         match self {
-            Self::Connect { .. } => "connect",
-            Self::Timeout => "timeout",
-            Self::Broken(_) => "reset",
-            Self::Target(_) | Self::RequestBody(_) => "protocol",
+            Self::Connect { .. } => Some("connect"),
+            Self::Timeout => Some("timeout"),
+            Self::Broken(_) => Some("reset"),
+            Self::Target(_) | Self::RequestBody(_) => None,
         }
     }
 }
@@ -91,7 +102,8 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         let message = failure.to_string();
         match failure {
-            Failure::Target(_) | Failure::RequestBody(_) => Self::bad_request(message),
+            Failure::RequestBody(UploadError::Paused) => Self::Client { status: StatusCode::REQUEST_TIMEOUT, message },
+            Failure::Target(_) | Failure::RequestBody(UploadError::Broken(_)) => Self::bad_request(message),
             Failure::Timeout => Self::Upstream { status: StatusCode::GATEWAY_TIMEOUT, message },
             Failure::Connect { .. } | Failure::Broken(_) => Self::Upstream { status: StatusCode::BAD_GATEWAY, message },
         }
@@ -178,19 +190,28 @@ impl Client {
         let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
         // the base has no path, so whatever follows it must be the target itself
         let kept = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
-        if kept == Some(target) && url.fragment().is_none() { Ok(url) } else { Err(changed()) }
+        let whole = target.starts_with('/') && kept == Some(target) && url.fragment().is_none();
+        if whole { Ok(url) } else { Err(changed()) }
     }
 
     fn failure(&self, error: &reqwest::Error) -> Failure {
         let cause = innermost(error);
-        if error.is_connect() {
+        if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
+            upload.clone().into()
+        } else if error.is_connect() {
             Failure::Connect { upstream: self.upstream.clone(), cause }
         } else if error.is_timeout() {
             Failure::Timeout
-        } else if error.is_body() {
-            Failure::RequestBody(cause)
         } else {
             Failure::Broken(cause)
+        }
+    }
+
+    /// Signs a request as tokentap's own, with the admin key, else its other key; a key that was not for the upstream goes.
+    pub fn sign(&self, headers: &mut HeaderMap) {
+        headers.remove(header::AUTHORIZATION);
+        if let Some(key) = self.admin_key.as_ref().or(self.api_key.as_ref()) {
+            headers.insert(header::AUTHORIZATION, key.clone());
         }
     }
 
@@ -240,9 +261,12 @@ impl Client {
 /// The innermost cause of an error: the outer layers only say that something failed.
 #[must_use]
 pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
+    causes(error).last().unwrap_or(error).to_string()
+}
+
+/// An error and its causes, from the outermost on.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }

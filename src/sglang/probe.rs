@@ -81,6 +81,8 @@ pub struct Capabilities {
     pub skip_tokenizer_init: bool,
     /// `weight_version`.
     pub weight_version: Option<String>,
+    /// The questions that generate have been asked; what is not known now could not be told.
+    pub probed: bool,
     /// Logprobs are at temperature 1 whatever the request says; `false`: at the request's.
     pub original_logprobs: Option<bool>,
     /// Logprobs are rounded to bfloat16.
@@ -111,6 +113,7 @@ impl Default for Capabilities {
             disaggregated: false,
             skip_tokenizer_init: false,
             weight_version: None,
+            probed: false,
             original_logprobs: None,
             bf16: false,
             preferred: Preferred::default(),

@@ -88,6 +88,7 @@ impl Probe {
     /// # Errors
     /// [`ProbeError`] when the upstream stops answering.
     pub async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
+        found.probed = true;
         if found.generates == Some(false) {
             return Ok(found);
         }
@@ -180,7 +181,8 @@ impl Probe {
         for prompt in PROMPTS {
             let Some(at_one) = self.first_row(&prompt, 1.0, found).await? else { return Ok(()) };
             let Some(at_half) = self.first_row(&prompt, 0.5, found).await? else { return Ok(()) };
-            let gap = |row: &[f64]| Some(row.first()? - row.get(1)?);
+            // a masked second token is equally far away at every temperature
+            let gap = |row: &[f64]| Some(row.first()? - row.get(1).filter(|second| **second > -1e30)?);
             if let (Some(one), Some(half)) = (gap(&at_one), gap(&at_half)) {
                 found.bf16 |= [&at_one, &at_half].iter().all(|row| is_bf16(row));
                 // a gap this small could be noise; another prompt has another
