@@ -1,11 +1,22 @@
 //! Everything through the door a user uses: real sockets, a real tokentap, a real fake behind it.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod accuracy;
+mod control;
 mod documents;
+mod draining;
 mod entropy;
+mod failures;
+mod forwarding;
 mod giving_way;
 mod guard;
+mod leaving;
+mod limits;
 mod oracle;
+mod oversize;
 mod recordings;
 mod streams;
 mod support;
+mod targets;
+mod truth;

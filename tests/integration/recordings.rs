@@ -25,13 +25,13 @@ fn nature(server: &str, incremental: bool) -> Nature {
 }
 
 /// An upstream that replays, and a tokentap in front of it.
-pub struct Replay {
-    pub upstream: Upstream,
-    pub proxy: Proxy,
+pub(crate) struct Replay {
+    pub(crate) upstream: Upstream,
+    pub(crate) proxy: Proxy,
 }
 
 impl Replay {
-    pub async fn start(server: &str, incremental: bool, flags: &[&str]) -> Self {
+    pub(crate) async fn start(server: &str, incremental: bool, flags: &[&str]) -> Self {
         let recordings: HashMap<String, Fixture> =
             Fixture::all().into_iter().map(|fixture| (fixture.name.clone(), fixture)).collect();
         let upstream = Upstream::start(nature(server, incremental), move |asked| {
@@ -60,7 +60,7 @@ impl Replay {
         Self { upstream, proxy }
     }
 
-    pub async fn ask(&self, fixture: &Fixture, body: &[u8]) -> Answer {
+    pub(crate) async fn ask(&self, fixture: &Fixture, body: &[u8]) -> Answer {
         let mut headers: Vec<(&str, &str)> =
             fixture.headers.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         headers.push((WHICH, &fixture.name));
@@ -69,7 +69,7 @@ impl Replay {
 }
 
 /// The recordings of a server, those of the incremental set apart.
-pub fn recordings(server: &str, incremental: bool) -> Vec<Fixture> {
+pub(crate) fn recordings(server: &str, incremental: bool) -> Vec<Fixture> {
     let is_incremental = |fixture: &Fixture| fixture.name.contains("/incremental/");
     Fixture::all()
         .into_iter()

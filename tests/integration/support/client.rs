@@ -59,6 +59,16 @@ impl Connection {
         self.stream.write_all(bytes).await.unwrap();
     }
 
+    /// What has come and was not taken as part of an answer.
+    pub fn seen(&self) -> &[u8] {
+        &self.read
+    }
+
+    /// Waits until the other side has closed the connection.
+    pub async fn closed(&mut self) {
+        super::hand::soon("the connection is closed", self.read_until(|_| false)).await;
+    }
+
     /// Reads until `found` says yes to what has come so far; says whether it did before the end.
     pub async fn read_until(&mut self, found: impl Fn(&[u8]) -> bool) -> bool {
         while !found(&self.read) {

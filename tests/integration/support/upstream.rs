@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
 
 /// A request as it came.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +70,6 @@ type Script = dyn Fn(&Asked) -> Deed + Send + Sync;
 pub struct Upstream {
     pub addr: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
-    gone: watch::Sender<usize>,
 }
 
 /// A whole HTTP message.
@@ -122,21 +120,14 @@ impl Upstream {
         let addr = listener.local_addr().unwrap();
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let script: Arc<Script> = Arc::new(script);
-        let (gone, _) = watch::channel(0);
-        let (log, sender) = (Arc::clone(&asked), gone.clone());
+        let log = Arc::clone(&asked);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (log, script, nature, gone) =
-                    (Arc::clone(&log), Arc::clone(&script), nature.clone(), sender.clone());
-                tokio::spawn(async move {
-                    let cut = serve(stream, &log, &nature, script.as_ref()).await;
-                    if cut {
-                        gone.send_modify(|count| *count += 1);
-                    }
-                });
+                let (log, script, nature) = (Arc::clone(&log), Arc::clone(&script), nature.clone());
+                tokio::spawn(async move { serve(stream, &log, &nature, script.as_ref()).await });
             }
         });
-        Self { addr, asked, gone }
+        Self { addr, asked }
     }
 
     /// What was asked so far, the probe's own questions left out.
@@ -148,18 +139,13 @@ impl Upstream {
     pub fn generations(&self) -> Vec<Value> {
         self.asked().iter().filter(|asked| asked.path.starts_with("/generate")).map(Asked::json).collect()
     }
-
-    /// Waits until a connection was cut while an answer was due or under way.
-    pub async fn until_cut(&self, count: usize) {
-        self.gone.subscribe().wait_for(|gone| *gone >= count).await.unwrap();
-    }
 }
 
-/// Serves one connection; says whether it was cut in the middle of an answer.
-async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, script: &Script) -> bool {
+/// Serves one connection until either side closes it.
+async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, script: &Script) {
     let mut read = Vec::new();
     loop {
-        let Some(asked) = next(&mut stream, &mut read).await else { return false };
+        let Some(asked) = next(&mut stream, &mut read).await else { return };
         let deed = nature.answer(&asked).unwrap_or_else(|| {
             log.lock().unwrap().push(asked.clone());
             script(&asked)
@@ -172,17 +158,18 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, 
         let silent = said.is_empty();
         for piece in said {
             if stream.write_all(&piece).await.is_err() {
-                return true;
+                return;
             }
             tokio::task::yield_now().await;
         }
         if close {
-            return false;
+            return;
         }
         if silent {
             let mut byte = [0];
             // only the other side can end a silence
-            return matches!(stream.read(&mut byte).await, Ok(0) | Err(_));
+            let _ = stream.read(&mut byte).await;
+            return;
         }
     }
 }
@@ -242,7 +229,7 @@ async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {
 
 impl Nature {
     /// The answer to one of the probe's questions.
-    fn answer(&self, asked: &Asked) -> Option<Deed> {
+    pub fn answer(&self, asked: &Asked) -> Option<Deed> {
         if asked.header("x-recording").is_some() || !self.answers_probe {
             return None; // a test's own question, not the probe's
         }
@@ -293,9 +280,4 @@ impl Nature {
         }
         Some(json_message(200, json!({"text": "", "output_ids": [1], "meta_info": meta}).to_string().as_bytes()))
     }
-}
-
-/// A way to hold a fake back until the test lets it go on.
-pub fn gate() -> (mpsc::UnboundedSender<()>, mpsc::UnboundedReceiver<()>) {
-    mpsc::unbounded_channel()
 }

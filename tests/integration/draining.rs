@@ -1,0 +1,155 @@
+//! The end of a tokentap: what runs comes to its end, nothing new begins.
+
+use tokio::net::TcpStream;
+
+use crate::support::binary::{Binary, output};
+use crate::support::client::{Connection, get, post, written};
+use crate::support::hand::{Call, END, Hand, STREAM, event, soon};
+use crate::support::proxy::Proxy;
+use tokentap::server::Phase;
+
+const STREAMED: &[u8] = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
+
+/// A stream of which one event has come.
+async fn streaming(hand: &mut Hand, data: std::net::SocketAddr) -> (Connection, Call) {
+    let mut client = Connection::open(data).await;
+    client.send(&written(data, "POST", "/generate", &[], STREAMED)).await;
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    call.say(&event("running", 0)).await;
+    assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
+    (client, call)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_lets_what_runs_come_to_its_end_and_nothing_new_begin() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    assert_eq!(get(proxy.control, "/readyz").await.status, 200);
+    let mut silent = Connection::open(proxy.data).await;
+    let (mut client, mut call) = streaming(&mut hand, proxy.data).await;
+    let mut idle = Connection::open(proxy.data).await;
+    idle.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
+    hand.next().await.ok().await;
+    assert_eq!(idle.answer().await.status, 200);
+
+    proxy.phase.send_replace(Phase::Draining);
+    let ready = get(proxy.control, "/readyz").await;
+    assert_eq!((ready.status, ready.text().as_str()), (503, "draining\n"));
+    assert_eq!(get(proxy.control, "/livez").await.status, 200, "a draining tokentap is alive");
+    // idle connections are closed after the port
+    idle.closed().await;
+    silent.closed().await;
+    assert!(TcpStream::connect(proxy.data).await.is_err(), "new connections are refused");
+    assert_eq!(proxy.metric("tokentap_draining").await, 1.0);
+
+    call.say(&event("running", 0)).await;
+    call.reply(END).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream came to its end");
+    client.closed().await;
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
+    assert!(!hand.has_more(), "nothing was aborted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_given_while_draining_says_that_the_connection_ends() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
+    let call = hand.next().await;
+    proxy.phase.send_replace(Phase::Draining);
+    call.ok().await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    client.closed().await;
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ending_cuts_what_runs_at_once() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    let waiting = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"rid\":\"waiting\"}"));
+    let silent = hand.next().await;
+    proxy.phase.send_replace(Phase::Draining);
+    proxy.phase.send_replace(Phase::Ending);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 2, "two connections were cut");
+    assert!(!client.answer().await.complete, "a stream that was cut does not look complete");
+    assert_eq!(waiting.await.unwrap().status, 0, "there was no answer");
+    call.gone().await;
+    silent.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_takes_no_longer_than_it_may() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "200ms"]).await;
+    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    proxy.phase.send_replace(Phase::Draining);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 1, "one connection was cut");
+    assert!(!client.answer().await.complete);
+    call.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_drains_on_sigterm_and_exits_with_0() {
+    let mut hand = Hand::start().await;
+    let mut binary = Binary::serve(hand.addr, &[]).await;
+    assert_eq!(get(binary.control, "/livez").await.status, 200);
+    let (mut client, call) = streaming(&mut hand, binary.data).await;
+    binary.terminate();
+    binary.logged("signal").await;
+    assert_eq!(get(binary.control, "/readyz").await.status, 503);
+    call.reply(END).await;
+    assert!(client.answer().await.complete, "the stream came to its end");
+    binary.logged("drained").await;
+    assert_eq!(binary.code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_the_program_and_what_ran_is_aborted() {
+    let mut hand = Hand::start().await;
+    let mut binary = Binary::serve(hand.addr, &[]).await;
+    let (_client, call) = streaming(&mut hand, binary.data).await;
+    binary.terminate();
+    binary.logged("signal").await;
+    binary.terminate();
+    call.gone().await;
+    let abort = hand.next().await;
+    assert_eq!(abort.aborted(), "running", "the engine must not go on for nobody");
+    abort.ok().await;
+    assert_eq!(binary.code().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_setting_is_one_line_and_exit_code_64() {
+    for (args, named) in [
+        (&["serve", "--no-such-flag"][..], "--no-such-flag"),
+        (&["serve", "--top-logprobs", "many"], "--top-logprobs"),
+        (&["serve", "--log", "!!"], "--log"),
+        (&["no-such-command"], "no-such-command"),
+    ] {
+        let output = output(args).await;
+        assert_eq!(output.status.code(), Some(64), "{args:?}");
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(line.starts_with("tokentap: ") && line.contains(named), "{line}");
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn help_and_version_go_to_standard_output_and_exit_with_0() {
+    for (args, found) in
+        [(&["--help"][..], "serve"), (&["serve", "--help"], "--upstream"), (&["--version"], "tokentap ")]
+    {
+        let output = output(args).await;
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(found), "{args:?}: {text}");
+        assert!(output.stderr.is_empty(), "{args:?}");
+    }
+}

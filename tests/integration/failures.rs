@@ -1,0 +1,186 @@
+//! What a client is told when the upstream is not there, leaves, or is slow to notice that a connection is gone; and that nothing is
+//! asked twice.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpSocket;
+
+use crate::support::binary::Binary;
+use crate::support::client::{Answer, Connection, get, post, request};
+use crate::support::hand::{Hand, STREAM, event, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Deed, Nature, Upstream, message};
+
+fn said(answer: &Answer) -> String {
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let json = answer.json();
+    json["error"]["message"].as_str().unwrap_or_else(|| panic!("no message in {json}")).to_owned()
+}
+
+const GENERATE: &[u8] = b"{\"text\":\"a\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_down_is_named() {
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let upstream: SocketAddr = nobody.local_addr().unwrap();
+    let proxy = Proxy::start(upstream, &[]).await;
+    for path in ["/health", "/v1/chat/completions", "/generate"] {
+        let answer = post(proxy.data, path, GENERATE).await;
+        assert_eq!(answer.status, 502, "{path}");
+        assert!(said(&answer).contains(&upstream.to_string()), "{}", said(&answer));
+    }
+    assert!(proxy.metric("tokentap_upstream_errors_total{kind=\"connect\"}").await >= 3.0);
+    assert_eq!(proxy.metric("tokentap_aborts_sent_total").await, 0.0, "what never began is not aborted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_reached_the_upstream_is_never_sent_twice() {
+    for path in ["/generate", "/v1/chat/completions", "/update_weights_from_disk"] {
+        let mut hand = Hand::start().await;
+        let proxy = Proxy::probed(hand.addr, &[]).await;
+        // on a fresh connection, and on one that has been used before
+        for _ in 0..2 {
+            let client = tokio::spawn(async move { post(proxy.data, path, GENERATE).await });
+            let mut call = hand.next().await;
+            if path != "/generate" {
+                call.body_until(|body| body == GENERATE).await;
+            }
+            drop(call);
+            let answer = client.await.unwrap();
+            assert_eq!(answer.status, 502, "{path}");
+            assert!(said(&answer).contains("connection"), "{}", said(&answer));
+            assert!(!hand.has_more(), "{path} was sent once");
+            let client = tokio::spawn(get(proxy.data, "/health"));
+            hand.next().await.ok().await;
+            assert_eq!(client.await.unwrap().status, 200, "the next request is not affected");
+        }
+        assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 2.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_closes_after_each_answer_is_connected_to_again() {
+    let close = message(200, &[("connection", "close")], b"ok");
+    let upstream = Upstream::start(Nature::default(), move |_| Deed::SayAndClose(vec![close.clone()])).await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    let mut client = Connection::open(proxy.data).await;
+    for at in 0..100 {
+        client.send(b"POST /tokenize HTTP/1.1\r\nhost: agent\r\ncontent-length: 2\r\n\r\n{}").await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "request {at}");
+        assert_eq!(answer.header("connection"), None, "the client's connection is another one");
+    }
+    assert_eq!(upstream.asked().len(), 100, "each was asked once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_that_the_upstream_closes_is_replaced_unnoticed() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &["--pool-idle-timeout", "1h"]).await;
+    let mut client = Connection::open(proxy.data).await;
+    for path in ["/tokenize", "/v1/chat/completions", "/generate"] {
+        for _ in 0..5 {
+            client
+                .send(format!("POST {path} HTTP/1.1\r\nhost: agent\r\ncontent-length: 2\r\n\r\n{{}}").as_bytes())
+                .await;
+            let mut call = hand.next().await;
+            // without a word, as SGLang's server does
+            call.say(&message(200, &[], b"ok")).await;
+            let answer = client.answer().await;
+            assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{path}");
+            call.finish().await;
+            call.gone().await;
+        }
+    }
+    assert!(!hand.has_more(), "each was asked once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_breaks_off_does_not_look_complete() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &[]).await;
+    for head in ["content-length: 10", "transfer-encoding: chunked"] {
+        let client = tokio::spawn(get(proxy.data, "/health"));
+        let mut call = hand.next().await;
+        let piece = if head.starts_with('c') { "half" } else { "4\r\nhalf\r\n" };
+        call.say(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{piece}").as_bytes()).await;
+        drop(call);
+        let answer = soon("the reply breaks off", client).await.unwrap();
+        assert_eq!(answer.status, 200, "{head}");
+        assert!(!answer.complete, "{head}: {}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_off_does_not_look_complete_and_is_not_aborted() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true}"));
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    call.say(&event("torn", 0)).await;
+    drop(call);
+    let answer = soon("the stream breaks off", client).await.unwrap();
+    assert_eq!((answer.status, answer.complete), (200, false));
+    assert!(answer.text().contains("torn"), "what came before is delivered");
+    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0, "it was not the client who left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_http_is_a_bad_gateway() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &[]).await;
+    let client = tokio::spawn(get(proxy.data, "/health"));
+    hand.next().await.reply(b"220 mail.example ESMTP\r\n\r\n").await;
+    let answer = client.await.unwrap();
+    assert_eq!(answer.status, 502);
+    assert!(!said(&answer).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_its_upload_leaves_nothing_behind() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &[]).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(b"POST /tokenize HTTP/1.1\r\nhost: agent\r\ncontent-length: 10\r\n\r\nhalf").await;
+    let mut call = hand.next().await;
+    call.body_until(|body| body == b"half").await;
+    drop(client);
+    call.gone().await;
+    assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 0.0, "the upstream did not fail");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clients_key_passes_and_tokentaps_own_is_not_lent() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &["--upstream-api-key", "own", "--upstream-admin-key", "admin"]).await;
+    for path in ["/health", "/generate"] {
+        let key = [("authorization", "Bearer  odd  key")];
+        let client = tokio::spawn(async move { request(proxy.data, "POST", path, &key, GENERATE).await });
+        let call = hand.next().await;
+        assert_eq!(call.values("authorization"), ["Bearer  odd  key"]);
+        call.ok().await;
+        assert_eq!(client.await.unwrap().status, 200);
+        let client = tokio::spawn(post(proxy.data, path, GENERATE));
+        let call = hand.next().await;
+        assert!(call.values("authorization").is_empty(), "{path}: who has no key gets none");
+        call.ok().await;
+        assert_eq!(client.await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_of_the_environment_is_not_used() {
+    let mut hand = Hand::start().await;
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let elsewhere = format!("http://{}", nobody.local_addr().unwrap());
+    let names = ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"];
+    let mut environment: Vec<(&str, &str)> = names.iter().map(|name| (*name, elsewhere.as_str())).collect();
+    environment.extend([("NO_PROXY", ""), ("no_proxy", "")]);
+    let binary = Binary::serve(hand.addr, &environment).await;
+    let client = tokio::spawn(get(binary.data, "/health"));
+    hand.next().await.ok().await;
+    assert_eq!(client.await.unwrap().status, 200);
+}

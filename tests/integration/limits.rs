@@ -1,0 +1,214 @@
+//! Limits of number and time: what a client may take its time with, and what an upstream may.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::support::client::{Connection, get, post, request};
+use crate::support::hand::{END, Hand, STREAM, event, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+/// Long enough for a busy machine to do nothing wrong, short enough to wait for.
+const LIMIT: Duration = Duration::from_millis(200);
+
+async fn started(flags: &[&str]) -> (Hand, Proxy) {
+    let hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, flags).await;
+    (hand, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_headers_end_the_connection() {
+    let (mut hand, proxy) = started(&["--client-header-timeout", "200ms"]).await;
+    for beginning in [
+        "",
+        "P",
+        "PRI * HTTP/2.0\r\n\r\nSM",
+        "G",
+        "POST /health HTTP/1.1\r\n",
+        "GET /health HTTP/1.1\r\nhost: agent\r\n",
+    ] {
+        let opened = Instant::now();
+        let mut client = Connection::open(proxy.data).await;
+        client.send(beginning.as_bytes()).await;
+        client.closed().await;
+        assert!(opened.elapsed() >= LIMIT, "{beginning:?} had its time");
+    }
+    assert!(!hand.has_more(), "nothing goes upstream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_ends_too() {
+    let (mut hand, proxy) = started(&["--client-header-timeout", "200ms"]).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
+    hand.next().await.ok().await;
+    assert_eq!(client.answer().await.status, 200);
+    client.closed().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_body_is_answered_with_408() {
+    let (mut hand, proxy) = started(&["--client-body-timeout", "200ms"]).await;
+    for path in ["/generate", "/tokenize"] {
+        for head in ["content-length: 10\r\n\r\nhalf", "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"] {
+            let mut client = Connection::open(proxy.data).await;
+            client.send(format!("POST {path} HTTP/1.1\r\nhost: agent\r\n{head}").as_bytes()).await;
+            let answer = soon("an answer", client.answer()).await;
+            assert_eq!(answer.status, 408, "{path}: {}", answer.text());
+            assert!(answer.text().contains("--client-body-timeout"), "{}", answer.text());
+            client.closed().await;
+            if path == "/tokenize" {
+                hand.next().await.gone().await;
+            }
+        }
+    }
+    assert!(!hand.has_more(), "a generation is asked for when its body is whole");
+    for kind in ["reset", "timeout"] {
+        let name = format!("tokentap_upstream_errors_total{{kind=\"{kind}\"}}");
+        assert_eq!(proxy.metric(&name).await, 0.0, "{kind}: the upstream did not fail");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_above_the_limit_is_answered_with_413() {
+    let (mut hand, proxy) = started(&["--max-request-bytes", "100"]).await;
+    let large = [b'a'; 101];
+    let answer = post(proxy.data, "/generate", &large).await;
+    assert_eq!(answer.status, 413);
+    assert!(answer.text().contains("--max-request-bytes"), "{}", answer.text());
+    let mut client = Connection::open(proxy.data).await;
+    client.send(b"POST /generate HTTP/1.1\r\nhost: agent\r\ntransfer-encoding: chunked\r\n\r\n65\r\n").await;
+    client.send(&large).await;
+    assert_eq!(soon("an answer", client.answer()).await.status, 413, "without a length, too");
+    assert!(!hand.has_more(), "nothing goes upstream");
+    let client = tokio::spawn(async move { post(proxy.data, "/generate", &large[..100]).await });
+    assert_eq!(
+        hand.next().await.asked.body.len(),
+        100,
+        "the limit itself is allowed, and what is no JSON is the engine's to refuse"
+    );
+    drop(client);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_or_too_large_headers_are_answered_with_431() {
+    let (mut hand, proxy) = started(&[]).await;
+    let names: Vec<String> = (0..150).map(|at| format!("x-{at}")).collect();
+    let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    assert_eq!(request(proxy.data, "GET", "/health", &many, b"").await.status, 431);
+    let long = "a".repeat(70_000);
+    assert_eq!(request(proxy.data, "GET", "/health", &[("x-long", &long)], b"").await.status, 431);
+    assert!(!hand.has_more(), "nothing goes upstream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_is_held_until_the_last_byte_of_the_reply() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--max-requests", "1"]).await;
+    let mut hand = hand;
+    for path in ["/generate", "/v1/chat/completions"] {
+        let mut client = Connection::open(proxy.data).await;
+        let body = "{\"text\":\"a\",\"stream\":true}";
+        let head = format!("POST {path} HTTP/1.1\r\nhost: agent\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        client.send(head.as_bytes()).await;
+        let mut call = hand.next().await;
+        let refused = get(proxy.data, "/health").await;
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "before the head: {path}");
+        assert!(refused.json()["error"]["message"].as_str().unwrap().contains("--max-requests"), "{}", refused.text());
+        call.say(STREAM).await;
+        call.say(&event("r", 0)).await;
+        assert!(client.read_until(|read| read.ends_with(b"}\n\n\r\n")).await);
+        assert_eq!(get(proxy.data, "/health").await.status, 503, "in the middle of the body: {path}");
+        if path == "/generate" {
+            call.reply(END).await;
+            assert!(client.answer().await.complete);
+        } else {
+            drop(client);
+            call.gone().await;
+        }
+        soon("the permit comes back", async {
+            let waiting = proxy.parts.permits.acquire().await;
+            drop(waiting);
+        })
+        .await;
+        let next = tokio::spawn(get(proxy.data, "/health"));
+        hand.next().await.ok().await;
+        assert_eq!(next.await.unwrap().status, 200, "{path}");
+    }
+    assert_eq!(proxy.metric("tokentap_shed_total{reason=\"max_requests\"}").await, 4.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_above_the_limit_waits_for_its_turn() {
+    let (mut hand, proxy) = started(&["--max-connections", "1"]).await;
+    let first = Connection::open(proxy.data).await;
+    let mut second = Connection::open(proxy.data).await;
+    second.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
+    assert_eq!(get(proxy.control, "/livez").await.status, 200, "the control port has a limit of its own");
+    assert!(!hand.has_more(), "the first connection has the only place");
+    drop(first);
+    hand.next().await.ok().await;
+    assert_eq!(second.answer().await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_timed_out_where_nothing_generates_and_nowhere_else() {
+    let (mut hand, proxy) = started(&["--upstream-header-timeout", "200ms"]).await;
+    let mut patient = Vec::new();
+    for (port, path) in [
+        (proxy.data, "/generate"),
+        (proxy.data, "/v1/chat/completions"),
+        (proxy.data, "/pause_generation"),
+        (proxy.control, "/update_weights_from_disk"),
+    ] {
+        let client = tokio::spawn(post(port, path, b"{}"));
+        patient.push((path, client, hand.next().await));
+    }
+    let client = tokio::spawn(get(proxy.data, "/health"));
+    let silent = hand.next().await;
+    let answer = client.await.unwrap();
+    assert_eq!(answer.status, 504);
+    assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text());
+    silent.gone().await;
+    assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"timeout\"}").await, 1.0);
+    for (path, client, call) in patient {
+        assert!(!client.is_finished(), "{path} has waited longer than that");
+        call.ok().await;
+        assert_eq!(client.await.unwrap().status, 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_pauses_or_takes_too_long_is_cut_where_nothing_generates() {
+    for flag in ["--upstream-idle-timeout", "--upstream-total-timeout"] {
+        let (mut hand, proxy) = started(&[flag, "200ms"]).await;
+        let mut calls = Vec::new();
+        for path in ["/health", "/v1/chat/completions", "/generate"] {
+            let client = tokio::spawn(post(proxy.data, path, b"{\"text\":\"a\",\"stream\":true}"));
+            let mut call = hand.next().await;
+            call.say(STREAM).await;
+            call.say(&event("r", 0)).await;
+            calls.push((client, call));
+        }
+        let (client, call) = calls.remove(0);
+        let cut = soon("the body is cut", client).await.unwrap();
+        assert_eq!((cut.status, cut.complete), (200, false), "{flag}");
+        call.gone().await;
+        for (client, call) in calls {
+            assert!(!client.is_finished(), "{flag}: it has paused longer than that");
+            call.reply(END).await;
+            assert!(client.await.unwrap().complete, "{flag}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_total_of_zero_is_no_limit() {
+    let zero = ["--upstream-header-timeout", "0", "--upstream-idle-timeout", "0", "--upstream-total-timeout", "0"];
+    let (mut hand, proxy) = started(&zero).await;
+    let client = tokio::spawn(get(proxy.data, "/health"));
+    hand.next().await.reply(&message(200, &[], b"ok")).await;
+    assert_eq!(client.await.unwrap().text(), "ok");
+}

@@ -1,0 +1,97 @@
+//! Replies too large to be read: they pass as they are, and it is counted.
+
+use crate::support::client::{Connection, post, written};
+use crate::support::hand::{END, Hand, STREAM, chunk, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+const FLAGS: [&str; 2] = ["--max-reply-bytes", "4096"];
+const COUNTED: &str = "tokentap_entropy_skipped_total{reason=\"reply_too_large\"}";
+
+/// A reply of which tokentap would change something, padded to a size.
+fn reply(size: usize) -> Vec<u8> {
+    let body = |pad: usize| {
+        let text = "a".repeat(pad);
+        format!(
+            "{{\"text\":\"{text}\",\"output_ids\":[5],\"meta_info\":{{\"id\":\"r\",\"finish_reason\":{{\"type\":\"length\",\
+             \"length\":1}},\"prompt_tokens\":3,\"completion_tokens\":1,\"output_token_logprobs\":[[-0.5,5,null]],\
+             \"output_top_logprobs\":[[[-0.5,5,null],[-1.5,7,null]]]}}}}"
+        )
+    };
+    body(size - body(0).len()).into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_above_the_limit_passes_as_it_is() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let whole = reply(4096);
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    hand.next().await.reply(&message(200, &[("content-type", "application/json")], &whole)).await;
+    let answer = client.await.unwrap();
+    assert!(answer.text().contains("output_token_entropy"), "the limit itself is allowed: {}", answer.text());
+    let large = reply(4097);
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    hand.next().await.reply(&message(200, &[("content-type", "application/json")], &large)).await;
+    let answer = client.await.unwrap();
+    assert_eq!((answer.body == large, answer.complete), (true, true), "with a length: {}", answer.text());
+    assert_eq!(answer.header("content-length"), Some("4097"));
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    let mut call = hand.next().await;
+    call.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    for piece in large.chunks(1000) {
+        call.say(&chunk(piece)).await;
+    }
+    call.reply(END).await;
+    let answer = client.await.unwrap();
+    assert_eq!((answer.body == large, answer.complete), (true, true), "without one: {}", answer.text());
+    assert_eq!(proxy.metric(COUNTED).await, 2.0);
+    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_gets_a_large_reply_before_its_end() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
+    let large = reply(10_000);
+    let mut call = hand.next().await;
+    call.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    call.say(&chunk(&large[..5000])).await;
+    let head = b"{\"text\":\"aaa";
+    let begun = client.read_until(|read| memchr::memmem::find(read, head).is_some());
+    assert!(
+        soon("the beginning", begun).await,
+        "memory is given back as soon as it is clear that the reply will not be read"
+    );
+    call.say(&chunk(&large[5000..])).await;
+    call.reply(END).await;
+    assert_eq!(client.answer().await.body, large);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_above_the_limit_passes_as_it_is() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let client =
+        tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true,\"return_entropy\":true}"));
+    let event = |size: usize| [b"data: ", &reply(size)[..], b"\n\n"].concat();
+    let (small, large) = (event(1000), event(9000));
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    call.say(&chunk(&small)).await;
+    for piece in large.chunks(1000) {
+        call.say(&chunk(piece)).await;
+    }
+    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.reply(END).await;
+    let answer = client.await.unwrap();
+    assert!(answer.complete, "the stream came to its end");
+    let at = memchr::memmem::find(&answer.body, b"\n\n").unwrap() + 2;
+    let first = String::from_utf8_lossy(&answer.body[..at]).into_owned();
+    assert!(first.contains("output_token_entropy"), "what came before is enriched: {first}");
+    assert!(answer.body[at..] == [&large[..], b"data: [DONE]\n\n"].concat(), "from there on bytes pass as they come");
+    assert_eq!(proxy.metric(COUNTED).await, 1.0);
+    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
+}

@@ -1,0 +1,88 @@
+//! The program itself, as a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::hand::soon;
+
+/// A command line of the program, without any setting of the environment.
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokentap"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOKENTAP_")) {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command that ends by itself.
+pub async fn output(args: &[&str]) -> Output {
+    let mut command = command(args);
+    let run = tokio::task::spawn_blocking(move || command.output().unwrap());
+    soon("the command ends", run).await.unwrap()
+}
+
+/// `tokentap serve`, its ports read from its log. Killed with the test.
+pub struct Binary {
+    pub data: SocketAddr,
+    pub control: SocketAddr,
+    child: Child,
+    log: mpsc::UnboundedReceiver<String>,
+}
+
+impl Binary {
+    pub async fn serve(upstream: SocketAddr, environment: &[(&str, &str)]) -> Self {
+        let upstream = format!("http://{upstream}");
+        let ports = ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"];
+        let args: Vec<&str> = ["serve", "--upstream", &upstream].into_iter().chain(ports).collect();
+        let mut child = command(&args).envs(environment.iter().copied()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().expect("standard error is piped")).lines();
+        let (sender, log) = mpsc::unbounded_channel();
+        // ends with the process
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let nowhere = SocketAddr::from(([0; 4], 0));
+        let mut binary = Self { data: nowhere, control: nowhere, child, log };
+        let line = binary.logged("tokentap listens").await;
+        let addr = |key: &str| line[key].as_str().unwrap().strip_prefix("http://").unwrap().parse().unwrap();
+        (binary.data, binary.control) = (addr("data"), addr("control"));
+        binary
+    }
+
+    /// Waits for the log line with this message.
+    pub async fn logged(&mut self, message: &str) -> Value {
+        soon(message, async {
+            loop {
+                let line = self.log.recv().await.unwrap_or_else(|| panic!("the log ended without {message:?}"));
+                let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                if line["message"] == message {
+                    return line;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success(), "the signal was sent");
+    }
+
+    /// Reads the log to its end, and returns the exit code.
+    pub async fn code(&mut self) -> Option<i32> {
+        soon("the process ends", async { while self.log.recv().await.is_some() {} }).await;
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Binary {
+    fn drop(&mut self) {
+        // both fail when the process has ended, as it should have
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,219 @@
+//! An upstream that the test plays by hand, byte by byte: what the probe asks is answered, every other request is handed to the
+//! test together with its connection.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use super::upstream::{Asked, Deed, Nature, message};
+
+/// What must happen; the time is only so that a failing test ends.
+pub async fn soon<F: Future>(what: &str, event: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(20), event).await.unwrap_or_else(|_| panic!("never happened: {what}"))
+}
+
+/// The head of an event stream.
+pub const STREAM: &[u8] =
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// The end of a chunked body.
+pub const END: &[u8] = b"0\r\n\r\n";
+
+/// A piece of a chunked body.
+pub fn chunk(piece: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
+}
+
+/// An event of a stream that does not generate: only an id and an index matter here.
+pub fn event(rid: &str, index: usize) -> Vec<u8> {
+    let meta = serde_json::json!({"id": rid, "finish_reason": null, "prompt_tokens": 3, "completion_tokens": 0});
+    let event = serde_json::json!({"text": "", "output_ids": [], "meta_info": meta, "index": index});
+    chunk(format!("data: {event}\n\n").as_bytes())
+}
+
+/// The upstream.
+pub struct Hand {
+    pub addr: SocketAddr,
+    calls: mpsc::UnboundedReceiver<Call>,
+}
+
+/// A request whose answer is the test's to give. Dropped, it closes the connection.
+pub struct Call {
+    pub asked: Asked,
+    /// The head as it came.
+    pub head: Vec<u8>,
+    stream: TcpStream,
+    read: Vec<u8>,
+    player: Player,
+}
+
+#[derive(Clone)]
+struct Player {
+    nature: Nature,
+    calls: mpsc::UnboundedSender<Call>,
+}
+
+impl Hand {
+    pub async fn start() -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    /// One that nests its logprobs, as older engines do.
+    pub fn on(listener: TcpListener) -> Self {
+        let addr = listener.local_addr().unwrap();
+        let (sender, calls) = mpsc::unbounded_channel();
+        let player = Player { nature: Nature { flat: false, ..Nature::default() }, calls: sender };
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(player.clone().play(stream, Vec::new()));
+            }
+        });
+        Self { addr, calls }
+    }
+
+    /// The next request.
+    pub async fn next(&mut self) -> Call {
+        soon("a request reaches the upstream", self.calls.recv()).await.expect("the upstream lives as long as the test")
+    }
+
+    /// Whether a request has come that nobody has looked at.
+    pub fn has_more(&mut self) -> bool {
+        self.calls.try_recv().is_ok()
+    }
+}
+
+impl Player {
+    async fn play(self, mut stream: TcpStream, mut read: Vec<u8>) {
+        loop {
+            let end = loop {
+                if let Some(end) = memchr::memmem::find(&read, b"\r\n\r\n") {
+                    break end + 4;
+                }
+                if !more(&mut stream, &mut read).await {
+                    return;
+                }
+            };
+            let head: Vec<u8> = read.drain(..end).collect();
+            let mut asked = parsed(&head);
+            // only bodies of calls that are never streamed are read before the test has its say
+            if ["/generate", "/abort_request"].contains(&asked.path.as_str()) {
+                let length = asked.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+                while read.len() < length {
+                    if !more(&mut stream, &mut read).await {
+                        return;
+                    }
+                }
+                asked.body = read.drain(..length).collect();
+            }
+            if let Some(Deed::Say(said)) = self.nature.answer(&asked) {
+                if stream.write_all(&said.concat()).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            let call = Call { asked, head, stream, read, player: self.clone() };
+            // a test that has ended looks at nothing any more
+            let _ = self.calls.send(call);
+            return;
+        }
+    }
+}
+
+fn parsed(head: &[u8]) -> Asked {
+    let head = String::from_utf8_lossy(head);
+    let mut lines = head.trim_end().split("\r\n");
+    let mut first = lines.next().unwrap().split(' ').map(str::to_owned);
+    let headers = lines.filter_map(|line| line.split_once(": "));
+    Asked {
+        method: first.next().unwrap(),
+        path: first.next().unwrap(),
+        headers: headers.map(|(key, value)| (key.to_lowercase(), value.to_owned())).collect(),
+        body: Vec::new(),
+    }
+}
+
+async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> bool {
+    let mut buffer = vec![0; 64 * 1024];
+    match stream.read(&mut buffer).await {
+        Ok(0) | Err(_) => false,
+        Ok(length) => {
+            read.extend_from_slice(&buffer[..length]);
+            true
+        }
+    }
+}
+
+impl Call {
+    /// The first line and each header line, as bytes.
+    pub fn lines(&self) -> Vec<&[u8]> {
+        self.head.trim_ascii_end().split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end).collect()
+    }
+
+    /// The values of a header in their order.
+    pub fn values(&self, name: &str) -> Vec<&str> {
+        self.asked.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    pub fn json(&self) -> Value {
+        self.asked.json()
+    }
+
+    /// The rid that an abort names.
+    pub fn aborted(&self) -> String {
+        assert_eq!((self.asked.method.as_str(), self.asked.path.as_str()), ("POST", "/abort_request"));
+        let body = self.json();
+        assert_eq!(body.as_object().unwrap().len(), 1, "an abort names an id and nothing else: {body}");
+        body["rid"].as_str().unwrap().to_owned()
+    }
+
+    /// Reads the body, as it is framed, until `found` says yes.
+    pub async fn body_until(&mut self, found: impl Fn(&[u8]) -> bool) -> &[u8] {
+        soon("the body comes", async {
+            while !found(&self.read) {
+                assert!(more(&mut self.stream, &mut self.read).await, "the body ended: {:?}", self.read);
+            }
+        })
+        .await;
+        &self.read
+    }
+
+    /// Sends bytes of the answer.
+    pub async fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Sends as much as the connection takes at once; zero when it takes nothing, `None` when it is closed.
+    pub fn try_say(&mut self, bytes: &[u8]) -> Option<usize> {
+        match self.stream.try_write(bytes) {
+            Ok(written) => Some(written),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    /// Sends the (rest of the) answer and keeps the connection for what comes next.
+    pub async fn reply(mut self, bytes: &[u8]) {
+        self.say(bytes).await;
+        let Self { stream, player, .. } = self;
+        tokio::spawn(player.play(stream, Vec::new()));
+    }
+
+    /// Answers with an empty object.
+    pub async fn ok(self) {
+        self.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
+    }
+
+    /// Closes this side of the connection.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.unwrap();
+    }
+
+    /// Waits until the other side has closed the connection.
+    pub async fn gone(mut self) {
+        soon("the connection is cut", async { while more(&mut self.stream, &mut self.read).await {} }).await;
+    }
+}
