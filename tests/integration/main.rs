@@ -1,6 +1,7 @@
 //! Everything through the door a user uses: real sockets, a real tokentap, a real fake behind it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod accuracy;
 mod control;

@@ -255,7 +255,7 @@ async fn a_smaller_k_gets_the_first_of_each_row() {
         let replay = Replay::start(server, incremental, &[]).await;
         for fixture in recordings(server, incremental) {
             let mut body = fixture.request();
-            if !fixture.is_success() || !body["top_logprobs_num"].as_u64().is_some_and(|k| k > 2) {
+            if !fixture.is_success() || body["top_logprobs_num"].as_u64().is_none_or(|k| k <= 2) {
                 continue;
             }
             if body["logprob_start_len"].as_i64().unwrap_or(-1) >= 0 {

@@ -159,7 +159,7 @@ async fn whatever_the_parameters_every_number_agrees_with_the_true_distribution(
             check(&demo, &request, &reply, &mut score);
         }
     }
-    println!(
+    eprintln!(
         "{} tokens, {} of them exact; the worst true entropy lies {:+.1e} nats outside its interval",
         score.tokens, score.exact, score.worst
     );
@@ -199,10 +199,10 @@ async fn the_estimate_is_nearer_to_the_truth_than_the_renormalised_entropy() {
         }
     }
     let [estimate, renormalised] = [estimate, renormalised].map(|sum| sum / f64::from(tokens));
-    println!(
+    eprintln!(
         "{tokens} tokens at k=20: mean absolute error {estimate:.4} nats estimated, {renormalised:.4} renormalised"
     );
-    println!("a renormalised entropy is at most {above:+.1e} nats above the truth");
+    eprintln!("a renormalised entropy is at most {above:+.1e} nats above the truth");
     assert!(estimate < ESTIMATE_ERROR, "the estimate is off by {estimate} nats in the mean");
     assert!(estimate < 0.1 * renormalised, "{estimate} is far better than {renormalised}");
 }
