@@ -115,6 +115,7 @@ impl App {
         let limits = &parts.config.limits;
         let limits = ServerLimits {
             header_timeout: limits.client_header_timeout,
+            idle_timeout: limits.client_idle_timeout,
             connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
             drain: limits.drain_timeout,
         };
@@ -196,20 +197,31 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
     }
 }
 
-/// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them.
+/// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
+/// rarely, as long as the engine did not answer them.
 async fn ask(probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
-    match probe.ask(found).await {
-        Ok(found) => {
-            tracing::info!(
-                vocab_size = found.vocab_size,
-                flat = found.flat,
-                streaming = ?found.streaming,
-                original_logprobs = found.original_logprobs,
-                "the upstream has been probed"
-            );
-            probed.send_replace(Arc::new(found));
+    let mut pause = Duration::from_secs(1);
+    loop {
+        match probe.ask(found.clone()).await {
+            Ok(found) => {
+                tracing::info!(
+                    vocab_size = found.vocab_size,
+                    flat = found.flat,
+                    streaming = ?found.streaming,
+                    original_logprobs = found.original_logprobs,
+                    "the upstream has been probed"
+                );
+                let answered =
+                    found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
+                probed.send_replace(Arc::new(found));
+                if answered {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the probe got no answer"),
         }
-        Err(error) => tracing::warn!(%error, "the probe got no answer"),
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(60));
     }
 }
 
@@ -217,7 +229,7 @@ async fn sweep(parts: Arc<Parts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
-        let evicted = parts.tools.store.evict();
+        let evicted = parts.tools.store.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {
             if count > 0 {
                 parts.metrics.store_evictions.with_label_values(&[reason]).inc_by(count);

@@ -153,10 +153,10 @@ pub struct EntropyConfig {
     #[arg(long, env = "TOKENTAP_ENTROPY_TTL", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub entropy_ttl: Duration,
     /// How many requests the entropy store holds
-    #[arg(long, env = "TOKENTAP_ENTROPY_ENTRIES", value_name = "N", default_value = "65536")]
+    #[arg(long, env = "TOKENTAP_ENTROPY_ENTRIES", value_name = "N", default_value = "16384")]
     pub entropy_entries: usize,
     /// How many bytes the entropy store holds
-    #[arg(long, env = "TOKENTAP_ENTROPY_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    #[arg(long, env = "TOKENTAP_ENTROPY_BYTES", value_name = "BYTES", default_value = "16MiB", value_parser = bytes)]
     pub entropy_bytes: u64,
 }
 
@@ -194,9 +194,12 @@ pub struct KeyConfig {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitConfig {
-    /// A client's headers must be complete within this time
+    /// A client's first headers must be complete within this time
     #[arg(long, env = "TOKENTAP_CLIENT_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub client_header_timeout: Duration,
+    /// A kept connection may be idle, or slow with its next headers, for this long
+    #[arg(long, env = "TOKENTAP_CLIENT_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = duration)]
+    pub client_idle_timeout: Duration,
     /// A client's body must not pause longer than this
     #[arg(long, env = "TOKENTAP_CLIENT_BODY_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub client_body_timeout: Duration,

@@ -108,6 +108,20 @@ impl Rows {
         &mut self.values[before..]
     }
 
+    /// Makes the rows `count` ones from row `from` on; empty ones where there is no such row, or where `from` is not known.
+    /// Surplus rows behind them may stay.
+    pub fn align(&mut self, from: Option<usize>, count: usize) {
+        if from == Some(0) && self.len() >= count {
+            return; // as it nearly always is
+        }
+        let mut aligned = Self::new();
+        for at in 0..count {
+            let row = from.map(|from| from + at).filter(|row| *row < self.len());
+            aligned.push_row(row.map_or(&[], |row| self.row(row)));
+        }
+        *self = aligned;
+    }
+
     /// The number of closed rows.
     pub fn len(&self) -> usize {
         self.ends.len()

@@ -1,10 +1,8 @@
 //! The accept loop: HTTP/1.1 and h2c on one port, limits, graceful drain.
 
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
+mod greeted;
+
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -13,17 +11,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Sleep;
 use tower::Service;
+
+use greeted::Greeted;
 
 /// How connections are treated.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// A client's headers must be complete within this time.
+    /// A client's first headers must be complete within this time.
     pub header_timeout: Duration,
+    /// Later headers, on a connection that is kept, within this: it is also how long such a connection may be idle.
+    pub idle_timeout: Duration,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long running requests may take to end once the server stops.
@@ -60,7 +60,7 @@ where
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
+        .header_read_timeout(limits.idle_timeout)
         .max_headers(100)
         .max_buf_size(64 * 1024);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1024).max_header_list_size(64 * 1024);
@@ -124,68 +124,5 @@ async fn accept(
             tokio::time::sleep(Duration::from_millis(50)).await;
             None
         }
-    }
-}
-
-/// What HTTP/2 begins with. Until a connection differs from it hyper waits to learn the version, for ever and without its timer.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// A connection that must show its version in time: silent ones would hold their permits for good.
-#[derive(Debug)]
-struct Greeted {
-    stream: TcpStream,
-    /// How much of the preface has come.
-    matched: usize,
-    /// `None` once the version is known.
-    deadline: Option<Pin<Box<Sleep>>>,
-}
-
-impl Greeted {
-    fn new(stream: TcpStream, limit: Duration) -> Self {
-        Self { stream, matched: 0, deadline: Some(Box::pin(tokio::time::sleep(limit))) }
-    }
-}
-
-impl AsyncRead for Greeted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let Some(deadline) = &mut self.deadline else { return read };
-        if read.is_pending() {
-            return deadline.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
-        }
-        let expected = &PREFACE[self.matched..];
-        let new = &buf.filled()[before..];
-        if !expected.starts_with(new) || new.len() == expected.len() {
-            self.deadline = None;
-        }
-        self.matched += new.len().min(expected.len());
-        read
-    }
-}
-
-impl AsyncWrite for Greeted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

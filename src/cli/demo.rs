@@ -57,6 +57,7 @@ pub async fn engine(
     });
     let limits = ServerLimits {
         header_timeout: std::time::Duration::from_secs(10),
+        idle_timeout: std::time::Duration::from_secs(75),
         connections: 1024,
         drain: std::time::Duration::from_secs(1),
     };

@@ -125,7 +125,8 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
         ("--upstream-api-key-file", &keys.upstream_api_key_file, &mut keys.upstream_api_key),
         ("--upstream-admin-key-file", &keys.upstream_admin_key_file, &mut keys.upstream_admin_key),
     ] {
-        if let Some(path) = file {
+        // a key given itself, by flag or environment, goes before a file that the configuration file names
+        if let (Some(path), None) = (file, &key) {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| Invalid::Line(format!("{name}: cannot read {}: {error}", path.display())))?;
             *key = Some(Secret::from(text.trim()));

@@ -1,6 +1,6 @@
 //! Entropies by request id, readable while the request runs and for a while after: a controller polls them to branch or to stop.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct Evicted {
 struct Entry {
     // held for the length of a copy, never across an await
     sequences: Mutex<Vec<Progress>>,
-    names: Mutex<Vec<String>>,
+    names: Mutex<HashSet<String>>,
 }
 
 /// Entries that have ended, the oldest first, and what all entries cost.
@@ -57,6 +57,7 @@ struct Entry {
 struct Ended {
     order: VecDeque<(Instant, u64, Arc<Entry>)>,
     bytes: u64,
+    evicted: Evicted,
 }
 
 /// The store. Cheap to clone.
@@ -79,11 +80,10 @@ impl EntropyStore {
         Self { names: Arc::default(), ended: Arc::default(), limits }
     }
 
-    /// A place for the sequences of one request. It can be read under each name given or added.
+    /// A place for one request. It can be read under each name that it is given.
     #[must_use]
-    pub fn begin(&self, sequences: usize) -> Ticket {
-        let entry = Entry { sequences: Mutex::new(vec![Progress::default(); sequences]), names: Mutex::default() };
-        Ticket { store: self.clone(), entry: Arc::new(entry) }
+    pub fn begin(&self) -> Ticket {
+        Ticket { store: self.clone(), entry: Arc::default(), end: "abort" }
     }
 
     /// What is known of a sequence from token `since` on, and the next `since`; `index` is the one the name stands for unless given.
@@ -93,7 +93,9 @@ impl EntropyStore {
         let (entry, named) = self.names.get(rid).map(|found| found.value().clone())?;
         let index = index.unwrap_or(named);
         let sequences = locked(&entry.sequences);
-        let progress = sequences.get(index)?;
+        // a sequence of which nothing has come yet
+        let none = Progress::default();
+        let progress = sequences.get(index).or((index == named).then_some(&none))?;
         let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
         let next = progress.entropy.len();
         Some((
@@ -109,21 +111,27 @@ impl EntropyStore {
         (ended.order.len(), ended.bytes)
     }
 
+    /// How many requests have left the store since this was last asked; lets go of what is over its time first.
+    #[must_use]
+    pub fn take_evicted(&self) -> Evicted {
+        self.evict();
+        std::mem::take(&mut locked(&self.ended).evicted)
+    }
+
     /// Lets go of what is over its time or over the bounds.
-    pub fn evict(&self) -> Evicted {
+    fn evict(&self) {
         let now = Instant::now();
-        let mut evicted = Evicted::default();
         loop {
             let gone = {
                 let mut ended = locked(&self.ended);
                 let Some((at, bytes, _)) = ended.order.front() else { break };
                 let (at, bytes) = (*at, *bytes);
                 if now.duration_since(at) >= self.limits.ttl {
-                    evicted.ttl += 1;
+                    ended.evicted.ttl += 1;
                 } else if ended.order.len() > self.limits.entries {
-                    evicted.entries += 1;
+                    ended.evicted.entries += 1;
                 } else if ended.bytes > self.limits.bytes {
-                    evicted.bytes += 1;
+                    ended.evicted.bytes += 1;
                 } else {
                     break;
                 }
@@ -137,7 +145,6 @@ impl EntropyStore {
                 self.names.remove_if(&name, |_, (named, _)| Arc::ptr_eq(named, &entry));
             }
         }
-        evicted
     }
 }
 
@@ -146,41 +153,55 @@ impl EntropyStore {
 pub struct Ticket {
     store: EntropyStore,
     entry: Arc<Entry>,
+    /// How sequences have ended that did not end themselves.
+    end: &'static str,
 }
 
 impl Ticket {
     /// Makes the request readable under `rid`, which stands for sequence `index`.
     pub fn name(&self, rid: &str, index: usize) {
-        let mut names = locked(&self.entry.names);
-        if !names.iter().any(|name| name == rid) {
-            names.push(rid.to_owned());
+        if locked(&self.entry.names).insert(rid.to_owned()) {
             self.store.names.insert(rid.to_owned(), (Arc::clone(&self.entry), index));
         }
     }
 
     /// Adds entropies to a sequence.
     pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>) {
-        if let Some(progress) = locked(&self.entry.sequences).get_mut(index) {
-            progress.entropy.extend(entropy);
-        }
+        self.with(index, |progress| progress.entropy.extend(entropy));
     }
 
     /// Ends a sequence.
     pub fn finish(&self, index: usize, reason: &str) {
-        if let Some(progress) = locked(&self.entry.sequences).get_mut(index) {
+        self.with(index, |progress| {
             progress.finished = true;
             progress.finish_reason = Some(reason.to_owned());
+        });
+    }
+
+    /// The engine refused the request.
+    pub fn fail(&mut self) {
+        self.end = "error";
+        self.with(0, |_| {});
+    }
+
+    /// Sequences come into being when they are first heard of: a request may ask for a million samples.
+    fn with(&self, index: usize, change: impl FnOnce(&mut Progress)) {
+        let mut sequences = locked(&self.entry.sequences);
+        if sequences.len() <= index {
+            sequences.resize(index + 1, Progress::default());
         }
+        change(&mut sequences[index]);
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut bytes = ENTRY_OVERHEAD;
+        self.with(0, |_| {});
         for progress in locked(&self.entry.sequences).iter_mut() {
             if !progress.finished {
                 progress.finished = true;
-                progress.finish_reason = Some("abort".to_owned());
+                progress.finish_reason = Some(self.end.to_owned());
             }
             progress.entropy.shrink_to_fit();
             bytes += 64 + 4 * progress.entropy.len() as u64;
@@ -194,6 +215,8 @@ impl Drop for Ticket {
         let mut ended = locked(&self.store.ended);
         ended.bytes += bytes;
         ended.order.push_back((Instant::now(), bytes, Arc::clone(&self.entry)));
+        drop(ended);
+        self.store.evict();
     }
 }
 
@@ -208,9 +231,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn entropies_are_read_while_the_request_runs_and_for_a_while_after() {
         let store = store(10, 1 << 20);
-        let ticket = store.begin(2);
+        let ticket = store.begin();
         ticket.name("R", 0);
         ticket.name("R_1", 1);
+        assert_eq!(store.read("R_1", None, 0).unwrap().1, Progress::default(), "known, though nothing has come yet");
         ticket.append(1, [0.5, 0.25]);
         assert_eq!(store.read("R_1", None, 1).unwrap().1.entropy, [0.25]);
         assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
@@ -220,9 +244,9 @@ mod tests {
         drop(ticket);
         assert_eq!(store.read("R_1", None, 9).unwrap().1.finish_reason.as_deref(), Some("length"));
         assert_eq!(store.read("R", None, 0).unwrap().1.finish_reason.as_deref(), Some("abort"));
-        assert_eq!(store.evict(), Evicted::default());
+        assert_eq!(store.take_evicted(), Evicted::default());
         tokio::time::advance(Duration::from_secs(11)).await;
-        assert_eq!(store.evict().ttl, 1);
+        assert_eq!(store.take_evicted().ttl, 1);
         assert!(store.read("R", None, 0).is_none() && store.names.is_empty());
         assert_eq!(store.size(), (0, 0));
     }
@@ -231,19 +255,19 @@ mod tests {
     async fn the_oldest_leave_first_and_a_name_taken_over_stays() {
         let store = store(2, 1 << 20);
         for at in 0..4 {
-            let ticket = store.begin(1);
+            let ticket = store.begin();
             ticket.name("same", 0);
             ticket.name(&format!("own-{at}"), 0);
             ticket.append(0, [at as f32]);
         }
-        assert_eq!(store.evict().entries, 2);
+        assert_eq!(store.take_evicted().entries, 2);
         assert!(store.read("own-1", None, 0).is_none());
         assert_eq!(store.read("own-2", None, 0).unwrap().1.entropy, [2.0]);
         assert_eq!(store.read("same", None, 0).unwrap().1.entropy, [3.0]);
         let small = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1000 });
         for at in 0..3 {
-            small.begin(1).name(&format!("{at}"), 0);
+            small.begin().name(&format!("{at}"), 0);
         }
-        assert!(small.evict().bytes >= 1 && small.size().1 <= 1000);
+        assert!(small.take_evicted().bytes >= 1 && small.size().1 <= 1000);
     }
 }

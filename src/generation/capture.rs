@@ -13,11 +13,12 @@ use crate::generation::flight::Flight;
 use crate::generation::forcing::Item;
 use crate::generation::plan::Plan;
 use crate::generation::reason::Reason;
-use crate::generation::sequence::{Content, KnownContent, Sequence, Step};
+use crate::generation::sequence::{Content, Expected, KnownContent, Sequence, Step};
 use crate::generation::trim::trim;
 use crate::generation::{Observed, Tools};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::sglang::flat;
+use crate::sglang::probe::Capabilities;
 use crate::sglang::response::{Chunk, Nothing, Numbers};
 
 /// What comes of one reply. Holds the request's ids in flight until it is dropped.
@@ -28,11 +29,12 @@ pub struct Capture {
     vocab: Option<u32>,
     model: Arc<str>,
     sequences: Vec<Sequence>,
-    content: Option<Content>,
+    content: Expected,
     numbers: Numbers,
     stats: Vec<TokenStats>,
     ticket: Ticket,
-    flight: Flight,
+    /// `None` once nobody waits for the ids.
+    flight: Option<Flight>,
     observed: Observed,
 }
 
@@ -42,30 +44,26 @@ pub struct Capture {
 pub struct Unreadable(#[from] Malformed);
 
 impl Capture {
-    /// Begins the capture of a reply to `plan`.
+    /// Begins the capture of a reply to `plan`, whose ids are in `flight`.
     #[must_use]
-    pub fn new(plan: Plan, tools: Arc<Tools>, upstream: &crate::sglang::probe::Capabilities) -> Self {
-        let sequences = plan.sequences().min(1 << 20);
-        let ticket = tools.store.begin(sequences);
-        for (rid, index) in &plan.rids {
-            ticket.name(rid, *index);
+    pub fn new(plan: Plan, flight: Flight, tools: Arc<Tools>, upstream: &Capabilities) -> Self {
+        let ticket = tools.store.begin();
+        if plan.wish.wanted {
+            plan.rids.iter().for_each(|(rid, index)| ticket.name(rid, *index));
+            plan.rid.iter().for_each(|rid| ticket.name(rid, 0));
         }
-        if let Some(rid) = &plan.rid {
-            ticket.name(rid, 0);
-        }
-        let flight = tools.flights.start(plan.rids.iter().map(|(rid, _)| rid.clone()));
         Self {
             vocab: upstream.vocab_size,
             model: Arc::clone(&upstream.model),
-            sequences: (0..sequences).map(|_| Sequence::default()).collect(),
-            content: None,
+            sequences: Vec::new(),
+            content: Expected::of(upstream.streaming),
             numbers: Numbers::default(),
             stats: Vec::new(),
             observed: Observed::default(),
             plan,
             tools,
             ticket,
-            flight,
+            flight: Some(flight),
         }
     }
 
@@ -86,9 +84,14 @@ impl Capture {
         &self.observed
     }
 
-    /// The ids that may be aborted now that nobody waits for them; they leave flight.
-    pub fn take_abortable(&mut self) -> Vec<String> {
-        self.flight.take_abortable()
+    /// The ids, which nobody waits for any more.
+    pub fn take_flight(&mut self) -> Flight {
+        self.flight.take().unwrap_or_else(|| self.tools.flights.start([]))
+    }
+
+    /// The engine refused the request.
+    pub fn fail(&mut self) {
+        self.ticket.fail();
     }
 
     /// Time spent so far in reading, measuring and writing.
@@ -148,12 +151,13 @@ impl Capture {
     }
 
     fn read(&self, cursor: &mut Cursor<'_>, index: Option<usize>, numbers: &mut Numbers) -> Result<Chunk, Unreadable> {
-        if index.is_some() || self.content != Some(Content::Full) {
+        if index.is_some() || !self.content.is_full() {
             return Ok(Chunk::read(cursor, &Nothing, numbers)?);
         }
         let start = cursor.clone();
         let chunk = Chunk::read(cursor, &KnownContent(&self.sequences), numbers)?;
-        if self.sequences.get(chunk.index).is_some_and(|sequence| !sequence.owns(&chunk)) {
+        let none = Sequence::default();
+        if !self.sequences.get(chunk.index).unwrap_or(&none).owns(&chunk, cursor.bytes()) {
             *cursor = start;
             return Ok(Chunk::read(cursor, &Nothing, numbers)?);
         }
@@ -170,17 +174,20 @@ impl Capture {
     ) -> Result<(), Unreadable> {
         let Some(meta) = &chunk.meta else { return Ok(()) };
         let Some(item) = self.plan.item(index).copied() else { return Ok(()) };
-        if let Some(rid) = &chunk.rid {
-            self.ticket.name(rid, index);
-            if self.plan.stream {
-                self.flight.add(rid.clone());
+        self.sequence(index);
+        if let Some(rid) = chunk.rid.as_deref().filter(|_| self.sequences[index].tokens == 0) {
+            if self.plan.wish.wanted {
+                self.ticket.name(rid, index);
+            }
+            if let (true, Some(flight)) = (self.plan.stream, &mut self.flight) {
+                flight.add(rid.to_owned());
             }
         }
         if chunk.top.is_none() {
             flat::read(bytes, meta, &mut numbers.rows)?;
         }
         let mut edit = Edit::new(bytes, meta);
-        trim(&item, self.plan.jax, bytes, meta, &mut edit, splice)?;
+        trim(&item, bytes, meta, &mut edit, splice)?;
         let content = self.measure(bytes, chunk, index, &item, numbers);
         if self.plan.wish.wanted {
             let info = self.info(&item, index);
@@ -207,12 +214,13 @@ impl Capture {
         if self.plan.stream && step.content == Content::Full {
             sequence.remember(bytes, chunk);
         }
+        self.tools.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
         if !self.plan.wish.wanted {
             return step.content;
         }
         self.stats.clear();
         // one row a token, in the order of the tokens; where none came the token has no numbers
-        align(numbers, step, chunk.chosen.is_some());
+        numbers.rows.align(step.row_from, step.new);
         let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.wish.stats };
         self.tools.backend.top_k(&batch, &mut self.stats);
@@ -228,6 +236,13 @@ impl Capture {
         self.ticket.append(index, self.stats.iter().map(|stats| estimator.of(stats)));
         self.tools.observe(&self.model, estimator, item, &self.stats);
         step.content
+    }
+
+    /// Sequences come into being when they are first heard of: a request may ask for a million samples.
+    fn sequence(&mut self, index: usize) {
+        if self.sequences.len() <= index {
+            self.sequences.resize_with(index + 1, Sequence::default);
+        }
     }
 
     /// The estimator that can be carried out with what is known.
@@ -269,31 +284,9 @@ impl Capture {
             self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }
         let tokens = &self.tools.metrics.tokens;
-        tokens.with_label_values(&[&self.model, "output"]).inc_by(sequence.tokens as u64);
         tokens.with_label_values(&[&self.model, "prompt"]).inc_by(chunk.prompt_tokens.unwrap_or(0));
         if let Some(mean) = sequence.mean() {
             self.tools.metrics.mean_entropy.with_label_values(&[&self.model]).observe(mean);
         }
     }
-
-    /// Whether every sequence has come to its end.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.sequences.iter().all(|sequence| sequence.finished)
-    }
-}
-
-/// Makes the rows those of the new tokens, one each.
-fn align(numbers: &mut Numbers, step: Step, has_chosen: bool) {
-    let rows = numbers.rows.len();
-    if step.row_from == 0 && rows >= step.new && rows > 0 {
-        return; // as it nearly always is; surplus rows are cut off behind the measurement
-    }
-    debug_assert!(has_chosen || numbers.chosen.is_empty(), "chosen logprobs come from their list alone");
-    let mut aligned = crate::logprobs::Rows::new();
-    for at in 0..step.new {
-        let row = usize::try_from(step.row_from + at as isize).ok().filter(|row| *row < rows);
-        aligned.push_row(row.map_or(&[], |row| numbers.rows.row(row)));
-    }
-    numbers.rows = aligned;
 }

@@ -1,15 +1,19 @@
 //! The request ids that are running, known to the guard and to those who abort.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ids in flight. Engines abort by prefix: ending `job-1` would end `job-10` too, which is why the ids are kept in order.
 #[derive(Debug, Clone, Default)]
 pub struct Flights {
-    // held for the length of a map operation, never across an await
+    // held for the length of a few map operations, never across an await
     ids: Arc<Mutex<BTreeMap<String, usize>>>,
 }
+
+/// A request with this id is running already.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Live(pub String);
 
 impl Flights {
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<String, usize>) -> T) -> T {
@@ -22,23 +26,29 @@ impl Flights {
         self.with(|ids| ids.contains_key(rid))
     }
 
-    /// Whether `rid` is a proper prefix of an id that is running.
-    #[must_use]
-    pub fn is_prefix(&self, rid: &str) -> bool {
-        self.with(|ids| {
-            let mut later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
-            later.next().is_some_and(|(id, _)| id.starts_with(rid))
-        })
-    }
-
     /// Notes the ids of one request; they are forgotten when the result is dropped.
     #[must_use]
     pub fn start(&self, rids: impl IntoIterator<Item = String>) -> Flight {
-        let mut flight = Flight { all: self.clone(), ids: Vec::new() };
-        for rid in rids {
-            flight.add(rid);
-        }
+        let mut flight = Flight { all: self.clone(), ids: HashSet::new() };
+        rids.into_iter().for_each(|rid| flight.add(rid));
         flight
+    }
+
+    /// The same, unless one of them is running: of two requests at once, one gets the id.
+    ///
+    /// # Errors
+    /// [`Live`] with the first id that is running.
+    pub fn try_start(&self, rids: &[String]) -> Result<Flight, Live> {
+        self.with(|ids| {
+            if let Some(live) = rids.iter().find(|rid| ids.contains_key(*rid)) {
+                return Err(Live(live.clone()));
+            }
+            for rid in rids {
+                *ids.entry(rid.clone()).or_default() += 1;
+            }
+            Ok(())
+        })?;
+        Ok(Flight { all: self.clone(), ids: rids.iter().cloned().collect() })
     }
 }
 
@@ -46,7 +56,7 @@ impl Flights {
 #[derive(Debug)]
 pub struct Flight {
     all: Flights,
-    ids: Vec<String>,
+    ids: HashSet<String>,
 }
 
 impl Flight {
@@ -54,20 +64,31 @@ impl Flight {
     pub fn add(&mut self, rid: String) {
         if !self.ids.contains(&rid) {
             self.all.with(|ids| *ids.entry(rid.clone()).or_default() += 1);
-            self.ids.push(rid);
+            self.ids.insert(rid);
         }
     }
 
-    /// Takes the ids out of flight and returns those that can be aborted without ending another request.
-    pub fn take_abortable(&mut self) -> Vec<String> {
-        let ids = self.land();
-        ids.into_iter().filter(|rid| !rid.is_empty() && !self.all.is_prefix(rid)).collect()
+    /// The ids of this request.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        self.ids.iter().cloned().collect()
     }
 
-    fn land(&mut self) -> Vec<String> {
-        let landed = std::mem::take(&mut self.ids);
+    /// Whether `rid` can be aborted without ending another request: it is no proper prefix of an id that is running elsewhere.
+    #[must_use]
+    pub fn may_abort(&self, rid: &str) -> bool {
+        let others = |ids: &mut BTreeMap<String, usize>| {
+            let later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
+            later.take_while(|(id, _)| id.starts_with(rid)).any(|(id, _)| !self.ids.contains(id))
+        };
+        !rid.is_empty() && !self.all.with(others)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
         self.all.with(|ids| {
-            for rid in &landed {
+            for rid in &self.ids {
                 if let Some(count) = ids.get_mut(rid) {
                     *count -= 1;
                     if *count == 0 {
@@ -76,13 +97,6 @@ impl Flight {
                 }
             }
         });
-        landed
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.land();
     }
 }
 
@@ -93,13 +107,22 @@ mod tests {
     #[test]
     fn a_prefix_of_another_request_is_not_aborted() {
         let flights = Flights::default();
-        let mut one = flights.start(["job-1".to_owned()]);
+        let one = flights.start(["job-1".to_owned()]);
         let ten = flights.start(["job-10".to_owned()]);
-        assert!(flights.is_live("job-1") && flights.is_prefix("job-1") && !flights.is_prefix("job-10"));
-        assert!(one.take_abortable().is_empty());
-        assert!(!flights.is_live("job-1") && flights.is_live("job-10"));
+        assert!(flights.is_live("job-1") && !one.may_abort("job-1") && ten.may_abort("job-10"));
         drop(ten);
-        let mut batch = flights.start(["R_1".to_owned(), "R_10".to_owned()]);
-        assert_eq!(batch.take_abortable(), ["R_1", "R_10"], "ids of the same request do not protect each other");
+        assert!(one.may_abort("job-1") && !flights.is_live("job-10"));
+        let batch = flights.start(["R_1".to_owned(), "R_10".to_owned()]);
+        assert!(batch.may_abort("R_1"), "ids of the same request do not protect each other");
+    }
+
+    #[test]
+    fn of_two_requests_at_once_one_gets_the_id() {
+        let flights = Flights::default();
+        let first = flights.try_start(&["a".to_owned(), "b".to_owned()]);
+        assert_eq!(flights.try_start(&["c".to_owned(), "b".to_owned()]).err(), Some(Live("b".to_owned())));
+        assert!(!flights.is_live("c"), "a request that was refused leaves nothing behind");
+        drop(first);
+        assert!(flights.try_start(&["b".to_owned()]).is_ok());
     }
 }

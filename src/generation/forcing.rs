@@ -28,6 +28,8 @@ pub struct Item {
     pub temperature: Result<f64, Reason>,
     /// Temperature 1 is sent instead: the sampled token is the argmax either way.
     pub at_one: bool,
+    /// The client asked for the chosen logprobs alone, for which sglang-jax sends no placeholder of the prompt; with a k it does.
+    pub placeholder: bool,
     /// Why there is no top-k although entropy was wanted.
     pub reason: Option<Reason>,
 }
@@ -43,19 +45,32 @@ pub struct Facts<'a> {
     pub upstream: &'a Capabilities,
     /// The settings.
     pub config: &'a EntropyConfig,
+    /// The flat base64 form is asked for instead of the nested one: the engine offers it (not on streams), and no item wants lists
+    /// of its own.
+    pub flat: bool,
     /// The engine refused this shape since the last probe.
-    pub refused_before: bool,
+    refused_before: bool,
+    /// Some items asked for logprobs and others did not.
+    mixed: bool,
 }
 
-impl Facts<'_> {
-    /// Whether the flat base64 form is asked for instead of the nested one: the engine offers it (not on streams), and no item
-    /// wants lists of its own.
+impl<'a> Facts<'a> {
+    /// Gathers the facts; `refused_before` says whether the engine refused this shape since the last probe.
     #[must_use]
-    pub fn flat(&self) -> bool {
-        let request = self.request;
-        let lists = (0..self.prompts()).any(|at| self.asked_k(at) > 0);
-        let asked = (0..self.prompts()).any(|at| self.asked(at));
-        self.upstream.flat && request.stream == Some(false) && !lists && !(asked && request.flat.contains(&true))
+    pub fn new(
+        request: &'a GenerateRequest,
+        wish: Wish,
+        upstream: &'a Capabilities,
+        config: &'a EntropyConfig,
+        refused_before: bool,
+    ) -> Self {
+        let mut facts = Self { request, wish, upstream, config, refused_before, flat: false, mixed: false };
+        let asked = (0..facts.prompts()).filter(|at| facts.asked(*at)).count();
+        let lists = (0..facts.prompts()).any(|at| facts.asked_k(at) > 0);
+        facts.mixed = asked > 0 && asked < facts.prompts();
+        facts.flat =
+            upstream.flat && request.stream == Some(false) && !lists && !(asked > 0 && request.flat.contains(&true));
+        facts
     }
 
     /// How many prompts.
@@ -156,7 +171,7 @@ impl Facts<'_> {
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
         // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
-        let entry = if self.flat() { 11 } else { 36 };
+        let entry = if self.flat { 11 } else { 36 };
         let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
         [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= self.config.reply_budget).unwrap_or(0)
     }
@@ -170,18 +185,22 @@ impl Facts<'_> {
             k: asked_k,
             temperature: Err(Reason::ProbePending),
             at_one: false,
+            placeholder: self.upstream.dialect == Some(Dialect::Jax)
+                && asked
+                && asked_k == 0
+                && self.is_logprob_only(at),
             reason: None,
         };
         if self.wish.wanted {
             match whole {
                 Some((reason, chosen)) => {
                     item.reason = (asked_k == 0).then_some(reason);
-                    item.logprob |= chosen;
+                    item.logprob |= chosen && !self.companions_clash();
                 }
                 None => self.force(at, budget, &mut item),
             }
         }
-        if self.upstream.dialect == Some(Dialect::Jax) && asked && item.k == 0 && self.is_logprob_only(at) {
+        if item.placeholder && item.k == 0 {
             // there, a request for chosen logprobs alone duplicates rows and can end the scheduler
             item.k = 1;
         }
@@ -191,12 +210,11 @@ impl Facts<'_> {
 
     fn force(&self, at: usize, budget: u32, item: &mut Item) {
         let prompt_side = item.asked && self.request.logprob_start_len.get(at).is_some_and(|start| *start >= 0);
-        if prompt_side && !self.flat() {
+        if prompt_side && !self.flat {
             item.reason = (item.asked_k == 0).then_some(Reason::PromptLogprobs);
             return;
         }
-        if self.mixed() && !matches!(self.request.token_ids_logprob, PerItem::Absent) {
-            // the engine takes no null inside such a list, so the ids would wake up for those who did not ask
+        if self.companions_clash() {
             item.reason = (item.asked_k == 0).then_some(Reason::Request);
             return;
         }
@@ -205,10 +223,9 @@ impl Facts<'_> {
         item.reason = (item.k == 0).then_some(Reason::ReplyBudget);
     }
 
-    /// Whether some items asked for logprobs and others did not.
-    #[must_use]
-    pub fn mixed(&self) -> bool {
-        (0..self.prompts()).any(|at| self.asked(at)) && (0..self.prompts()).any(|at| !self.asked(at))
+    /// Whether ids asked for by some items would wake up for others: the engine takes no null inside `token_ids_logprob`.
+    fn companions_clash(&self) -> bool {
+        self.mixed && !matches!(self.request.token_ids_logprob, PerItem::Absent)
     }
 
     fn is_logprob_only(&self, at: usize) -> bool {
@@ -230,7 +247,9 @@ impl Facts<'_> {
             return (Ok(1.0), false);
         }
         if top_k == Some(1) {
-            return if logprob && !asked { (Ok(1.0), true) } else { (Err(Reason::TopK1), false) };
+            // an object for all items is not this item's alone, and the engine's own default is nobody's to edit
+            let own = sampling.is_some() && !(self.mixed && self.request.sampling.list_len().is_none());
+            return if logprob && !asked && own { (Ok(1.0), true) } else { (Err(Reason::TopK1), false) };
         }
         match self.upstream.original_logprobs {
             Some(_) => (Ok(temperature), false),

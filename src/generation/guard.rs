@@ -6,7 +6,7 @@
 //! float32, of repeated rids, of a list of rids for a single prompt and of `token_ids_logprob` outside the vocabulary; a rid that is
 //! running already hangs its first owner there, and any repeated rid hangs sglang-jax.
 
-use crate::json::Cursor;
+use crate::generation::flight::Live;
 use crate::sglang::request::{GenerateRequest, IdShape, PerItem, Texts};
 
 /// What the guard knows besides the request.
@@ -32,18 +32,28 @@ fn refuse(rule: &'static str, message: String) -> Result<(), Refusal> {
     Err(Refusal { rule, message })
 }
 
-/// Checks a request; `is_live` says whether a request with this id is running.
+/// Checks a request.
 ///
 /// # Errors
 /// [`Refusal`] with the first rule that is broken.
-pub fn check(request: &GenerateRequest, bounds: Bounds, is_live: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+pub fn check(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
+    if request.wide {
+        return refuse("encoding", "the body must be UTF-8".into());
+    }
     non_finite(request)?;
     prompt(request, bounds)?;
     top_logprobs(request, bounds)?;
     prompt_logprobs(request)?;
     token_ids(request, bounds)?;
     sampling(request)?;
-    rids(request, is_live)
+    rids(request)
+}
+
+/// The refusal of an id that is running.
+#[must_use]
+pub fn live(rid: &Live) -> Refusal {
+    let message = format!("rid: a request {:?} is running; use another id, or wait for it", rid.0);
+    Refusal { rule: "rid_live", message }
 }
 
 fn non_finite(request: &GenerateRequest) -> Result<(), Refusal> {
@@ -83,22 +93,15 @@ fn prompt(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
 }
 
 fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
-    let values: Vec<i64> = match &request.top_logprobs_num {
-        PerItem::One(k) => vec![*k],
-        PerItem::Many(list) => {
-            if request.batch().is_none() {
-                let message = "top_logprobs_num: is a list, but there is a single prompt; send a number";
-                return refuse("top_logprobs_list", message.into());
-            }
-            list.iter().flatten().copied().collect()
-        }
-        PerItem::Absent | PerItem::Unreadable => return Ok(()),
-    };
-    let Some(k) = values.into_iter().max() else { return Ok(()) };
-    if let Some(vocab) = bounds.vocab_size.filter(|vocab| k > i64::from(*vocab)) {
+    if request.top_logprobs_num.list_len().is_some() && request.batch().is_none() {
+        let message = "top_logprobs_num: is a list, but there is a single prompt; send a number";
+        return refuse("top_logprobs_list", message.into());
+    }
+    let Some((_, k)) = extremes(request, "top_logprobs_num") else { return Ok(()) };
+    if let Some(vocab) = bounds.vocab_size.filter(|vocab| k > f64::from(*vocab)) {
         return refuse("top_logprobs_vocab", format!("top_logprobs_num: {k} is above the vocabulary size {vocab}"));
     }
-    if k > i64::from(bounds.max_top_logprobs) {
+    if k > f64::from(bounds.max_top_logprobs) {
         let most = bounds.max_top_logprobs;
         return refuse(
             "top_logprobs_max",
@@ -108,25 +111,45 @@ fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal
     Ok(())
 }
 
+/// The smallest and the largest number in a field, however it is spelled and nested: 0.5.6 takes `5.0` and `"5"` for 5.
+fn extremes(request: &GenerateRequest, field: &str) -> Option<(f64, f64)> {
+    let span = request.object.value_span(&request.bytes, field)?;
+    let text = std::str::from_utf8(&request.bytes[span]).ok()?;
+    let numbers = text.split(|c: char| "[],\" \t\r\n".contains(c)).filter_map(|word| word.parse::<f64>().ok());
+    numbers.fold(None, |found, number| {
+        let (low, high) = found.unwrap_or((number, number));
+        Some((number.min(low), number.max(high)))
+    })
+}
+
+/// Whether an engine would give logprobs: everything but what is plainly off, because 0.5.6 takes `1` and `"true"` for true.
+fn wants_logprobs(request: &GenerateRequest) -> bool {
+    match &request.return_logprob {
+        PerItem::Absent => false,
+        PerItem::One(wanted) => *wanted,
+        PerItem::Many(list) => request.batch().is_none() || list.iter().flatten().any(|wanted| *wanted),
+        PerItem::Unreadable => true,
+    }
+}
+
 fn prompt_logprobs(request: &GenerateRequest) -> Result<(), Refusal> {
-    let prompts = request.batch().unwrap_or(1);
-    let starts = &request.logprob_start_len;
-    if starts.list_len().is_some() && request.batch().is_none() {
+    if request.logprob_start_len.list_len().is_some() && request.batch().is_none() {
         let message = "logprob_start_len: is a list, but there is a single prompt; send a number";
         return refuse("start_len_list", message.into());
     }
-    let asked = (0..prompts).filter(|at| request.return_logprob.get(*at) == Some(&true));
-    match asked.filter_map(|at| starts.get(at)).find(|start| **start < -1) {
-        Some(start) => refuse("start_len_below", format!("logprob_start_len: {start} is below -1")),
-        None => Ok(()),
+    match extremes(request, "logprob_start_len").filter(|_| wants_logprobs(request)) {
+        Some((start, _)) if start < -1.0 => {
+            refuse("start_len_below", format!("logprob_start_len: {start} is below -1"))
+        }
+        _ => Ok(()),
     }
 }
 
 fn sampling(request: &GenerateRequest) -> Result<(), Refusal> {
     let items = (0..request.batch().unwrap_or(1)).filter_map(|at| request.sampling.get(at));
     for item in items {
-        if let Some(k) = item.top_k.filter(|k| *k > i64::from(i32::MAX)) {
-            return refuse("top_k_overflow", format!("sampling_params.top_k: {k} is above {}", i32::MAX));
+        if item.top_k_overflows {
+            return refuse("top_k_overflow", format!("sampling_params.top_k: is above {}", i32::MAX));
         }
         if item.bias_overflows {
             let message = "sampling_params.logit_bias: a value is beyond the range of float32";
@@ -138,31 +161,18 @@ fn sampling(request: &GenerateRequest) -> Result<(), Refusal> {
 
 /// 0.5.23 refuses these itself, in these words; 0.5.6 dies of them, but only where logprobs are on.
 fn token_ids(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
-    let Some(vocab) = bounds.vocab_size else { return Ok(()) };
-    for at in 0..request.batch().unwrap_or(1) {
-        let Some(span) = request.token_ids_logprob.get(at).filter(|_| request.return_logprob.get(at) == Some(&true))
-        else {
-            continue;
-        };
-        let mut cursor = Cursor::at(&request.bytes, span.start + 1);
-        while cursor.position() < span.end {
-            let Ok(id) = cursor.skip() else { break };
-            let text = String::from_utf8_lossy(&request.bytes[id]);
-            if text.parse::<i64>().is_ok_and(|id| id < 0 || id >= i64::from(vocab)) {
-                let message = format!(
-                    "token_ids_logprob contains out-of-vocabulary token id {text}; valid range is [0, {vocab})."
-                );
-                return refuse("token_ids_outside", message);
-            }
-            if !cursor.take(b',') {
-                break;
-            }
-        }
+    let found = extremes(request, "token_ids_logprob").filter(|_| wants_logprobs(request));
+    let (Some(vocab), Some((low, high))) = (bounds.vocab_size, found) else { return Ok(()) };
+    let id = if low < 0.0 { low } else { high };
+    if low < 0.0 || high >= f64::from(vocab) {
+        let message =
+            format!("token_ids_logprob contains out-of-vocabulary token id {id}; valid range is [0, {vocab}).");
+        return refuse("token_ids_outside", message);
     }
     Ok(())
 }
 
-fn rids(request: &GenerateRequest, is_live: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+fn rids(request: &GenerateRequest) -> Result<(), Refusal> {
     // samples beyond the first get ids of their own, so the client's collides with nothing
     if request.n() > 1 {
         return Ok(());
@@ -180,9 +190,6 @@ fn rids(request: &GenerateRequest, is_live: impl Fn(&str) -> bool) -> Result<(),
     for rid in &ids {
         if !seen.insert(rid) {
             return refuse("rid_repeated", format!("rid: {rid:?} is there twice"));
-        }
-        if is_live(rid) {
-            return refuse("rid_live", format!("rid: a request {rid:?} is running; use another id, or wait for it"));
         }
     }
     Ok(())

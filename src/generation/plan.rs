@@ -9,7 +9,7 @@ use crate::generation::reason::Reason;
 use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
 use crate::generation::wish::Wish;
-use crate::sglang::probe::{Capabilities, Dialect};
+use crate::sglang::probe::Capabilities;
 use crate::sglang::request::{GenerateRequest, PerItem};
 
 /// What kind of request it is to an engine that failed on it: grammars and greedy sampling are what a forced top-k can break.
@@ -30,8 +30,6 @@ pub struct Plan {
     pub items: Vec<Item>,
     /// Samples per prompt; result `i` belongs to prompt `i / n`.
     pub n: usize,
-    /// The reply is a list.
-    pub list: bool,
     /// The reply is a stream.
     pub stream: bool,
     /// The body that goes upstream.
@@ -44,8 +42,14 @@ pub struct Plan {
     pub rid: Option<String>,
     /// What kind of request it is.
     pub shape: Shape,
-    /// The prompt rows that come with a client's `logprob_start_len` are sglang-jax's only in full mode.
-    pub jax: bool,
+}
+
+impl Shape {
+    /// Whether forcing a top-k can be what broke it; plain sampling is every other request, and is never given up for one failure.
+    #[must_use]
+    pub fn is_delicate(self) -> bool {
+        self.grammar || self.greedy
+    }
 }
 
 impl Plan {
@@ -62,7 +66,7 @@ impl Plan {
         let wish = Wish::of(request, config)?;
         let shape = shape(request);
         let refused_before = (context.refused)(shape);
-        let facts = Facts { request, wish, upstream, config, refused_before };
+        let facts = Facts::new(request, wish, upstream, config, refused_before);
         let items = facts.items();
         let given = if context.assign_rid { assigned(request) } else { Vec::new() };
         let body = rewrite(&facts, &items, &given);
@@ -79,10 +83,8 @@ impl Plan {
         Ok(Self {
             wish,
             n: request.n(),
-            list: request.batch().is_some() || request.n() > 1,
             stream: request.stream == Some(true),
             rids: known_rids(request, given),
-            jax: upstream.dialect == Some(Dialect::Jax),
             items,
             body,
             unforced,
@@ -91,16 +93,16 @@ impl Plan {
         })
     }
 
+    /// Whether the reply must be read: something is to be added to it, or taken away again.
+    #[must_use]
+    pub fn reads_reply(&self) -> bool {
+        self.wish.wanted || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
+    }
+
     /// The plan of the sequence with this index.
     #[must_use]
     pub fn item(&self, index: usize) -> Option<&Item> {
         self.items.get(index / self.n.max(1))
-    }
-
-    /// How many sequences the reply holds.
-    #[must_use]
-    pub fn sequences(&self) -> usize {
-        self.items.len() * self.n
     }
 
     /// The reason why no sequence will have entropies, when that is known already.

@@ -43,10 +43,10 @@ fn force(facts: &Facts<'_>, items: &[Item], edit: &mut Edit<'_>) {
         // sglang-jax decodes the text of every entry unless told otherwise
         edit.set("return_text_in_logprobs", b"false");
     }
-    if items.iter().any(|item| item.k != item.asked_k) || nobody_asked {
+    if items.iter().any(|item| item.k != item.asked_k || item.logprob != item.asked) {
         edit.set("top_logprobs_num", one_or_list(items.iter().map(|item| item.k.to_string())).as_bytes());
     }
-    let flat = facts.flat() && items.iter().any(|item| item.k > 0);
+    let flat = facts.flat && items.iter().any(|item| item.k > 0);
     let prompt_side = items.iter().enumerate().any(|(at, item)| item.asked && start(request, at) >= 0);
     if flat {
         edit.set(FLAT[0], b"true");

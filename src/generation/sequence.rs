@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::entropy::{Estimator, Flags, TokenStats};
 use crate::generation::measure::Lists;
 use crate::generation::reason::Reason;
+use crate::sglang::probe::Streaming;
 use crate::sglang::response::{Array, Chunk, Known};
 
 /// Whether the lists of an event hold everything so far or only what is new.
@@ -37,6 +38,33 @@ pub struct Sequence {
     pub finished: bool,
 }
 
+/// What the events of a stream are expected to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// As the probe found, or as the events so far have shown.
+    Known(Content),
+    /// The first two events of a sequence will show.
+    Unknown,
+}
+
+impl Expected {
+    /// What the probe found; 0.5.6 with `--stream-output` repeats its logprobs.
+    #[must_use]
+    pub fn of(streaming: Option<Streaming>) -> Self {
+        match streaming {
+            Some(Streaming::Incremental) => Self::Known(Content::Delta),
+            Some(Streaming::Cumulative | Streaming::IncrementalIds) => Self::Known(Content::Full),
+            None => Self::Unknown,
+        }
+    }
+
+    /// Whether events repeat everything.
+    #[must_use]
+    pub fn is_full(self) -> bool {
+        self == Self::Known(Content::Full)
+    }
+}
+
 /// Where the tokens of one event lie among those of the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
@@ -46,8 +74,8 @@ pub struct Step {
     pub new: usize,
     /// Among the chosen logprobs that were read, the first that is new.
     pub chosen_from: usize,
-    /// Among the rows that were read, the one of the first new token; negative where that row never came.
-    pub row_from: isize,
+    /// Among the rows that were read, the one of the first new token; `None` where rows are missing and it cannot be told which.
+    pub row_from: Option<usize>,
 }
 
 impl Default for Sequence {
@@ -70,9 +98,11 @@ impl Default for Sequence {
 impl Sequence {
     /// Whether what was jumped over in this event is this sequence's own: another sample may have begun with the same tokens.
     #[must_use]
-    pub fn owns(&self, chunk: &Chunk) -> bool {
+    pub fn owns(&self, chunk: &Chunk, bytes: &[u8]) -> bool {
         let own = |array: &Option<Array>, content: &Bytes| {
-            array.as_ref().is_none_or(|array| array.known == 0 || array.known == content.len())
+            array
+                .as_ref()
+                .is_none_or(|array| array.known == 0 || bytes[array.content.clone()][..array.known] == content[..])
         };
         let both_or_neither = match (&chunk.chosen, &chunk.top) {
             (Some(chosen), Some(top)) => (chosen.known == 0) == (top.known == 0),
@@ -82,41 +112,55 @@ impl Sequence {
     }
 
     /// Takes note of an event: `chosen` and `rows` are how many were read, behind what was known.
-    pub fn step(&mut self, chunk: &Chunk, chosen: usize, rows: usize, locked: &mut Option<Content>) -> Step {
-        let resumed = chunk.chosen.as_ref().is_some_and(|array| array.known > 0);
+    pub fn step(&mut self, chunk: &Chunk, chosen: usize, rows: usize, expected: &mut Expected) -> Step {
+        let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);
         let read = if chunk.chosen.is_some() { chosen } else { chunk.output_ids.unwrap_or(0) };
-        let content = if resumed { Content::Full } else { self.content(read, chunk.completion_tokens, locked) };
-        let before = if resumed || content == Content::Delta { 0 } else { self.tokens };
-        let new = read.saturating_sub(before);
-        // rows are counted apart from tokens: either list may lack one
-        let rows_known = if chunk.top.as_ref().is_some_and(|array| array.known > 0) || content == Content::Delta {
-            self.top_rows
-        } else {
-            0
+        let completion = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
+        let content = if known(&chunk.chosen) { Content::Full } else { self.content(read, completion, expected) };
+        let repeats = content == Content::Full && !known(&chunk.chosen);
+        // an abort merged with the event before it holds that event's delta in front of everything
+        let merged = match (*expected, completion) {
+            (Expected::Known(Content::Delta), Some(all)) if repeats && self.tokens > 0 => read.saturating_sub(all),
+            _ => 0,
         };
-        let first = self.tokens as isize;
-        let step = Step { content, new, chosen_from: before, row_from: first - rows_known as isize };
+        let before = if repeats { self.tokens + merged } else { 0 };
+        let mut new = read.saturating_sub(before);
+        if let (Some(all), true) = (completion, chunk.finish.is_some()) {
+            // lists may be ahead of their event, but not behind the end
+            new = new.min(all.saturating_sub(self.tokens));
+        }
+        let rows_before = if known(&chunk.top) || content == Content::Delta { 0 } else { before };
+        let enough = match content {
+            Content::Delta => rows >= new,
+            Content::Full if known(&chunk.top) => self.top_rows == self.tokens && rows >= new,
+            Content::Full => rows >= before + new,
+        };
         self.tokens += new;
-        self.top_rows = rows_known + rows;
-        step
+        self.top_rows = if known(&chunk.top) || content == Content::Delta { self.top_rows + rows } else { rows };
+        Step { content, new, chosen_from: before, row_from: enough.then_some(rows_before) }
     }
 
-    /// `completion_tokens` counts from the start in every kind of stream, which tells the kinds apart from the second event on.
-    fn content(&self, read: usize, completion: Option<u64>, locked: &mut Option<Content>) -> Content {
+    /// What this event's lists hold. The expectation stands unless the event cannot be read by it: `completion_tokens` counts from
+    /// the start of the sequence in every kind of stream. An abort repeats everything even in an incremental one, so each event is
+    /// looked at anew.
+    fn content(&self, read: usize, completion: Option<usize>, expected: &mut Expected) -> Content {
         if self.tokens == 0 {
-            return locked.unwrap_or(Content::Full);
+            return if let Expected::Known(content) = expected { *content } else { Content::Full };
         }
-        let completion = completion.and_then(|tokens| usize::try_from(tokens).ok());
-        let content = match completion {
-            // an abort repeats everything even in an incremental stream, so the lists of each event are looked at anew
-            Some(tokens) if tokens == self.tokens + read => Content::Delta,
-            Some(tokens) if read >= tokens && read >= self.tokens => Content::Full,
-            _ => locked.unwrap_or(if read >= self.tokens { Content::Full } else { Content::Delta }),
-        };
-        if read > 0 {
-            locked.get_or_insert(content);
+        match (*expected, completion) {
+            (Expected::Known(Content::Delta), Some(all)) if self.tokens + read > all && read >= all => Content::Full,
+            (Expected::Known(Content::Full), _) if read < self.tokens => Content::Delta,
+            (Expected::Known(content), _) => content,
+            (Expected::Unknown, Some(all)) if self.tokens + read == all => {
+                *expected = Expected::Known(Content::Delta);
+                Content::Delta
+            }
+            (Expected::Unknown, _) if read >= self.tokens => {
+                *expected = Expected::Known(Content::Full);
+                Content::Full
+            }
+            (Expected::Unknown, _) => Content::Delta,
         }
-        content
     }
 
     /// Remembers the event's lists, so that the next one is read only where it is new.

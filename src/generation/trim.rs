@@ -1,7 +1,7 @@
 //! Taking away from a reply what was forced on its request.
 
 use crate::generation::forcing::Item;
-use crate::json::{Cursor, Edit, Malformed, Object, Splice};
+use crate::json::{Edit, Malformed, Object, Splice};
 use crate::sglang::flat::{self, Side};
 use crate::sglang::scan;
 
@@ -20,7 +20,6 @@ const LOGPROBS: [&str; 5] = [
 /// When the lists that are to be cut are not what SGLang writes.
 pub fn trim(
     item: &Item,
-    jax: bool,
     bytes: &[u8],
     meta: &Object,
     edit: &mut Edit<'_>,
@@ -39,8 +38,7 @@ pub fn trim(
         return Ok(());
     }
     if item.asked_k == 0 {
-        // sglang-jax would not have sent its placeholder for the prompt had no top-k been asked
-        edit.remove(|key| top(&key.decode()) || jax && key.is("input_token_logprobs"));
+        edit.remove(|key| top(&key.decode()) || item.placeholder && key.is("input_token_logprobs"));
         return Ok(());
     }
     let keep = item.asked_k as usize;
@@ -54,11 +52,4 @@ pub fn trim(
         flat::keep_columns(side, keep, bytes, meta, edit)?;
     }
     Ok(())
-}
-
-/// Whether `text` is one whole JSON value; what is trimmed must have been read to its end.
-#[must_use]
-pub fn is_whole(text: &[u8]) -> bool {
-    let mut cursor = Cursor::new(text);
-    cursor.skip().and_then(|_| cursor.end()).is_ok()
 }

@@ -38,12 +38,9 @@ pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), De
         return Err(Denied::Host);
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
-        let own = origin
-            .to_str()
-            .ok()
-            .and_then(|origin| origin.split_once("://"))
-            .is_some_and(|(_, host)| is_ours(config, host));
-        if !own {
+        let authority =
+            origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, authority)| authority);
+        if !authority.zip(host.as_deref()).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host)) {
             return Err(Denied::Origin);
         }
     }

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use crate::error::Error;
+use crate::http::running::Running;
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
 use crate::sglang::client::{Failure, ReplyBody, UploadError, innermost};
@@ -105,20 +106,35 @@ pub struct Forwarded {
     body: ReplyBody,
     idle: Option<Idle>,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// The generation whose reply this is.
+    running: Option<Box<Running>>,
 }
 
 impl Forwarded {
     /// A body without limits of time.
     #[must_use]
     pub fn patient(head: Bytes, body: ReplyBody) -> Self {
-        Self { head, body, idle: None, deadline: None }
+        Self { head, body, idle: None, deadline: None, running: None }
+    }
+
+    /// The reply of a generation, nothing of which has to be read; its client may leave before its end.
+    #[must_use]
+    pub fn generated(body: ReplyBody, running: Running) -> Self {
+        Self { running: Some(Box::new(running)), ..Self::patient(Bytes::new(), body) }
+    }
+
+    /// The engine is done once its reply has come to an end, good or bad.
+    fn end(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.end();
+        }
     }
 
     /// A body that must not pause longer than `idle`, and must end by `deadline`.
     #[must_use]
     pub fn limited(body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { head: Bytes::new(), body, idle: idle.map(Idle::new), deadline }
+        Self { head: Bytes::new(), body, idle: idle.map(Idle::new), deadline, running: None }
     }
 }
 
@@ -139,6 +155,9 @@ impl http_body::Body for Forwarded {
             Poll::Ready(frame) => {
                 if let Some(idle) = &mut self.idle {
                     idle.reset();
+                }
+                if !matches!(frame, Some(Ok(_))) || self.body.is_end_stream() {
+                    self.end();
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }

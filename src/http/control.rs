@@ -139,7 +139,7 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
             }
         }
     }
-    let rid = decode(rid);
+    let rid = routes::decode(rid);
     let Some((index, progress)) = parts.tools.store.read(&rid, index, since) else {
         let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
         return problem(StatusCode::NOT_FOUND, "not_found", message);
@@ -155,17 +155,4 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
         json!(progress.finish_reason),
     );
     json_reply(StatusCode::OK, body.into_bytes())
-}
-
-/// Percent-decoding: a client's rid may hold anything.
-fn decode(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        let digits = behind.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        out.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { &behind[2..] } else { behind };
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }

@@ -76,13 +76,14 @@ pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-fn uncaptured(parts: &Parts, route: Route) {
+/// Counts a generation that tokentap does not see, and says so once for each route.
+pub fn uncaptured(parts: &Parts, route: Route) {
     parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
     let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
     if first {
         tracing::warn!(
             endpoint = route.endpoint,
-            "this route generates tokens that tokentap does not see; agents should use /generate"
+            "this request generates tokens that tokentap does not see; agents should send JSON to /generate"
         );
     }
 }

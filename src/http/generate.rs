@@ -9,11 +9,12 @@ use hyper::body::Incoming;
 
 use crate::error::Error;
 use crate::generation::capture::Capture;
-use crate::generation::guard::{self, Bounds};
+use crate::generation::flight::Flight;
+use crate::generation::guard::{self, Bounds, Refusal};
 use crate::generation::plan::{Context, Plan};
 use crate::generation::reason::Reason;
 use crate::http::body::{Body, Forwarded, Upload};
-use crate::http::forward::{failed, send, target, upstream_headers};
+use crate::http::forward::{failed, send, target, uncaptured, upstream_headers};
 use crate::http::running::{Outcome, Running};
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
@@ -58,6 +59,7 @@ pub async fn generate(
     head.headers.remove(header::ACCEPT_ENCODING);
     let upstream = Arc::clone(&parts.upstream.borrow());
     let Some(plan) = plan(parts, &upstream, &body, assign_rid)? else {
+        uncaptured(parts, routes::GENERATE);
         let reply = send(parts, routes::GENERATE, head.call(body)).await?;
         return Ok(forwarded(reply));
     };
@@ -66,7 +68,8 @@ pub async fn generate(
     if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
         return Err(Error::Strict { reason: reason.name().to_owned() });
     }
-    let capture = Capture::new(plan, Arc::clone(&parts.tools), &upstream);
+    let flight = take_off(parts, &plan)?;
+    let capture = Capture::new(plan, flight, Arc::clone(&parts.tools), &upstream);
     let mut running = Running::new(Arc::clone(parts), capture, key);
     let reply = ask(parts, &head, &mut running).await?;
     finish(parts, reply, running, served).await
@@ -88,13 +91,24 @@ fn plan(parts: &Parts, upstream: &Capabilities, body: &Bytes, assign_rid: bool) 
             vocab_size: upstream.vocab_size,
             max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
         };
-        guard::check(&request, bounds, |rid| parts.tools.flights.is_live(rid)).map_err(|refusal| {
-            parts.metrics.refused.with_label_values(&[refusal.rule]).inc();
-            Error::bad_request(refusal.message)
-        })?;
+        guard::check(&request, bounds).map_err(|refusal| refused(parts, refusal))?;
     }
     let context = Context { assign_rid, refused: &|shape| parts.is_refused(shape) };
     Plan::try_new(&request, upstream, config, &context).map(Some)
+}
+
+/// Takes the request's ids, which with the guard must not be running.
+fn take_off(parts: &Parts, plan: &Plan) -> Result<Flight, Error> {
+    let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
+    if parts.config.entropy.no_guard {
+        return Ok(parts.tools.flights.start(rids));
+    }
+    parts.tools.flights.try_start(&rids).map_err(|live| refused(parts, guard::live(&live)))
+}
+
+fn refused(parts: &Parts, refusal: Refusal) -> Error {
+    parts.metrics.refused.with_label_values(&[refusal.rule]).inc();
+    Error::bad_request(refusal.message)
 }
 
 /// Asks the engine, and once more as the client wrote it where forcing made the engine fail.
@@ -112,8 +126,8 @@ async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running) -> Result<R
     running.capture_mut().plan_mut().give_up(Reason::Refused);
     let second = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
     let second = second.inspect_err(|_| running.end())?;
-    if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() {
-        let shape = running.capture().plan().shape;
+    let shape = running.capture().plan().shape;
+    if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
         tracing::warn!(
             ?shape,
             "the engine fails on such requests when logprobs are forced; they are not forced until the next probe"
@@ -131,6 +145,7 @@ async fn finish(
 ) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK {
         running.end();
+        running.capture_mut().fail();
         return Ok(forwarded(reply));
     }
     let (mut head, body) = reply.into_parts();
@@ -139,6 +154,9 @@ async fn finish(
         head.headers.remove(header::CONTENT_LENGTH);
         let limit = parts.config.limits.max_reply_bytes;
         return Ok(Response::from_parts(head, Body::enriched(Enriched::new(body, running, limit))));
+    }
+    if !running.capture().plan().reads_reply() {
+        return Ok(Response::from_parts(head, Body::forwarded(Forwarded::generated(body, running))));
     }
     let strict = parts.config.entropy.strict && running.capture().plan().wish.wanted;
     let whole = match collect(body, &head.headers, parts.config.limits.max_reply_bytes).await {
@@ -161,7 +179,10 @@ async fn finish(
     let observed = *running.capture().observed();
     served.observed = Some(observed);
     if strict {
-        let missing = if outcome == Outcome::Unreadable { Some(Reason::Unreadable) } else { observed.missing };
+        // a 200 in which no sequence came to its end is not a reply to this request
+        let unread =
+            outcome == Outcome::Unreadable || observed.finished == 0 && !running.capture().plan().items.is_empty();
+        let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
         if let Some(reason) = missing {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }

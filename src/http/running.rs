@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::time::Instant;
@@ -48,8 +49,7 @@ impl Running {
         self.asked = false;
     }
 
-    /// Runs a step of the capture where neither an error nor a panic can cost the client its reply: `None` means that the bytes
-    /// pass as they came.
+    /// Runs a step of the capture where neither an error nor a panic can cost the client its reply.
     pub fn guarded<T>(
         &mut self,
         step: impl FnOnce(&mut Capture) -> Result<Option<T>, crate::generation::capture::Unreadable>,
@@ -99,21 +99,30 @@ impl Drop for Running {
             return;
         }
         self.parts.metrics.disconnects.inc();
-        let rids = self.capture.take_abortable();
+        // until the aborts are through the ids stay taken: a client that tries again at once must not be hit by them
+        let flight = self.capture.take_flight();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (parts, key) = (Arc::clone(&self.parts), self.key.take());
         parts.aborting.send_modify(|count| *count += 1);
         runtime.spawn(async move {
-            for rid in rids {
-                match parts.client.abort(&rid, key.clone()).await {
-                    Ok(status) if status.is_success() => parts.metrics.aborts.inc(),
-                    Ok(status) => {
-                        tracing::warn!(%rid, %status, "the engine refused to abort; is --upstream-admin-key set?")
-                    }
-                    Err(error) => tracing::warn!(%rid, %error, "the abort did not reach the engine"),
+            for rid in flight.ids() {
+                if flight.may_abort(&rid) {
+                    abort(&parts, &rid, key.clone()).await;
                 }
             }
             parts.aborting.send_modify(|count| *count -= 1);
         });
+    }
+}
+
+/// How long an abort may take; the engine answers at once or is gone.
+const ABORT: Duration = Duration::from_secs(5);
+
+async fn abort(parts: &Parts, rid: &str, key: Option<HeaderValue>) {
+    match tokio::time::timeout(ABORT, parts.client.abort(rid, key)).await {
+        Ok(Ok(status)) if status.is_success() => parts.metrics.aborts.inc(),
+        Ok(Ok(status)) => tracing::warn!(%rid, %status, "the engine refused to abort; is --upstream-admin-key set?"),
+        Ok(Err(error)) => tracing::warn!(%rid, %error, "the abort did not reach the engine"),
+        Err(_) => tracing::warn!(%rid, "the engine did not answer the abort"),
     }
 }

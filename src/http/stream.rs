@@ -96,6 +96,10 @@ impl Enriched {
         }
         if self.decoder.pending() > self.limit {
             self.running.parts().metrics.skipped.with_label_values(&[Reason::TooLarge.name()]).inc();
+            if self.must_measure() {
+                self.refuse(Reason::TooLarge, &mut out);
+                return out.into();
+            }
             self.state = State::Passing;
             out.extend_from_slice(&self.decoder.take_rest());
         }
@@ -114,12 +118,7 @@ impl Enriched {
         };
         let outcome = self.running.guarded(|capture| capture.event(&event.raw, data));
         if let Some(reason) = self.lack(&outcome) {
-            let message = crate::error::Error::Strict { reason: reason.name().to_owned() };
-            out.extend_from_slice(b"data: ");
-            out.extend_from_slice(&message.body());
-            out.extend_from_slice(b"\n\n");
-            // dropping the rest aborts the generation
-            self.state = State::Ended;
+            self.refuse(reason, out);
             return;
         }
         match outcome {
@@ -128,10 +127,24 @@ impl Enriched {
         }
     }
 
+    /// Ends the stream with an error event; dropping the rest aborts the generation.
+    fn refuse(&mut self, reason: Reason, out: &mut Vec<u8>) {
+        let error = crate::error::Error::Strict { reason: reason.name().to_owned() };
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(&error.body());
+        out.extend_from_slice(b"\n\n");
+        self.state = State::Ended;
+    }
+
+    /// Whether `--strict` holds for this request.
+    fn must_measure(&self) -> bool {
+        self.running.parts().config.entropy.strict && self.running.capture().plan().wish.wanted
+    }
+
     /// With `--strict`, why the stream must not go on.
     fn lack(&self, outcome: &Outcome<Vec<u8>>) -> Option<Reason> {
         let capture = self.running.capture();
-        if !self.running.parts().config.entropy.strict || !capture.plan().wish.wanted {
+        if !self.must_measure() {
             return None;
         }
         if *outcome == Outcome::Unreadable { Some(Reason::Unreadable) } else { capture.observed().missing }

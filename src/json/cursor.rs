@@ -259,6 +259,28 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
+    /// Passes a plain integer of few digits, as most are, or nothing at all.
+    pub fn small_integer(&mut self) -> Option<i64> {
+        self.peek();
+        let negative = self.bytes.get(self.at) == Some(&b'-');
+        let digits = &self.bytes[self.at + usize::from(negative)..];
+        let mut value = 0;
+        let mut length = 0;
+        while let Some(digit) = digits.get(length).filter(|byte| byte.is_ascii_digit()) {
+            value = value * 10 + i64::from(digit - b'0');
+            length += 1;
+            if length > 15 {
+                return None;
+            }
+        }
+        let plain = length > 0 && !(length > 1 && digits[0] == b'0');
+        if !plain || matches!(digits.get(length), Some(b'.' | b'e' | b'E')) {
+            return None;
+        }
+        self.at += usize::from(negative) + length;
+        Some(if negative { -value } else { value })
+    }
+
     fn named(&mut self, start: usize, word: &[u8]) -> Result<(), Malformed> {
         self.word(word)?;
         self.non_finite.get_or_insert(start);

@@ -27,8 +27,6 @@ pub struct GenerateRequest {
     pub text: Texts,
     /// `input_ids`.
     pub ids: Ids,
-    /// Whether `input_embeds` or media are there: their prompts have no ids of their own.
-    pub embeds: bool,
     /// `stream`; `None` when it is not a boolean.
     pub stream: Option<bool>,
     /// `rid`.
@@ -51,6 +49,8 @@ pub struct GenerateRequest {
     pub return_entropy: Option<bool>,
     /// Where `entropy_options` lies.
     pub entropy_options: Option<Range<usize>>,
+    /// The body is UTF-16 or UTF-32, which Python's reader accepts.
+    pub wide: bool,
     /// Where the first `NaN`, `Infinity` or overflowing number stands.
     pub non_finite: Option<usize>,
 }
@@ -66,7 +66,12 @@ impl GenerateRequest {
     /// When it is not one JSON object; the engine is then the one to say so.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
         let mut request = Self { stream: Some(false), ..Self::default() };
-        let mut cursor = Cursor::new(&bytes);
+        if is_wide(&bytes) {
+            return Ok(Self { wide: true, bytes, ..request });
+        }
+        // Python's reader passes over the mark of UTF-8
+        let mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let mut cursor = Cursor::at(&bytes, mark);
         let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
         cursor.end()?;
         request.non_finite = cursor.non_finite();
@@ -80,7 +85,6 @@ impl GenerateRequest {
         match name.as_ref() {
             "text" => self.text = Texts::read(cursor)?,
             "input_ids" => self.ids = Ids::read(cursor)?,
-            "input_embeds" => self.embeds = !is_null(value(cursor)?.1),
             "stream" => {
                 self.stream = match value(cursor)?.1 {
                     b"true" => Some(true),
@@ -143,7 +147,8 @@ impl GenerateRequest {
             PerItem::Unreadable => false,
         };
         let shape = self.text != Texts::Other && !matches!(self.ids.shape, IdShape::Other | IdShape::TooDeep);
-        sampling
+        !self.wide
+            && sampling
             && shape
             && self.stream.is_some()
             && self.rid.is_readable()
@@ -152,6 +157,11 @@ impl GenerateRequest {
             && self.logprob_start_len.is_readable()
             && self.token_ids_logprob.is_readable()
     }
+}
+
+/// UTF-16 and UTF-32 begin with their mark, or have zeros among the first bytes of any JSON text.
+fn is_wide(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || bytes.iter().take(4).any(|byte| *byte == 0)
 }
 
 /// Passes a value and returns its place and text.

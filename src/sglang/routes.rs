@@ -1,5 +1,7 @@
 //! What is known about SGLang's paths: which generate, which may block, and the bounded names that metrics use.
 
+use std::borrow::Cow;
+
 /// What tokentap does with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -95,9 +97,10 @@ const OTHER: [&str; 18] = [
     "/close_session",
 ];
 
-/// The route of a path.
+/// The route of a path; servers decode it before they look it up, so `/%67enerate` is /generate.
 #[must_use]
 pub fn route(path: &str) -> Route {
+    let path = &*decode(path);
     if path == "/generate" {
         return GENERATE;
     }
@@ -124,4 +127,21 @@ pub fn method_label(method: &http::Method) -> &'static str {
         "PATCH" => "PATCH",
         _ => "other",
     }
+}
+
+/// Percent-decoding, of a path or a part of one.
+#[must_use]
+pub fn decode(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &behind[2..] } else { behind };
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }

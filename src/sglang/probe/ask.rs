@@ -210,7 +210,7 @@ impl Probe {
         let mut body = json!({
             "input_ids": prompt,
             "return_logprob": true,
-            "top_logprobs_num": self.top_k.clamp(2, found.vocab_size.unwrap_or(u32::MAX).max(2)),
+            "top_logprobs_num": found.max_top_logprobs(self.top_k).clamp(2, found.vocab_size.unwrap_or(20).max(2)),
             "sampling_params": {"max_new_tokens": 1, "temperature": temperature, "top_k": -1},
         });
         if jax {

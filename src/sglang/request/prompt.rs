@@ -55,7 +55,7 @@ impl Texts {
 pub struct Ids {
     /// How the ids are arranged.
     pub shape: IdShape,
-    /// The smallest and the largest of all prompts; a fraction counts as the integer it is cut to, as 0.5.6 reads it.
+    /// The smallest and the largest of all prompts; fractions and numbers in quotes count, because 0.5.6 reads them.
     pub extremes: Option<(i64, i64)>,
     /// The first prompt of a batch without any id.
     pub empty: Option<usize>,
@@ -118,20 +118,35 @@ impl Ids {
         Ok(ids)
     }
 
+    fn add(&mut self, id: i64) {
+        let (low, high) = self.extremes.unwrap_or((id, id));
+        self.extremes = Some((low.min(id), high.max(id)));
+    }
+
     /// Passes one element; says whether it was an integer. One beyond 64 bits counts as the largest.
     fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
-        if !matches!(cursor.peek(), Some(b'-' | b'0'..=b'9')) {
-            cursor.skip()?;
+        if let Some(id) = cursor.small_integer() {
+            self.add(id);
+            return Ok(true);
+        }
+        let quoted = cursor.peek() == Some(b'"');
+        let text = match cursor.peek() {
+            Some(b'-' | b'0'..=b'9') => cursor.number()?,
+            Some(b'"') => std::str::from_utf8(cursor.string()?.raw).unwrap_or_default(),
+            _ => {
+                cursor.skip()?;
+                return Ok(false);
+            }
+        };
+        if quoted && text.parse::<f64>().is_err() {
             return Ok(false);
         }
-        let text = cursor.number()?;
         let integer = text.parse::<i64>();
         let beyond = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         // a float saturates at the ends of i64, which are outside every vocabulary
         let id = integer.clone().unwrap_or_else(|_| text.parse::<f64>().map_or(i64::MAX, |id| id as i64));
-        let (low, high) = self.extremes.unwrap_or((id, id));
-        self.extremes = Some((low.min(id), high.max(id)));
-        Ok(integer.is_ok() || beyond)
+        self.add(id);
+        Ok(!quoted && (integer.is_ok() || beyond))
     }
 }
 

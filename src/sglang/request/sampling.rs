@@ -23,6 +23,8 @@ pub struct Sampling {
     pub grammar: bool,
     /// A value of `logit_bias` that is finite in JSON but not in float32, which is what the engine makes of it.
     pub bias_overflows: bool,
+    /// `top_k` is beyond 32 bits, in whatever spelling.
+    pub top_k_overflows: bool,
     /// The numbers above are numbers.
     pub readable: bool,
 }
@@ -43,6 +45,7 @@ impl Sampling {
             beams: false,
             grammar: false,
             bias_overflows: false,
+            top_k_overflows: false,
             readable: true,
         };
         let object = Object::read(cursor, |key, cursor| {
@@ -60,7 +63,11 @@ impl Sampling {
             let null = text == "null";
             match name.as_ref() {
                 "temperature" => sampling.temperature = sampling.number(text, null),
-                "top_k" => sampling.top_k = sampling.number(text, null),
+                "top_k" => {
+                    sampling.top_k = sampling.number(text, null);
+                    let loose = text.trim_matches('"').parse::<f64>();
+                    sampling.top_k_overflows = loose.is_ok_and(|k| k > f64::from(i32::MAX));
+                }
                 "n" => sampling.n = sampling.number(text, null),
                 "max_new_tokens" => sampling.max_new_tokens = Some(sampling.number(text, null)),
                 "beam_width" => sampling.beams = sampling.number::<i64>(text, null).is_some_and(|width| width > 1),

@@ -1,0 +1,76 @@
+//! Times tokentap between a load generator and a canned engine, against nginx and against no proxy at all, in one interleaved run.
+//!
+//! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT` the workloads whose names hold TEXT. The load
+//! and the engine share core 0, the proxy has core 1. `TOKENTAP_BASELINE=PATH` measures another tokentap binary beside this one.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a bench reports to its terminal, and fails loudly"
+)]
+#![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
+
+#[path = "proxy/canned.rs"]
+mod canned;
+#[path = "proxy/check.rs"]
+mod check;
+#[path = "proxy/client.rs"]
+mod client;
+#[path = "proxy/goals.rs"]
+mod goals;
+#[path = "proxy/load.rs"]
+mod load;
+#[path = "proxy/process.rs"]
+mod process;
+#[path = "proxy/report.rs"]
+mod report;
+#[path = "proxy/run.rs"]
+mod run;
+#[path = "proxy/target.rs"]
+mod target;
+#[path = "proxy/upstream.rs"]
+mod upstream;
+#[path = "proxy/usage.rs"]
+mod usage;
+#[path = "proxy/workload.rs"]
+mod workload;
+
+use std::time::Duration;
+
+use run::Extent;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    if words.first().is_some_and(|word| word == upstream::ROLE) {
+        return upstream::main();
+    }
+    let extent = match words.first().map(String::as_str) {
+        Some("quick") => Extent::quick(),
+        filter => Extent::full(filter),
+    };
+    assert!(!extent.workloads.is_empty(), "no workload has a name with {words:?} in it");
+    process::pin_self(process::HARNESS_CORE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limit = Duration::from_secs(3600);
+        tokio::select! {
+            measured = tokio::time::timeout(limit, run::run(&extent)) => {
+                let measured = measured.expect("a run ends within an hour");
+                report::print(&extent, &measured);
+                goals::print(&extent, &measured);
+            }
+            // whichever future is dropped here ends the processes that it started
+            () = told_to_stop() => eprintln!("stopped"),
+        }
+    });
+}
+
+async fn told_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    let mut interrupt = signal(SignalKind::interrupt()).unwrap();
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,105 @@
+//! Whether the replies that are about to be timed are right.
+
+use serde_json::Value;
+
+use crate::canned::{Sequence, Shape, VOCAB};
+use crate::client::Connection;
+use crate::target::{Engine, Target};
+use crate::upstream::{CANNED, Server};
+use crate::workload::{Flow, Wish, Workload};
+
+/// What came back.
+struct Reply {
+    body: Vec<u8>,
+    canned: String,
+}
+
+/// Sends each of the requests through each target once.
+///
+/// # Panics
+/// When a proxy changed what it should have forwarded, or tokentap's reply is not the plain one with entropies added.
+pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
+    let workload = &match workload.flow {
+        Flow::Paced(_) => Workload { flow: Flow::Stream, ..*workload },
+        _ => *workload,
+    };
+    let direct = fetch(&Target::Direct, engine, workload.server, workload.requests(false)).await;
+    let carried = Shape { tokens: workload.tokens, k: None, flat: false, variant: 0 };
+    let carried = match workload.wish {
+        Wish::About => "about".to_owned(),
+        Wish::Nothing | Wish::Entropy => carried.label(),
+        Wish::TopLogprobs | Wish::EntropyOverLogprobs => Shape { k: Some(workload.k), ..carried }.label(),
+    };
+    assert!(direct.iter().all(|reply| reply.canned == carried), "{}: not what it is about", workload.name);
+    for target in targets.iter().filter(|target| **target != Target::Direct) {
+        let replies = fetch(target, engine, workload.server, workload.requests(target.is_tokentap())).await;
+        assert_eq!(replies.len(), direct.len());
+        if !(target.is_tokentap() && workload.is_job()) {
+            let same = replies.iter().zip(&direct).all(|(reply, direct)| reply.body == direct.body);
+            assert!(same, "{}: {} changed what it forwards", workload.name, target.name());
+            continue;
+        }
+        let plain = fetch(&Target::Direct, engine, workload.server, workload.plain_requests()).await;
+        for (variant, (reply, plain)) in (0..).zip(replies.iter().zip(&plain)) {
+            let flat = workload.server == Server::Flat && !workload.is_stream();
+            let read = Shape { tokens: workload.tokens, k: Some(workload.k), flat, variant };
+            assert_eq!(reply.canned, read.label(), "{}: the engine was asked for something else", workload.name);
+            let bounds = Sequence::new(read).entropy_bounds();
+            enriched(workload, &bounds, &objects(workload, &reply.body), &objects(workload, &plain.body));
+        }
+    }
+}
+
+async fn fetch(target: &Target, engine: &Engine, server: Server, requests: Vec<Vec<u8>>) -> Vec<Reply> {
+    let running = target.start(engine, server).await;
+    let mut connection = Connection::open(running.port).await.unwrap();
+    let mut replies = Vec::new();
+    for request in &requests {
+        let mut body = Vec::new();
+        let status = connection.exchange(request, |data| body.extend_from_slice(data)).await.unwrap();
+        assert_eq!(status, 200, "{}: {}", target.name(), String::from_utf8_lossy(&body));
+        let canned = connection.header(CANNED).unwrap_or_default().to_owned();
+        replies.push(Reply { body, canned });
+    }
+    replies
+}
+
+/// The object of a reply, or those of its events.
+fn objects(workload: &Workload, body: &[u8]) -> Vec<Value> {
+    if !workload.is_stream() {
+        return vec![serde_json::from_slice(body).unwrap()];
+    }
+    let text = std::str::from_utf8(body).unwrap();
+    let events: Vec<&str> = text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap()).collect();
+    let (done, events) = events.split_last().unwrap();
+    assert_eq!(*done, "[DONE]");
+    events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+}
+
+/// Without what tokentap added, `replies` must be `plain`; and what it added must fit.
+fn enriched(workload: &Workload, bounds: &[(f64, f64)], replies: &[Value], plain: &[Value]) {
+    let name = workload.name;
+    assert_eq!(replies.len(), plain.len(), "{name}: events are missing");
+    for (at, (reply, plain)) in replies.iter().zip(plain).enumerate() {
+        let mut rest = reply.clone();
+        let meta = rest["meta_info"].as_object_mut().unwrap();
+        let entropies = meta.remove("output_token_entropy").unwrap_or_else(|| panic!("{name}: no entropies"));
+        let info = meta.remove("entropy_info");
+        assert_eq!(rest, *plain, "{name}: more was changed than added");
+        let entropies: Vec<f64> = entropies.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect();
+        let bounds = match (workload.flow, workload.server) {
+            (Flow::Whole, _) => bounds,
+            (_, Server::Flat) => &bounds[at..=at],
+            (_, Server::Nested) => &bounds[..=at],
+        };
+        assert_eq!(entropies.len(), bounds.len(), "{name}: event {at}");
+        for (nats, (low, high)) in entropies.iter().zip(bounds) {
+            assert!((low - 1e-3..=high + 1e-3).contains(nats), "{name}: {nats} is not in {low}..{high}");
+        }
+        if at + 1 == replies.len() {
+            let info = info.expect("the last object says how");
+            assert_eq!((&info["source"], &info["top_k"]), (&"top_k".into(), &workload.k.into()), "{name}");
+            assert_eq!(info["vocab_size"], VOCAB, "{name}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What stands between load and engine: nothing, nginx, or a tokentap.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::canned::VOCAB;
+use crate::client::Connection;
+use crate::process::{self, HARNESS_CORE, PROXY_CORE, Process};
+use crate::upstream::{CANNED, ROLE, Server};
+use crate::workload::{Flow, Wish, Workload};
+
+/// The engine's process.
+pub struct Engine {
+    pub process: Process,
+    ports: Vec<u16>,
+}
+
+impl Engine {
+    pub fn start() -> Self {
+        let program = std::env::current_exe().unwrap();
+        let mut process = Process::start(program.to_str().unwrap(), &[ROLE.to_owned()], HARNESS_CORE, Stdio::piped());
+        let mut line = String::new();
+        BufReader::new(process.stdout()).read_line(&mut line).unwrap();
+        let ports = line.split_whitespace().map(|port| port.parse().unwrap()).collect();
+        Self { process, ports }
+    }
+
+    pub fn port(&self, server: Server) -> u16 {
+        self.ports[Server::ALL.iter().position(|other| *other == server).unwrap()]
+    }
+}
+
+/// A kind of proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    Direct,
+    Nginx,
+    /// A name and the binary.
+    Tokentap(&'static str, String),
+}
+
+impl Target {
+    /// Those that there are here.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Direct];
+        if process::has("nginx") {
+            all.push(Self::Nginx);
+        } else {
+            println!("(nginx is not installed: its columns are missing)\n");
+        }
+        all.push(Self::Tokentap("tokentap", env!("CARGO_BIN_EXE_tokentap").to_owned()));
+        all.extend(std::env::var("TOKENTAP_BASELINE").ok().map(|binary| Self::Tokentap("baseline", binary)));
+        all
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Nginx => "nginx",
+            Self::Tokentap(name, _) => name,
+        }
+    }
+
+    pub fn is_tokentap(&self) -> bool {
+        matches!(self, Self::Tokentap(..))
+    }
+
+    /// Starts it before `engine`, and waits until it is ready.
+    pub async fn start(&self, engine: &Engine, server: Server) -> Running {
+        let upstream = engine.port(server);
+        let mut running = match self {
+            Self::Direct => Running { process: None, port: upstream, directory: None },
+            Self::Nginx => start_nginx(upstream),
+            Self::Tokentap(_, binary) => start_tokentap(binary, upstream),
+        };
+        running.wait(self.is_tokentap().then_some(server)).await;
+        running
+    }
+}
+
+/// A proxy that runs.
+pub struct Running {
+    pub process: Option<Process>,
+    pub port: u16,
+    directory: Option<std::path::PathBuf>,
+}
+
+impl Running {
+    /// Waits until it forwards; a tokentap also until its probe has answered, which shows in what it does.
+    async fn wait(&mut self, tokentap_of: Option<Server>) {
+        let limit = Instant::now() + Duration::from_secs(10);
+        while !self.is_ready(tokentap_of).await {
+            assert!(self.process.as_mut().is_none_or(Process::is_alive), "the proxy has ended");
+            assert!(Instant::now() < limit, "the proxy does not get ready");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn is_ready(&self, tokentap_of: Option<Server>) -> bool {
+        let Ok(mut connection) = Connection::open(self.port).await else { return false };
+        let Some(server) = tokentap_of else { return true };
+        let flow = Flow::Whole;
+        let job = Workload { name: "", server, wish: Wish::Entropy, flow, tokens: 16, k: 20, connections: &[] };
+        let mut body = Vec::new();
+        let status = connection.exchange(&job.requests(true)[0], |data| body.extend_from_slice(data)).await;
+        let form = if server == Server::Flat { "flat/" } else { "nested/" };
+        let vocab = format!("\"vocab_size\":{VOCAB}");
+        let has_vocab = memchr::memmem::find(&body, vocab.as_bytes()).is_some();
+        let has_form = connection.header(CANNED).is_some_and(|label| label.starts_with(form));
+        status.is_ok_and(|status| status == 200) && has_vocab && has_form
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process = None;
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn start_tokentap(binary: &str, upstream: u16) -> Running {
+    let port = free_port();
+    let arguments = format!(
+        "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{} --log warn",
+        free_port()
+    );
+    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    let process = Process::start(binary, &arguments, PROXY_CORE, Stdio::null());
+    Running { process: Some(process), port, directory: None }
+}
+
+/// One process that is its own worker, as it comes but for what a proxy of streams sets.
+fn start_nginx(upstream: u16) -> Running {
+    let port = free_port();
+    let directory = std::env::temp_dir().join(format!("tokentap-bench-{}-{port}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let config = format!(
+        "daemon off; master_process off; worker_processes 1; pid nginx.pid; error_log error.log crit;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; tcp_nodelay on; keepalive_timeout 600s; keepalive_requests 1000000000; client_max_body_size 64m;
+  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+  upstream engine {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection \"\";
+      proxy_buffering off; proxy_request_buffering off; proxy_buffer_size 64k; proxy_buffers 8 64k;
+    }}
+  }}
+}}
+"
+    );
+    std::fs::write(directory.join("nginx.conf"), config).unwrap();
+    let prefix = directory.to_str().unwrap();
+    let arguments = ["-p", prefix, "-c", "nginx.conf", "-e", "error.log"].map(str::to_owned);
+    let nginx = if std::path::Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" };
+    let process = Process::start(nginx, &arguments, PROXY_CORE, Stdio::null());
+    Running { process: Some(process), port, directory: Some(directory) }
+}

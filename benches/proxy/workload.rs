@@ -1,0 +1,155 @@
+//! What is asked, over how many connections.
+
+use std::time::Duration;
+
+use crate::canned::VARIANTS;
+use crate::upstream::Server;
+
+/// What the client wants with its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// A small reply of another route.
+    About,
+    /// Nothing: `return_entropy` is false.
+    Nothing,
+    /// Top logprobs, asked by itself, and no entropy: every byte passes.
+    TopLogprobs,
+    /// Entropy, which only tokentap gives: the others forward the small reply that the engine gives to such a client.
+    Entropy,
+    /// Entropy; the others forward the top logprobs that tokentap reads for it.
+    EntropyOverLogprobs,
+}
+
+/// How tokens come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// In one reply.
+    Whole,
+    /// As a stream of an event a token, as fast as possible.
+    Stream,
+    /// As such a stream with pauses between its tokens.
+    Paced(Duration),
+}
+
+/// A workload.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    pub name: &'static str,
+    pub server: Server,
+    pub wish: Wish,
+    pub flow: Flow,
+    pub tokens: usize,
+    pub k: usize,
+    pub connections: &'static [usize],
+}
+
+impl Workload {
+    /// Everything that is measured.
+    pub fn all() -> Vec<Self> {
+        use Server::{Flat, Nested};
+        use Wish::{About, Entropy, EntropyOverLogprobs, Nothing, TopLogprobs};
+        let whole = |name, server, wish, tokens, k| {
+            let flow = Flow::Whole;
+            Self { name, server, wish, flow, tokens, k, connections: &[1, 16, 64] }
+        };
+        let stream = |name, server, wish, flow, tokens, connections| Self {
+            name,
+            server,
+            wish,
+            flow,
+            tokens,
+            k: 20,
+            connections,
+        };
+        let paced = Flow::Paced(Duration::from_millis(5));
+        vec![
+            whole("forward GET", Flat, About, 0, 0),
+            whole("forward tiny", Flat, Nothing, 16, 0),
+            whole("forward 512 x 20", Nested, TopLogprobs, 512, 20),
+            whole("job flat 512 x 20", Flat, Entropy, 512, 20),
+            whole("job nested 512 x 20", Nested, Entropy, 512, 20),
+            whole("job flat 512 x 128", Flat, Entropy, 512, 128),
+            whole("job nested 512 x 128", Nested, Entropy, 512, 128),
+            whole("job flat 4096 x 20", Flat, Entropy, 4096, 20),
+            whole("job nested 4096 x 20", Nested, Entropy, 4096, 20),
+            stream("stream paced 64", Flat, Entropy, paced, 64, &[1, 16, 64]),
+            stream("stream 512", Flat, Entropy, Flow::Stream, 512, &[1]),
+            stream("stream 4096", Flat, Entropy, Flow::Stream, 4096, &[1]),
+            stream("stream cumulative 512", Nested, EntropyOverLogprobs, Flow::Stream, 512, &[1]),
+        ]
+    }
+
+    pub fn is_stream(&self) -> bool {
+        self.flow != Flow::Whole
+    }
+
+    pub fn is_paced(&self) -> bool {
+        matches!(self.flow, Flow::Paced(_))
+    }
+
+    /// Whether tokentap computes entropies.
+    pub fn is_job(&self) -> bool {
+        matches!(self.wish, Wish::Entropy | Wish::EntropyOverLogprobs)
+    }
+
+    /// How long a cell is measured, in units of the extent's time.
+    pub fn patience(&self) -> u32 {
+        if self.is_paced() { 2 } else { 1 }
+    }
+
+    /// The requests that a client sends in turn through tokentap, and to the others.
+    pub fn requests(&self, through_tokentap: bool) -> Vec<Vec<u8>> {
+        if self.wish == Wish::About {
+            return vec![b"GET /model_info HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n".to_vec()];
+        }
+        // a cumulative stream is too large to keep four of
+        let variants = if self.wish == Wish::EntropyOverLogprobs { 1 } else { VARIANTS };
+        (0..variants).map(|variant| post(&self.body(variant, through_tokentap))).collect()
+    }
+
+    /// What `requests` ask, but from a client that wants neither logprobs nor entropy.
+    pub fn plain_requests(&self) -> Vec<Vec<u8>> {
+        let plain = Self { wish: Wish::Nothing, ..*self };
+        let count = self.requests(true).len() as u64;
+        (0..count).map(|variant| post(&plain.body(variant, true))).collect()
+    }
+
+    fn body(&self, variant: u64, through_tokentap: bool) -> String {
+        let own_top = match self.wish {
+            Wish::TopLogprobs => true,
+            Wish::EntropyOverLogprobs => !through_tokentap,
+            _ => false,
+        };
+        let mut more = String::new();
+        if own_top {
+            more += &format!(r#","return_logprob":true,"top_logprobs_num":{}"#, self.k);
+        }
+        more += match self.wish {
+            Wish::Entropy => "",
+            Wish::EntropyOverLogprobs => r#","return_entropy":true"#,
+            _ => r#","return_entropy":false"#,
+        };
+        if self.is_job() && self.k != 20 {
+            more += &format!(r#","entropy_options":{{"top_k":{}}}"#, self.k);
+        }
+        if self.is_stream() {
+            more += r#","stream":true"#;
+        }
+        let pace = match self.flow {
+            Flow::Paced(pace) => format!(r#","custom_params":{{"pace_us":{}}}"#, pace.as_micros()),
+            _ => String::new(),
+        };
+        let prompt: Vec<String> = (0..32).map(|at| (1000 + 37 * at).to_string()).collect();
+        format!(
+            r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":{},"temperature":1.0,"sampling_seed":{variant}{pace}}}{more}}}"#,
+            prompt.join(","),
+            self.tokens
+        )
+    }
+}
+
+fn post(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST /generate HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}

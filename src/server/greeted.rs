@@ -1,0 +1,96 @@
+//! A connection that must greet in time.
+//!
+//! hyper waits without a timer until it knows the version, and its one time limit for headers is also the one for idle connections.
+//! So the first head has a limit of its own here, and a connection that says nothing, or says it byte by byte, does not hold its
+//! permit for good.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+/// What HTTP/2 begins with; its first half ends as a head of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const END: &[u8] = b"\r\n\r\n";
+
+/// A stream whose first head must be complete before a deadline.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    stream: TcpStream,
+    /// How much of the HTTP/2 preface has come, as long as nothing else has.
+    preface: Option<usize>,
+    /// How much of the end of a head the last bytes were.
+    ending: usize,
+    /// `None` once the first head is there.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Greeted {
+    pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
+        Self { stream, preface: Some(0), ending: 0, deadline: Some(Box::pin(tokio::time::sleep(limit))) }
+    }
+
+    /// Whether the first head ends within these bytes.
+    fn ends_in(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            self.preface = self.preface.filter(|at| PREFACE[*at] == *byte).map(|at| at + 1);
+            if let Some(at) = self.preface {
+                if at == PREFACE.len() {
+                    return true;
+                }
+                continue;
+            }
+            self.ending = if END[self.ending] == *byte { self.ending + 1 } else { usize::from(*byte == b'\r') };
+            if self.ending == END.len() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl AsyncRead for Greeted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(deadline) = &mut self.deadline else { return read };
+        if read.is_pending() {
+            return deadline.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        if self.ends_in(&buf.filled()[before..]) {
+            self.deadline = None;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Greeted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
