@@ -70,13 +70,14 @@ impl Tools {
         models.entry(key).or_insert_with(|| self.metrics.model(name, estimator.name())).clone()
     }
 
-    /// Counts newly measured tokens; the histograms are filled locally and flushed once.
+    /// Counts newly measured tokens; the histograms take them all at once.
     fn observe(&self, model: &Arc<str>, estimator: Estimator, item: &Item, tokens: &[TokenStats]) {
         if tokens.is_empty() {
             return;
         }
         let model = self.model(model, estimator);
-        let (entropy, mass) = (model.token_entropy.local(), model.topk_mass.local());
+        model.token_entropy.observe(tokens.iter().map(|token| estimator.of(token)));
+        model.topk_mass.observe(tokens.iter().map(|token| 1.0 - token.tail_mass));
         let anomaly = |kind: &str, count: usize| {
             if count > 0 {
                 self.metrics.anomalies.with_label_values(&[kind]).inc_by(count as u64);
@@ -84,13 +85,6 @@ impl Tools {
         };
         let mut odd = [0_usize; 3];
         for token in tokens {
-            let value = estimator.of(token);
-            if value.is_finite() {
-                entropy.observe(f64::from(value));
-            }
-            if token.tail_mass.is_finite() {
-                mass.observe(1.0 - f64::from(token.tail_mass));
-            }
             for (count, flag) in odd.iter_mut().zip([Flags::NAN, Flags::MISSING, Flags::INCONSISTENT]) {
                 *count += usize::from(token.flags.contains(flag));
             }

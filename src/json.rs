@@ -7,10 +7,12 @@
 mod cursor;
 mod object;
 mod splice;
+mod text;
 
-pub use cursor::{Cursor, Text};
+pub use cursor::Cursor;
 pub use object::{Edit, Member, Object};
 pub use splice::Splice;
+pub use text::Text;
 
 /// Nesting beyond this many levels is refused; Python's own reader ends at about a thousand.
 pub const MAX_DEPTH: usize = 128;

@@ -5,6 +5,11 @@ use std::process::ExitCode;
 use tokentap::cli;
 use tokentap::config::{self, Command, Config, Invalid, LogFormat};
 
+/// Bodies of a few hundred kilobytes come and go with every request; the system's allocator returns such pieces at once and pays for
+/// each page again.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let command = match config::load(std::env::args_os()) {
         Ok(cli) => cli.command,

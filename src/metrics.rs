@@ -3,9 +3,14 @@
 //! Labels have few values by construction: endpoints come from a table of routes, models from the probe; no request, session or
 //! user is ever a label.
 
+mod tally;
+
+use std::sync::Arc;
+
+pub use tally::{Tallies, Tally};
+
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// Entropy in nats. Half of the tokens of a chain of thought lie below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of
@@ -42,11 +47,11 @@ pub struct Metrics {
     /// 1 from SIGTERM on.
     pub draining: IntGauge,
     /// Entropies of single tokens, by `model_name`, `estimator`.
-    pub token_entropy: HistogramVec,
+    pub token_entropy: Tallies,
     /// Mean entropies of sequences, by `model_name`.
     pub mean_entropy: HistogramVec,
     /// Probability covered by the reported top-k, by `model_name`.
-    pub topk_mass: HistogramVec,
+    pub topk_mass: Tallies,
     /// Tokens seen, by `model_name`, `kind`: prompt, output.
     pub tokens: IntCounterVec,
     /// Logprob rows that are not as they should be, by `kind`.
@@ -101,6 +106,10 @@ impl Declare<'_> {
         self.keep(IntGauge::with_opts(options(name, help)))
     }
 
+    fn tallies(&self, name: &str, help: &str, labels: &[&str], edges: &[f64]) -> Tallies {
+        self.keep(Tallies::try_new(format!("tokentap_{name}"), help, labels, edges))
+    }
+
     fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
         let options = HistogramOpts { common_opts: options(name, help), buckets: buckets.to_vec() };
         self.keep(HistogramVec::new(options, labels))
@@ -147,7 +156,7 @@ impl Metrics {
             upstream_errors: d.counters("upstream_errors_total", "Failures of the upstream.", &["kind"]),
             upstream_up: d.gauge("upstream_up", "1 while the upstream answers."),
             draining: d.gauge("draining", "1 from SIGTERM on."),
-            token_entropy: d.histograms(
+            token_entropy: d.tallies(
                 "token_entropy_nats",
                 "Entropy of the policy at each sampled token.",
                 &["model_name", "estimator"],
@@ -159,7 +168,7 @@ impl Metrics {
                 &["model_name"],
                 &ENTROPY_BUCKETS,
             ),
-            topk_mass: d.histograms(
+            topk_mass: d.tallies(
                 "topk_mass_ratio",
                 "Probability covered by the top-k.",
                 &["model_name"],
@@ -219,8 +228,8 @@ impl Metrics {
     #[must_use]
     pub fn model(&self, name: &str, estimator: &str) -> ModelMetrics {
         ModelMetrics {
-            token_entropy: self.token_entropy.with_label_values(&[name, estimator]),
-            topk_mass: self.topk_mass.with_label_values(&[name]),
+            token_entropy: self.token_entropy.with(&[name, estimator]),
+            topk_mass: self.topk_mass.with(&[name]),
         }
     }
 }
@@ -229,7 +238,7 @@ impl Metrics {
 #[derive(Debug, Clone)]
 pub struct ModelMetrics {
     /// Entropies, in nats.
-    pub token_entropy: Histogram,
+    pub token_entropy: Arc<Tally>,
     /// Probability covered by the top-k.
-    pub topk_mass: Histogram,
+    pub topk_mass: Arc<Tally>,
 }

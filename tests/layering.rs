@@ -28,10 +28,11 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tower", &["src/server.rs", "src/http/", "src/app.rs", "src/cli/demo.rs"]),
     ("tokenizers", &["src/tokenizer.rs"]),
     ("dashmap", &["src/entropy/store.rs"]),
-    ("prometheus", &["src/metrics.rs"]),
+    ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),
     ("toml", &["src/config/"]),
     ("tracing_subscriber", &["src/main.rs"]),
+    ("mimalloc", &["src/main.rs"]),
 ];
 
 /// Where `unsafe` may stand.

@@ -13,7 +13,7 @@ use crate::generation::flight::Flight;
 use crate::generation::forcing::Item;
 use crate::generation::plan::Plan;
 use crate::generation::reason::Reason;
-use crate::generation::sequence::{Content, Expected, KnownContent, Sequence, Step};
+use crate::generation::sequence::{Content, Expected, KnownContent, Sequence};
 use crate::generation::trim::trim;
 use crate::generation::{Observed, Tools};
 use crate::json::{Cursor, Edit, Malformed, Splice};

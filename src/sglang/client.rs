@@ -114,6 +114,8 @@ impl From<Failure> for Error {
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
+    /// Parsed once: nearly every call goes there.
+    generate: reqwest::Url,
     upstream: String,
     api_key: Option<HeaderValue>,
     admin_key: Option<HeaderValue>,
@@ -129,6 +131,7 @@ impl Client {
         if url.host().is_none() {
             return Err(format!("--upstream {upstream}: names no host"));
         }
+        let generate = url.join("/generate").map_err(|error| format!("--upstream {upstream}: {error}"))?;
         let http = reqwest::Client::builder()
             .http1_only()
             .no_proxy()
@@ -156,6 +159,7 @@ impl Client {
         };
         Ok(Self {
             http,
+            generate,
             upstream: upstream.to_owned(),
             api_key: bearer(keys.upstream_api_key.as_ref())?,
             admin_key: bearer(keys.upstream_admin_key.as_ref())?,
@@ -183,6 +187,9 @@ impl Client {
 
     /// The URL of a target, which must come out of the URL parser as it went in: nothing is resolved or encoded on the way.
     fn url(&self, target: &str) -> Result<reqwest::Url, Failure> {
+        if target == self.generate.path() {
+            return Ok(self.generate.clone());
+        }
         let changed = || Failure::Target(target.to_owned());
         let mut text = String::with_capacity(self.upstream.len() + target.len());
         text.push_str(&self.upstream);
