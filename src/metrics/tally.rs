@@ -58,7 +58,7 @@ impl Tally {
             bucket.set_cumulative_count(below);
             bucket
         });
-        histogram.set_bucket(buckets.collect::<Vec<_>>().into());
+        histogram.set_bucket(buckets.collect());
         histogram.set_sample_count(counts.iter().sum());
         histogram.set_sample_sum(f64::from_bits(self.sum.load(Ordering::Relaxed)));
         histogram
@@ -110,12 +110,12 @@ impl Collector for Tallies {
                 pair
             });
             let mut metric = Metric::default();
-            metric.set_label(pairs.collect::<Vec<_>>().into());
+            metric.set_label(pairs.collect());
             metric.set_histogram(tally.histogram(&self.edges));
             metric
         });
         let mut family = MetricFamily::default();
-        family.set_metric(metrics.collect::<Vec<_>>().into());
+        family.set_metric(metrics.collect());
         family.set_name(self.desc.fq_name.clone());
         family.set_help(self.desc.help.clone());
         family.set_field_type(MetricType::HISTOGRAM);
