@@ -26,6 +26,44 @@ pub async fn output(args: &[&str]) -> Output {
     soon("the command ends", run).await.unwrap()
 }
 
+/// A program that prints and goes on; killed with the test.
+pub struct Printing {
+    child: Child,
+    lines: mpsc::UnboundedReceiver<String>,
+}
+
+impl Printing {
+    pub fn start(args: &[&str]) -> Self {
+        let mut child = command(args).stderr(Stdio::null()).spawn().unwrap();
+        let read = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
+        let (sender, lines) = mpsc::unbounded_channel();
+        // ends with the process
+        std::thread::spawn(move || read.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, lines }
+    }
+
+    /// The next line that begins so.
+    pub async fn line(&mut self, beginning: &str) -> String {
+        soon(beginning, async {
+            loop {
+                let line = self.lines.recv().await.unwrap_or_else(|| panic!("it ended without {beginning:?}"));
+                if line.starts_with(beginning) {
+                    return line;
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Printing {
+    fn drop(&mut self) {
+        // both fail when the process has ended
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// `tokentap serve`, its ports read from its log. Killed with the test.
 pub struct Binary {
     pub data: SocketAddr,

@@ -1,0 +1,114 @@
+//! `check` and `demo` as processes, and HTTP/2 as a sidecar is spoken to.
+
+use std::net::SocketAddr;
+
+use serde_json::json;
+
+use crate::support::binary::{Printing, output};
+use crate::support::client::{Connection, get, post};
+use crate::support::engine;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Deed, Nature, Upstream, json_message};
+
+async fn check(upstream: SocketAddr, flags: &[&str]) -> (Option<i32>, String) {
+    let url = format!("http://{upstream}");
+    let args: Vec<&str> = ["check", "--upstream", &url].into_iter().chain(flags.iter().copied()).collect();
+    let done = output(&args).await;
+    (done.status.code(), String::from_utf8(done.stdout).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_what_it_found_and_what_mends_it() {
+    let cases = [
+        (Nature { streaming: "incremental", ..Nature::default() }, 0, vec!["ok    streams      incremental", "151936 entries, as the engine says", "flat base64"]),
+        (Nature::default(), 0, vec!["warn  streams", "--incremental-streaming-output"]),
+        (Nature { vocab: None, ..Nature::default() }, 0, vec!["warn  vocabulary", "--vocab-size"]),
+        (Nature { flat: false, ..Nature::default() }, 0, vec!["warn  top-k form"]),
+        (Nature { original: true, ..Nature::default() }, 0, vec!["warn  temperature", "SGLANG_RETURN_ORIGINAL_LOGPROB"]),
+        (Nature { jax: true, flat: false, ..Nature::default() }, 0, vec!["is sglang-jax", "--jax-force"]),
+        (Nature { server_info: json!({"speculative_algorithm": "EAGLE"}), ..Nature::default() }, 0, vec!["warn  speculation  EAGLE"]),
+        (Nature { server_info: json!({"speculative_algorithm": "DFLASH"}), ..Nature::default() }, 1, vec!["FAIL  speculation  DFLASH refuses"]),
+        (Nature { server_info: json!({"disaggregation_mode": "prefill"}), ..Nature::default() }, 0, vec!["warn  prefill"]),
+    ];
+    for (nature, code, lines) in cases {
+        let upstream = Upstream::start(nature, engine::answer).await;
+        let (found, text) = check(upstream.addr, &[]).await;
+        assert_eq!(found, Some(code), "{text}");
+        for line in lines {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_fails_where_there_is_no_engine_that_generates() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, text) = check(nobody, &[]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("FAIL  upstream") && text.contains(&nobody.to_string()), "{text}");
+    let silent = || Nature { answers_probe: false, ..Nature::default() };
+    let embeddings = Upstream::start(silent(), |asked| -> Deed {
+        match asked.path.as_str() {
+            "/model_info" => json_message(200, br#"{"model_path":"/m","is_generation":false}"#),
+            _ => json_message(404, b"{}"),
+        }
+    })
+    .await;
+    let (code, text) = check(embeddings.addr, &[]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("does not generate"), "{text}");
+    let locked = Upstream::start(silent(), |_| json_message(401, br#"{"error":"Unauthorized"}"#)).await;
+    let (code, text) = check(locked.addr, &[]).await;
+    assert!(code == Some(1) && text.contains("--upstream-api-key"), "{text}");
+}
+
+/// What a printed curl line asks: where, and its body if it has one.
+fn asked(line: &str) -> (SocketAddr, String, Option<String>) {
+    let start = line.find("http://").unwrap() + "http://".len();
+    let (authority, rest) = line[start..].split_once('/').unwrap();
+    let path = format!("/{}", rest.split([' ', '\'']).next().unwrap());
+    let body = line.split_once("-d '").map(|(_, body)| body.trim_end().trim_end_matches('\'').to_owned());
+    (authority.parse().unwrap(), path, body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_that_demo_prints_work() {
+    let mut demo = Printing::start(&["demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]);
+    let (data, path, body) = asked(&demo.line("curl").await);
+    let reply = post(data, &path, body.unwrap().as_bytes()).await.json();
+    let meta = &reply["meta_info"];
+    assert_eq!(meta["output_token_entropy"].as_array().unwrap().len(), 8, "{reply}");
+    assert_eq!(meta["entropy_info"]["source"], "top_k", "{reply}");
+    let (data, path, body) = asked(&demo.line("curl").await);
+    let events = post(data, &path, body.unwrap().as_bytes()).await.events();
+    assert!(events.len() == 4 && events.iter().all(|event| event["meta_info"]["output_token_entropy_upper"][0].is_number()));
+    let (control, path, _) = asked(&demo.line("curl").await);
+    let live = get(control, &path).await.json();
+    assert_eq!(live["entropy"].as_array().unwrap()[..], meta["output_token_entropy"].as_array().unwrap()[4..], "{live}");
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_is_spoken_without_an_upgrade() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let body = br#"{"text":"a"}"#;
+    // header fields by the static table: POST, http, then path and authority as literals
+    let named = |index: u8, value: &str| [&[index, u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
+    let fields = [vec![0x83, 0x86], named(0x04, "/generate"), named(0x01, "agent")].concat();
+    let sent = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, b""),
+        frame(1, 4, 1, &fields),
+        frame(0, 1, 1, body),
+    ];
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&sent.concat()).await;
+    let found = client.read_until(|read| memchr::memmem::find(read, b"output_token_entropy").is_some()).await;
+    assert!(found, "the reply came: {:?}", String::from_utf8_lossy(client.seen()));
+}
