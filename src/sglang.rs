@@ -8,3 +8,4 @@ pub mod response;
 pub mod routes;
 pub mod scan;
 pub mod sse;
+mod transport;

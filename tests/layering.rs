@@ -22,9 +22,9 @@ const ALLOWED: &[(&str, &str, &str)] =
 
 /// Where each outside crate may be named.
 const HOMES: &[(&str, &[&str])] = &[
-    ("reqwest", &["src/sglang/client.rs"]),
-    ("hyper", &["src/server.rs", "src/http/"]),
-    ("hyper_util", &["src/server.rs"]),
+    ("reqwest", &["src/sglang/client.rs", "src/sglang/transport.rs"]),
+    ("hyper", &["src/server.rs", "src/http/", "src/sglang/client.rs", "src/sglang/transport.rs"]),
+    ("hyper_util", &["src/server.rs", "src/sglang/transport.rs"]),
     ("tower", &["src/server.rs", "src/http/", "src/app.rs", "src/cli/demo.rs"]),
     ("tokenizers", &["src/tokenizer.rs"]),
     ("dashmap", &["src/entropy/store.rs"]),

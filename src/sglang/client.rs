@@ -1,7 +1,4 @@
-//! The connection to the upstream: the only file that knows which HTTP client is used.
-//!
-//! The client follows no redirect, honours no proxy of the environment, decodes no encoding and retries nothing except a request
-//! that met a connection already closed, of which no byte was written.
+//! The client of the upstream: agents' traffic, and tokentap's own calls.
 
 use std::time::Duration;
 
@@ -11,8 +8,10 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use crate::config::{KeyConfig, LimitConfig};
 use crate::error::Error;
 
+use crate::sglang::transport::Transport;
+
 /// The body of an upstream reply.
-pub type ReplyBody = reqwest::Body;
+pub type ReplyBody = hyper::body::Incoming;
 
 /// An upstream reply whose body is still to come.
 pub type Reply = http::Response<ReplyBody>;
@@ -113,9 +112,11 @@ impl From<Failure> for Error {
 /// A client of one SGLang server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
-    http: reqwest::Client,
-    /// Parsed once: nearly every call goes there.
-    generate: reqwest::Url,
+    transport: Transport,
+    /// For tokentap's own calls.
+    own: reqwest::Client,
+    /// Parsed once: nearly all traffic goes there.
+    generate: http::Uri,
     upstream: String,
     api_key: Option<HeaderValue>,
     admin_key: Option<HeaderValue>,
@@ -131,21 +132,18 @@ impl Client {
         if url.host().is_none() {
             return Err(format!("--upstream {upstream}: names no host"));
         }
-        let generate = url.join("/generate").map_err(|error| format!("--upstream {upstream}: {error}"))?;
-        let http = reqwest::Client::builder()
+        let generate =
+            format!("{upstream}/generate").parse().map_err(|error| format!("--upstream {upstream}: {error}"))?;
+        let own = reqwest::Client::builder()
             .http1_only()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .referer(false)
             .tcp_nodelay(true)
-            // a dead peer of a silent generation is noticed by the kernel, not by a time limit
             .tcp_keepalive(Duration::from_secs(15))
-            .tcp_keepalive_interval(Duration::from_secs(15))
-            .tcp_keepalive_retries(4)
             .connect_timeout(limits.connect_timeout)
             .pool_idle_timeout(limits.pool_idle_timeout)
-            .http1_max_headers(256)
             .build()
             .map_err(|error| format!("cannot set up the HTTP client: {error}"))?;
         let bearer = |key: Option<&crate::config::Secret>| {
@@ -158,7 +156,8 @@ impl Client {
             .transpose()
         };
         Ok(Self {
-            http,
+            transport: Transport::new(limits),
+            own,
             generate,
             upstream: upstream.to_owned(),
             api_key: bearer(keys.upstream_api_key.as_ref())?,
@@ -177,38 +176,35 @@ impl Client {
     /// # Errors
     /// [`Failure`] when no head of a reply came.
     pub async fn send(&self, call: Call) -> Result<Reply, Failure> {
-        let url = self.url(&call.target)?;
-        let mut request = reqwest::Request::new(call.method, url);
+        let mut request = http::Request::new(call.body);
+        *request.uri_mut() = self.uri(&call.target)?;
+        *request.method_mut() = call.method;
         *request.headers_mut() = call.headers;
-        *request.body_mut() = Some(call.body);
-        let reply = self.http.execute(request).await.map_err(|error| self.failure(&error))?;
-        Ok(reply.into())
+        self.transport.send(request).await.map_err(|error| self.failure(&error, error.is_connect()))
     }
 
-    /// The URL of a target, which must come out of the URL parser as it went in: nothing is resolved or encoded on the way.
-    fn url(&self, target: &str) -> Result<reqwest::Url, Failure> {
+    /// Where a target is. It must come out of a URL parser as it went in: whoever resolves or encodes it later would ask for something
+    /// else than the client did.
+    fn uri(&self, target: &str) -> Result<http::Uri, Failure> {
         if target == self.generate.path() {
             return Ok(self.generate.clone());
         }
         let changed = || Failure::Target(target.to_owned());
-        let mut text = String::with_capacity(self.upstream.len() + target.len());
-        text.push_str(&self.upstream);
-        text.push_str(target);
+        let text = format!("{}{target}", self.upstream);
         let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
         // the base has no path, so whatever follows it must be the target itself
         let kept = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
         let whole = target.starts_with('/') && kept == Some(target) && url.fragment().is_none();
-        if whole { Ok(url) } else { Err(changed()) }
+        let uri = text.parse().map_err(|_| changed())?;
+        if whole { Ok(uri) } else { Err(changed()) }
     }
 
-    fn failure(&self, error: &reqwest::Error) -> Failure {
+    fn failure(&self, error: &(dyn std::error::Error + 'static), connecting: bool) -> Failure {
         let cause = innermost(error);
         if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
             upload.clone().into()
-        } else if error.is_connect() {
+        } else if connecting {
             Failure::Connect { upstream: self.upstream.clone(), cause }
-        } else if error.is_timeout() {
-            Failure::Timeout
         } else {
             Failure::Broken(cause)
         }
@@ -248,20 +244,17 @@ impl Client {
         body: Option<String>,
         key: Option<HeaderValue>,
     ) -> Result<(StatusCode, Bytes), Failure> {
-        let mut headers = HeaderMap::new();
+        let mut request = self.own.request(method, format!("{}{path}", self.upstream));
         if let Some(key) = key {
-            headers.insert(header::AUTHORIZATION, key);
+            request = request.header(header::AUTHORIZATION, key);
         }
-        if body.is_some() {
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(body) = body {
+            request = request.header(header::CONTENT_TYPE, "application/json").body(body);
         }
-        let body = body.map_or_else(reqwest::Body::default, reqwest::Body::from);
-        let reply = self.send(Call { method, target: path.to_owned(), headers, body }).await?;
+        let reply = request.send().await.map_err(|error| self.failure(&error, error.is_connect()))?;
         let status = reply.status();
-        let body = http_body_util::BodyExt::collect(reply.into_body())
-            .await
-            .map_err(|error| Failure::Broken(innermost(&error)))?;
-        Ok((status, body.to_bytes()))
+        let body = reply.bytes().await.map_err(|error| Failure::Broken(innermost(&error)))?;
+        Ok((status, body))
     }
 }
 

@@ -87,7 +87,8 @@ async fn measured(server: &str, incremental: bool, by_k: &mut BTreeMap<u64, Erro
     for fixture in recordings(server, incremental) {
         let mut body = fixture.request();
         let k = body["top_logprobs_num"].as_u64().unwrap_or(0);
-        let Some(truth) = fixture.truth.as_ref().filter(|_| fixture.is_success() && [2, 5, 20, 128].contains(&k)) else {
+        let Some(truth) = fixture.truth.as_ref().filter(|_| fixture.is_success() && [2, 5, 20, 128].contains(&k))
+        else {
             continue;
         };
         body["entropy_options"] = json!({"bounds": true});
@@ -148,7 +149,7 @@ fn table(name: &str, by_k: &BTreeMap<u64, Errors>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn intervals_hold_the_truth_and_the_estimate_is_near_it() {
-    let mut by_k = BTreeMap::new();
+    let mut by_k: BTreeMap<u64, Errors> = BTreeMap::new();
     for (server, incremental, least) in
         [("sglang-0.5.23", false, 400), ("sglang-0.5.23", true, 30), ("sglang-0.5.6.post2", false, 200)]
     {
@@ -166,7 +167,7 @@ async fn intervals_hold_the_truth_and_the_estimate_is_near_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_holds_for_sglang_jax() {
-    let mut by_k = BTreeMap::new();
+    let mut by_k: BTreeMap<u64, Errors> = BTreeMap::new();
     measured("sglang-jax", false, &mut by_k).await;
     table("sglang-jax", &by_k);
     assert!(by_k.values().map(|errors| errors.positions).sum::<usize>() > 350, "enough tokens: {by_k:?}");

@@ -20,15 +20,35 @@ async fn check(upstream: SocketAddr, flags: &[&str]) -> (Option<i32>, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_says_what_it_found_and_what_mends_it() {
     let cases = [
-        (Nature { streaming: "incremental", ..Nature::default() }, 0, vec!["ok    streams      incremental", "151936 entries, as the engine says", "flat base64"]),
+        (
+            Nature { streaming: "incremental", ..Nature::default() },
+            0,
+            vec!["ok    streams      incremental", "151936 entries, as the engine says", "flat base64"],
+        ),
         (Nature::default(), 0, vec!["warn  streams", "--incremental-streaming-output"]),
         (Nature { vocab: None, ..Nature::default() }, 0, vec!["warn  vocabulary", "--vocab-size"]),
         (Nature { flat: false, ..Nature::default() }, 0, vec!["warn  top-k form"]),
-        (Nature { original: true, ..Nature::default() }, 0, vec!["warn  temperature", "SGLANG_RETURN_ORIGINAL_LOGPROB"]),
+        (
+            Nature { original: true, ..Nature::default() },
+            0,
+            vec!["warn  temperature", "SGLANG_RETURN_ORIGINAL_LOGPROB"],
+        ),
         (Nature { jax: true, flat: false, ..Nature::default() }, 0, vec!["is sglang-jax", "--jax-force"]),
-        (Nature { server_info: json!({"speculative_algorithm": "EAGLE"}), ..Nature::default() }, 0, vec!["warn  speculation  EAGLE"]),
-        (Nature { server_info: json!({"speculative_algorithm": "DFLASH"}), ..Nature::default() }, 1, vec!["FAIL  speculation  DFLASH refuses"]),
-        (Nature { server_info: json!({"disaggregation_mode": "prefill"}), ..Nature::default() }, 0, vec!["warn  prefill"]),
+        (
+            Nature { server_info: json!({"speculative_algorithm": "EAGLE"}), ..Nature::default() },
+            0,
+            vec!["warn  speculation  EAGLE"],
+        ),
+        (
+            Nature { server_info: json!({"speculative_algorithm": "DFLASH"}), ..Nature::default() },
+            1,
+            vec!["FAIL  speculation  DFLASH refuses"],
+        ),
+        (
+            Nature { server_info: json!({"disaggregation_mode": "prefill"}), ..Nature::default() },
+            0,
+            vec!["warn  prefill"],
+        ),
     ];
     for (nature, code, lines) in cases {
         let upstream = Upstream::start(nature, engine::answer).await;
@@ -81,10 +101,16 @@ async fn the_requests_that_demo_prints_work() {
     assert_eq!(meta["entropy_info"]["source"], "top_k", "{reply}");
     let (data, path, body) = asked(&demo.line("curl").await);
     let events = post(data, &path, body.unwrap().as_bytes()).await.events();
-    assert!(events.len() == 4 && events.iter().all(|event| event["meta_info"]["output_token_entropy_upper"][0].is_number()));
+    assert!(
+        events.len() == 4 && events.iter().all(|event| event["meta_info"]["output_token_entropy_upper"][0].is_number())
+    );
     let (control, path, _) = asked(&demo.line("curl").await);
     let live = get(control, &path).await.json();
-    assert_eq!(live["entropy"].as_array().unwrap()[..], meta["output_token_entropy"].as_array().unwrap()[4..], "{live}");
+    assert_eq!(
+        live["entropy"].as_array().unwrap()[..],
+        meta["output_token_entropy"].as_array().unwrap()[4..],
+        "{live}"
+    );
 }
 
 /// A frame of HTTP/2.
