@@ -67,8 +67,6 @@ impl Known for Nothing {
 /// One object of a reply.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// The object's members.
-    pub object: Object,
     /// The members of `meta_info`; `None` in an error event.
     pub meta: Option<Object>,
     /// `index`; 0 where there is none.
@@ -99,7 +97,7 @@ impl Chunk {
         let bytes: &'a [u8] = cursor.bytes();
         let mut chunk = Self::default();
         let mut ids = None;
-        chunk.object = Object::read(&mut *cursor, |key, cursor| {
+        Object::read(&mut *cursor, |key, cursor| {
             match key.raw {
                 b"meta_info" if cursor.peek() == Some(b'{') => chunk.meta_info(cursor, known, numbers)?,
                 b"output_ids" if cursor.peek() == Some(b'[') => ids = Some(skip_numbers(cursor)?),
