@@ -108,13 +108,15 @@ pub struct Forwarded {
     deadline: Option<Pin<Box<Sleep>>>,
     /// The generation whose reply this is.
     running: Option<Box<Running>>,
+    /// How the upstream failed; told to the connection once what came before has had its turn to be written.
+    failed: Option<BoxError>,
 }
 
 impl Forwarded {
     /// A body without limits of time.
     #[must_use]
     pub fn patient(head: Bytes, body: ReplyBody) -> Self {
-        Self { head, body, idle: None, deadline: None, running: None }
+        Self { head, body, idle: None, deadline: None, running: None, failed: None }
     }
 
     /// The reply of a generation, nothing of which has to be read; its client may leave before its end.
@@ -134,7 +136,7 @@ impl Forwarded {
     #[must_use]
     pub fn limited(body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { head: Bytes::new(), body, idle: idle.map(Idle::new), deadline, running: None }
+        Self { head: Bytes::new(), body, idle: idle.map(Idle::new), deadline, running: None, failed: None }
     }
 }
 
@@ -145,6 +147,9 @@ impl http_body::Body for Forwarded {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.head.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.head)))));
+        }
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Some(Err(error)));
         }
         if let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(cx).is_ready()
@@ -158,6 +163,11 @@ impl http_body::Body for Forwarded {
                 }
                 if !matches!(frame, Some(Ok(_))) || self.body.is_end_stream() {
                     self.end();
+                }
+                if let Some(Err(error)) = frame {
+                    self.failed = Some(error.into());
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }

@@ -23,6 +23,8 @@ pub struct Enriched {
     running: Running,
     state: State,
     limit: usize,
+    /// How the upstream failed; told to the connection once what came before has had its turn to be written.
+    failed: Option<BoxError>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl Enriched {
     #[must_use]
     pub fn new(upstream: ReplyBody, running: Running, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        Self { upstream, decoder: Decoder::default(), running, state: State::Reading, limit }
+        Self { upstream, decoder: Decoder::default(), running, state: State::Reading, limit, failed: None }
     }
 
     /// What has been seen so far.
@@ -51,6 +53,9 @@ impl Enriched {
 
     /// The next bytes for the client.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         loop {
             if self.state == State::Ended {
                 return Poll::Ready(None);
@@ -63,7 +68,9 @@ impl Enriched {
                 },
                 Some(Err(error)) => {
                     self.end();
-                    return Poll::Ready(Some(Err(error.into())));
+                    self.failed = Some(error.into());
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
                 None => {
                     let rest = self.decoder.take_rest();
