@@ -34,7 +34,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
             print(&guide(data, control));
         }
     });
-    tokio::spawn(serve::signals(phase));
+    tokio::spawn(serve::Signals::catch()?.follow(phase));
     app.run().await;
     stop.send_replace(Phase::Ending);
     engine.abort();

@@ -1,6 +1,6 @@
 //! `tokentap serve`: run beside an SGLang server.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::app::App;
@@ -14,8 +14,8 @@ use crate::server::Phase;
 pub async fn run(config: Config) -> Result<(), String> {
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?;
+    tokio::spawn(Signals::catch()?.follow(phase));
     announce(&app)?;
-    tokio::spawn(signals(phase));
     let cut = app.run().await;
     if cut == 0 {
         tracing::info!("drained");
@@ -40,19 +40,32 @@ fn announce(app: &App) -> Result<(), String> {
     Ok(())
 }
 
-/// Moves the phase forward with each signal.
-pub async fn signals(phase: watch::Sender<Phase>) {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        tracing::error!("signals cannot be received");
-        return;
-    };
-    for next in [Phase::Draining, Phase::Ending] {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, caught from here on.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Begins to catch them: before anybody is told that tokentap is there, for a signal that is not caught ends the process.
+    ///
+    /// # Errors
+    /// A line for the user.
+    pub fn catch() -> Result<Self, String> {
+        let caught = |kind| signal(kind).map_err(|error| format!("signals cannot be received: {error}"));
+        Ok(Self { terminate: caught(SignalKind::terminate())?, interrupt: caught(SignalKind::interrupt())? })
+    }
+
+    /// Moves the phase forward with each signal.
+    pub async fn follow(mut self, phase: watch::Sender<Phase>) {
+        for next in [Phase::Draining, Phase::Ending] {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+            phase.send_replace(next);
+            tracing::info!(?next, "signal");
         }
-        phase.send_replace(next);
-        tracing::info!(?next, "signal");
     }
 }
