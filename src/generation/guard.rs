@@ -180,12 +180,7 @@ fn rids(request: &GenerateRequest) -> Result<(), Refusal> {
     if request.rid.list_len().is_some() && request.batch().is_none() {
         return refuse("rid_list", "rid: is a list, but there is a single prompt; send a string".into());
     }
-    let ids: Vec<String> = match (&request.rid, request.batch()) {
-        (PerItem::One(rid), None) => vec![rid.clone()],
-        (PerItem::One(rid), Some(count)) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
-        (PerItem::Many(rids), _) => rids.iter().flatten().cloned().collect(),
-        _ => return Ok(()),
-    };
+    let ids = request.rids();
     let mut seen = std::collections::HashSet::new();
     for rid in &ids {
         if !seen.insert(rid) {

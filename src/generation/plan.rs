@@ -159,14 +159,7 @@ fn assigned(request: &GenerateRequest) -> Vec<String> {
 }
 
 fn known_rids(request: &GenerateRequest, given: Vec<String>) -> Vec<(String, usize)> {
-    if request.n() > 1 {
-        return Vec::new();
-    }
-    let ids = match (&request.rid, request.batch()) {
-        (PerItem::One(rid), None) => vec![rid.clone()],
-        (PerItem::One(rid), Some(count)) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
-        (PerItem::Many(rids), _) => rids.iter().flatten().cloned().collect(),
-        _ => given,
-    };
+    let own = request.rids();
+    let ids = if own.is_empty() { given } else { own };
     ids.into_iter().enumerate().map(|(at, rid)| (rid, at)).collect()
 }

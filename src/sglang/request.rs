@@ -137,6 +137,19 @@ impl GenerateRequest {
         usize::try_from(n.max(1)).unwrap_or(1)
     }
 
+    /// The ids its sequences run under, by the client's own `rid`: a string names the items of a batch `R_0`, `R_1` and so on. None
+    /// where the engine chooses them, as it does for every sample of n > 1.
+    #[must_use]
+    pub fn rids(&self) -> Vec<String> {
+        match (&self.rid, self.batch()) {
+            _ if self.n() > 1 => Vec::new(),
+            (PerItem::One(rid), None) => vec![rid.clone()],
+            (PerItem::One(rid), Some(count)) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
+            (PerItem::Many(rids), _) => rids.iter().flatten().cloned().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether every field that would have to be edited has a clear meaning.
     #[must_use]
     pub fn is_readable(&self) -> bool {
