@@ -27,6 +27,7 @@
 //! | [`generation`] | the pipeline: plan, guard, capture |
 //! | [`sglang`] | the upstream: client, wire format, probe |
 //! | [`entropy`] | numbers in, numbers out |
+//! | [`trajectory`] | sessions, turns, exports |
 //! | [`tokenizer`] | text to ids and back |
 //! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`] | what all of them stand on |
 //!
@@ -47,3 +48,4 @@ pub mod metrics;
 pub mod server;
 pub mod sglang;
 pub mod tokenizer;
+pub mod trajectory;

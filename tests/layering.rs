@@ -11,8 +11,8 @@ const LEVELS: &[&[&str]] = &[
     &["cli"],
     &["app"],
     &["http", "server", "demo"],
-    &["generation"],
-    &["sglang", "entropy", "tokenizer"],
+    &["generation", "rl"],
+    &["sglang", "entropy", "trajectory", "tokenizer"],
     &["json", "config", "metrics", "error", "logprobs"],
 ];
 

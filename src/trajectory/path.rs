@@ -1,0 +1,106 @@
+//! A path through a session: the turns from a root to a leaf, and what of them is trained in this export.
+
+use std::sync::Arc;
+
+use super::Turn;
+
+/// One row of an export.
+#[derive(Debug, Clone)]
+pub struct Path {
+    /// The session.
+    pub session: Arc<str>,
+    /// Which version of the session.
+    pub version: u32,
+    /// The turns, the root first; never empty.
+    pub steps: Vec<Step>,
+    /// The reward of this leaf, else of the session: a number or an object.
+    pub reward: Option<Arc<serde_json::Value>>,
+    /// A generation of this session passed tokentap unseen.
+    pub incomplete: bool,
+}
+
+/// One turn of a path.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The turn.
+    pub turn: Arc<Turn>,
+    /// Its sampled tokens have loss mask 1 in this row: it is trainable, and no earlier row of the export holds it.
+    pub trained: bool,
+}
+
+/// A run of tokens of one kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment<'a> {
+    /// The turn it belongs to.
+    pub turn: &'a Turn,
+    /// Sampled tokens; otherwise a prompt's.
+    pub is_response: bool,
+    /// The loss mask of all of them.
+    pub trained: bool,
+    /// The tokens; never empty.
+    pub ids: &'a [u32],
+    /// Their logprobs, NaN where one is missing; empty for a prompt, and where there are none.
+    pub logprobs: &'a [f32],
+    /// Their entropies in nats, as above.
+    pub entropy: &'a [f32],
+}
+
+impl Path {
+    /// The last turn.
+    #[must_use]
+    pub fn leaf(&self) -> &Turn {
+        &self.steps.last().expect("a path has a turn").turn
+    }
+
+    /// The tokens in order. Empty segments are left out.
+    pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+        self.steps.iter().flat_map(Step::segments).filter(|segment| !segment.ids.is_empty())
+    }
+
+    /// Tokens of the first prompt: what trainers call the prompt.
+    #[must_use]
+    pub fn prompt_len(&self) -> usize {
+        self.steps.first().map_or(0, |step| step.turn.prompt.len())
+    }
+
+    /// Tokens of the whole path.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.steps.iter().map(|step| step.turn.prompt.len() + step.turn.response.len()).sum()
+    }
+
+    /// A path without tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens behind the first prompt, later prompts among them: what trainers call the response.
+    #[must_use]
+    pub fn response_len(&self) -> usize {
+        self.len() - self.prompt_len()
+    }
+
+    /// Tokens with loss mask 1.
+    #[must_use]
+    pub fn trained_tokens(&self) -> usize {
+        self.steps.iter().filter(|step| step.trained).map(|step| step.turn.response.len()).sum()
+    }
+}
+
+impl Step {
+    fn segments(&self) -> [Segment<'_>; 2] {
+        let turn = &*self.turn;
+        let prompt =
+            Segment { turn, is_response: false, trained: false, ids: &turn.prompt, logprobs: &[], entropy: &[] };
+        let response = Segment {
+            turn,
+            is_response: true,
+            trained: self.trained,
+            ids: &turn.response,
+            logprobs: &turn.logprobs,
+            entropy: &turn.entropy,
+        };
+        [prompt, response]
+    }
+}

@@ -1,0 +1,168 @@
+//! One call of a policy: what was new in its prompt, and what it sampled.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fault, Span};
+
+/// A finished turn. It never changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Turn {
+    /// Its place in the order of its session, from 0: its name in the API.
+    pub id: u32,
+    /// The turn it continues; `None` for a root.
+    pub parent: Option<u32>,
+    /// The prompt's tokens behind those of the parent (loss mask 0). Samples of one prompt share them.
+    pub prompt: Arc<[u32]>,
+    /// The sampled tokens (loss mask 1, if the turn is trained).
+    pub response: Box<[u32]>,
+    /// Logprobs of the sampled tokens under the sampling policy, natural logarithm, NaN where one is missing; empty where the engine was
+    /// not asked for any.
+    pub logprobs: Box<[f32]>,
+    /// Entropies in nats, NaN where one is missing; empty where none were measured.
+    pub entropy: Box<[f32]>,
+    /// Everything else.
+    pub about: About,
+}
+
+/// What is known of a turn besides its tokens.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// `meta_info.id`.
+    pub rid: Option<Box<str>>,
+    /// Which of the sequences of its request.
+    pub index: u32,
+    /// How it found its place.
+    pub cause: Cause,
+    /// `finish_reason.type`: `stop`, `length`, `abort`; `None` where none came.
+    pub finish: Option<Box<str>>,
+    /// Why it is not trained; `None` where it is.
+    pub fault: Option<Fault>,
+    /// Turns with the same request whose reply did not reach the client: this one stands in their place.
+    pub supersedes: Vec<u32>,
+    /// Who sampled which tokens; empty where there are none.
+    pub policy: Vec<Span>,
+    /// How the entropies were obtained.
+    pub measured: Option<Measured>,
+    /// `sampling_params` as the client wrote them: the text of a JSON object.
+    pub sampling: Option<Box<str>>,
+    /// The served model.
+    pub model: Box<str>,
+    /// When the request came: milliseconds since 1970.
+    pub started_ms: u64,
+    /// From then to the first token, milliseconds; `None` for a reply that came whole.
+    pub first_ms: Option<u64>,
+    /// From then to the end, milliseconds.
+    pub elapsed_ms: u64,
+    /// `cached_tokens`, tokens of the prompt that the engine did not compute anew.
+    pub cached_tokens: Option<u64>,
+    /// Members of `meta_info` that the client asked for, as JSON text by their names: routed experts, top-k rows, prompt logprobs.
+    pub extras: BTreeMap<Box<str>, Box<str>>,
+}
+
+/// How the entropies of a turn were obtained; see `entropy_info`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// `exact`, `top_k` or `none`.
+    pub source: Cow<'static, str>,
+    /// Which number is recorded.
+    pub estimator: Cow<'static, str>,
+    /// Of the distribution that the numbers describe.
+    pub temperature: Option<f64>,
+    /// Why there are none, or no temperature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cow<'static, str>>,
+}
+
+/// How a turn found its place in its session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The first turn of its session.
+    #[default]
+    First,
+    /// It continues a turn that nothing else continued.
+    Extends,
+    /// It continues a turn that ended by length, with new tokens in between.
+    ExtendsLength,
+    /// It goes on where a turn was cut short or ended by length, with no token in between.
+    Resumes,
+    /// A branch: another sample of a prompt that was sampled before.
+    Sample,
+    /// A branch: another prompt behind a turn that was continued before.
+    Forks,
+    /// A branch: the client changed tokens of an earlier prompt.
+    PromptEdited,
+    /// A branch: the client changed tokens that had been sampled.
+    ResponseEdited,
+    /// A branch: all of a response but its last, the stop token, which the client replaced.
+    StopReplaced,
+    /// A branch: the prompt ends inside an earlier turn.
+    RolledBack,
+    /// A branch: it shares nothing with what came before, like a sub-agent with a prompt of its own.
+    Unrelated,
+    /// The ids of its prompt are not known, so it has no place.
+    Unplaced,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::First,
+        Self::Extends,
+        Self::ExtendsLength,
+        Self::Resumes,
+        Self::Sample,
+        Self::Forks,
+        Self::PromptEdited,
+        Self::ResponseEdited,
+        Self::StopReplaced,
+        Self::RolledBack,
+        Self::Unrelated,
+        Self::Unplaced,
+    ];
+
+    /// The name in exports and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Extends => "extends",
+            Self::ExtendsLength => "extends_length",
+            Self::Resumes => "resumes",
+            Self::Sample => "sample",
+            Self::Forks => "forks",
+            Self::PromptEdited => "prompt_edited",
+            Self::ResponseEdited => "response_edited",
+            Self::StopReplaced => "stop_replaced",
+            Self::RolledBack => "rolled_back",
+            Self::Unrelated => "unrelated",
+            Self::Unplaced => "unplaced",
+        }
+    }
+}
+
+impl Turn {
+    /// Whether its sampled tokens are trained.
+    #[must_use]
+    pub fn is_trainable(&self) -> bool {
+        self.about.fault.is_none() && !self.response.is_empty()
+    }
+
+    /// Bytes it holds.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let about = &self.about;
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let extras: usize = about.extras.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
+        let spans: usize =
+            about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
+        let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
+        let texts = text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
+        (size_of::<Self>() + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
+    }
+}
