@@ -6,11 +6,15 @@
 
 pub mod export;
 mod fault;
+mod forest;
 mod path;
 mod policy;
 mod turn;
+mod view;
 
 pub use fault::Fault;
+pub use forest::{Forest, Place};
 pub use path::{Path, Segment, Step};
 pub use policy::Span;
 pub use turn::{About, Cause, Measured, Turn};
+pub use view::{Leaves, View};

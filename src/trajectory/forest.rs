@@ -1,0 +1,264 @@
+//! The turns of one session and how they hang together.
+//!
+//! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
+//! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
+
+use std::sync::Arc;
+
+use super::{Cause, Turn};
+
+/// The turns of a session.
+#[derive(Debug, Default)]
+pub struct Forest {
+    turns: Vec<Arc<Turn>>,
+    roots: Vec<Stem>,
+    /// By turn: what continues it.
+    children: Vec<Vec<Stem>>,
+}
+
+/// Turns that sampled the same prompt behind the same parent.
+#[derive(Debug)]
+struct Stem {
+    prompt: Arc<[u32]>,
+    turns: Vec<u32>,
+}
+
+/// Where a prompt belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The turn it continues.
+    pub parent: Option<u32>,
+    /// Tokens of the prompt that are known from there.
+    pub known: usize,
+    /// What is new; shared with turns that sampled the same.
+    pub suffix: Arc<[u32]>,
+    /// How it relates to what is there.
+    pub cause: Cause,
+}
+
+/// How a prompt leaves the turns that are there, the closest resemblance last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Parting {
+    Nowhere,
+    InPrompt { shared: usize, most: bool },
+    InResponse { shared: usize, but_stop: bool },
+    Ends,
+}
+
+impl Forest {
+    /// All turns by their numbers.
+    #[must_use]
+    pub fn turns(&self) -> &[Arc<Turn>] {
+        &self.turns
+    }
+
+    /// The number of the next turn.
+    #[must_use]
+    pub fn next_id(&self) -> u32 {
+        u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
+    }
+
+    /// Where a call with this prompt belongs.
+    #[must_use]
+    pub fn place(&self, prompt: &[u32]) -> Place {
+        let (parent, known) = self.deepest(prompt);
+        let rest = &prompt[known..];
+        let stems = self.stems(parent);
+        let same = stems.iter().find(|stem| *stem.prompt == *rest);
+        let suffix = same.map_or_else(|| rest.into(), |stem| Arc::clone(&stem.prompt));
+        let cause = match (same, parent) {
+            (Some(_), _) => Cause::Sample,
+            (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
+            (None, None) if self.turns.is_empty() => Cause::First,
+            (None, _) => self.branches(stems, parent.is_none(), rest),
+        };
+        Place { parent, known, suffix, cause }
+    }
+
+    /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.
+    pub fn push(&mut self, turn: Arc<Turn>) {
+        debug_assert_eq!(turn.id, self.next_id());
+        if turn.about.cause != Cause::Unplaced {
+            let stems = match turn.parent {
+                Some(parent) => &mut self.children[parent as usize],
+                None => &mut self.roots,
+            };
+            // most often the same allocation, which is not compared token by token
+            let same = |stem: &&mut Stem| Arc::ptr_eq(&stem.prompt, &turn.prompt) || stem.prompt[..] == turn.prompt[..];
+            match stems.iter_mut().find(same) {
+                Some(stem) => stem.turns.push(turn.id),
+                None => stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: vec![turn.id] }),
+            }
+        }
+        self.children.push(Vec::new());
+        self.turns.push(turn);
+    }
+
+    fn stems(&self, parent: Option<u32>) -> &[Stem] {
+        parent.map_or(&self.roots, |parent| &self.children[parent as usize])
+    }
+
+    /// The deepest turn that begins `prompt`, and how many tokens it covers. Of turns with the same tokens a trainable one is preferred,
+    /// then the latest. A turn without a sampled token is nobody's parent: it would add nothing.
+    fn deepest(&self, prompt: &[u32]) -> (Option<u32>, usize) {
+        let mut best: (usize, bool, Option<u32>) = (0, false, None);
+        let mut open: Vec<(Option<u32>, usize)> = vec![(None, 0)];
+        while let Some((node, known)) = open.pop() {
+            for stem in self.stems(node) {
+                let Some(rest) = prompt[known..].strip_prefix(&stem.prompt[..]) else { continue };
+                for id in &stem.turns {
+                    let turn = &self.turns[*id as usize];
+                    if turn.response.is_empty() || !rest.starts_with(&turn.response) {
+                        continue;
+                    }
+                    let known = known + stem.prompt.len() + turn.response.len();
+                    best = best.max((known, turn.is_trainable(), Some(*id)));
+                    open.push((Some(*id), known));
+                }
+            }
+        }
+        (best.2, best.0)
+    }
+
+    /// The first continuation of a turn.
+    fn continues(&self, parent: u32, rest: &[u32]) -> Cause {
+        let about = &self.turns[parent as usize].about;
+        let length = about.finish.as_deref() == Some("length");
+        match rest.is_empty() {
+            true => Cause::Resumes,
+            false if length => Cause::ExtendsLength,
+            false => Cause::Extends,
+        }
+    }
+
+    fn branches(&self, stems: &[Stem], at_root: bool, rest: &[u32]) -> Cause {
+        let parting = stems.iter().map(|stem| self.parting(stem, rest)).max().unwrap_or(Parting::Nowhere);
+        match parting {
+            Parting::Ends => Cause::RolledBack,
+            Parting::InResponse { but_stop: true, .. } => Cause::StopReplaced,
+            Parting::InResponse { .. } => Cause::ResponseEdited,
+            Parting::InPrompt { most: true, .. } if at_root => Cause::PromptEdited,
+            _ if at_root => Cause::Unrelated,
+            _ => Cause::Forks,
+        }
+    }
+
+    fn parting(&self, stem: &Stem, rest: &[u32]) -> Parting {
+        let shared = shared(&stem.prompt, rest);
+        if shared < stem.prompt.len() {
+            return match shared {
+                _ if shared == rest.len() => Parting::Ends,
+                0 => Parting::Nowhere,
+                // a few tokens of a template's head are shared by unrelated prompts too
+                _ => Parting::InPrompt { shared, most: 2 * shared >= stem.prompt.len() },
+            };
+        }
+        let rest = &rest[shared..];
+        let partings = stem.turns.iter().filter_map(|id| {
+            let turn = &self.turns[*id as usize];
+            let shared = self::shared(&turn.response, rest);
+            if shared == rest.len() && shared < turn.response.len() {
+                return Some(Parting::Ends);
+            }
+            let stopped = turn.about.finish.as_deref() == Some("stop");
+            let but_stop = stopped && shared > 0 && shared + 1 == turn.response.len();
+            (!turn.response.is_empty()).then_some(Parting::InResponse { shared, but_stop })
+        });
+        // nothing was sampled there that could differ
+        partings.max().unwrap_or(Parting::InPrompt { shared, most: true })
+    }
+}
+
+/// How many tokens two lists have in common at their beginning.
+fn shared(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::trajectory::{About, Fault};
+
+    /// Commits a call as a store would.
+    pub(in crate::trajectory) fn add(forest: &mut Forest, prompt: &[u32], response: &[u32], finish: &str) -> Cause {
+        let place = forest.place(prompt);
+        let about = About {
+            cause: place.cause,
+            finish: Some(finish.into()),
+            fault: (finish == "abort").then_some(Fault::Aborted),
+            ..About::default()
+        };
+        forest.push(Arc::new(Turn {
+            id: forest.next_id(),
+            parent: place.parent,
+            prompt: place.suffix,
+            response: response.into(),
+            logprobs: response.iter().map(|id| -(*id as f32)).collect(),
+            entropy: response.iter().map(|id| *id as f32).collect(),
+            about,
+        }));
+        place.cause
+    }
+
+    #[test]
+    fn a_conversation_is_a_line() {
+        let mut forest = Forest::default();
+        assert_eq!(add(&mut forest, &[1, 2], &[3, 4], "stop"), Cause::First);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5], &[6], "stop"), Cause::Extends);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5, 6, 7], &[8], "stop"), Cause::Extends);
+        let turns: Vec<_> = forest.turns().iter().map(|turn| (turn.parent, turn.prompt.to_vec())).collect();
+        assert_eq!(turns, [(None, vec![1, 2]), (Some(0), vec![5]), (Some(1), vec![7])]);
+    }
+
+    #[test]
+    fn every_branch_has_a_cause() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2, 9, 9], &[3, 4, 5], "stop");
+        let mut cause = |prompt: &[u32]| add(&mut forest, prompt, &[100], "stop");
+        assert_eq!(cause(&[1, 2, 9, 9]), Cause::Sample);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 5, 6]), Cause::Extends);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 5, 7]), Cause::Forks);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 5, 7]), Cause::Sample);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 99, 6]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 77, 5, 6]), Cause::ResponseEdited);
+        assert_eq!(cause(&[1, 2, 9, 9, 3]), Cause::RolledBack);
+        assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::PromptEdited);
+        assert_eq!(cause(&[1, 55, 55, 55, 55, 55]), Cause::Unrelated);
+        assert_eq!(cause(&[42]), Cause::Unrelated);
+    }
+
+    #[test]
+    fn what_was_cut_short_may_be_resumed() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2], &[3], "abort");
+        assert_eq!(add(&mut forest, &[1, 2, 3], &[4], "length"), Cause::Resumes);
+        assert_eq!(forest.turns()[1].parent, Some(0));
+        assert!(forest.turns()[1].prompt.is_empty());
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5], &[6], "stop"), Cause::ExtendsLength);
+        assert_eq!(
+            add(&mut forest, &[1, 2, 3, 4], &[6], "stop"),
+            Cause::RolledBack,
+            "the length-stopped turn was continued before"
+        );
+    }
+
+    #[test]
+    fn of_equal_turns_the_trainable_and_then_the_latest_is_continued() {
+        let mut forest = Forest::default();
+        for finish in ["stop", "stop", "abort"] {
+            add(&mut forest, &[1], &[2], finish);
+        }
+        add(&mut forest, &[1, 2, 3], &[4], "stop");
+        assert_eq!(forest.turns()[3].parent, Some(1));
+        assert!(Arc::ptr_eq(&forest.turns()[0].prompt, &forest.turns()[2].prompt), "one prompt is kept once");
+    }
+
+    #[test]
+    fn a_turn_without_a_token_is_nobodys_parent() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1], &[], "abort");
+        assert_eq!(add(&mut forest, &[1], &[2], "stop"), Cause::Sample);
+        assert_eq!(forest.turns()[1].parent, None);
+        assert_eq!(add(&mut forest, &[], &[2], "stop"), Cause::RolledBack);
+    }
+}

@@ -1,0 +1,145 @@
+//! The paths of a session as they are exported.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Step, Turn};
+
+/// The turns of one version of a session.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    turns: &'a [Arc<Turn>],
+}
+
+/// Which turns end a path.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Leaves {
+    /// Trainable turns behind which nothing is trained.
+    pub exported: Vec<u32>,
+    /// Turns that end a path and are not trained, each with the reason.
+    pub refused: Vec<(u32, &'static str)>,
+}
+
+impl<'a> View<'a> {
+    /// A view of these turns, in the order of their numbers.
+    #[must_use]
+    pub fn new(turns: &'a [Arc<Turn>]) -> Self {
+        Self { turns }
+    }
+
+    /// Where paths end. Every trainable turn lies on the path of an exported leaf, unless another turn stands in its place.
+    #[must_use]
+    pub fn leaves(&self) -> Leaves {
+        let count = self.turns.len();
+        let (mut continued, mut trained_behind) = (vec![false; count], vec![false; count]);
+        for turn in self.turns {
+            if let Some(parent) = turn.parent {
+                continued[parent as usize] = true;
+            }
+        }
+        // a reply that was continued must have reached its client
+        let superseded: HashSet<u32> = self
+            .turns
+            .iter()
+            .flat_map(|turn| turn.about.supersedes.iter().copied())
+            .filter(|id| continued.get(*id as usize) == Some(&false))
+            .collect();
+        for turn in self.turns.iter().rev() {
+            let at = turn.id as usize;
+            let trained = turn.is_trainable() && !superseded.contains(&turn.id);
+            if let (Some(parent), true) = (turn.parent, trained || trained_behind[at]) {
+                trained_behind[parent as usize] = true;
+            }
+        }
+        let mut leaves = Leaves::default();
+        for turn in self.turns {
+            let at = turn.id as usize;
+            if superseded.contains(&turn.id) {
+                leaves.refused.push((turn.id, "superseded"));
+            } else if turn.is_trainable() && !trained_behind[at] {
+                leaves.exported.push(turn.id);
+            } else if !continued[at] && !turn.is_trainable() {
+                leaves.refused.push((turn.id, turn.about.fault.map_or("empty", super::Fault::name)));
+            }
+        }
+        leaves
+    }
+
+    /// The turns from the root to `leaf`.
+    #[must_use]
+    pub fn path(&self, leaf: u32) -> Vec<Arc<Turn>> {
+        let mut path = Vec::new();
+        let mut next = Some(leaf);
+        while let Some(turn) = next.and_then(|id| self.turns.get(id as usize)) {
+            path.push(Arc::clone(turn));
+            next = turn.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// The steps of `leaf`. A turn is trained where `seen` does not have it yet; it has it afterwards.
+    pub fn steps(&self, leaf: u32, seen: &mut HashSet<u32>) -> Vec<Step> {
+        let step = |turn: Arc<Turn>| Step { trained: turn.is_trainable() && seen.insert(turn.id), turn };
+        self.path(leaf).into_iter().map(step).collect()
+    }
+
+    /// Of these leaves the one with the most trainable tokens on its path; the earliest of several.
+    #[must_use]
+    pub fn longest(&self, leaves: &[u32]) -> Option<u32> {
+        let tokens = |leaf: u32| -> usize {
+            self.path(leaf).iter().filter(|turn| turn.is_trainable()).map(|turn| turn.response.len()).sum()
+        };
+        leaves.iter().copied().max_by_key(|leaf| (tokens(*leaf), std::cmp::Reverse(*leaf)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::forest::{Forest, tests::add};
+    use super::*;
+
+    fn trained(forest: &Forest) -> Vec<(u32, Vec<bool>)> {
+        let view = View::new(forest.turns());
+        let mut seen = HashSet::new();
+        let row = |leaf: &u32| (*leaf, view.steps(*leaf, &mut seen).iter().map(|step| step.trained).collect());
+        view.leaves().exported.iter().map(row).collect()
+    }
+
+    #[test]
+    fn a_token_is_trained_in_the_earliest_row_that_holds_it() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1], &[2], "stop");
+        add(&mut forest, &[1, 2, 3], &[4], "stop");
+        add(&mut forest, &[1, 2, 5], &[6, 6], "stop");
+        assert_eq!(trained(&forest), [(1, vec![true, true]), (2, vec![false, true])]);
+        assert_eq!(View::new(forest.turns()).longest(&[1, 2]), Some(2));
+    }
+
+    #[test]
+    fn what_was_cut_short_is_context_and_ends_no_row() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1], &[2], "stop");
+        add(&mut forest, &[1, 2, 3], &[4], "abort");
+        assert_eq!(trained(&forest), [(0, vec![true])]);
+        assert_eq!(View::new(forest.turns()).leaves().refused, [(1, "aborted")]);
+        add(&mut forest, &[1, 2, 3, 4], &[5], "stop");
+        assert_eq!(trained(&forest), [(2, vec![true, false, true])]);
+        assert_eq!(View::new(forest.turns()).leaves().refused, []);
+    }
+
+    #[test]
+    fn what_did_not_arrive_is_superseded_unless_it_was_continued() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1], &[2], "stop");
+        add(&mut forest, &[1], &[7], "stop");
+        let mut last = (*forest.turns()[1]).clone();
+        last.about.supersedes = vec![0];
+        let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last.clone())];
+        assert_eq!(View::new(&turns).leaves(), Leaves { exported: vec![1], refused: vec![(0, "superseded")] });
+        let mut child = last.clone();
+        (child.id, child.parent, child.about.supersedes) = (2, Some(0), Vec::new());
+        let turns = [Arc::clone(&forest.turns()[0]), Arc::new(last), Arc::new(child)];
+        assert_eq!(View::new(&turns).leaves(), Leaves { exported: vec![1, 2], refused: vec![] });
+    }
+}
