@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::server::{Phase, ServerLimits, serve};
 use crate::sglang::client::Client;
 use crate::sglang::probe::{Capabilities, Probe};
+use crate::trajectory::{self, Store};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
@@ -71,8 +72,18 @@ impl App {
         let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (ready, is_ready) = watch::channel(false);
+        let sessions = Store::new(
+            trajectory::StoreLimits {
+                bytes: config.sessions.session_bytes,
+                ttl: config.sessions.session_ttl,
+                idle: config.sessions.session_idle,
+            },
+            None,
+            Arc::clone(&metrics),
+        );
         let parts = Parts {
             client,
+            sessions: Arc::new(sessions),
             metrics,
             tools: Arc::new(tools),
             upstream,
@@ -159,7 +170,15 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
     let mut told = false;
     loop {
         let up = *ready.borrow();
-        let look = async { if up { probe.is_up().await.map(|()| None) } else { probe.look().await.map(Some) } };
+        let epoch = parts.sessions.policy.epoch();
+        let look = async {
+            if up {
+                let label = probe.is_up().await?;
+                label.iter().for_each(|label| parts.sessions.policy.observe(epoch, label));
+                return Ok(None);
+            }
+            probe.look().await.map(Some)
+        };
         let answer = tokio::time::timeout(ANSWER, look).await;
         match answer
             .map_err(|_| "no answer in time".to_owned())
@@ -229,6 +248,7 @@ async fn sweep(parts: Arc<Parts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
+        parts.sessions.sweep();
         let evicted = parts.tools.store.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {
             if count > 0 {

@@ -3,6 +3,7 @@
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
 mod load;
+mod sessions;
 mod units;
 
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use load::{Invalid, load};
+pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
 pub use units::{Secret, bytes, duration};
 
 /// The command line.
@@ -104,6 +106,9 @@ pub struct Config {
     /// Settings of what is computed.
     #[command(flatten)]
     pub entropy: EntropyConfig,
+    /// Settings of what is recorded.
+    #[command(flatten)]
+    pub sessions: SessionConfig,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyConfig,

@@ -8,6 +8,7 @@ pub mod guard;
 pub mod measure;
 pub mod plan;
 pub mod reason;
+pub mod record;
 pub mod rewrite;
 pub mod rid;
 pub mod sequence;

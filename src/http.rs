@@ -7,9 +7,13 @@ pub mod data;
 pub mod forward;
 pub mod generate;
 pub mod headers;
+pub mod identity;
+pub mod policy;
+pub mod prompts;
 pub mod running;
 pub mod served;
 pub mod stream;
+pub mod whole;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::server::Phase;
 use crate::sglang::client::Client;
 use crate::sglang::probe::Capabilities;
+use crate::trajectory::Store;
 use body::Body;
 
 /// What both ports work with.
@@ -36,6 +41,8 @@ pub struct Parts {
     pub client: Client,
     /// Every metric.
     pub metrics: Arc<Metrics>,
+    /// What is recorded.
+    pub sessions: Arc<Store>,
     /// What captures work with.
     pub tools: Arc<Tools>,
     /// What the probe found.

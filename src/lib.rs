@@ -25,6 +25,7 @@
 //! | [`demo`] | the embedded engine |
 //! | [`http`], [`server`] | the edges: bytes to types |
 //! | [`generation`] | the pipeline: plan, guard, capture |
+//! | [`rl`] | what trainers compute from trajectories |
 //! | [`sglang`] | the upstream: client, wire format, probe |
 //! | [`entropy`] | numbers in, numbers out |
 //! | [`trajectory`] | sessions, turns, exports |
@@ -45,6 +46,7 @@ pub mod http;
 pub mod json;
 pub mod logprobs;
 pub mod metrics;
+pub mod rl;
 pub mod server;
 pub mod sglang;
 pub mod tokenizer;

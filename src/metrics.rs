@@ -76,6 +76,18 @@ pub struct Metrics {
     pub store_bytes: IntGauge,
     /// Requests that left the entropy store, by `reason`: ttl, entries, bytes.
     pub store_evictions: IntCounterVec,
+    /// Turns recorded, by `outcome`: trainable, or what is wrong with them.
+    pub turns: IntCounterVec,
+    /// How turns found their place in their sessions, by `cause`.
+    pub attachments: IntCounterVec,
+    /// Sessions that left the store, by `reason`: ttl, bytes.
+    pub sessions_evicted: IntCounterVec,
+    /// Records that did not reach the log in time, by `reason`: write, slow.
+    pub log_failures: IntCounterVec,
+    /// Sessions in the store.
+    pub sessions: IntGauge,
+    /// Bytes in the store of sessions.
+    pub sessions_bytes: IntGauge,
     /// Panics that were caught while a reply was being enriched.
     pub panics: IntCounter,
 }
@@ -198,6 +210,12 @@ impl Metrics {
                 "Requests that left the entropy store.",
                 &["reason"],
             ),
+            turns: d.counters("turns_total", "Turns recorded.", &["outcome"]),
+            attachments: d.counters("attachments_total", "How turns found their place in their sessions.", &["cause"]),
+            sessions_evicted: d.counters("sessions_evicted_total", "Sessions that left the store.", &["reason"]),
+            log_failures: d.counters("log_failures_total", "Records that did not reach the log in time.", &["reason"]),
+            sessions: d.gauge("sessions", "Sessions in the store."),
+            sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
             registry: registry.clone(),
         };

@@ -8,4 +8,5 @@ pub mod response;
 pub mod routes;
 pub mod scan;
 pub mod sse;
+pub mod tokenize;
 mod transport;

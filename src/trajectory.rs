@@ -4,17 +4,26 @@
 //! whose tokens begin its prompt. A *path* is what a trainer gets: the turns from a root to a leaf, token by token as the engine saw
 //! them. Nothing here knows HTTP, and nothing ever turns text into tokens.
 
+mod call;
 pub mod export;
 mod fault;
 mod forest;
+pub mod log;
+mod order;
 mod path;
 mod policy;
+mod session;
+mod store;
 mod turn;
 mod view;
 
+pub use call::Call;
 pub use fault::Fault;
 pub use forest::{Forest, Place};
+pub use order::Gone;
 pub use path::{Path, Segment, Step};
-pub use policy::Span;
-pub use turn::{About, Cause, Measured, Turn};
+pub use policy::{Mark, Policy, Reported, Span};
+pub use session::{Finished, Reward, Session, SessionError, Snapshot, Summary};
+pub use store::{Store, StoreLimits, now_ms};
+pub use turn::{About, Cause, Draft, Measured, Turn};
 pub use view::{Leaves, View};

@@ -27,11 +27,14 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hyper_util", &["src/server.rs", "src/sglang/transport.rs"]),
     ("tower", &["src/server.rs", "src/http/", "src/app.rs", "src/cli/demo.rs"]),
     ("tokenizers", &["src/tokenizer.rs"]),
-    ("dashmap", &["src/entropy/store.rs"]),
+    ("dashmap", &["src/entropy/store.rs", "src/trajectory/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),
     ("toml", &["src/config/"]),
     ("tracing_subscriber", &["src/main.rs"]),
+    ("zstd", &["src/trajectory/log/frame.rs"]),
+    ("crc32c", &["src/trajectory/log/frame.rs", "src/trajectory/log/segment.rs"]),
+    ("fs4", &["src/trajectory/log.rs"]),
     ("mimalloc", &["src/main.rs"]),
 ];
 

@@ -13,13 +13,15 @@ use crate::generation::flight::Flight;
 use crate::generation::forcing::Item;
 use crate::generation::plan::Plan;
 use crate::generation::reason::Reason;
-use crate::generation::sequence::{Content, Expected, KnownContent, Sequence};
+use crate::generation::record::{Recorder, Seen};
+use crate::generation::sequence::{Content, Expected, KnownContent, Sequence, Step};
 use crate::generation::trim::trim;
 use crate::generation::{Observed, Tools};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::sglang::flat;
 use crate::sglang::probe::Capabilities;
 use crate::sglang::response::{Chunk, Nothing, Numbers};
+use crate::trajectory::Fault;
 
 /// What comes of one reply. Holds the request's ids in flight until it is dropped.
 #[derive(Debug)]
@@ -35,6 +37,10 @@ pub struct Capture {
     ticket: Ticket,
     /// `None` once nobody waits for the ids.
     flight: Option<Flight>,
+    /// `None` where turns are not recorded.
+    recorder: Option<Recorder>,
+    /// The published entropies of the event at hand.
+    values: Vec<f32>,
     observed: Observed,
 }
 
@@ -46,7 +52,13 @@ pub struct Unreadable(#[from] Malformed);
 impl Capture {
     /// Begins the capture of a reply to `plan`, whose ids are in `flight`.
     #[must_use]
-    pub fn new(plan: Plan, flight: Flight, tools: Arc<Tools>, upstream: &Capabilities) -> Self {
+    pub fn new(
+        plan: Plan,
+        flight: Flight,
+        recorder: Option<Recorder>,
+        tools: Arc<Tools>,
+        upstream: &Capabilities,
+    ) -> Self {
         let ticket = tools.store.begin();
         if plan.wish.wanted {
             plan.rids.iter().for_each(|(rid, index)| ticket.name(rid, *index));
@@ -56,7 +68,7 @@ impl Capture {
             vocab: upstream.vocab_size,
             model: Arc::clone(&upstream.model),
             sequences: Vec::new(),
-            content: Expected::of(upstream.streaming),
+            content: Expected::of(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
             numbers: Numbers::default(),
             stats: Vec::new(),
             observed: Observed::default(),
@@ -64,6 +76,33 @@ impl Capture {
             tools,
             ticket,
             flight: Some(flight),
+            recorder,
+            values: Vec::new(),
+        }
+    }
+
+    /// What records the reply.
+    pub fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.recorder.as_mut()
+    }
+
+    /// Whether the reply must be read.
+    #[must_use]
+    pub fn reads_reply(&self) -> bool {
+        self.recorder.is_some() || self.plan.reads_reply()
+    }
+
+    /// Something was generated that is not recorded.
+    pub fn incomplete(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.incomplete();
+        }
+    }
+
+    /// No more of the reply will come, whether or not it has ended.
+    pub fn cut(&mut self, fault: Fault) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.cut(fault, self.plan.n);
         }
     }
 
@@ -186,19 +225,27 @@ impl Capture {
         if chunk.top.is_none() {
             flat::read(bytes, meta, &mut numbers.rows)?;
         }
-        let mut edit = Edit::new(bytes, meta);
-        trim(&item, bytes, meta, &mut edit, splice)?;
-        let content = self.measure(bytes, chunk, index, &item, numbers);
-        if self.plan.wish.wanted {
-            let info = self.info(&item, index);
-            enrich::add(
-                &self.sequences[index],
-                content,
-                &self.plan.wish,
-                chunk.finish.is_some().then_some(&info),
-                &mut edit,
-            );
+        if self.plan.echo {
+            let mut edit = Edit::new(bytes, &chunk.object);
+            edit.remove(|key| key.is("prompt_token_ids"));
+            edit.finish(splice);
         }
+        let mut edit = Edit::new(bytes, meta);
+        let mut cuts = Splice::default();
+        trim(&item, bytes, meta, &mut edit, &mut cuts)?;
+        let step = self.measure(bytes, chunk, index, &item, numbers);
+        let wanted = self.plan.wish.wanted;
+        let info = (wanted && chunk.finish.is_some()).then(|| self.info(&item, index));
+        if let Some(recorder) = &mut self.recorder {
+            let (entropy, n) = (&self.values[..], self.plan.n);
+            let measured = info.map(|info| info.measured());
+            let (edit, cuts) = (&edit, &cuts);
+            recorder.take(Seen { bytes, chunk, index, item: &item, n, numbers, step, entropy, measured, edit, cuts });
+        }
+        if wanted {
+            enrich::add(&self.sequences[index], step.content, &self.plan.wish, info.as_ref(), &mut edit);
+        }
+        splice.append(cuts);
         edit.finish(splice);
         if let Some(finish) = &chunk.finish {
             self.finish(chunk, index, &item, &finish.kind);
@@ -206,17 +253,18 @@ impl Capture {
         Ok(())
     }
 
-    fn measure(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, item: &Item, numbers: &mut Numbers) -> Content {
+    fn measure(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, item: &Item, numbers: &mut Numbers) -> Step {
         let estimator = self.estimator();
         let sequence = &mut self.sequences[index];
-        let rows = numbers.rows.len();
-        let step = sequence.step(chunk, numbers.chosen.len(), rows, &mut self.content);
+        let read = (numbers.chosen.len(), numbers.rows.len());
+        let step = sequence.step(bytes, chunk, read, &mut self.content);
         if self.plan.stream && step.content == Content::Full {
             sequence.remember(bytes, chunk);
         }
         self.tools.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
+        self.values.clear();
         if !self.plan.wish.wanted {
-            return step.content;
+            return step;
         }
         self.stats.clear();
         // one row a token, in the order of the tokens; where none came the token has no numbers
@@ -233,9 +281,10 @@ impl Capture {
         }
         sequence.lists.begin_event();
         sequence.lists.push(&self.stats, &self.plan.wish, estimator);
-        self.ticket.append(index, self.stats.iter().map(|stats| estimator.of(stats)));
+        self.values.extend(self.stats.iter().map(|stats| estimator.of(stats)));
+        self.ticket.append(index, self.values.iter().copied());
         self.tools.observe(&self.model, estimator, item, &self.stats);
-        step.content
+        step
     }
 
     /// Sequences come into being when they are first heard of: a request may ask for a million samples.

@@ -6,6 +6,7 @@ use crate::generation::reason::Reason;
 use crate::generation::sequence::{Content, Sequence};
 use crate::generation::wish::Wish;
 use crate::json::Edit;
+use crate::trajectory::Measured;
 
 /// `entropy_info`: how the numbers were obtained.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,6 +35,17 @@ impl Info {
             (false, _) => "none",
             (true, true) => "exact",
             (true, false) => "top_k",
+        }
+    }
+
+    /// What is recorded of it.
+    #[must_use]
+    pub fn measured(&self) -> Measured {
+        Measured {
+            source: self.source().into(),
+            estimator: self.estimator.name().into(),
+            temperature: self.temperature,
+            reason: self.reason.map(|reason| reason.name().into()),
         }
     }
 

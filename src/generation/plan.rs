@@ -10,7 +10,7 @@ use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
 use crate::generation::wish::Wish;
 use crate::sglang::probe::Capabilities;
-use crate::sglang::request::{GenerateRequest, PerItem};
+use crate::sglang::request::{GenerateRequest, PerItem, Texts};
 
 /// What kind of request it is to an engine that failed on it: grammars and greedy sampling are what a forced top-k can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +34,8 @@ pub struct Plan {
     pub stream: bool,
     /// The body that goes upstream.
     pub body: Bytes,
+    /// The engine is asked to repeat the prompt's ids, which the client did not want.
+    pub echo: bool,
     /// The same without anything forced; `None` where nothing was, or where the client wanted logprobs itself.
     pub unforced: Option<Bytes>,
     /// Request ids known before the engine has answered, with the index of their sequence.
@@ -69,12 +71,13 @@ impl Plan {
         let facts = Facts::new(request, wish, upstream, config, refused_before);
         let items = facts.items();
         let given = if context.assign_rid { assigned(request) } else { Vec::new() };
-        let body = rewrite(&facts, &items, &given);
+        let echo = context.record && wish.wanted && wants_echo(request, upstream);
+        let body = rewrite(&facts, &items, &given, echo);
         let forced = items.iter().any(|item| item.logprob && !item.asked);
         let unforced = (forced && items.iter().all(|item| !item.asked)).then(|| {
             let plain: Vec<Item> =
                 items.iter().map(|item| Item { logprob: false, k: 0, at_one: false, ..*item }).collect();
-            rewrite(&facts, &plain, &given)
+            rewrite(&facts, &plain, &given, false)
         });
         let rid = match &request.rid {
             PerItem::One(rid) => Some(rid.clone()),
@@ -87,6 +90,7 @@ impl Plan {
             rids: known_rids(request, given),
             items,
             body,
+            echo,
             unforced,
             rid,
             shape,
@@ -96,7 +100,9 @@ impl Plan {
     /// Whether the reply must be read: something is to be added to it, or taken away again.
     #[must_use]
     pub fn reads_reply(&self) -> bool {
-        self.wish.wanted || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
+        self.wish.wanted
+            || self.echo
+            || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
     }
 
     /// The plan of the sequence with this index.
@@ -120,6 +126,7 @@ impl Plan {
         }
         if let Some(body) = self.unforced.take() {
             self.body = body;
+            self.echo = false;
         }
     }
 }
@@ -128,6 +135,8 @@ impl Plan {
 pub struct Context<'a> {
     /// Whether ids may be given to a request that has none.
     pub assign_rid: bool,
+    /// Whether turns are recorded.
+    pub record: bool,
     /// Whether the engine refused this shape since the last probe.
     pub refused: &'a dyn Fn(Shape) -> bool,
 }
@@ -147,6 +156,12 @@ fn shape(request: &GenerateRequest) -> Shape {
         greedy: samplings.peek().is_some_and(|sampling| greedy(sampling.temperature, sampling.top_k)),
         grammar: samplings.any(|sampling| sampling.grammar),
     }
+}
+
+/// Whether the engine is the one to say what the prompt's ids are. In a stream it would repeat them with each event.
+fn wants_echo(request: &GenerateRequest, upstream: &Capabilities) -> bool {
+    let unknown = request.text != Texts::Absent && request.stream == Some(false);
+    unknown && upstream.echoes_prompt && !request.return_prompt_token_ids
 }
 
 /// Ids for a request without any, so that it can be aborted and looked up before the engine has named it. Samples beyond the first

@@ -7,14 +7,17 @@ use crate::json::{Edit, Object, Splice};
 use crate::sglang::probe::Dialect;
 use crate::sglang::request::{FLAT, GenerateRequest, PerItem};
 
-/// Writes the upstream body. `rids` are ids to be given to a request that has none.
+/// Writes the upstream body. `rids` are ids to be given to a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub fn rewrite(facts: &Facts<'_>, items: &[Item], rids: &[String]) -> Bytes {
+pub fn rewrite(facts: &Facts<'_>, items: &[Item], rids: &[String], echo: bool) -> Bytes {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
     let mut splice = Splice::default();
-    edit.remove(|key| key.is("entropy_options"));
+    edit.remove(|key| key.is("entropy_options") || key.is("_proxy_session_id"));
+    if echo {
+        edit.set("return_prompt_token_ids", b"true");
+    }
     match (rids, request.batch()) {
         ([], _) => {}
         ([rid], None) => edit.set("rid", format!("\"{rid}\"").as_bytes()),

@@ -48,11 +48,12 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// What the probe found; 0.5.6 with `--stream-output` repeats its logprobs.
+    /// What the probe found; 0.5.6 with `--stream-output` repeats its logprobs, but not its ids.
     #[must_use]
-    pub fn of(streaming: Option<Streaming>) -> Self {
+    pub fn of(streaming: Option<Streaming>, logprobs: bool) -> Self {
         match streaming {
             Some(Streaming::Incremental) => Self::Known(Content::Delta),
+            Some(Streaming::IncrementalIds) if !logprobs => Self::Known(Content::Delta),
             Some(Streaming::Cumulative | Streaming::IncrementalIds) => Self::Known(Content::Full),
             None => Self::Unknown,
         }
@@ -112,9 +113,15 @@ impl Sequence {
     }
 
     /// Takes note of an event: `chosen` and `rows` are how many were read, behind what was known.
-    pub fn step(&mut self, chunk: &Chunk, chosen: usize, rows: usize, expected: &mut Expected) -> Step {
+    pub fn step(
+        &mut self,
+        bytes: &[u8],
+        chunk: &Chunk,
+        (chosen, rows): (usize, usize),
+        expected: &mut Expected,
+    ) -> Step {
         let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);
-        let read = if chunk.chosen.is_some() { chosen } else { chunk.output_ids.unwrap_or(0) };
+        let read = if chunk.chosen.is_some() { chosen } else { chunk.count_ids(bytes) };
         let completion = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let content = if known(&chunk.chosen) { Content::Full } else { self.content(read, completion, expected) };
         let repeats = content == Content::Full && !known(&chunk.chosen);

@@ -56,7 +56,7 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
             // the token opens this port and is nobody else's to know
             parts.client.sign(request.headers_mut());
         }
-        return forward(parts, route, request).await.unwrap_or_else(|error| error_reply(&error));
+        return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
     }
     if let Some(rid) = path.strip_prefix("/v1/requests/").and_then(|rest| rest.strip_suffix("/entropy")) {
         return if read {
@@ -103,6 +103,9 @@ fn metrics(parts: &Parts, request: &Request<Incoming>) -> Response<Body> {
     let (entries, bytes) = parts.tools.store.size();
     parts.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
     parts.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let (sessions, bytes) = parts.sessions.size();
+    parts.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
+    parts.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     match parts.metrics.render() {
         Ok(body) => {
             let mut reply = text(StatusCode::OK, String::from_utf8_lossy(&body).into_owned());

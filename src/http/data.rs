@@ -15,7 +15,7 @@ use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::served::Served;
-use crate::http::{Parts, error_reply};
+use crate::http::{Parts, error_reply, identity};
 use crate::sglang::routes::{self, Kind};
 
 /// The service of the data port.
@@ -39,7 +39,8 @@ impl Service<Request<Incoming>> for Data {
     }
 }
 
-async fn answer(parts: Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let session = bind(&mut request);
     let route = routes::route(request.uri().path());
     let one_at_a_time = request.version() < http::Version::HTTP_2;
     let permit = Arc::clone(&parts.permits).try_acquire_owned();
@@ -51,10 +52,12 @@ async fn answer(parts: Arc<Parts>, request: Request<Incoming>) -> Result<Respons
     } else if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
         let message = "tokentap neither tunnels nor upgrades connections".to_owned();
         Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message })
+    } else if let Err(error) = session {
+        Err(error)
     } else if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
-        generate(&parts, request, &mut served).await
+        generate(&parts, request, session.unwrap_or_default(), &mut served).await
     } else {
-        forward(&parts, route, request).await
+        forward(&parts, route, request, session.unwrap_or_default()).await
     };
     let reply = reply.unwrap_or_else(|error| error_reply(&error));
     served.status = reply.status();
@@ -64,4 +67,22 @@ async fn answer(parts: Arc<Parts>, request: Request<Incoming>) -> Result<Respons
         reply.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     Ok(reply)
+}
+
+/// Takes `/sessions/{id}` from the path; the rest is what SGLang is asked.
+fn bind(request: &mut Request<Incoming>) -> Result<Option<Arc<str>>, Error> {
+    let Some((id, rest)) = identity::in_path(request.uri().path()) else { return Ok(None) };
+    let id = routes::decode(id);
+    if !identity::is_name(&id) {
+        let message = format!(
+            "{id:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ - in one segment, as in /sessions/my-run/generate"
+        );
+        return Err(Error::Client { status: StatusCode::NOT_FOUND, message });
+    }
+    let id = Arc::from(&*id);
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let rest = format!("{rest}{query}");
+    let bad = |_| Error::Client { status: StatusCode::NOT_FOUND, message: format!("{rest:?} is no path") };
+    *request.uri_mut() = rest.parse().map_err(bad)?;
+    Ok(Some(id))
 }

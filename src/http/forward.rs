@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::http::body::{Body, Forwarded, Upload};
-use crate::http::{Parts, headers};
+use crate::http::identity::Identity;
+use crate::http::{Parts, headers, policy};
 use crate::sglang::client::{Call, Failure, Reply};
 use crate::sglang::routes::{Kind, Route};
 
@@ -17,9 +18,15 @@ use crate::sglang::routes::{Kind, Route};
 ///
 /// # Errors
 /// When no head of a reply came.
-pub async fn forward(parts: &Arc<Parts>, route: Route, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+pub async fn forward(
+    parts: &Arc<Parts>,
+    route: Route,
+    request: Request<Incoming>,
+    session: Option<Arc<str>>,
+) -> Result<Response<Body>, Error> {
     if route.kind == Kind::Uncaptured && request.method() == Method::POST {
-        uncaptured(parts, route);
+        let identity = Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None);
+        uncaptured(parts, route, identity.explicit.then_some(&identity.session));
     }
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
@@ -35,6 +42,9 @@ pub async fn forward(parts: &Arc<Parts>, route: Route, request: Request<Incoming
             .map_err(|_| failed(parts, Failure::Timeout))??,
         None => send(parts, route, call).await?,
     };
+    if route.changes_policy() {
+        return policy::observe(parts, reply).await;
+    }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     let body = Forwarded::limited(body, limit(limits.upstream_idle_timeout), deadline);
@@ -76,8 +86,11 @@ pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Counts a generation that tokentap does not see, and says so once for each route.
-pub fn uncaptured(parts: &Parts, route: Route) {
+/// Counts a generation that tokentap does not see, says so once for each route, and marks the session whose it is.
+pub fn uncaptured(parts: &Parts, route: Route, session: Option<&Arc<str>>) {
+    if let (Some(session), true) = (session, parts.config.sessions.record) {
+        parts.sessions.incomplete(session);
+    }
     parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
     let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
     if first {

@@ -1,6 +1,7 @@
 //! A generation that somebody waits for, and what happens when they stop waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,10 @@ use tokio::time::Instant;
 
 use crate::generation::capture::Capture;
 use crate::generation::reason::Reason;
+use crate::generation::record::Recorder;
 use crate::http::Parts;
+use crate::trajectory::Fault;
+use crate::trajectory::log::Ack;
 
 /// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
 #[derive(Debug)]
@@ -75,12 +79,32 @@ impl Running {
         outcome
     }
 
+    /// Waits until the turns so far are on disk, where they are to be; not for long, and whatever comes of it.
+    pub async fn recorded(&mut self) {
+        let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
+        settle(&self.parts, acks).await;
+    }
+
+    /// The same for a stream, which is polled; `None` where there is nothing to wait for.
+    pub fn recording(&mut self) -> Option<Recording> {
+        let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
+        let waits = acks.iter().any(|ack| !ack.is_done());
+        let parts = Arc::clone(&self.parts);
+        waits.then(|| Box::pin(async move { settle(&parts, acks).await }) as Recording)
+    }
+
     /// The shared parts.
     #[must_use]
     pub fn parts(&self) -> &Arc<Parts> {
         &self.parts
     }
 }
+
+/// Ends when turns are on disk.
+pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How long a reply waits for the log.
+const LOG: Duration = Duration::from_secs(2);
 
 /// What a guarded step did.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,8 +117,20 @@ pub enum Outcome<T> {
     Unreadable,
 }
 
+/// A failing log costs the record, never the reply.
+async fn settle(parts: &Parts, acks: Vec<Ack>) {
+    for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
+        match tokio::time::timeout(LOG, ack).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => parts.metrics.log_failures.with_label_values(&["write"]).inc(),
+            Err(_) => parts.metrics.log_failures.with_label_values(&["slow"]).inc(),
+        }
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
+        self.capture.cut(if self.asked { Fault::Disconnected } else { Fault::Broken });
         if !self.asked {
             return;
         }

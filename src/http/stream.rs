@@ -11,18 +11,20 @@ use http_body::{Body as _, Frame};
 use crate::generation::Observed;
 use crate::generation::reason::Reason;
 use crate::http::body::BoxError;
-use crate::http::running::{Outcome, Running};
+use crate::http::running::{Outcome, Recording, Running};
 use crate::sglang::client::ReplyBody;
 use crate::sglang::sse::{Decoder, Event};
+use crate::trajectory::Fault;
 
 /// The stream. Dropped before its end, it drops the upstream connection and aborts the ids seen.
-#[derive(Debug)]
 pub struct Enriched {
     upstream: ReplyBody,
     decoder: Decoder,
     running: Running,
     state: State,
     limit: usize,
+    /// Bytes that wait until the turn they end is on disk.
+    held: Option<(Recording, Bytes)>,
     /// How the upstream failed; told to the connection once what came before has had its turn to be written.
     failed: Option<BoxError>,
 }
@@ -37,12 +39,18 @@ enum State {
     Ended,
 }
 
+impl std::fmt::Debug for Enriched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enriched").field("running", &self.running).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
 impl Enriched {
     /// A stream whose events must not be larger than `limit` bytes to be read.
     #[must_use]
     pub fn new(upstream: ReplyBody, running: Running, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        Self { upstream, decoder: Decoder::default(), running, state: State::Reading, limit, failed: None }
+        Self { upstream, decoder: Decoder::default(), running, state: State::Reading, limit, held: None, failed: None }
     }
 
     /// What has been seen so far.
@@ -57,6 +65,12 @@ impl Enriched {
             return Poll::Ready(Some(Err(error)));
         }
         loop {
+            if let Some((recorded, _)) = &mut self.held {
+                ready!(recorded.as_mut().poll(cx));
+                if let Some((_, out)) = self.held.take() {
+                    return Poll::Ready(Some(Ok(Frame::data(out))));
+                }
+            }
             if self.state == State::Ended {
                 return Poll::Ready(None);
             }
@@ -78,6 +92,10 @@ impl Enriched {
                     rest
                 }
             };
+            if let Some(recorded) = self.running.recording() {
+                self.held = Some((recorded, out));
+                continue;
+            }
             if !out.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(out))));
             }
@@ -87,6 +105,7 @@ impl Enriched {
     fn end(&mut self) {
         self.state = State::Ended;
         self.running.end();
+        self.running.capture_mut().cut(Fault::Broken);
     }
 
     fn chunk(&mut self, data: Bytes) -> Bytes {
@@ -108,6 +127,7 @@ impl Enriched {
                 return out.into();
             }
             self.state = State::Passing;
+            self.running.capture_mut().incomplete();
             out.extend_from_slice(&self.decoder.take_rest());
         }
         out.into()
@@ -141,6 +161,7 @@ impl Enriched {
         out.extend_from_slice(&error.body());
         out.extend_from_slice(b"\n\n");
         self.state = State::Ended;
+        self.running.capture_mut().cut(Fault::Aborted);
     }
 
     /// Whether `--strict` holds for this request.

@@ -157,6 +157,17 @@ impl<'a> Edit<'a> {
         }
     }
 
+    /// The value of a member as it will be; `None` where it goes. `cuts` are made within values.
+    #[must_use]
+    pub fn value(&self, member: &Member, cuts: &Splice) -> Option<Vec<u8>> {
+        let at = self.object.members.iter().position(|own| own == member)?;
+        if self.fates[at] == Fate::Removed {
+            return None;
+        }
+        let replaced = self.replaced.iter().find(|(range, _)| *range == member.value);
+        Some(replaced.map_or_else(|| cuts.within(self.bytes, member.value.clone()), |(_, value)| value.clone()))
+    }
+
     /// Writes the edit down as cuts and insertions of the text.
     pub fn finish(self, splice: &mut Splice) {
         for (range, value) in self.replaced {

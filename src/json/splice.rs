@@ -24,6 +24,11 @@ impl Splice {
         self.changes.push((range, bytes));
     }
 
+    /// Takes over the changes of another.
+    pub fn append(&mut self, mut other: Self) {
+        self.changes.append(&mut other.changes);
+    }
+
     /// Whether the text stays as it is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -34,6 +39,13 @@ impl Splice {
     #[must_use]
     pub fn apply(self, text: &[u8]) -> Vec<u8> {
         self.apply_range(text, 0..text.len())
+    }
+
+    /// The text of `range` with the changes that lie within it.
+    #[must_use]
+    pub fn within(&self, text: &[u8], range: Range<usize>) -> Vec<u8> {
+        let inside = |(change, _): &&(Range<usize>, Vec<u8>)| range.start <= change.start && change.end <= range.end;
+        Self { changes: self.changes.iter().filter(inside).cloned().collect() }.apply_range(text, range)
     }
 
     /// The changed text of `range` alone; every change lies within it.

@@ -71,6 +71,8 @@ pub struct Capabilities {
     pub streaming: Option<Streaming>,
     /// Offers top logprobs in flat base64 on replies that do not stream.
     pub flat: bool,
+    /// Repeats the ids of a prompt when it is asked to.
+    pub echoes_prompt: bool,
     /// The kind of speculative decoding.
     pub speculative: Option<String>,
     /// That kind refuses logprobs.
@@ -108,6 +110,7 @@ impl Default for Capabilities {
             vocab_source: None,
             streaming: None,
             flat: false,
+            echoes_prompt: false,
             speculative: None,
             refuses_logprobs: false,
             disaggregated: false,

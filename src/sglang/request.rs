@@ -15,6 +15,7 @@ pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::Sampling;
 
 use crate::json::{Cursor, Malformed, Object, Text};
+use crate::sglang::scan;
 
 /// The fields of a request that tokentap reads; the last of repeated keys counts, as in Python.
 #[derive(Debug, Default)]
@@ -27,6 +28,12 @@ pub struct GenerateRequest {
     pub text: Texts,
     /// `input_ids`.
     pub ids: Ids,
+    /// Where `text` lies.
+    pub text_span: Option<Range<usize>>,
+    /// `session_id`, `metadata.session_id`, `_proxy_session_id`, `user`, in this order.
+    pub sessions: [Option<String>; 4],
+    /// `return_prompt_token_ids` is true.
+    pub return_prompt_token_ids: bool,
     /// `stream`; `None` when it is not a boolean.
     pub stream: Option<bool>,
     /// `rid`.
@@ -83,7 +90,12 @@ impl GenerateRequest {
     fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>) -> Result<(), Malformed> {
         let name = key.decode();
         match name.as_ref() {
-            "text" => self.text = Texts::read(cursor)?,
+            "text" => {
+                cursor.peek();
+                let start = cursor.position();
+                self.text = Texts::read(cursor)?;
+                self.text_span = Some(start..cursor.position());
+            }
             "input_ids" => self.ids = Ids::read(cursor)?,
             "stream" => {
                 self.stream = match value(cursor)?.1 {
@@ -110,6 +122,19 @@ impl GenerateRequest {
                 let (span, text) = value(cursor)?;
                 self.entropy_options = (!is_null(text)).then_some(span);
             }
+            "return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
+            "session_id" => self.sessions[0] = field::string(cursor)?,
+            "_proxy_session_id" => self.sessions[2] = field::string(cursor)?,
+            "user" => self.sessions[3] = field::string(cursor)?,
+            "metadata" if cursor.peek() == Some(b'{') => {
+                Object::read(cursor, |key, cursor| {
+                    if key.is("session_id") {
+                        self.sessions[1] = field::string(cursor)?;
+                        return Ok(());
+                    }
+                    cursor.skip().map(drop)
+                })?;
+            }
             _ => match FLAT.iter().position(|flat| *flat == name) {
                 Some(at) => self.flat[at] = value(cursor)?.1 == b"true",
                 None => {
@@ -118,6 +143,18 @@ impl GenerateRequest {
             },
         }
         Ok(())
+    }
+
+    /// The ids of prompt `at`, as the client gave them; `None` where the prompt is something else, or no list of plain integers.
+    #[must_use]
+    pub fn prompt_ids(&self, at: usize) -> Option<Vec<u32>> {
+        if self.text != Texts::Absent {
+            return None;
+        }
+        let span = self.ids.prompts.get(at)?;
+        let mut ids = Vec::with_capacity(span.len() / 4);
+        scan::ids(&self.bytes, span.start + 1, &mut ids).ok().filter(|end| *end == span.end)?;
+        Some(ids)
     }
 
     /// How many prompts, if it is a batch; text decides where both are given.

@@ -83,8 +83,12 @@ pub struct Chunk {
     pub chosen: Option<Array>,
     /// `output_top_logprobs` in its nested form.
     pub top: Option<Array>,
-    /// How many `output_ids` this object holds; counted only where there are no logprobs.
-    pub output_ids: Option<usize>,
+    /// Where `output_ids` lie, brackets included.
+    pub output_ids: Option<Range<usize>>,
+    /// Where `prompt_token_ids` lie, brackets included.
+    pub prompt_ids: Option<Range<usize>>,
+    /// The members of the object itself.
+    pub object: Object,
 }
 
 impl Chunk {
@@ -96,11 +100,11 @@ impl Chunk {
         numbers.clear();
         let bytes: &'a [u8] = cursor.bytes();
         let mut chunk = Self::default();
-        let mut ids = None;
-        Object::read(&mut *cursor, |key, cursor| {
+        let object = Object::read(&mut *cursor, |key, cursor| {
             match key.raw {
                 b"meta_info" if cursor.peek() == Some(b'{') => chunk.meta_info(cursor, known, numbers)?,
-                b"output_ids" if cursor.peek() == Some(b'[') => ids = Some(skip_numbers(cursor)?),
+                b"output_ids" if cursor.peek() == Some(b'[') => chunk.output_ids = Some(skip_numbers(cursor)?),
+                b"prompt_token_ids" if cursor.peek() == Some(b'[') => chunk.prompt_ids = Some(skip_numbers(cursor)?),
                 b"index" => {
                     let span = cursor.skip()?;
                     chunk.index = integer(&bytes[span]).and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
@@ -116,10 +120,55 @@ impl Chunk {
             chunk.completion_tokens = meta.get(bytes, "completion_tokens").and_then(integer);
             chunk.finish = meta.get(bytes, "finish_reason").and_then(finish);
         }
-        if chunk.chosen.is_none() {
-            chunk.output_ids = ids.map(|span| count_numbers(&bytes[span]));
-        }
+        chunk.object = object;
         Ok(chunk)
+    }
+
+    /// How many `output_ids` the object holds.
+    #[must_use]
+    pub fn count_ids(&self, bytes: &[u8]) -> usize {
+        self.output_ids.clone().map_or(0, |span| count_numbers(&bytes[span]))
+    }
+
+    /// The ids of a list of this object.
+    ///
+    /// # Errors
+    /// When they are no plain integers.
+    pub fn ids(bytes: &[u8], span: &Range<usize>, out: &mut Vec<u32>) -> Result<(), Malformed> {
+        scan::ids(bytes, span.start + 1, out).map(drop).map_err(|error| Malformed::new(error.at))
+    }
+
+    /// A member of `meta_info`, as text.
+    #[must_use]
+    pub fn member<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+        self.meta.as_ref()?.get(bytes, name).filter(|text| *text != b"null")
+    }
+
+    /// A member of `meta_info` that is a string.
+    #[must_use]
+    pub fn text(&self, bytes: &[u8], name: &str) -> Option<String> {
+        let text = self.member(bytes, name).filter(|text| text.first() == Some(&b'"'))?;
+        Some(Cursor::new(text).string().ok()?.decode().into_owned())
+    }
+
+    /// A member of `meta_info` that counts something.
+    #[must_use]
+    pub fn count(&self, bytes: &[u8], name: &str) -> Option<u64> {
+        self.member(bytes, name).and_then(integer)
+    }
+
+    /// `weight_versions`: label, first token, behind the last. Empty where there are none, or they are not what SGLang writes.
+    #[must_use]
+    pub fn weight_versions(&self, bytes: &[u8]) -> Vec<(Box<str>, u32, u32)> {
+        #[derive(serde::Deserialize)]
+        struct Span {
+            version: Box<str>,
+            start: u32,
+            end: u32,
+        }
+        let text = self.member(bytes, "weight_versions").unwrap_or(b"[]");
+        let spans: Vec<Span> = serde_json::from_slice(text).unwrap_or_default();
+        spans.into_iter().map(|span| (span.version, span.start, span.end)).collect()
     }
 
     fn meta_info(

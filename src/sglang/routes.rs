@@ -24,7 +24,28 @@ pub struct Route {
     pub kind: Kind,
 }
 
+/// Routes that change what the engine samples from.
+const POLICY: [&str; 11] = [
+    "/update_weights_from_disk",
+    "/begin_weight_update",
+    "/update_weights_from_distributed",
+    "/update_weights_from_tensor",
+    "/update_weights_from_ipc",
+    "/end_weight_update",
+    "/update_weight_version",
+    "/load_lora_adapter",
+    "/load_lora_adapter_from_tensors",
+    "/unload_lora_adapter",
+    "/resume_memory_occupation",
+];
+
 impl Route {
+    /// Whether a success of this route may change the policy.
+    #[must_use]
+    pub fn changes_policy(self) -> bool {
+        POLICY.contains(&self.endpoint)
+    }
+
     /// Whether the engine may be silent on this route for as long as it likes.
     #[must_use]
     pub fn is_patient(self) -> bool {

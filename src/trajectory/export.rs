@@ -6,8 +6,36 @@ use bytes::Bytes;
 
 use super::Path;
 
+pub mod areal;
+mod column;
+pub mod entry;
+mod facts;
+#[cfg(test)]
+mod fixture;
+mod format;
+pub mod jsonl;
+pub mod miles;
+pub mod rllm;
+mod safetensors;
+mod settle;
+pub mod slime;
+pub mod strands;
+mod table;
+mod text;
+pub mod tunix;
+mod validate;
+pub mod verl;
+mod versions;
+
+pub use format::Format;
+pub use settle::{Settled, settle};
+pub use validate::{Needs, validate};
+
+/// Members that a caller adds to the entry of a path: their names, and their values as JSON texts.
+pub type Annotate = Arc<dyn Fn(&Path) -> Vec<(&'static str, String)> + Send + Sync>;
+
 /// What is to be exported.
-#[derive(Debug)]
+#[derive(Clone, Default)]
 pub struct Batch {
     /// The rows in the order of the export.
     pub rows: Vec<Path>,
@@ -15,6 +43,8 @@ pub struct Batch {
     pub refused: Vec<Refused>,
     /// How rows become tensors.
     pub shape: Shape,
+    /// What the caller adds to the entries of `jsonl`; the other formats have no place for it.
+    pub annotate: Option<Annotate>,
 }
 
 /// A leaf that is not exported, and why.
@@ -37,6 +67,8 @@ pub struct Shape {
     pub max_prompt_length: Option<usize>,
     /// Tokens of the response side; `None`: of the longest. Longer responses lose their end.
     pub max_response_length: Option<usize>,
+    /// miles: entropies as well, in tensors that its own reader refuses because it does not expect them.
+    pub entropies: bool,
 }
 
 /// A format's bytes, made as they are taken.
@@ -47,6 +79,25 @@ pub struct Export {
     pub length: Option<u64>,
     /// The bytes, in pieces of at most about a megabyte.
     pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
+}
+
+/// The most bytes of one piece of an export.
+const PIECE: usize = 1 << 20;
+
+/// Texts as pieces of an export, those that are too long in several.
+fn pieces(texts: impl Iterator<Item = Vec<u8>> + Send + 'static) -> Box<dyn Iterator<Item = Bytes> + Send> {
+    Box::new(texts.flat_map(|text| {
+        let mut rest = Bytes::from(text);
+        std::iter::from_fn(move || (!rest.is_empty()).then(|| rest.split_to(rest.len().min(PIECE))))
+    }))
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = f.debug_struct("Batch");
+        text.field("rows", &self.rows).field("refused", &self.refused).field("shape", &self.shape);
+        text.field("annotate", &self.annotate.is_some()).finish()
+    }
 }
 
 impl std::fmt::Debug for Export {

@@ -1,6 +1,15 @@
 //! Which policy sampled which tokens.
+//!
+//! SGLang's `weight_version` moves only when a trainer says so, and many never do. So tokentap counts epochs of its own: one more with
+//! every call that changes weights, with every change of the label that no such call explains, and whenever the trainer says so.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+
+/// Epochs of which label and name are remembered: more than any request spans.
+const REMEMBERED: usize = 1024;
 
 /// Tokens of one response that one policy sampled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,5 +35,259 @@ impl Span {
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.epoch == self.until
+    }
+}
+
+/// What the engine said of a response.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// `weight_version`.
+    pub label: Option<Box<str>>,
+    /// `weight_versions`: label, first token, behind the last.
+    pub spans: Vec<(Box<str>, u32, u32)>,
+}
+
+/// How far a response had come when an epoch was first and last seen while it ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The epoch.
+    pub epoch: u64,
+    /// Tokens that had come when it was first seen.
+    pub first: u32,
+    /// Tokens that had come when it was last seen.
+    pub last: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Epoch {
+    number: u64,
+    label: Option<Box<str>>,
+    version: Option<Box<str>>,
+}
+
+/// The policy of the upstream as far as it can be told.
+#[derive(Debug)]
+pub struct Policy {
+    // held for a look at the last epochs, never across an await
+    epochs: Mutex<VecDeque<Epoch>>,
+}
+
+impl Policy {
+    /// A policy at this epoch.
+    #[must_use]
+    pub fn new(epoch: u64) -> Self {
+        Self { epochs: Mutex::new(VecDeque::from([Epoch { number: epoch, label: None, version: None }])) }
+    }
+
+    fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The epoch at this moment.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        last(&mut self.epochs()).number
+    }
+
+    /// The label and the trainer's name of the epoch, where they are known.
+    #[must_use]
+    pub fn names(&self) -> (Option<Box<str>>, Option<Box<str>>) {
+        let mut epochs = self.epochs();
+        let epoch = last(&mut epochs);
+        (epoch.label.clone(), epoch.version.clone())
+    }
+
+    /// A call has changed the weights; returns the new epoch.
+    pub fn changed(&self) -> u64 {
+        next(&mut self.epochs(), None, None)
+    }
+
+    /// The trainer names the policy; returns the new epoch. Saying the same again changes nothing.
+    pub fn named(&self, version: &str) -> u64 {
+        let mut epochs = self.epochs();
+        let epoch = last(&mut epochs);
+        if epoch.version.as_deref() == Some(version) {
+            return epoch.number;
+        }
+        next(&mut epochs, None, Some(version.into()))
+    }
+
+    /// The epoch was at least this one, before a restart.
+    pub fn restore(&self, epoch: u64, version: Option<Box<str>>) {
+        let mut epochs = self.epochs();
+        let known = last(&mut epochs);
+        if epoch >= known.number {
+            *known = Epoch { number: epoch, label: None, version };
+        }
+    }
+
+    /// The engine's label was seen on what was asked in `epoch`. Where no call explains a change, the epoch moves.
+    pub fn observe(&self, epoch: u64, label: &str) {
+        let mut epochs = self.epochs();
+        let before = epochs.len().checked_sub(2).and_then(|at| epochs[at].label.clone());
+        let now = last(&mut epochs);
+        match &now.label {
+            // a late reply from before a change must not undo it
+            _ if epoch > now.number => {}
+            None if epoch == now.number || before.as_deref().is_some_and(|before| before != label) => {
+                now.label = Some(label.into());
+            }
+            Some(known) if **known != *label && epoch == now.number => {
+                next(&mut epochs, Some(label.into()), None);
+            }
+            _ => {}
+        }
+    }
+
+    /// Who sampled the tokens of a response of `tokens` tokens that was asked for in the epoch `asked`. `seen` are moments on the way.
+    #[must_use]
+    pub fn spans(&self, asked: u64, tokens: u32, reported: &Reported, seen: &[Mark]) -> Vec<Span> {
+        if tokens == 0 {
+            return Vec::new();
+        }
+        let epochs = self.epochs();
+        let whole: [(Option<&str>, u32, u32); 1] = [(reported.label.as_deref(), 0, tokens)];
+        let labelled = reported.spans.iter().map(|(label, start, end)| (Some(&**label), *start, (*end).min(tokens)));
+        let covers = covers(&reported.spans, tokens);
+        let parts: Vec<_> = if covers { labelled.collect() } else { whole.to_vec() };
+        let mut spans = Vec::new();
+        for (label, start, end) in parts {
+            cut(&epochs, asked, (label, start, end), seen, &mut spans);
+        }
+        spans
+    }
+}
+
+fn last(epochs: &mut VecDeque<Epoch>) -> &mut Epoch {
+    epochs.back_mut().expect("there is always an epoch")
+}
+
+fn next(epochs: &mut VecDeque<Epoch>, label: Option<Box<str>>, version: Option<Box<str>>) -> u64 {
+    let number = last(epochs).number + 1;
+    epochs.push_back(Epoch { number, label, version });
+    if epochs.len() > REMEMBERED {
+        epochs.pop_front();
+    }
+    number
+}
+
+/// Whether the engine's spans are those of this response, without a gap.
+fn covers(spans: &[(Box<str>, u32, u32)], tokens: u32) -> bool {
+    let end = spans.iter().try_fold(0, |at, (_, start, end)| (*start == at && end >= start).then_some(*end));
+    end.is_some_and(|end| end >= tokens) && !spans.is_empty()
+}
+
+/// The spans of tokens with one label: cut where they were seen to come from different epochs.
+fn cut(
+    epochs: &VecDeque<Epoch>,
+    asked: u64,
+    (label, start, end): (Option<&str>, u32, u32),
+    seen: &[Mark],
+    spans: &mut Vec<Span>,
+) {
+    let now = epochs.back().map_or(asked, |epoch| epoch.number);
+    let fits = |epoch: &&Epoch| epoch.label.is_none() || label.is_none() || epoch.label.as_deref() == label;
+    let mut possible = epochs.iter().filter(|epoch| (asked..=now).contains(&epoch.number)).filter(fits);
+    let first = possible.next().map_or(asked, |epoch| epoch.number);
+    let until = possible.next_back().map_or(first, |epoch| epoch.number);
+    let mut push = |start: u32, end: u32, epoch: u64, until: u64| {
+        if start < end {
+            let known = epochs.iter().find(|known| known.number == epoch && epoch == until);
+            let version = known.and_then(|epoch| epoch.version.clone());
+            spans.push(Span { start, end, epoch, until, weight_version: label.map(Into::into), version });
+        }
+    };
+    let (mut at, mut from) = (start, first);
+    for pair in seen.windows(2) {
+        let [old, new] = [pair[0], pair[1]];
+        let (before, after) = (old.epoch.clamp(from, until), new.epoch.clamp(from, until));
+        if before == after {
+            continue;
+        }
+        // what had come before the change is of the old epoch at the latest; what came behind the first event after it is of the new
+        let (known, reached) = (old.last.clamp(at, end), new.first.clamp(at, end));
+        push(at, known, from, before);
+        push(known, reached, before, after);
+        (at, from) = (reached, after);
+    }
+    push(at, end, from, until);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reported(label: &str, spans: &[(&str, u32, u32)]) -> Reported {
+        let spans = spans.iter().map(|(label, start, end)| ((*label).into(), *start, *end)).collect();
+        Reported { label: Some(label.into()), spans }
+    }
+
+    fn short(spans: &[Span]) -> Vec<(u32, u32, u64, u64)> {
+        spans.iter().map(|span| (span.start, span.end, span.epoch, span.until)).collect()
+    }
+
+    #[test]
+    fn an_unchanged_policy_has_one_certain_span() {
+        let policy = Policy::new(5);
+        policy.observe(5, "v1");
+        let spans = policy.spans(5, 8, &reported("v1", &[("v1", 0, 8)]), &[]);
+        assert_eq!(short(&spans), [(0, 8, 5, 5)]);
+        assert!(spans[0].is_certain() && spans[0].weight_version.as_deref() == Some("v1"));
+        assert_eq!(policy.spans(5, 0, &reported("v1", &[]), &[]), []);
+    }
+
+    #[test]
+    fn the_engines_spans_are_laid_over_the_epochs() {
+        let policy = Policy::new(1);
+        policy.observe(1, "v4");
+        policy.changed();
+        policy.observe(1, "v5");
+        let spans = policy.spans(1, 120, &reported("v5", &[("v4", 0, 79), ("v5", 79, 120)]), &[]);
+        assert_eq!(short(&spans), [(0, 79, 1, 1), (79, 120, 2, 2)]);
+        let queued = policy.spans(1, 6, &reported("v5", &[("v5", 0, 6)]), &[]);
+        assert_eq!(short(&queued), [(0, 6, 2, 2)], "asked before the change, sampled behind it");
+    }
+
+    #[test]
+    fn a_label_that_changes_by_itself_moves_the_epoch_once() {
+        let policy = Policy::new(1);
+        policy.observe(1, "a");
+        policy.observe(1, "b");
+        assert_eq!(policy.epoch(), 2);
+        policy.observe(1, "a");
+        policy.observe(1, "b");
+        assert_eq!(policy.epoch(), 2, "late replies from before the change do not undo it");
+        policy.observe(2, "b");
+        assert_eq!((policy.epoch(), policy.names().0.as_deref()), (2, Some("b")));
+    }
+
+    #[test]
+    fn without_labels_the_epoch_is_a_range_unless_the_stream_was_watched() {
+        let policy = Policy::new(1);
+        policy.observe(1, "default");
+        policy.changed();
+        let whole = policy.spans(1, 10, &reported("default", &[]), &[]);
+        assert_eq!(short(&whole), [(0, 10, 1, 2)]);
+        let marks = [Mark { epoch: 1, first: 1, last: 4 }, Mark { epoch: 2, first: 6, last: 10 }];
+        let watched = policy.spans(1, 10, &reported("default", &[]), &marks);
+        assert_eq!(short(&watched), [(0, 4, 1, 1), (4, 6, 1, 2), (6, 10, 2, 2)]);
+    }
+
+    #[test]
+    fn the_trainer_names_epochs() {
+        let policy = Policy::new(0);
+        assert_eq!((policy.named("step-1"), policy.named("step-1"), policy.named("step-2")), (1, 1, 2));
+        assert_eq!(policy.spans(2, 3, &Reported::default(), &[])[0].version.as_deref(), Some("step-2"));
+        policy.changed();
+        assert_eq!(policy.spans(2, 3, &Reported::default(), &[])[0].version, None, "which of two it was is not known");
+        policy.restore(9, Some("step-9".into()));
+        assert_eq!(policy.changed(), 10);
+    }
+
+    #[test]
+    fn spans_with_a_gap_are_not_believed() {
+        let policy = Policy::new(0);
+        let spans = policy.spans(0, 9, &reported("x", &[("x", 0, 3), ("y", 4, 9)]), &[]);
+        assert_eq!(short(&spans), [(0, 9, 0, 0)]);
     }
 }

@@ -64,6 +64,35 @@ pub struct About {
     pub extras: BTreeMap<Box<str>, Box<str>>,
 }
 
+/// A turn that has no place yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Draft {
+    /// The whole prompt; `None` where its ids are not known.
+    pub prompt: Option<Arc<[u32]>>,
+    /// The sampled tokens.
+    pub response: Vec<u32>,
+    /// Their logprobs, or none at all.
+    pub logprobs: Vec<f32>,
+    /// Their entropies, or none at all.
+    pub entropy: Vec<f32>,
+    /// Everything else but its cause.
+    pub about: About,
+}
+
+impl Draft {
+    pub(super) fn place(self, id: u32, parent: Option<u32>, cause: Cause, prompt: Arc<[u32]>) -> Turn {
+        Turn {
+            id,
+            parent,
+            prompt,
+            response: self.response.into(),
+            logprobs: self.logprobs.into(),
+            entropy: self.entropy.into(),
+            about: About { cause, ..self.about },
+        }
+    }
+}
+
 /// How the entropies of a turn were obtained; see `entropy_info`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {

@@ -48,6 +48,7 @@ pub enum ProbeError {
 #[derive(Debug, Deserialize)]
 struct Answer {
     meta_info: Value,
+    prompt_token_ids: Option<Value>,
 }
 
 impl Probe {
@@ -57,12 +58,14 @@ impl Probe {
         Self { client, vocab_size, top_k }
     }
 
-    /// Whether the engine answers, by the cheapest route there is.
+    /// Whether the engine answers, by the cheapest route there is; its `weight_version`.
     ///
     /// # Errors
     /// [`ProbeError`] when it does not.
-    pub async fn is_up(&self) -> Result<(), ProbeError> {
-        self.model_info().await.map(drop)
+    pub async fn is_up(&self) -> Result<Option<String>, ProbeError> {
+        let mut found = Capabilities::unknown(None);
+        self.model_info().await?.0.model(&mut found);
+        Ok(found.weight_version)
     }
 
     /// What the information routes say: quick, and also answered by an engine that is paused.
@@ -218,6 +221,7 @@ impl Probe {
         } else {
             body["return_flat_raw_output_top_logprobs"] = json!(true);
             body["return_flat_raw_top_logprobs_b64"] = json!(true);
+            body["return_prompt_token_ids"] = json!(true);
         }
         let (status, answer) = self.generate(&body).await?;
         if !status.is_success() {
@@ -232,6 +236,7 @@ impl Probe {
         let meta = &answer.meta_info;
         let flat = meta.get("output_top_logprobs_val_flat_b64").and_then(Value::as_str);
         found.flat |= flat.is_some();
+        found.echoes_prompt |= answer.prompt_token_ids.as_ref() == Some(&json!(prompt));
         if let Some(text) = flat {
             let bytes = base64_simd::STANDARD.decode_to_vec(text).unwrap_or_default();
             let floats =

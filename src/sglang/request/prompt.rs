@@ -1,5 +1,7 @@
 //! The prompt: `text` or `input_ids`.
 
+use std::ops::Range;
+
 use crate::json::{Cursor, Malformed};
 
 /// `text`.
@@ -59,6 +61,8 @@ pub struct Ids {
     pub extremes: Option<(i64, i64)>,
     /// The first prompt of a batch without any id.
     pub empty: Option<usize>,
+    /// Where the list of each prompt lies, brackets included; empty where the shape is neither flat nor nested.
+    pub prompts: Vec<Range<usize>>,
 }
 
 /// How `input_ids` are arranged.
@@ -89,6 +93,7 @@ impl Ids {
             }
         }
         let (mut numbers, mut lists, mut deep, mut other) = (0, 0, false, false);
+        let whole = cursor.position();
         elements(cursor, |cursor| {
             if cursor.peek() != Some(b'[') {
                 numbers += 1;
@@ -96,6 +101,7 @@ impl Ids {
                 return Ok(());
             }
             let mut empty = true;
+            let start = cursor.position();
             elements(cursor, |cursor| {
                 empty = false;
                 deep |= cursor.peek() == Some(b'[');
@@ -105,6 +111,7 @@ impl Ids {
             if empty {
                 ids.empty.get_or_insert(lists);
             }
+            ids.prompts.push(start..cursor.position());
             lists += 1;
             Ok(())
         })?;
@@ -115,6 +122,11 @@ impl Ids {
             (0, count) => IdShape::Nested(count),
             _ => IdShape::Other,
         };
+        match ids.shape {
+            IdShape::Flat => ids.prompts.push(whole..cursor.position()),
+            IdShape::Nested(_) => {}
+            _ => ids.prompts.clear(),
+        }
         Ok(ids)
     }
 

@@ -255,6 +255,8 @@ impl Nature {
                 info["stream_output"] = json!(self.streaming == "ids");
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
+            // asked for the sake of a record; this fake has no tokenizer
+            "/tokenize" => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
             "/generate" => {}
             _ => return None,
         }

@@ -1,0 +1,139 @@
+//! One sequence that has not ended.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::Seen;
+use crate::generation::forcing::Item;
+use crate::generation::sequence::Content;
+use crate::sglang::response::Chunk;
+use crate::trajectory::{Fault, Mark};
+
+/// What has come of it.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    pub(super) ids: Vec<u32>,
+    pub(super) logprobs: Vec<f32>,
+    pub(super) entropy: Vec<f32>,
+    /// The `output_ids` of the last event that repeated all of them, not yet read.
+    pub(super) unread: Bytes,
+    pub(super) marks: Vec<Mark>,
+    pub(super) first_ms: Option<u64>,
+    pub(super) rid: Option<Box<str>>,
+    pub(super) extras: BTreeMap<Box<str>, Box<str>>,
+    pub(super) label: Option<Box<str>>,
+    pub(super) recorded: bool,
+}
+
+impl Running {
+    /// Adds the tokens of an object.
+    pub(super) fn tokens(&mut self, seen: &Seen<'_>) {
+        let Seen { bytes, chunk, numbers, step, .. } = seen;
+        if chunk.chosen.is_some() {
+            let new = step.chosen_from..step.chosen_from + step.new;
+            self.ids.extend_from_slice(numbers.ids.get(new.clone()).unwrap_or_default());
+            self.logprobs.extend_from_slice(numbers.chosen.get(new).unwrap_or_default());
+        } else if let Some(span) = &chunk.output_ids {
+            match step.content {
+                // read only once nothing replaces it: the events of a long stream repeat it over and over
+                Content::Full => self.unread = bytes.slice(span.clone()),
+                Content::Delta => {
+                    let before = self.ids.len();
+                    if Chunk::ids(bytes, span, &mut self.ids).is_err() {
+                        self.ids.truncate(before);
+                    }
+                }
+            }
+        }
+        if self.label.is_none() {
+            self.label = chunk.text(bytes, "weight_version").map(Into::into);
+        }
+    }
+
+    pub(super) fn mark(&mut self, epoch: u64, new: usize) {
+        let before = self.marks.last().map_or(0, |mark| mark.last);
+        let tokens = before.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+        match self.marks.last_mut() {
+            Some(mark) if mark.epoch == epoch => mark.last = tokens,
+            _ => self.marks.push(Mark { epoch, first: tokens, last: tokens }),
+        }
+    }
+
+    /// Keeps what the client asked for besides tokens.
+    pub(super) fn keep(&mut self, seen: &Seen<'_>) {
+        let Seen { bytes, chunk, item, step, edit, cuts, .. } = seen;
+        let whole = chunk.finish.is_some();
+        if !whole && step.content == Content::Full {
+            return; // a later object repeats it
+        }
+        let Some(meta) = &chunk.meta else { return };
+        for member in &meta.members {
+            let name = meta.key(bytes, member).decode();
+            if !is_kept(&name, item) {
+                continue;
+            }
+            let Some(value) = edit.value(member, cuts) else { continue };
+            let Ok(value) = String::from_utf8(value) else { continue };
+            if matches!(&*value, "null" | "[]") {
+                continue;
+            }
+            let grows = step.content == Content::Delta && name.starts_with("output_") && value.starts_with('[');
+            match self.extras.get_mut(&*name) {
+                Some(known) if grows => {
+                    let joined = format!("{},{}", known.trim_end_matches(']'), value.trim_start_matches('['));
+                    *known = joined.into();
+                }
+                _ => {
+                    self.extras.insert(name.into(), value.into());
+                }
+            }
+        }
+    }
+
+    /// Reads what is still unread, and compares the engine's two lists of ids where it sent both.
+    pub(super) fn read(&mut self, last: Option<(&Bytes, &Chunk)>, ids_are_sampled: bool) -> Result<(), Fault> {
+        let mut listed = Vec::new();
+        let unread = std::mem::take(&mut self.unread);
+        if !unread.is_empty() {
+            Chunk::ids(&unread, &(0..unread.len()), &mut listed).map_err(|_| Fault::Unreadable)?;
+            self.ids = listed;
+            return if ids_are_sampled { Ok(()) } else { Err(Fault::IdsMismatch) };
+        }
+        if !ids_are_sampled {
+            return if self.logprobs.is_empty() && !self.ids.is_empty() { Err(Fault::IdsMismatch) } else { Ok(()) };
+        }
+        let Some((bytes, chunk)) = last else { return Ok(()) };
+        let (Some(span), Some(_)) = (&chunk.output_ids, &chunk.chosen) else { return Ok(()) };
+        Chunk::ids(bytes, span, &mut listed).map_err(|_| Fault::Unreadable)?;
+        // the last event of an incremental stream lists only what is new
+        if self.ids.ends_with(&listed) { Ok(()) } else { Err(Fault::IdsMismatch) }
+    }
+
+    /// What does not fit together.
+    pub(super) fn fault(&self, chunk: &Chunk, item: &Item, prompt: Option<&[u32]>) -> Option<Fault> {
+        let is = |count: Option<u64>, len: usize| count.is_none_or(|count| count == len as u64);
+        let Some(prompt) = prompt else { return Some(Fault::PromptUnknown) };
+        let tokens = self.ids.len();
+        if !is(chunk.prompt_tokens, prompt.len()) {
+            Some(Fault::PromptMismatch)
+        } else if !is(chunk.completion_tokens, tokens) {
+            Some(Fault::CompletionMismatch)
+        } else if item.logprob && self.logprobs.len() != tokens {
+            Some(Fault::LogprobsMismatch)
+        } else if !self.entropy.is_empty() && self.entropy.len() != tokens {
+            Some(Fault::EntropiesMismatch)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether a member of `meta_info` is kept with the turn: only what the client asked for.
+fn is_kept(name: &str, item: &Item) -> bool {
+    let prompt = ["input_token_logprobs", "input_token_ids_logprobs", "output_token_ids_logprobs"];
+    let top = ["input_top_logprobs", "output_top_logprobs"];
+    matches!(name, "routed_experts" | "indexer_topk")
+        || item.asked && prompt.contains(&name)
+        || item.asked_k > 0 && top.iter().any(|top| name.starts_with(top))
+}

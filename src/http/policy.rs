@@ -1,0 +1,52 @@
+//! Calls that change the weights, as they pass.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use crate::error::Error;
+use crate::http::body::{Body, Forwarded};
+use crate::http::forward::failed;
+use crate::http::whole::{Whole, collect};
+use crate::http::{Parts, headers};
+use crate::sglang::client::Reply;
+
+/// Answers of these routes are a line of JSON.
+const LARGEST: u64 = 64 << 10;
+
+/// Takes note of an answer. The epoch moves with every success. It also moves with a 400 that says that the weights are new and only
+/// the cache could not be flushed, as 0.5.23 answers while requests stand in a pause.
+///
+/// # Errors
+/// When the answer breaks off.
+pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Error> {
+    let (mut head, body) = reply.into_parts();
+    if head.status.is_success() {
+        parts.sessions.policy_changed();
+    }
+    let body = match head.status {
+        StatusCode::BAD_REQUEST => {
+            match collect(body, &head.headers, LARGEST).await.map_err(|failure| failed(parts, failure))? {
+                Whole::TooLarge { head, rest } => Body::forwarded(Forwarded::patient(head, rest)),
+                Whole::All(bytes) => {
+                    if has_moved(&bytes) {
+                        parts.sessions.policy_changed();
+                    }
+                    Body::full(bytes)
+                }
+            }
+        }
+        _ => Body::forwarded(Forwarded::patient(Bytes::new(), body)),
+    };
+    headers::end_hop(&mut head.headers);
+    Ok(Response::from_parts(head, body))
+}
+
+/// Whether a refusal says that the weights were changed all the same.
+fn has_moved(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Refusal {
+        message: String,
+    }
+    let refusal = serde_json::from_slice::<Refusal>(body);
+    refusal.is_ok_and(|refusal| refusal.message.to_ascii_lowercase().contains("flush"))
+}

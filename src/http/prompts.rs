@@ -1,0 +1,48 @@
+//! The ids of prompts that came as text, from the engine's own tokenizer while the engine generates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::generation::plan::Plan;
+use crate::http::Parts;
+use crate::sglang::request::{GenerateRequest, Texts};
+use crate::sglang::tokenize::tokenize;
+
+/// How long the tokenizer may take; beyond, the turn's prompt stays unknown.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Text whose ids nobody else says.
+#[derive(Debug)]
+pub struct Prompts {
+    text: Bytes,
+}
+
+impl Prompts {
+    /// The text of a request; `None` where the reply will hold the ids, or there is no text.
+    #[must_use]
+    pub fn of(request: &GenerateRequest, plan: &Plan) -> Option<Self> {
+        let said = plan.echo || request.return_prompt_token_ids;
+        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && !said;
+        let span = request.text_span.clone().filter(|_| text)?;
+        Some(Self { text: request.bytes.slice(span) })
+    }
+
+    /// Asks the engine. Whatever goes wrong costs the record its prompt, and nobody their generation.
+    ///
+    /// # Errors
+    /// Never; the type is what `try_join` wants.
+    pub async fn tokenize(self, parts: &Parts) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
+        let text = String::from_utf8_lossy(&self.text);
+        let answer = tokio::time::timeout(PATIENCE, tokenize(&parts.client, &text)).await;
+        Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
+            Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
+            Err(error) => {
+                tracing::debug!(%error, "the ids of a text prompt are not known");
+                None
+            }
+        })
+    }
+}

@@ -1,0 +1,18 @@
+//! What trainers compute from trajectories: advantages of groups, shaped by the entropy of the thinking.
+//!
+//! Pure functions of [`Path`](crate::trajectory::Path)s: nothing here waits, keeps state or knows HTTP. All arithmetic is float64.
+
+mod advantage;
+mod answer;
+mod request;
+mod summary;
+mod think;
+
+pub use advantage::{GroupStats, Shaping};
+pub use answer::{Answer, GroupAnswer, SampleAnswer, advantages};
+pub use request::{AdvantageEstimator, GroupId, GroupRequest, Request, RequestError, SampleRequest};
+pub use summary::members;
+pub use think::{HIGH_ENTROPY, Think, ThinkTokens};
+
+#[cfg(test)]
+mod tests;

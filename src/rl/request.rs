@@ -1,0 +1,254 @@
+//! The body of `POST /v1/advantages`.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{HIGH_ENTROPY, Shaping, ThinkTokens};
+
+/// Rewards of groups of trajectories.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// The groups, each the samples of one prompt.
+    pub groups: Vec<GroupRequest>,
+    /// What is computed.
+    #[serde(default)]
+    pub estimator: AdvantageEstimator,
+    /// EGPO's weight of the entropy.
+    #[serde(default = "lambda")]
+    pub lambda: f64,
+    /// EGPO's bound: the clipped entropy is at most `|A| / alpha`.
+    #[serde(default = "alpha")]
+    pub alpha: f64,
+    /// Divide by the standard deviation of the group; verl's `norm_adv_by_std_in_grpo`.
+    #[serde(default = "normalize_std")]
+    pub normalize_std: bool,
+    /// The id of `<think>`.
+    #[serde(default = "think_start")]
+    pub think_start: u32,
+    /// The id of `</think>`.
+    #[serde(default = "think_end")]
+    pub think_end: u32,
+    /// What a token of high entropy exceeds, nats.
+    #[serde(default = "high_entropy")]
+    pub high_entropy_threshold: f64,
+}
+
+/// The samples of one prompt.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupRequest {
+    /// Its name, given back in the answer; verl's `uid`.
+    pub id: GroupId,
+    /// At least one.
+    pub samples: Vec<SampleRequest>,
+}
+
+/// One trajectory and its reward.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SampleRequest {
+    /// The session.
+    pub session: String,
+    /// The last turn; without it, that of the path with the most sampled tokens.
+    #[serde(default)]
+    pub leaf: Option<u32>,
+    /// The reward of the whole trajectory.
+    pub reward: f64,
+}
+
+/// The name of a group; trainers number them or draw a uuid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged, expecting = "the id of a group is a string or an integer")]
+pub enum GroupId {
+    /// Like `7`.
+    Number(i64),
+    /// Like `"7f0c"`; another group than a number of the same spelling.
+    Text(String),
+}
+
+/// How advantages are computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdvantageEstimator {
+    /// By the rewards of the group alone.
+    #[default]
+    Grpo,
+    /// GRPO's, shaped by the entropy of the thinking.
+    Egpo,
+}
+
+/// Why a request cannot be answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{at}{}{message}", if at.is_empty() { "" } else { ": " })]
+pub struct RequestError {
+    /// A name for programs: `invalid_json`, `invalid_parameter`, `invalid_reward`, `empty_group`, `duplicate_group` or `not_found`.
+    pub code: &'static str,
+    /// The member that is wrong, like `groups[1].samples[0].reward`; empty where it is the body.
+    pub at: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl RequestError {
+    /// A complaint about the member at this place.
+    #[must_use]
+    pub fn new(code: &'static str, at: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code, at: at.into(), message: message.into() }
+    }
+}
+
+impl Request {
+    /// Reads a body and checks it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and where.
+    pub fn parse(body: &[u8]) -> Result<Self, RequestError> {
+        let request: Self =
+            serde_json::from_slice(body).map_err(|error| RequestError::new("invalid_json", "", error.to_string()))?;
+        request.check()?;
+        Ok(request)
+    }
+
+    /// Whether it can be answered, as far as the trajectories need not be seen for that.
+    ///
+    /// # Errors
+    ///
+    /// For numbers that have no meaning, groups without samples, and two groups of one name.
+    pub fn check(&self) -> Result<(), RequestError> {
+        let invalid = |at: &str, message: &str| Err(RequestError::new("invalid_parameter", at, message));
+        if !is_float32(self.lambda) {
+            return invalid("lambda", "not a finite float32");
+        }
+        if !is_float32(self.alpha) || self.alpha <= 0.0 {
+            return invalid("alpha", "not a positive, finite float32");
+        }
+        if !is_float32(self.high_entropy_threshold) {
+            return invalid("high_entropy_threshold", "not a finite float32");
+        }
+        if self.think_start == self.think_end {
+            return invalid("think_end", "the same token as think_start, so no span could be closed");
+        }
+        let mut seen = HashSet::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            group.check(at)?;
+            if !seen.insert(&group.id) {
+                let message = "an earlier group has this id; samples of one group belong together";
+                return Err(RequestError::new("duplicate_group", format!("groups[{at}].id"), message));
+            }
+        }
+        Ok(())
+    }
+
+    /// EGPO's parameters.
+    #[must_use]
+    pub fn shaping(&self) -> Shaping {
+        Shaping { lambda: self.lambda, alpha: self.alpha }
+    }
+
+    /// The tokens around the thinking.
+    #[must_use]
+    pub fn think_tokens(&self) -> ThinkTokens {
+        ThinkTokens { start: self.think_start, end: self.think_end }
+    }
+}
+
+impl GroupRequest {
+    fn check(&self, at: usize) -> Result<(), RequestError> {
+        if self.samples.is_empty() {
+            return Err(RequestError::new("empty_group", format!("groups[{at}].samples"), "a group has no samples"));
+        }
+        let wrong = self.samples.iter().enumerate().find(|(_, sample)| !is_float32(sample.reward));
+        wrong.map_or(Ok(()), |(sample, SampleRequest { reward, .. })| {
+            let at = format!("groups[{at}].samples[{sample}].reward");
+            Err(RequestError::new("invalid_reward", at, format!("{reward} is not a finite float32")))
+        })
+    }
+}
+
+/// Trainers hold these numbers as float32; what overflows there is infinite to them. It also keeps squares finite here.
+fn is_float32(number: f64) -> bool {
+    number.abs() <= f64::from(f32::MAX)
+}
+
+fn lambda() -> f64 {
+    0.4
+}
+
+fn alpha() -> f64 {
+    2.0
+}
+
+fn normalize_std() -> bool {
+    true
+}
+
+fn think_start() -> u32 {
+    ThinkTokens::default().start
+}
+
+fn think_end() -> u32 {
+    ThinkTokens::default().end
+}
+
+fn high_entropy() -> f64 {
+    HIGH_ENTROPY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> String {
+        let error = Request::parse(body.as_bytes()).unwrap_err();
+        format!("{} {error}", error.code)
+    }
+
+    #[test]
+    fn a_short_body_gets_the_defaults() {
+        let body = br#"{"groups":[{"id":"a","samples":[{"session":"s","reward":1}]},{"id":7,"samples":[{"session":"t","leaf":3,"reward":-0.5}]}]}"#;
+        let request = Request::parse(body).unwrap();
+        assert_eq!(request.estimator, AdvantageEstimator::Grpo);
+        assert_eq!(request.shaping(), Shaping { lambda: 0.4, alpha: 2.0 });
+        assert_eq!(request.think_tokens(), ThinkTokens { start: 151_667, end: 151_668 });
+        assert!(request.normalize_std);
+        assert_eq!(request.high_entropy_threshold, 0.672);
+        assert_eq!(request.groups[0].samples[0].leaf, None);
+        assert_eq!((&request.groups[1].id, request.groups[1].samples[0].leaf), (&GroupId::Number(7), Some(3)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let sample = r#"{"session":"s","reward":1}"#;
+        assert_eq!(refused(r#"{"groups":[],"alpha":0}"#), "invalid_parameter alpha: not a positive, finite float32");
+        assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");
+        assert!(refused(r#"{"groups":[],"think_end":151667}"#).starts_with("invalid_parameter think_end: "));
+        assert_eq!(
+            refused(r#"{"groups":[{"id":"a","samples":[]}]}"#),
+            "empty_group groups[0].samples: a group has no samples"
+        );
+        assert_eq!(
+            refused(&format!(r#"{{"groups":[{{"id":1,"samples":[{sample},{{"session":"s","reward":1e39}}]}}]}}"#)),
+            "invalid_reward groups[0].samples[1].reward: 1000000000000000000000000000000000000000 is not a finite float32"
+        );
+        let twice = format!(r#"{{"id":"a","samples":[{sample}]}}"#);
+        assert!(refused(&format!(r#"{{"groups":[{twice},{twice}]}}"#)).starts_with("duplicate_group groups[1].id: "));
+        assert!(refused(r#"{"groups":[],"lamda":1}"#).contains("unknown field `lamda`"));
+        assert!(refused(r#"{"groups":[{"id":1.5,"samples":[]}]}"#).contains("a string or an integer"));
+        assert!(refused(r#"{"groups":[],"estimator":"ppo"}"#).contains("ppo"));
+        assert!(refused("{").starts_with("invalid_json EOF"));
+    }
+
+    #[test]
+    fn rewards_that_json_cannot_hold_are_refused_too() {
+        for reward in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let mut request =
+                Request::parse(br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#).unwrap();
+            request.groups[0].samples[0].reward = reward;
+            let error = request.check().unwrap_err();
+            assert_eq!((error.code, &*error.at), ("invalid_reward", "groups[0].samples[0].reward"));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A worked example, and the numbers of `tests/readers/egpo_reference.py`.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{Answer, Request, SampleAnswer, advantages};
+use crate::trajectory::{About, Measured, Path, Step, Turn};
+
+pub(super) const START: u32 = 151_667;
+pub(super) const END: u32 = 151_668;
+
+/// A turn of these tokens, with its entropies in nats.
+pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
+    let measured =
+        Measured { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
+    Turn {
+        id: 0,
+        parent: None,
+        prompt: prompt.into(),
+        response: response.into(),
+        logprobs: Box::default(),
+        entropy: entropy.into(),
+        about: About { measured: Some(measured), ..About::default() },
+    }
+}
+
+/// A path of these turns, all trained.
+pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
+    let numbered = (0..).zip(turns);
+    let steps = numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true }).collect();
+    Path { session: session.into(), version: 1, steps, reward: None, incomplete: false }
+}
+
+fn request(body: &Value) -> Request {
+    Request::parse(body.to_string().as_bytes()).unwrap()
+}
+
+fn answer(request: &Request, paths: &[Path]) -> Answer {
+    let find = |session: &str, _: Option<u32>| {
+        paths.iter().find(|path| &*path.session == session).cloned().ok_or_else(|| format!("no session {session:?}"))
+    };
+    advantages(request, find).unwrap()
+}
+
+fn samples(answer: &Answer) -> Vec<&SampleAnswer> {
+    answer.groups.iter().flat_map(|group| &group.samples).collect()
+}
+
+fn is_close(a: f64, b: f64, relative: f64) -> bool {
+    (a - b).abs() <= relative * a.abs().max(b.abs())
+}
+
+/// Four answers of which two are right, a group where all are, and a group of one.
+fn example() -> (Value, Vec<Path>) {
+    let sample = |session: &str, reward: f64| json!({ "session": session, "reward": reward });
+    let groups = json!([
+        { "id": "sums", "samples": [sample("closed", 1.0), sample("cut", 0.0), sample("silent", 0.0), sample("holes", 1.0)] },
+        { "id": 2, "samples": [sample("closed", 2.0), sample("cut", 2.0)] },
+        { "id": 3, "samples": [sample("alone", 3.0)] },
+    ]);
+    let mut tool = path(
+        "alone",
+        vec![turn(&[1], &[START, 7, END, 9], &[0.0, 0.25, 0.0, 0.0]), turn(&[2], &[START, 8, END], &[0.0, 0.75, 0.0])],
+    );
+    tool.steps[0].trained = false;
+    let paths = vec![
+        path("closed", vec![turn(&[1, 2], &[START, 7, 8, END, 9], &[3.0, 0.5, 1.0, 3.0, 3.0])]),
+        path("cut", vec![turn(&[1, START], &[7, 8], &[0.125, 0.375])]),
+        path("silent", vec![turn(&[1, 2], &[9], &[3.0])]),
+        path("holes", vec![turn(&[1, 2], &[START, 7, 8, END], &[3.0, f32::NAN, 0.125, 3.0])]),
+        tool,
+    ];
+    (json!({ "groups": groups, "estimator": "egpo" }), paths)
+}
+
+#[test]
+fn the_worked_example() {
+    let (body, paths) = example();
+    let answer = answer(&request(&body), &paths);
+    let [sums, equal, alone] = &answer.groups[..] else { panic!("three groups") };
+    // mean 1/2; std of 1, 0, 0, 1 is sqrt(4 * 0.25 / 3) = 0.57735027; |A| = 0.5 / 0.57735127 = 0.86602390
+    assert_eq!(sums.mean, 0.5);
+    assert!(is_close(sums.std, 0.577_350_269_189_625_8, 1e-15));
+    assert_eq!((equal.mean, equal.std, alone.mean, alone.std), (2.0, 0.0, 0.0, 1.0));
+    let expected = [
+        // H = (0.5 + 1) / 2 is clipped to |A|/2 = 0.43301195, and 0.4 of that is 0.17320478
+        (0.866_023_903_787_036_7, Some(0.75), 1.039_228_684_544_444),
+        // H = (0.125 + 0.375) / 2 is below the bound; 0.4 * 0.25 = 0.1 for a wrong answer too
+        (-0.866_023_903_787_036_7, Some(0.25), -0.766_023_903_787_036_7),
+        (-0.866_023_903_787_036_7, None, -0.866_023_903_787_036_7),
+        // of the one entropy that is known: 0.4 * 0.125 = 0.05
+        (0.866_023_903_787_036_7, Some(0.125), 0.916_023_903_787_036_7),
+        (0.0, Some(0.75), 0.0),
+        (0.0, Some(0.25), 0.0),
+        // 3 / 1.000001, and 0.4 * 0.5
+        (2.999_997_000_003, Some(0.5), 3.199_997_000_003),
+    ];
+    for (sample, (grpo, entropy, egpo)) in samples(&answer).into_iter().zip(expected) {
+        let session = &*sample.session;
+        assert!(is_close(sample.grpo_advantage, grpo, 1e-12), "{session}: {}", sample.grpo_advantage);
+        assert!(is_close(sample.advantage, egpo, 1e-12), "{session}: {}", sample.advantage);
+        assert_eq!(sample.entropy, entropy, "{session}");
+        assert_eq!(sample.incomplete, session == "holes");
+        assert_eq!(sample.entropy_estimator.as_deref(), Some("estimate"));
+    }
+    let alone = &alone.samples[0];
+    let a = alone.advantage;
+    assert_eq!(alone.advantages, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, a, a, a], "prompts and the untrained turn have none");
+    assert_eq!(alone.leaf, 1);
+}
+
+#[test]
+fn the_answer_as_json() {
+    let body = json!({ "groups": [{ "id": "g", "samples": [{ "session": "s", "leaf": 0, "reward": 0.0 }] }] });
+    let silent = path("s", vec![turn(&[1], &[9], &[])]);
+    let found = serde_json::to_value(answer(&request(&body), &[silent])).unwrap();
+    let think = json!({
+        "mean": null, "tokens": 0, "present": false, "closed": false, "in_prompt": false, "incomplete": false, "high_share": null
+    });
+    let sample = json!({
+        "session": "s", "leaf": 0, "reward": 0.0, "advantage": 0.0, "grpo_advantage": 0.0, "H": null, "think": think,
+        "incomplete": false, "entropy_estimator": null, "advantages": [0.0, 0.0]
+    });
+    let expected = json!({
+        "estimator": "grpo", "lambda": 0.4, "alpha": 2.0, "normalize_std": true,
+        "groups": [{ "id": "g", "mean": 0.0, "std": 1.0, "samples": [sample] }]
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_trajectory_that_is_not_there_is_named_with_its_place() {
+    let (body, _) = example();
+    let error = advantages(&request(&body), |session, leaf| match session {
+        "silent" => Err(format!("no session {session:?} with leaf {leaf:?}")),
+        _ => Ok(path(session, vec![turn(&[1], &[9], &[])])),
+    });
+    let error = error.unwrap_err();
+    assert_eq!(error.code, "not_found");
+    assert_eq!(error.to_string(), r#"groups[0].samples[2]: no session "silent" with leaf None"#);
+}
+
+#[test]
+fn turns_measured_in_two_ways_are_mixed() {
+    let body = json!({ "groups": [{ "id": 1, "samples": [{ "session": "s", "reward": 0.0 }] }] });
+    let mut other = turn(&[2], &[9], &[0.5]);
+    other.about.measured.as_mut().unwrap().estimator = "lower".into();
+    let mut unmeasured = other.clone();
+    unmeasured.entropy = [f32::NAN].into();
+    let name = |turns| answer(&request(&body), &[path("s", turns)]).groups[0].samples[0].entropy_estimator.clone();
+    let first = || turn(&[1], &[9], &[0.5]);
+    assert_eq!(name(vec![first(), other]).as_deref(), Some("mixed"));
+    assert_eq!(name(vec![first(), unmeasured]).as_deref(), Some("estimate"), "a turn without numbers has no say");
+}
+
+proptest! {
+    #[test]
+    fn samples_in_another_order_have_the_same_advantages(order in Just(vec![0, 1, 2, 3]).prop_shuffle()) {
+        let (mut body, paths) = example();
+        let before = answer(&request(&body), &paths);
+        let group = body["groups"][0]["samples"].clone();
+        body["groups"][0]["samples"] = order.iter().map(|at| group[*at].clone()).collect();
+        let after = answer(&request(&body), &paths);
+        for (at, sample) in order.into_iter().zip(&after.groups[0].samples) {
+            let same = &before.groups[0].samples[at];
+            prop_assert_eq!(&sample.session, &same.session);
+            prop_assert_eq!(sample.think, same.think);
+            prop_assert!(is_close(sample.advantage, same.advantage, 1e-12));
+        }
+    }
+}
+
+/// A path as the reference writes it.
+fn recorded(path: &Value) -> Path {
+    let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
+    let steps = path["steps"].as_array().unwrap().iter().map(|step| {
+        let entropy: Vec<Option<f32>> = serde_json::from_value(step["entropy"].clone()).unwrap();
+        let entropy: Vec<f32> = entropy.into_iter().map(|nats| nats.unwrap_or(f32::NAN)).collect();
+        let turn = turn(&ids(&step["prompt"]), &ids(&step["response"]), &entropy);
+        Step { turn: Arc::new(turn), trained: step["trained"] == true }
+    });
+    Path { steps: steps.collect(), ..super::tests::path(path["session"].as_str().unwrap(), Vec::new()) }
+}
+
+fn same(found: Option<f64>, expected: &Value) -> bool {
+    match (found, expected.as_f64()) {
+        (Some(found), Some(expected)) => is_close(found, expected, 1e-9),
+        (found, expected) => found == expected,
+    }
+}
+
+#[test]
+fn numpy_finds_the_same() {
+    let fixture: Value = serde_json::from_str(include_str!("../../tests/fixtures-rl/egpo.json")).unwrap();
+    let cases = fixture["cases"].as_array().unwrap();
+    assert!(cases.len() >= 20, "the reference has cases");
+    for case in cases {
+        let paths: Vec<Path> = case["paths"].as_array().unwrap().iter().map(recorded).collect();
+        let answer = answer(&request(&case["request"]), &paths);
+        let groups = case["answer"].as_array().unwrap();
+        assert_eq!(groups.len(), answer.groups.len());
+        for (group, expected) in answer.groups.iter().zip(groups) {
+            assert!(same(Some(group.mean), &expected["mean"]) && same(Some(group.std), &expected["std"]), "{group:?}");
+            let expected = expected["samples"].as_array().unwrap();
+            assert_eq!(group.samples.len(), expected.len());
+            for (sample, expected) in group.samples.iter().zip(expected) {
+                assert!(is_as_expected(sample, expected), "{sample:?} is not {expected}");
+            }
+        }
+    }
+}
+
+fn is_as_expected(sample: &SampleAnswer, expected: &Value) -> bool {
+    let think = sample.think;
+    let flags = json!([think.tokens, think.present, think.closed, think.in_prompt, sample.incomplete]);
+    let mask: String = sample.advantages.iter().map(|a| if *a == sample.advantage { '1' } else { '0' }).collect();
+    same(Some(sample.advantage), &expected["advantage"])
+        && same(Some(sample.grpo_advantage), &expected["grpo_advantage"])
+        && same(sample.entropy, &expected["H"])
+        && same(think.high_share, &expected["high_share"])
+        && flags == expected["think"]
+        // an advantage of 0 says nothing of the mask
+        && (sample.advantage == 0.0 || mask == expected["mask"])
+        && sample.advantages.len() == expected["mask"].as_str().map_or(0, str::len)
+}

@@ -1,0 +1,142 @@
+//! What is known of a whole row besides its tokens.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::trajectory::{Cause, Fault, Path};
+
+/// The names of what a trainer should know before it uses the row.
+pub(super) fn flags(path: &Path) -> Vec<&'static str> {
+    let turns = || path.steps.iter().map(|step| &step.turn);
+    let spans = || turns().flat_map(|turn| &turn.about.policy);
+    let epochs: BTreeSet<u64> = spans().map(|span| span.epoch).collect();
+    let mut flags = Vec::new();
+    let mut add = |holds: bool, name| flags.extend(holds.then_some(name));
+    add(path.incomplete, "incomplete");
+    add(epochs.len() > 1, "crosses_versions");
+    add(spans().any(|span| !span.is_certain()), "policy_uncertain");
+    add(turns().any(|turn| turn.about.cause == Cause::ExtendsLength), "extends_length");
+    for fault in Fault::ALL {
+        add(turns().any(|turn| turn.about.fault == Some(fault)), fault.name());
+    }
+    flags
+}
+
+/// How the row ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Completed,
+    Truncated,
+    Aborted,
+    Failed,
+}
+
+impl Status {
+    pub(super) fn of(path: &Path) -> Self {
+        let about = &path.leaf().about;
+        match (about.fault, about.finish.as_deref()) {
+            (Some(Fault::Aborted | Fault::Disconnected | Fault::Broken), _) | (_, Some("abort")) => Self::Aborted,
+            (Some(_), _) | (None, None) => Self::Failed,
+            (None, Some("length")) => Self::Truncated,
+            (None, Some(_)) => Self::Completed,
+        }
+    }
+
+    /// The name in slime and miles.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Truncated => "truncated",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The reward as one number: itself, or the `reward` or `score` of an object.
+pub(super) fn reward(path: &Path) -> Option<f64> {
+    let value = path.reward.as_deref()?;
+    let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
+    number.filter(|number| number.is_finite())
+}
+
+/// The rewards of all rows as float32, if all have one.
+pub(super) fn rewards(rows: &[Path]) -> Option<Vec<f32>> {
+    #[expect(clippy::cast_possible_truncation, reason = "trainers keep rewards in float32")]
+    let single = |row| reward(row).map(|reward| reward as f32).filter(|reward| reward.is_finite());
+    rows.iter().map(single).collect()
+}
+
+/// The reward as it was given.
+pub(super) fn reward_as_given(path: &Path) -> &Value {
+    path.reward.as_deref().unwrap_or(&Value::Null)
+}
+
+/// For each row the number of its group: rows whose first prompts are the same tokens are samples of one prompt, whatever their sessions.
+pub(super) fn groups(rows: &[Path]) -> Vec<usize> {
+    let mut numbers: HashMap<Arc<[u32]>, usize> = HashMap::new();
+    let prompts = rows.iter().map(|row| row.steps.first().map_or_else(Arc::default, |step| step.turn.prompt.clone()));
+    prompts
+        .map(|prompt| {
+            let next = numbers.len();
+            *numbers.entry(prompt).or_insert(next)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::trajectory::export::fixture::{path, rows_of, turn, turns};
+
+    #[test]
+    fn flags_name_what_happened() {
+        assert_eq!(flags(&path(&[&turn(0, None, &[1], &[2]).into()])), Vec::<&str>::new());
+        let mut turns = turns();
+        turns[0].about.fault = Some(Fault::IdsMismatch);
+        turns[1].about.cause = Cause::ExtendsLength;
+        let mut row = rows_of(turns).swap_remove(0);
+        row.incomplete = true;
+        assert_eq!(
+            flags(&row),
+            ["incomplete", "crosses_versions", "policy_uncertain", "extends_length", "ids_mismatch"]
+        );
+    }
+
+    #[test]
+    fn a_row_ends_in_one_way() {
+        let status = |finish: Option<&str>, fault| {
+            let mut leaf = turn(0, None, &[1], &[2]);
+            (leaf.about.finish, leaf.about.fault) = (finish.map(Into::into), fault);
+            Status::of(&path(&[&leaf.into()])).name()
+        };
+        assert_eq!(status(Some("stop"), None), "completed");
+        assert_eq!(status(Some("length"), None), "truncated");
+        assert_eq!(status(Some("abort"), Some(Fault::Aborted)), "aborted");
+        assert_eq!(status(None, Some(Fault::Disconnected)), "aborted");
+        assert_eq!(status(Some("stop"), Some(Fault::IdsMismatch)), "failed");
+        assert_eq!(status(None, None), "failed");
+    }
+
+    #[test]
+    fn a_reward_is_a_number_or_holds_one() {
+        let of = |value: Value| {
+            let mut row = rows_of(turns()).swap_remove(0);
+            row.reward = Some(Arc::new(value));
+            reward(&row)
+        };
+        assert_eq!(of(json!(2)), Some(2.0));
+        assert_eq!(of(json!({"reward": 0.5, "score": 9})), Some(0.5));
+        assert_eq!(of(json!({"reward": "high", "score": 9})), Some(9.0));
+        assert_eq!((of(json!({"acc": 1})), of(json!("1")), of(json!(true))), (None, None, None));
+        let mut rows = rows_of(turns());
+        rows[0].reward = Some(Arc::new(json!(1e300)));
+        assert_eq!(rewards(&rows), None, "no float32 holds it");
+        rows[0].reward = None;
+        assert_eq!(rewards(&rows), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! How the log is doing, for those who watch it.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// Whether records reach the disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Health {
+    /// They do.
+    #[default]
+    Ok,
+    /// They do not; it is tried again about once a second.
+    Degraded {
+        /// Since when.
+        since: SystemTime,
+        /// What the system said.
+        message: String,
+    },
+}
+
+/// What the log has done since it was opened.
+#[derive(Debug, Default)]
+pub struct LogStats {
+    /// Records written.
+    pub records: AtomicU64,
+    /// Bytes written.
+    pub bytes_written: AtomicU64,
+    /// Records that are not in the log because it could not be written.
+    pub failed: AtomicU64,
+    /// Records that are not in the log because its queue was full.
+    pub dropped_queue_full: AtomicU64,
+    /// Files removed to keep the log within its bound.
+    pub segments_removed: AtomicU64,
+    /// Their bytes.
+    pub bytes_removed: AtomicU64,
+    /// Bytes of the log on disk now.
+    pub bytes_on_disk: AtomicU64,
+}
+
+/// What the writer and those who append share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) stats: LogStats,
+    /// Bytes of the records that wait to be encoded.
+    pub(super) waiting: AtomicU64,
+    /// The queue was full and has not been empty since: said once.
+    pub(super) overrun: AtomicBool,
+    // held for the length of a copy, never across an await
+    health: Mutex<Health>,
+}
+
+impl Shared {
+    pub(super) fn health(&self) -> Health {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets it and returns what it was.
+    pub(super) fn set_health(&self, health: Health) -> Health {
+        std::mem::replace(&mut *self.health.lock().unwrap_or_else(PoisonError::into_inner), health)
+    }
+}
+
+/// Counts.
+pub(super) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}

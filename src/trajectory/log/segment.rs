@@ -1,0 +1,247 @@
+//! One file of the log: its name, its first line, its records.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::Record;
+use super::frame::{Decoder, Frame};
+
+/// Bytes of the first line.
+pub(super) const FIRST_LINE: u64 = 41;
+/// What the first line begins with: the magic and the version of the format.
+const MAGIC: &str = "tokentap-log 1 ";
+/// Bytes asked of the system at once.
+const READ_AHEAD: usize = 256 << 10;
+
+/// Which store a file belongs to: 16 hexadecimal digits, the same in all files of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoreId(pub(super) Box<str>);
+
+/// A file of the log, named but not read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Segment {
+    /// Its place in the order.
+    pub(super) number: u64,
+    /// Where it is.
+    pub(super) path: PathBuf,
+    /// Its length.
+    pub(super) bytes: u64,
+}
+
+/// Why a file was not read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tear {
+    /// Where the first record begins that could not be read.
+    pub(super) offset: u64,
+    /// What is wrong there.
+    pub(super) reason: &'static str,
+}
+
+impl StoreId {
+    /// An id that no other store has.
+    pub(super) fn fresh() -> Self {
+        // SipHash under keys from the system's entropy
+        Self(format!("{:016x}", RandomState::new().hash_one(std::process::id())).into())
+    }
+
+    /// The first line of this store's files.
+    pub(super) fn first_line(&self) -> String {
+        let text = format!("{MAGIC}{}", self.0);
+        format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()))
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        let id = std::str::from_utf8(line).ok()?.strip_prefix(MAGIC)?.get(..16)?;
+        let id = Self(id.into());
+        (id.first_line().as_bytes() == line).then_some(id)
+    }
+}
+
+impl Segment {
+    /// An empty file of this number.
+    pub(super) fn new(dir: &Path, number: u64) -> Self {
+        Self { number, path: dir.join(format!("segment-{number:016}.log")), bytes: 0 }
+    }
+
+    /// The files of a directory in order. Whatever has another name is not one.
+    pub(super) fn list(dir: &Path) -> io::Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if let Some(number) = entry.file_name().to_str().and_then(number) {
+                // a file that went meanwhile was removed by the process that writes here
+                let Ok(meta) = entry.metadata() else { continue };
+                found.push(Self { number, path: entry.path(), bytes: meta.len() });
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Hands each record to `each`, and counts those that this version cannot read.
+    ///
+    /// `store` is set by the first file that says it; files of another store are not read.
+    pub(super) fn read(
+        &self,
+        decoder: &mut Decoder,
+        store: &mut Option<StoreId>,
+        each: &mut impl FnMut(Option<Record>),
+    ) -> Result<(), Tear> {
+        match File::open(&self.path) {
+            Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, decoder, store, each),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(_) => Err(Tear { offset: 0, reason: "the file cannot be opened" }),
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("segment-")?.strip_suffix(".log")?;
+    (digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+fn scan(
+    source: &mut impl Read,
+    bytes: u64,
+    decoder: &mut Decoder,
+    store: &mut Option<StoreId>,
+    each: &mut impl FnMut(Option<Record>),
+) -> Result<(), Tear> {
+    let at_start = |reason| Tear { offset: 0, reason };
+    let mut line = [0; FIRST_LINE as usize];
+    source.read_exact(&mut line).map_err(|_| at_start("it ends inside its first line"))?;
+    let id = StoreId::parse(&line).ok_or(at_start("its first line is not of this format"))?;
+    if *store.get_or_insert_with(|| id.clone()) != id {
+        return Err(at_start("it belongs to another store"));
+    }
+    let mut offset = FIRST_LINE;
+    while offset < bytes {
+        let frame = decoder.next(source, bytes - offset).map_err(|reason| Tear { offset, reason })?;
+        let (record, length) = match frame {
+            Frame::Record(record, length) => (Some(record), length),
+            Frame::Unknown(length) => (None, length),
+        };
+        each(record);
+        offset += length;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::fake;
+    use super::super::frame::Encoder;
+    use super::*;
+
+    /// A file, what is in it, and where each record ends.
+    fn file() -> (Vec<u8>, Vec<Record>, Vec<usize>) {
+        let store = StoreId("0123456789abcdef".into());
+        let mut bytes = store.first_line().into_bytes();
+        let mut records: Vec<Record> = (0..3).map(fake::finished).collect();
+        records.insert(1, fake::turn("s", 0, 3));
+        // one that is compressed
+        records.insert(3, fake::turn("s", 1, 200));
+        let mut encoder = Encoder::try_new().unwrap();
+        let mut ends = vec![bytes.len()];
+        for record in &records {
+            encoder.push(record, &mut bytes).unwrap();
+            ends.push(bytes.len());
+        }
+        (bytes, records, ends)
+    }
+
+    fn read(bytes: &[u8]) -> (Vec<Record>, u64, Result<(), Tear>) {
+        let (mut records, mut unknown) = (Vec::new(), 0);
+        let mut decoder = Decoder::try_new().unwrap();
+        let read = scan(&mut &*bytes, bytes.len() as u64, &mut decoder, &mut None, &mut |record| match record {
+            Some(record) => records.push(record),
+            None => unknown += 1,
+        });
+        (records, unknown, read)
+    }
+
+    #[test]
+    fn a_tail_torn_anywhere_costs_only_the_record_it_is_in() {
+        let (bytes, records, ends) = file();
+        for cut in 0..=bytes.len() {
+            let whole = ends.iter().filter(|end| **end <= cut).count();
+            let (found, unknown, read) = read(&bytes[..cut]);
+            assert_eq!(found, records[..whole.saturating_sub(1)], "cut at {cut}");
+            assert_eq!(unknown, 0);
+            assert_eq!(read.is_ok(), ends.contains(&cut), "cut at {cut}");
+            let start = if whole == 0 { 0 } else { ends[whole - 1] as u64 };
+            assert!(read.is_ok() || read.is_err_and(|tear| tear.offset == start), "the tear begins at the record");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed_wherever_it_is() {
+        let (bytes, records, ends) = file();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << (at % 8);
+            let (found, unknown, read) = read(&changed);
+            let before = ends.iter().filter(|end| **end <= at).count().saturating_sub(1);
+            assert_eq!(found, records[..before], "changed at {at}");
+            assert!(read.is_err() && unknown == 0, "changed at {at}");
+        }
+    }
+
+    #[test]
+    fn what_a_later_version_wrote_is_passed_over() {
+        let (bytes, records, ends) = file();
+        let frame = |flags: u8, head: &str| {
+            let mut payload = (head.len() as u32).to_le_bytes().to_vec();
+            payload.extend(head.as_bytes());
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&[flags]), &payload);
+            [&(payload.len() as u32).to_le_bytes()[..], &crc.to_le_bytes(), &[flags], &payload].concat()
+        };
+        let kind = frame(0, r#"{"kind":"tool_result","session":"s","text":"…"}"#);
+        let flag = frame(2, r#"{"kind":"deleted","session":"s"}"#);
+        let more = frame(0, r#"{"kind":"deleted","session":"s","by":"nobody"}"#);
+        let later = [&bytes[..ends[2]], &kind, &flag, &more, &bytes[ends[2]..]].concat();
+        let (mut found, unknown, read) = read(&later);
+        assert_eq!(read, Ok(()));
+        assert_eq!(unknown, 2);
+        assert_eq!(found.remove(2), Record::Deleted { session: "s".into() }, "a new member does not matter");
+        assert_eq!(found, records);
+    }
+
+    #[test]
+    fn a_length_out_of_bounds_reserves_nothing() {
+        for length in [(1 << 30) + 1, u32::MAX, 1 << 29] {
+            let (mut bytes, ..) = file();
+            let start = FIRST_LINE as usize;
+            bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
+            let (found, _, read) = read(&bytes);
+            assert!(found.is_empty() && read.is_err());
+        }
+    }
+
+    #[test]
+    fn names_sort_as_numbers() {
+        let name = |number| Segment::new(Path::new(""), number).path.to_str().unwrap().to_owned();
+        assert_eq!(name(12), "segment-0000000000000012.log");
+        assert_eq!(number(&name(12)), Some(12));
+        for other in ["lock", "segment-12.log", "segment-00000000000000+2.log", "segment-0000000000000012.log.gz"] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_yields_a_prefix(at in any::<prop::sample::Index>(), garbage in prop::collection::vec(any::<u8>(), 1..80)) {
+            let (mut bytes, records, _) = file();
+            let at = at.index(bytes.len());
+            let end = bytes.len().min(at + garbage.len());
+            bytes[at..end].copy_from_slice(&garbage[..end - at]);
+            let (found, unknown, _) = read(&bytes);
+            prop_assert!(records.starts_with(&found));
+            prop_assert_eq!(unknown, 0);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The end of the log that is written: the file it is in, when the next begins, and which old ones go.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::disk::{Create, Medium, sync_names};
+use super::health::{Shared, add};
+use super::segment::{FIRST_LINE, Segment, StoreId};
+use super::{Fsync, Options};
+
+/// Where frames go.
+pub(super) struct Tail {
+    dir: PathBuf,
+    first_line: String,
+    fsync: Fsync,
+    segment_bytes: u64,
+    total_bytes: u64,
+    create: Create,
+    shared: Arc<Shared>,
+    /// The number of the next file. One that could not be made is not tried again.
+    next: u64,
+    current: Option<Current>,
+    /// Finished files, the oldest first.
+    closed: VecDeque<Segment>,
+}
+
+struct Current {
+    file: Box<dyn Medium>,
+    /// Its length is that of the whole frames.
+    segment: Segment,
+    dirty: bool,
+}
+
+impl Tail {
+    /// Continues the log that `closed` are the files of; nothing is made yet.
+    pub(super) fn new(
+        options: &Options,
+        store: &StoreId,
+        closed: Vec<Segment>,
+        create: Create,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            dir: options.dir.clone(),
+            first_line: store.first_line(),
+            fsync: options.fsync,
+            // a file holds a record at least
+            segment_bytes: options.segment_bytes.max(FIRST_LINE + 1),
+            total_bytes: options.total_bytes,
+            create,
+            shared,
+            next: closed.last().map_or(0, |segment| segment.number + 1),
+            current: None,
+            closed: closed.into(),
+        }
+    }
+
+    /// Begins the first file of this process: one that may have a torn tail is never continued. Files without a record go.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.prune();
+        self.open()?;
+        // only now: the store's id stands in the new file
+        self.closed.retain(|segment| {
+            let empty = segment.bytes <= FIRST_LINE;
+            // one that stays is harmless
+            empty.then(|| std::fs::remove_file(&segment.path));
+            !empty
+        });
+        self.prune();
+        Ok(())
+    }
+
+    /// Writes whole frames behind the others. When it fails, none of them is in the log, as far as the disk permits that.
+    pub(super) fn append(&mut self, frames: &[u8]) -> io::Result<()> {
+        let done = self.try_append(frames);
+        if done.is_err() {
+            self.retreat();
+        }
+        self.prune();
+        done
+    }
+
+    /// Syncs what was written, if syncing was asked for. A file that fails is not written to again: what a failed sync has dropped, a
+    /// second one would not notice.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        let done = self.try_sync();
+        if done.is_err() {
+            self.retreat();
+        }
+        done
+    }
+
+    fn try_append(&mut self, frames: &[u8]) -> io::Result<()> {
+        if self.current.as_ref().is_some_and(|current| current.segment.bytes >= self.segment_bytes) {
+            self.try_sync()?;
+            self.closed.extend(self.current.take().map(|current| current.segment));
+        }
+        let always = self.fsync == Fsync::Always;
+        let current = self.open()?;
+        current.dirty = true;
+        current.file.write_all(frames)?;
+        if always {
+            current.file.sync()?;
+            current.dirty = false;
+        }
+        current.segment.bytes += frames.len() as u64;
+        Ok(())
+    }
+
+    fn try_sync(&mut self) -> io::Result<()> {
+        if let Some(current) = self.current.as_mut().filter(|current| current.dirty && self.fsync != Fsync::Never) {
+            current.file.sync()?;
+            current.dirty = false;
+        }
+        Ok(())
+    }
+
+    /// The file that is written, made where there is none.
+    fn open(&mut self) -> io::Result<&mut Current> {
+        if self.current.is_none() {
+            let mut segment = Segment::new(&self.dir, self.next);
+            self.next += 1;
+            let mut file = (self.create)(&segment.path)?;
+            let made = file.write_all(self.first_line.as_bytes()).and_then(|()| {
+                if self.fsync == Fsync::Never {
+                    return Ok(());
+                }
+                file.sync()?;
+                sync_names(&self.dir)
+            });
+            if let Err(error) = made {
+                discard(file, &segment);
+                return Err(error);
+            }
+            segment.bytes = FIRST_LINE;
+            self.current = Some(Current { file, segment, dirty: false });
+        }
+        Ok(self.current.as_mut().expect("it was made above"))
+    }
+
+    /// Leaves a file that has failed, cut behind its last whole frame.
+    fn retreat(&mut self) {
+        let Some(Current { mut file, segment, .. }) = self.current.take() else { return };
+        if segment.bytes <= FIRST_LINE {
+            return discard(file, &segment);
+        }
+        let mut saved = file.truncate(segment.bytes);
+        if self.fsync != Fsync::Never {
+            saved = saved.and(file.sync());
+        }
+        if let Err(error) = saved {
+            let path = segment.path.display();
+            tracing::warn!(%path, %error, "the end of a file of the log may be torn");
+        }
+        self.closed.push_back(segment);
+    }
+
+    /// Removes the oldest files while the log is larger than it may be.
+    fn prune(&mut self) {
+        let current = self.current.as_ref().map_or(0, |current| current.segment.bytes);
+        let mut total = current + self.closed.iter().map(|segment| segment.bytes).sum::<u64>();
+        while total > self.total_bytes {
+            let Some(segment) = self.closed.pop_front() else { break };
+            total -= segment.bytes;
+            let path = segment.path.display();
+            match std::fs::remove_file(&segment.path) {
+                Ok(()) => {
+                    add(&self.shared.stats.segments_removed, 1);
+                    add(&self.shared.stats.bytes_removed, segment.bytes);
+                    tracing::info!(%path, bytes = segment.bytes, "the log is at its bound: its oldest file is removed");
+                }
+                // somebody else's hand, or somebody else's directory: said once, not with every group
+                Err(error) => tracing::warn!(%path, %error, "an old file of the log cannot be removed"),
+            }
+        }
+        self.shared.stats.bytes_on_disk.store(total, Ordering::Relaxed);
+    }
+}
+
+/// Removes a file that holds no record.
+fn discard(file: Box<dyn Medium>, segment: &Segment) {
+    drop(file);
+    // if it stays it is read as empty, or as torn before its first record
+    _ = std::fs::remove_file(&segment.path);
+}

@@ -1,0 +1,179 @@
+//! The thread that owns the log's files.
+//!
+//! It takes whatever waits, writes it at once, syncs, and answers: while a disk is busy the next group grows, so that a slow disk is
+//! asked less often, not more.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::oneshot;
+
+use super::frame::Encoder;
+use super::health::{Shared, add};
+use super::tail::Tail;
+use super::{Fsync, Health, LogError, Record};
+
+/// Bounds [`Writer::group_bytes`]: those who wait for the first record of a group should not wait for all that came since.
+const GROUP: usize = 4 << 20;
+
+/// A record on its way.
+pub(super) struct Job {
+    pub(super) record: Record,
+    /// What it counts for in [`Shared::waiting`].
+    pub(super) bytes: u64,
+    pub(super) answer: oneshot::Sender<Result<(), LogError>>,
+}
+
+/// The owner of the files.
+pub(super) struct Writer {
+    pub(super) jobs: Receiver<Job>,
+    pub(super) tail: Tail,
+    pub(super) encoder: Encoder,
+    pub(super) shared: Arc<Shared>,
+    pub(super) fsync: Fsync,
+    /// A group is written when it has this many bytes, even if more waits.
+    pub(super) group_bytes: usize,
+    /// How long a log that has failed is left alone.
+    pub(super) retry: Duration,
+    /// It has failed, and is tried again from then on.
+    pub(super) failed: Option<Instant>,
+    /// What was written is to be synced then.
+    pub(super) due: Option<Instant>,
+}
+
+enum Next {
+    Job(Job),
+    Due,
+    Closed,
+}
+
+impl Writer {
+    /// The size of the groups of a log whose files have `segment_bytes`.
+    pub(super) fn group_bytes(segment_bytes: u64) -> usize {
+        usize::try_from(segment_bytes).map_or(GROUP, |bytes| bytes.min(GROUP))
+    }
+
+    /// Begins the log; what fails then is tried again with the first records.
+    pub(super) fn begin(&mut self) {
+        if let Err(error) = self.tail.begin() {
+            self.degrade(&error);
+        }
+    }
+
+    /// Writes until nobody can append any more.
+    pub(super) fn run(mut self) {
+        let mut frames = Vec::new();
+        loop {
+            match self.next() {
+                Next::Job(job) => self.group(job, &mut frames),
+                Next::Due => self.sync(),
+                Next::Closed => break,
+            }
+        }
+        self.sync();
+    }
+
+    fn next(&self) -> Next {
+        let Some(due) = self.due else { return self.jobs.recv().map_or(Next::Closed, Next::Job) };
+        match due.checked_duration_since(Instant::now()).map(|left| self.jobs.recv_timeout(left)) {
+            Some(Ok(job)) => Next::Job(job),
+            Some(Err(RecvTimeoutError::Disconnected)) => Next::Closed,
+            Some(Err(RecvTimeoutError::Timeout)) | None => Next::Due,
+        }
+    }
+
+    /// Writes `first` and what waits behind it, then answers.
+    fn group(&mut self, first: Job, frames: &mut Vec<u8>) {
+        frames.clear();
+        frames.shrink_to(2 * GROUP);
+        let mut answers = Vec::new();
+        let mut next = Some(first);
+        while let Some(Job { record, bytes, answer }) = next {
+            let encoded = self.encode(&record, frames);
+            self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            match encoded {
+                Ok(()) => answers.push(answer),
+                Err(error) => self.refuse([answer], &error),
+            }
+            next = if frames.len() < self.group_bytes { self.jobs.try_recv().ok() } else { None };
+        }
+        if frames.len() < self.group_bytes {
+            self.shared.overrun.store(false, Ordering::Relaxed);
+        }
+        if !answers.is_empty() {
+            self.commit(frames, answers);
+        }
+    }
+
+    fn encode(&mut self, record: &Record, frames: &mut Vec<u8>) -> Result<(), LogError> {
+        if self.failed.is_some_and(|until| Instant::now() < until) {
+            return Err(LogError::Degraded);
+        }
+        self.encoder.push(record, frames).map_err(|error| LogError::Encode(Arc::new(error)))
+    }
+
+    fn commit(&mut self, frames: &[u8], answers: Vec<oneshot::Sender<Result<(), LogError>>>) {
+        if let Err(error) = self.tail.append(frames) {
+            self.degrade(&error);
+            return self.refuse(answers, &LogError::Write(Arc::new(error)));
+        }
+        self.recover();
+        add(&self.shared.stats.records, answers.len() as u64);
+        add(&self.shared.stats.bytes_written, frames.len() as u64);
+        for answer in answers {
+            // nobody has to wait for it
+            _ = answer.send(Ok(()));
+        }
+        if let (Fsync::Interval(interval), None) = (self.fsync, self.due) {
+            // an interval beyond all clocks: closing syncs
+            self.due = Instant::now().checked_add(interval);
+        }
+    }
+
+    fn refuse(&self, answers: impl IntoIterator<Item = oneshot::Sender<Result<(), LogError>>>, error: &LogError) {
+        for answer in answers {
+            add(&self.shared.stats.failed, 1);
+            _ = answer.send(Err(error.clone()));
+        }
+    }
+
+    fn sync(&mut self) {
+        self.due = None;
+        if let Err(error) = self.tail.sync() {
+            self.degrade(&error);
+        }
+    }
+
+    fn degrade(&mut self, error: &io::Error) {
+        self.failed = Some(Instant::now() + self.retry);
+        let message = error.to_string();
+        let since = match self.shared.health() {
+            Health::Degraded { since, .. } => since,
+            Health::Ok => {
+                tracing::error!(%error, "the log cannot be written: until it can, a crash loses what comes now");
+                SystemTime::now()
+            }
+        };
+        self.shared.set_health(Health::Degraded { since, message });
+    }
+
+    fn recover(&mut self) {
+        if self.failed.take().is_some() {
+            self.shared.set_health(Health::Ok);
+            let lost = self.shared.stats.failed.load(Ordering::Relaxed);
+            tracing::info!(lost, "the log is written again; lost counts all records that are not in it");
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // a thread that is gone must not look well
+        if std::thread::panicking() {
+            self.degrade(&io::Error::other("its writer has panicked; only a restart brings it back"));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! In which order sessions came, were used, and finished.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::session::Session;
+use super::store::SESSION_OVERHEAD;
+
+/// Evicted sessions that are remembered by name.
+const REMEMBERED: usize = 1000;
+
+/// Finished paths that can be asked for; a consumer that is further behind is told so.
+const FINISHED: usize = 1 << 20;
+
+/// A session that was evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// Its name.
+    pub session: Arc<str>,
+    /// `bytes` or `ttl`.
+    pub reason: &'static str,
+    /// When: milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// The orders. Every session stands in `born` and `used`.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    born: BTreeMap<u64, Arc<Session>>,
+    used: BTreeMap<u64, (Instant, Arc<Session>)>,
+    /// Those of the used ones whose paths have not all been given out.
+    open: BTreeMap<u64, Arc<Session>>,
+    ticks: u64,
+    births: u64,
+    numbers: u64,
+    /// Bytes of all sessions.
+    pub(super) bytes: u64,
+    pub(super) gone: VecDeque<Gone>,
+    pub(super) finished: VecDeque<(u64, Arc<str>)>,
+}
+
+impl Order {
+    /// A new session, which nobody has used yet.
+    pub(super) fn birth(&mut self, id: Arc<str>, now_ms: u64) -> Session {
+        self.births += 1;
+        Session::new(id, self.births, now_ms)
+    }
+
+    /// The session was used.
+    pub(super) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
+        if session.state().gone {
+            return;
+        }
+        self.ticks += 1;
+        let before = session.tick.swap(self.ticks, Ordering::Relaxed);
+        self.used.remove(&before);
+        self.open.remove(&before);
+        self.used.insert(self.ticks, (now, Arc::clone(session)));
+        self.open.insert(self.ticks, Arc::clone(session));
+        if self.born.insert(session.birth, Arc::clone(session)).is_none() {
+            self.bytes += SESSION_OVERHEAD;
+        }
+    }
+
+    /// All its paths have been given out.
+    pub(super) fn settled(&mut self, session: &Session) {
+        self.open.remove(&session.tick());
+    }
+
+    pub(super) fn remove(&mut self, session: &Session, bytes: u64) {
+        self.used.remove(&session.tick());
+        self.open.remove(&session.tick());
+        let own = if self.born.remove(&session.birth).is_some() { SESSION_OVERHEAD } else { 0 };
+        self.bytes = self.bytes.saturating_sub(bytes + own);
+    }
+
+    pub(super) fn remember(&mut self, gone: Gone) {
+        if self.gone.len() == REMEMBERED {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(gone);
+    }
+
+    pub(super) fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        let from = after.saturating_add(1);
+        self.born.range(from..).take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
+    }
+
+    /// The session that was used least recently, from tick `from` on.
+    pub(super) fn oldest(&self, from: u64) -> Option<(u64, Instant, Arc<Session>)> {
+        self.used.range(from..).next().map(|(tick, (used, session))| (*tick, *used, Arc::clone(session)))
+    }
+
+    /// Sessions that have not been used for a time, and whose paths have not all been given out.
+    pub(super) fn idle(&self, now: Instant, idle: Duration) -> Vec<Arc<Session>> {
+        let is_idle = |tick: &u64| self.used.get(tick).is_some_and(|(used, _)| now.duration_since(*used) >= idle);
+        self.open.iter().take_while(|(tick, _)| is_idle(tick)).map(|(_, session)| Arc::clone(session)).collect()
+    }
+
+    pub(super) fn next_finished(&mut self) -> u64 {
+        self.numbers += 1;
+        if self.finished.len() == FINISHED {
+            self.finished.pop_front();
+        }
+        self.numbers
+    }
+
+    pub(super) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
+        let from = self.finished.partition_point(|(number, _)| *number <= after);
+        self.finished.range(from..).take(limit).cloned().collect()
+    }
+
+    /// What was given out before a restart.
+    pub(super) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
+        self.numbers = self.numbers.max(number);
+        self.finished.push_back((number, session));
+    }
+}

@@ -1,0 +1,304 @@
+//! Every session there is, within bounds of bytes and time, and the log beneath.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dashmap::DashMap;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::log::{Ack, Log, Record};
+use super::order::{Gone, Order};
+use super::session::{Finished, Session, SessionError};
+use super::turn::Draft;
+use super::{Policy, Turn};
+use crate::metrics::Metrics;
+
+/// Bytes that a session costs besides its turns.
+pub(super) const SESSION_OVERHEAD: u64 = 512;
+
+/// Bounds of the store.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreLimits {
+    /// Bytes of all sessions.
+    pub bytes: u64,
+    /// How long a session stays that nobody uses.
+    pub ttl: Duration,
+    /// A session that is not used for so long has finished.
+    pub idle: Duration,
+}
+
+/// The store.
+#[derive(Debug)]
+pub struct Store {
+    sessions: DashMap<Arc<str>, Arc<Session>>,
+    // taken before a session's own lock, never behind it, and never across an await
+    order: Mutex<Order>,
+    limits: StoreLimits,
+    log: Option<Log>,
+    /// Whose tokens they are.
+    pub policy: Policy,
+    metrics: Arc<Metrics>,
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Store {
+    /// An empty store; `log` is where its records go.
+    #[must_use]
+    pub fn new(limits: StoreLimits, log: Option<Log>, metrics: Arc<Metrics>) -> Self {
+        let policy = Policy::new(0);
+        Self { sessions: DashMap::new(), order: Mutex::default(), limits, log, policy, metrics }
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, record: Record) -> Ack {
+        self.log.as_ref().map_or_else(Ack::done, |log| log.append(record))
+    }
+
+    /// Records what nobody waits for.
+    fn note(&self, record: Record) {
+        drop(self.record(record));
+    }
+
+    /// The session with this name.
+    #[must_use]
+    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+        self.sessions.get(id).map(|session| Arc::clone(session.value()))
+    }
+
+    /// Sessions in the order of their birth, from behind the one with the number `after`.
+    #[must_use]
+    pub fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        self.order().page(after, limit)
+    }
+
+    /// Sessions that were evicted, the latest last; older ones are only counted.
+    #[must_use]
+    pub fn evicted(&self) -> Vec<Gone> {
+        self.order().gone.iter().cloned().collect()
+    }
+
+    /// Why a session is no longer there, where that is remembered.
+    #[must_use]
+    pub fn gone(&self, id: &str) -> Option<Gone> {
+        self.order().gone.iter().rev().find(|gone| &*gone.session == id).cloned()
+    }
+
+    /// Sessions and bytes.
+    #[must_use]
+    pub fn size(&self) -> (usize, u64) {
+        (self.sessions.len(), self.order().bytes)
+    }
+
+    /// The session, which is made where there is none; a running call is counted, so that it stays.
+    pub(super) fn enter(&self, id: &Arc<str>) -> Arc<Session> {
+        loop {
+            let session = self.session(id).unwrap_or_else(|| {
+                // the order's lock is never taken behind one of the map's
+                let fresh = Arc::new(self.order().birth(Arc::clone(id), now_ms()));
+                Arc::clone(self.sessions.entry(Arc::clone(id)).or_insert(fresh).value())
+            });
+            let mut state = session.state();
+            if !state.gone {
+                state.running += 1;
+                drop(state);
+                return session;
+            }
+            // it is being evicted; in a moment its name is free
+            drop(state);
+            self.sessions.remove_if(id, |_, found| Arc::ptr_eq(found, &session));
+        }
+    }
+
+    /// Enters a session only where there is one.
+    pub(super) fn enter_known(&self, id: &str) -> Option<Arc<Session>> {
+        let session = self.session(id)?;
+        let mut state = session.state();
+        if state.gone {
+            return None;
+        }
+        state.running += 1;
+        drop(state);
+        Some(session)
+    }
+
+    /// A call has ended; `done`: it was the session's last.
+    pub(super) fn leave(&self, session: &Arc<Session>, done: bool) {
+        {
+            let mut state = session.state();
+            state.running -= 1;
+            state.done |= done;
+        }
+        self.order().touch(session, Instant::now());
+        if done {
+            self.finish(session);
+        }
+        self.evict();
+    }
+
+    /// Adds a turn; it is in the store when this returns, and in the log when the answer says so.
+    pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
+        let record = |turn: &Arc<Turn>| {
+            self.count(turn);
+            let ack = self.record(Record::Turn { session: Arc::clone(&session.id), turn: Arc::clone(turn) });
+            (Some(turn.id), ack)
+        };
+        let Some((bytes, recorded)) = session.commit(draft, record) else { return (None, Ack::done()) };
+        self.order().bytes += bytes;
+        recorded
+    }
+
+    fn count(&self, turn: &Turn) {
+        let outcome = turn.about.fault.map_or("trainable", super::Fault::name);
+        self.metrics.turns.with_label_values(&[outcome]).inc();
+        self.metrics.attachments.with_label_values(&[turn.about.cause.name()]).inc();
+    }
+
+    /// A generation passed unseen.
+    pub fn incomplete(&self, id: &Arc<str>) {
+        let session = self.enter(id);
+        let new = {
+            let mut state = session.state();
+            let version = state.open_version();
+            state.incomplete.replace(version).is_none()
+        };
+        if new {
+            self.note(Record::Incomplete { session: Arc::clone(id) });
+        }
+        self.leave(&session, false);
+    }
+
+    /// Freezes a session; returns the version and what tells when it is on disk.
+    ///
+    /// # Errors
+    /// [`SessionError::Gone`].
+    pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
+        let (version, turns) = session.freeze()?;
+        let ack = match turns {
+            Some(turns) => self.record(Record::Freeze { session: Arc::clone(&session.id), turns }),
+            None => Ack::done(),
+        };
+        self.finish(session);
+        Ok((version, ack))
+    }
+
+    /// Attaches a reward.
+    ///
+    /// # Errors
+    /// When the session is frozen, or has no such turn.
+    pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
+        let reward = session.reward(leaf, Arc::new(value))?;
+        let session = Arc::clone(&session.id);
+        Ok(self.record(Record::Reward { session, leaf, reward: reward.value, version: reward.version }))
+    }
+
+    /// Forgets a session; says whether there was one.
+    pub fn delete(&self, id: &str) -> Option<Ack> {
+        let session = self.session(id)?;
+        let mut order = self.order();
+        self.forget(&mut order, &session);
+        drop(order);
+        Some(self.record(Record::Deleted { session: Arc::clone(&session.id) }))
+    }
+
+    /// The trainer names the policy; returns the epoch.
+    pub fn name_policy(&self, version: &str) -> (u64, Ack) {
+        let epoch = self.policy.named(version);
+        (epoch, self.record(Record::Policy { epoch, version: Some(version.into()) }))
+    }
+
+    /// A call has changed the weights.
+    pub fn policy_changed(&self) {
+        let epoch = self.policy.changed();
+        self.note(Record::Policy { epoch, version: None });
+    }
+
+    /// Gives out the paths of a session that have not been given out.
+    fn finish(&self, session: &Arc<Session>) {
+        // the order's lock makes the numbers of a session rise
+        let mut order = self.order();
+        order.settled(session);
+        if session.state().gone {
+            return;
+        }
+        for leaf in session.unfinished() {
+            let mut state = session.state();
+            let finished = Finished { number: order.next_finished(), leaf, turns: state.forest.next_id() };
+            state.finished.push(finished);
+            drop(state);
+            order.finished.push_back((finished.number, Arc::clone(&session.id)));
+            let Finished { number, leaf, turns } = finished;
+            self.note(Record::Finished { session: Arc::clone(&session.id), leaf, turns, number });
+        }
+    }
+
+    /// Finished paths behind `after`: their numbers and sessions, in order.
+    #[must_use]
+    pub fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
+        self.order().finished_after(after, limit)
+    }
+
+    /// Lets go of what is over its time, and gives out what is idle.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        let idle = self.order().idle(now, self.limits.idle);
+        for session in idle {
+            let running = session.state().running > 0;
+            if !running {
+                self.finish(&session);
+            }
+        }
+        self.evict();
+    }
+
+    fn evict(&self) {
+        let mut order = self.order();
+        let now = Instant::now();
+        let mut passed = 0;
+        loop {
+            let over = order.bytes > self.limits.bytes;
+            let Some((tick, used, session)) = order.oldest(passed) else { return };
+            let reason = match (over, now.duration_since(used) >= self.limits.ttl) {
+                (_, true) => "ttl",
+                (true, false) => "bytes",
+                _ => return,
+            };
+            if session.state().running > 0 {
+                passed = tick + 1;
+                continue;
+            }
+            self.forget(&mut order, &session);
+            order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
+            self.metrics.sessions_evicted.with_label_values(&[reason]).inc();
+            self.note(Record::Deleted { session: Arc::clone(&session.id) });
+        }
+    }
+
+    fn forget(&self, order: &mut Order, session: &Arc<Session>) {
+        let bytes = {
+            let mut state = session.state();
+            if std::mem::replace(&mut state.gone, true) {
+                return;
+            }
+            state.bytes
+        };
+        order.remove(session, bytes);
+        self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));
+    }
+}
+
+impl Session {
+    pub(super) fn tick(&self) -> u64 {
+        self.tick.load(Ordering::Relaxed)
+    }
+}
