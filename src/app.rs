@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::config::Config;
+use crate::config::{Config, FsyncPolicy, SessionConfig};
 use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::entropy::{Backend, Cpu};
 use crate::generation::Tools;
@@ -18,7 +18,8 @@ use crate::metrics::Metrics;
 use crate::server::{Phase, ServerLimits, serve};
 use crate::sglang::client::Client;
 use crate::sglang::probe::{Capabilities, Probe};
-use crate::trajectory::{self, Store};
+use crate::trajectory::log::{Fsync, Options};
+use crate::trajectory::{Store, StoreLimits as SessionLimits};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
@@ -72,15 +73,7 @@ impl App {
         let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (ready, is_ready) = watch::channel(false);
-        let sessions = Store::new(
-            trajectory::StoreLimits {
-                bytes: config.sessions.session_bytes,
-                ttl: config.sessions.session_ttl,
-                idle: config.sessions.session_idle,
-            },
-            None,
-            Arc::clone(&metrics),
-        );
+        let sessions = sessions(&config.sessions, Arc::clone(&metrics)).await?;
         let parts = Parts {
             client,
             sessions: Arc::new(sessions),
@@ -159,6 +152,28 @@ impl App {
         }
         cut
     }
+}
+
+/// The store of sessions, restored where there is a log.
+async fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<Store, String> {
+    let limits = SessionLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
+    let Some(dir) = config.data_dir.clone().filter(|_| config.record) else {
+        return Ok(Store::new(limits, None, metrics));
+    };
+    let fsync = match config.fsync {
+        FsyncPolicy::Never => Fsync::Never,
+        FsyncPolicy::Interval => Fsync::Interval(Duration::from_secs(1)),
+        FsyncPolicy::Always => Fsync::Always,
+    };
+    let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir) };
+    // reading a log takes seconds
+    let opened = tokio::task::spawn_blocking(move || Store::open(limits, &options, metrics)).await;
+    let (store, replayed) =
+        opened.map_err(|error| format!("--data-dir: {error}"))?.map_err(|error| format!("--data-dir: {error}"))?;
+    replayed.torn.iter().for_each(|torn| tracing::warn!(%torn, "a segment of the log ends early"));
+    let (sessions, _) = store.size();
+    tracing::info!(sessions, records = replayed.records, segments = replayed.segments, "sessions restored");
+    Ok(store)
 }
 
 /// Keeps what is known of the upstream up to date: at start, and whenever it has come back.

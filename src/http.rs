@@ -13,6 +13,7 @@ pub mod prompts;
 pub mod running;
 pub mod served;
 pub mod stream;
+pub mod v1;
 pub mod whole;
 
 use std::collections::HashSet;

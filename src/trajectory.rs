@@ -12,6 +12,7 @@ pub mod log;
 mod order;
 mod path;
 mod policy;
+mod restore;
 mod session;
 mod store;
 mod turn;

@@ -27,11 +27,25 @@ pub struct Body {
     served: Option<Box<Served>>,
 }
 
-#[derive(Debug)]
 enum Inner {
     Full(Bytes),
     Forwarded(Box<Forwarded>),
     Enriched(Box<Enriched>),
+    Made(Chunks),
+}
+
+/// A body that is made as it is taken.
+pub type Chunks = Box<dyn Iterator<Item = Bytes> + Send>;
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(bytes) => f.debug_tuple("Full").field(&bytes.len()).finish(),
+            Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
+            Self::Enriched(body) => f.debug_tuple("Enriched").field(body).finish(),
+            Self::Made(_) => f.write_str("Made"),
+        }
+    }
 }
 
 impl Body {
@@ -51,6 +65,12 @@ impl Body {
     #[must_use]
     pub fn enriched(body: Enriched) -> Self {
         Self { inner: Inner::Enriched(Box::new(body)), served: None }
+    }
+
+    /// A body that is made as it is taken.
+    #[must_use]
+    pub fn made(chunks: Chunks) -> Self {
+        Self { inner: Inner::Made(chunks), served: None }
     }
 
     /// The body, which `served` now lives as long as.
@@ -79,6 +99,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Enriched(body) => body.poll_frame(cx),
+            Inner::Made(chunks) => Poll::Ready(chunks.next().map(|chunk| Ok(Frame::data(chunk)))),
         }
     }
 
@@ -86,7 +107,7 @@ impl http_body::Body for Body {
         match &self.inner {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
-            Inner::Enriched(_) => false,
+            Inner::Enriched(_) | Inner::Made(_) => false,
         }
     }
 
@@ -94,7 +115,7 @@ impl http_body::Body for Body {
         match &self.inner {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
-            Inner::Enriched(_) => SizeHint::default(),
+            Inner::Enriched(_) | Inner::Made(_) => SizeHint::default(),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::http::access::{self, Denied};
 use crate::http::body::Body;
 use crate::http::data::Answer;
 use crate::http::forward::forward;
-use crate::http::{Parts, error_reply, json_reply};
+use crate::http::{Parts, error_reply, json_reply, v1};
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
 
@@ -65,7 +65,8 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
             problem(StatusCode::METHOD_NOT_ALLOWED, "method", "only GET")
         };
     }
-    problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port")
+    let reply = v1::serve(parts, request).await;
+    reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
 }
 
 fn text(status: StatusCode, body: String) -> Response<Body> {

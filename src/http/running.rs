@@ -117,8 +117,8 @@ pub enum Outcome<T> {
     Unreadable,
 }
 
-/// A failing log costs the record, never the reply.
-async fn settle(parts: &Parts, acks: Vec<Ack>) {
+/// Waits until records are on disk, where they are to be. A failing log costs the record, never the reply.
+pub async fn settle(parts: &Parts, acks: Vec<Ack>) {
     for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
         match tokio::time::timeout(LOG, ack).await {
             Ok(Ok(())) => {}

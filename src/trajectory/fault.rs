@@ -26,11 +26,13 @@ pub enum Fault {
     EntropiesMismatch,
     /// The reply could not be read to its end.
     Unreadable,
+    /// It is not in the log from which its session was restored.
+    Lost,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Aborted,
         Self::Disconnected,
         Self::Broken,
@@ -41,6 +43,7 @@ impl Fault {
         Self::LogprobsMismatch,
         Self::EntropiesMismatch,
         Self::Unreadable,
+        Self::Lost,
     ];
 
     /// The name in exports, logs and metrics.
@@ -57,6 +60,7 @@ impl Fault {
             Self::LogprobsMismatch => "logprobs_mismatch",
             Self::EntropiesMismatch => "entropies_mismatch",
             Self::Unreadable => "unreadable",
+            Self::Lost => "lost",
         }
     }
 

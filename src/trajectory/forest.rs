@@ -64,15 +64,20 @@ impl Forest {
         let (parent, known) = self.deepest(prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
-        let same = stems.iter().find(|stem| *stem.prompt == *rest);
-        let suffix = same.map_or_else(|| rest.into(), |stem| Arc::clone(&stem.prompt));
-        let cause = match (same, parent) {
+        let same = self.shared(parent, rest);
+        let cause = match (&same, parent) {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
             (None, None) if self.turns.is_empty() => Cause::First,
             (None, _) => self.branches(stems, parent.is_none(), rest),
         };
-        Place { parent, known, suffix, cause }
+        Place { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
+    }
+
+    /// The same prompt behind the same parent, where it was sampled before: one copy of it is enough.
+    #[must_use]
+    pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
+        self.stems(parent).iter().find(|stem| *stem.prompt == *prompt).map(|stem| Arc::clone(&stem.prompt))
     }
 
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.

@@ -305,15 +305,23 @@ impl Snapshot {
         (rows, refused.collect())
     }
 
-    /// The path that ends in `leaf`, everything trainable on it trained.
+    /// The path that ends in `leaf`, or in the leaf with the most trainable tokens. What is trainable on it is trained, unless `seen`
+    /// has it; it has it afterwards.
     ///
     /// # Errors
-    /// [`SessionError::NoTurn`].
-    pub fn path(&self, leaf: u32) -> Result<Path, SessionError> {
-        if leaf as usize >= self.turns.len() {
-            return Err(SessionError::NoTurn);
-        }
-        Ok(self.row(leaf, View::new(&self.turns).steps(leaf, &mut HashSet::new())))
+    /// [`SessionError::NoTurn`]; also where nothing is trainable.
+    pub fn path(&self, leaf: Option<u32>, seen: &mut HashSet<u32>) -> Result<Path, SessionError> {
+        let view = View::new(&self.turns);
+        let leaf = leaf.or_else(|| view.longest(&view.leaves().exported));
+        let leaf = leaf.filter(|leaf| (*leaf as usize) < self.turns.len()).ok_or(SessionError::NoTurn)?;
+        Ok(self.row(leaf, view.steps(leaf, seen)))
+    }
+
+    /// The path of a leaf that is not exported: nothing on it is trained.
+    #[must_use]
+    pub fn context(&self, leaf: u32) -> Path {
+        let untrained = |turn| super::Step { turn, trained: false };
+        self.row(leaf, View::new(&self.turns).path(leaf).into_iter().map(untrained).collect())
     }
 
     fn row(&self, leaf: u32, steps: Vec<super::Step>) -> Path {

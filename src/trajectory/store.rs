@@ -37,6 +37,7 @@ pub struct Store {
     order: Mutex<Order>,
     limits: StoreLimits,
     log: Option<Log>,
+    name: String,
     /// Whose tokens they are.
     pub policy: Policy,
     metrics: Arc<Metrics>,
@@ -54,7 +55,44 @@ impl Store {
     #[must_use]
     pub fn new(limits: StoreLimits, log: Option<Log>, metrics: Arc<Metrics>) -> Self {
         let policy = Policy::new(0);
-        Self { sessions: DashMap::new(), order: Mutex::default(), limits, log, policy, metrics }
+        let seed = (now_ms(), std::process::id());
+        let name = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), seed));
+        Self { sessions: DashMap::new(), order: Mutex::default(), limits, log, name, policy, metrics }
+    }
+
+    /// From now on records go there.
+    pub(super) fn keep_in(&mut self, log: Log) {
+        self.log = Some(log);
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
+    }
+
+    /// What cursors depend on: another store counts anew.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.log.as_ref().map_or(&self.name, Log::store)
+    }
+
+    pub(super) fn held(&self, bytes: u64) {
+        self.order().bytes += bytes;
+    }
+
+    pub(super) fn touch(&self, session: &Arc<Session>, now: Instant) {
+        self.order().touch(session, now);
+    }
+
+    pub(super) fn restore_finished(&self, number: u64, session: Arc<str>) {
+        self.order().restore_finished(number, session);
+    }
+
+    pub(super) fn restore_deleted(&self, id: &str) {
+        if let Some(session) = self.session(id) {
+            self.forget(&mut self.order(), &session);
+        }
     }
 
     fn order(&self) -> MutexGuard<'_, Order> {

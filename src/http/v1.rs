@@ -1,0 +1,142 @@
+//! `/v1/*` of the control port: what trainers read and say.
+
+mod advantages;
+mod finished;
+mod policy;
+mod query;
+mod samples;
+mod sessions;
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::http::body::{Body, Upload};
+use crate::http::running::settle;
+use crate::http::{Parts, json_reply};
+use crate::sglang::routes;
+use crate::trajectory::log::Ack;
+use crate::trajectory::{Session, SessionError};
+use query::Query;
+
+/// A request of a trainer's is a list of names, not of tokens.
+const LARGEST: u64 = 64 << 20;
+
+/// An answer that says no: `{"error":{"code","message"}}`.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// The reply.
+    #[must_use]
+    pub fn reply(&self) -> Response<Body> {
+        let body = json!({"error": {"code": self.code, "message": self.message}});
+        json_reply(self.status, body.to_string().into_bytes())
+    }
+}
+
+/// Serves a route below `/v1/`; `None` where there is none.
+pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Response<Body>> {
+    let path = request.uri().path().to_owned();
+    let rest = path.strip_prefix("/v1/")?;
+    let names: Vec<String> = rest.split('/').map(|part| routes::decode(part).into_owned()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    let allowed: &[Method] = match names[..] {
+        ["sessions" | "trajectories"] | ["sessions", _, "trajectories"] => &[Method::GET],
+        ["sessions", _] => &[Method::GET, Method::DELETE],
+        ["sessions", _, "freeze" | "reward"] | ["samples" | "advantages"] => &[Method::POST],
+        ["policy"] => &[Method::GET, Method::POST],
+        _ => return None,
+    };
+    if !allowed.contains(method) {
+        let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+        let message = format!("only {}", names.join(" and "));
+        return Some(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", message).reply());
+    }
+    Some(answer(parts, &names, request).await.unwrap_or_else(|problem| problem.reply()))
+}
+
+async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    let query = Query::of(request.uri())?;
+    match *names {
+        ["sessions"] => sessions::list(parts, query),
+        ["sessions", id] if request.method() == Method::DELETE => sessions::delete(parts, id).await,
+        ["sessions", id] => sessions::show(parts, id, query),
+        ["sessions", id, "trajectories"] => sessions::trajectories(parts, id, query),
+        ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
+        ["sessions", id, _] => sessions::reward(parts, id, read(parts, request).await?).await,
+        ["trajectories"] => finished::stream(parts, query),
+        ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
+        ["policy"] => Ok(policy::show(parts)),
+        ["samples"] => samples::export(parts, read(parts, request).await?),
+        _ => advantages::compute(parts, &bytes(parts, request).await?),
+    }
+}
+
+async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
+    let upload = Upload::new(request.into_body(), parts.config.limits.client_body_timeout);
+    upload.read(LARGEST).await.map_err(|error| Problem::new(error.status(), "body", error.to_string()))
+}
+
+async fn read<T: DeserializeOwned>(parts: &Parts, request: Request<Incoming>) -> Result<T, Problem> {
+    let bytes = bytes(parts, request).await?;
+    serde_json::from_slice(&bytes).map_err(|error| Problem::bad(format!("the body: {error}")))
+}
+
+fn ok(body: &Value) -> Response<Body> {
+    json_reply(StatusCode::OK, body.to_string().into_bytes())
+}
+
+/// The session with this name; one that was evicted is said to be.
+fn session(parts: &Parts, id: &str) -> Result<Arc<Session>, Problem> {
+    let gone = || {
+        parts.sessions.gone(id).map(|gone| {
+            let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
+            let message = format!("session {id:?} was evicted ({}); see {hint} and --data-dir", gone.reason);
+            Problem::new(StatusCode::GONE, "evicted", message)
+        })
+    };
+    let unknown = || Problem::new(StatusCode::NOT_FOUND, "no_such_session", format!("there is no session {id:?}"));
+    parts.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
+}
+
+fn refused(id: &str, error: SessionError) -> Problem {
+    let (status, code) = match error {
+        SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
+        SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
+        SessionError::Frozen => (StatusCode::CONFLICT, "frozen"),
+        SessionError::Gone => (StatusCode::GONE, "evicted"),
+    };
+    Problem::new(status, code, format!("session {id:?}: {error}"))
+}
+
+/// Waits until a record is on disk, as replies do.
+async fn written(parts: &Parts, ack: Ack) {
+    settle(parts, vec![ack]).await;
+}
+
+/// A reply made as it is taken.
+fn made(content_type: &'static str, length: Option<u64>, chunks: crate::http::body::Chunks) -> Response<Body> {
+    let mut reply = Response::new(Body::made(chunks));
+    reply.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    if let Some(length) = length {
+        reply.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    reply
+}

@@ -1,0 +1,67 @@
+//! `GET /v1/trajectories?since=cursor`: each finished path once, one a line.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use serde_json::json;
+
+use super::query::Query;
+use super::sessions::annotate;
+use super::{Problem, made};
+use crate::http::Parts;
+use crate::http::body::Body;
+use crate::trajectory::Store;
+use crate::trajectory::export::{Annotate, entry};
+
+/// Lines of one answer unless it says otherwise.
+const LINES: usize = 10_000;
+
+/// A cursor: the store whose numbers they are, and the last number.
+fn cursor(store: &Store, number: u64) -> String {
+    format!("{}-{number:x}", store.name())
+}
+
+fn number(store: &Store, cursor: &str) -> Result<u64, Problem> {
+    let (name, number) = cursor.rsplit_once('-').unwrap_or_default();
+    let number = u64::from_str_radix(number, 16)
+        .map_err(|_| Problem::bad(format!("since: the cursor of a line, not {cursor:?}")))?;
+    if name != store.name() {
+        let message = "this cursor is of another store: tokentap has been started without its --data-dir in between. \
+                       Begin again without since";
+        return Err(Problem::new(StatusCode::GONE, "other_store", message));
+    }
+    Ok(number)
+}
+
+pub(super) fn stream(parts: &Arc<Parts>, query: Query) -> Result<Response<Body>, Problem> {
+    let store = Arc::clone(&parts.sessions);
+    let after = query.since.as_deref().map_or(Ok(0), |since| number(&store, since))?;
+    let annotate = annotate(parts);
+    let found = store.finished_after(after, query.limit.unwrap_or(LINES).max(1));
+    let missed = found.first().map_or(0, |(first, _)| first - after - 1);
+    let head = (missed > 0).then(|| Bytes::from(format!("{{\"missed\":{missed}}}\n")));
+    let lines = found.into_iter().map(move |(number, session)| line(&store, number, &session, &annotate));
+    Ok(made("application/x-ndjson", None, Box::new(head.into_iter().chain(lines))))
+}
+
+/// The entry of a path with its cursor; of one whose session is gone, only that.
+fn line(store: &Store, number: u64, session: &str, annotate: &Annotate) -> Bytes {
+    let cursor = cursor(store, number);
+    let mut text = Vec::new();
+    match store.session(session).and_then(|session| session.finished(number)) {
+        Some(path) => {
+            entry::write(&path, Some(annotate), &mut text);
+            text.pop();
+            text.extend_from_slice(format!(",\"cursor\":\"{cursor}\"}}\n").as_bytes());
+        }
+        None => {
+            let reason = store.gone(session).map_or("deleted", |_| "evicted");
+            text.extend_from_slice(
+                json!({"session": session, "gone": reason, "cursor": cursor}).to_string().as_bytes(),
+            );
+            text.push(b'\n');
+        }
+    }
+    text.into()
+}

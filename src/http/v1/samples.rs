@@ -1,0 +1,70 @@
+//! `POST /v1/samples`: sessions in the format of a trainer.
+
+use http::Response;
+use serde::Deserialize;
+
+use super::sessions::annotate;
+use super::{Problem, made, refused, session};
+use crate::http::Parts;
+use crate::http::body::Body;
+use crate::trajectory::export::{Batch, Format, Shape};
+
+/// Tokens of a side of a row: above every context there is.
+const LONGEST: usize = 1 << 24;
+
+/// `POST /v1/samples`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SamplesRequest {
+    sessions: Vec<String>,
+    format: String,
+    #[serde(default)]
+    pad_token_id: u32,
+    max_prompt_length: Option<usize>,
+    max_response_length: Option<usize>,
+    #[serde(default = "yes")]
+    include_branches: bool,
+    /// miles: entropies as well, which its own reader does not expect.
+    #[serde(default)]
+    entropies: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+pub(super) fn export(parts: &Parts, said: SamplesRequest) -> Result<Response<Body>, Problem> {
+    let Some(format) = Format::from_name(&said.format) else {
+        let names: Vec<&str> = Format::ALL.into_iter().map(Format::name).collect();
+        return Err(Problem::bad(format!("format: {:?} is none of {}", said.format, names.join(", "))));
+    };
+    for (name, length) in
+        [("max_prompt_length", said.max_prompt_length), ("max_response_length", said.max_response_length)]
+    {
+        if length.is_some_and(|length| length == 0 || length > LONGEST) {
+            return Err(Problem::bad(format!("{name}: 1 to {LONGEST}")));
+        }
+    }
+    let mut batch = Batch {
+        shape: Shape {
+            pad_token_id: said.pad_token_id,
+            max_prompt_length: said.max_prompt_length,
+            max_response_length: said.max_response_length,
+            entropies: said.entropies,
+        },
+        annotate: Some(annotate(parts)),
+        ..Batch::default()
+    };
+    let mut named = std::collections::HashSet::new();
+    for id in &said.sessions {
+        if !named.insert(id) {
+            return Err(Problem::bad(format!("sessions: {id:?} stands there twice")));
+        }
+        let snapshot = session(parts, id)?.snapshot(None).map_err(|error| refused(id, error))?;
+        let (mut rows, mut out) = snapshot.paths(said.include_branches);
+        batch.rows.append(&mut rows);
+        batch.refused.append(&mut out);
+    }
+    let export = format.export(batch);
+    Ok(made(export.content_type, export.length, export.chunks))
+}

@@ -1,0 +1,143 @@
+//! `/v1/sessions`: what there is, and what is said about it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::query::Query;
+use super::{Problem, made, ok, refused, session};
+use crate::http::Parts;
+use crate::http::body::Body;
+use crate::rl::{self, ThinkTokens};
+use crate::trajectory::export::{Annotate, entry};
+use crate::trajectory::{Session, Turn};
+
+/// Entries of a page unless it says otherwise, and at most.
+const PAGE: (usize, usize) = (100, 10_000);
+
+/// `POST /v1/sessions/{id}/reward`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RewardRequest {
+    reward: Value,
+    leaf: Option<u32>,
+}
+
+pub(super) fn list(parts: &Parts, query: Query) -> Result<Response<Body>, Problem> {
+    let after = query.after.unwrap_or_else(|| "0".to_owned());
+    let after = after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}")))?;
+    let limit = query.limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
+    let page = parts.sessions.page(after, limit);
+    let next = page.last().filter(|_| page.len() == limit).map(|(birth, _)| birth.to_string());
+    let sessions: Vec<Value> = page.iter().map(|(_, session)| summary(session)).collect();
+    let evicted: Vec<Value> = parts
+        .sessions
+        .evicted()
+        .iter()
+        .map(|gone| json!({"session": &*gone.session, "reason": gone.reason, "at_ms": gone.at_ms}))
+        .collect();
+    Ok(ok(&json!({"sessions": sessions, "next": next, "evicted": evicted})))
+}
+
+fn summary(session: &Session) -> Value {
+    let seen = session.summary();
+    let counted = |counts: &[(&'static str, usize)]| counts.iter().copied().collect::<HashMap<_, _>>();
+    json!({
+        "session": &*session.id,
+        "created_ms": session.created_ms,
+        "turns": seen.turns,
+        "sampled_tokens": seen.sampled_tokens,
+        "faults": counted(&seen.faults),
+        "causes": counted(&seen.causes),
+        "frozen_versions": seen.frozen,
+        "done": seen.done,
+        "incomplete": seen.incomplete,
+        "running": seen.running,
+        "bytes": seen.bytes,
+    })
+}
+
+pub(super) fn show(parts: &Parts, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let session = session(parts, id)?;
+    let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
+    let mut shown = summary(&session);
+    shown["version"] = json!(snapshot.version);
+    shown["frozen"] = json!(snapshot.is_frozen);
+    shown["list"] = snapshot.turns().iter().map(|turn| line(turn)).collect();
+    Ok(ok(&shown))
+}
+
+fn line(turn: &Turn) -> Value {
+    json!({
+        "turn": turn.id,
+        "parent": turn.parent,
+        "cause": turn.about.cause.name(),
+        "fault": turn.about.fault.map(crate::trajectory::Fault::name),
+        "finish_reason": turn.about.finish,
+        "rid": turn.about.rid,
+        "prompt_tokens": turn.prompt.len(),
+        "sampled_tokens": turn.response.len(),
+    })
+}
+
+pub(super) async fn delete(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {
+    session(parts, id)?;
+    if let Some(ack) = parts.sessions.delete(id) {
+        super::written(parts, ack).await;
+    }
+    Ok(ok(&json!({"deleted": id})))
+}
+
+pub(super) async fn freeze(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {
+    let session = session(parts, id)?;
+    let (version, ack) = parts.sessions.freeze(&session).map_err(|error| refused(id, error))?;
+    super::written(parts, ack).await;
+    let turns = session.snapshot(Some(version)).map_or(0, |snapshot| snapshot.turns().len());
+    Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
+}
+
+pub(super) async fn reward(parts: &Parts, id: &str, said: RewardRequest) -> Result<Response<Body>, Problem> {
+    if !said.reward.is_object() && !said.reward.as_f64().is_some_and(f64::is_finite) {
+        return Err(Problem::bad(format!("reward: a number or an object, not {}", said.reward)));
+    }
+    let session = session(parts, id)?;
+    let ack = parts.sessions.reward(&session, said.leaf, said.reward).map_err(|error| refused(id, error))?;
+    super::written(parts, ack).await;
+    Ok(ok(&json!({"session": id, "leaf": said.leaf})))
+}
+
+/// Members that trainers compute from each path.
+pub(super) fn annotate(parts: &Parts) -> Annotate {
+    let tokens = ThinkTokens { start: parts.config.sessions.think_start, end: parts.config.sessions.think_end };
+    Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))
+}
+
+/// Every path of a session: those that are exported, and those of which nothing is trained.
+pub(super) fn trajectories(parts: &Parts, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let session = session(parts, id)?;
+    let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
+    let (mut rows, out) = snapshot.paths(true);
+    rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
+    rows.sort_by_key(|row| row.leaf().id);
+    let annotate = annotate(parts);
+    let head = json!({
+        "session": id,
+        "version": snapshot.version,
+        "frozen": snapshot.is_frozen,
+        "incomplete": snapshot.incomplete,
+        "refused": out.iter().map(|refused| json!({"leaf": refused.leaf, "reason": refused.reason})).collect::<Vec<_>>(),
+    });
+    let head = head.to_string();
+    let head = format!("{},\"trajectories\":[", &head[..head.len() - 1]);
+    let entries = rows.into_iter().enumerate().map(move |(at, row)| {
+        let mut text = if at == 0 { Vec::new() } else { vec![b','] };
+        entry::write(&row, Some(&annotate), &mut text);
+        Bytes::from(text)
+    });
+    let chunks = std::iter::once(Bytes::from(head)).chain(entries).chain(std::iter::once(Bytes::from_static(b"]}")));
+    Ok(made("application/json", None, Box::new(chunks)))
+}

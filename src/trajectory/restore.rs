@@ -1,0 +1,121 @@
+//! Sessions as they were, from the records of the log.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::log::{Log, OpenError, Options, Record, Replayed};
+use super::session::{Finished, Reward, Session, State};
+use super::store::{Store, StoreLimits};
+use super::{About, Cause, Fault, Turn};
+use crate::metrics::Metrics;
+
+impl Store {
+    /// A store over a log: what the log holds is restored. Blocks while it is read.
+    ///
+    /// # Errors
+    /// When the folder cannot be used.
+    pub fn open(limits: StoreLimits, options: &Options, metrics: Arc<Metrics>) -> Result<(Self, Replayed), OpenError> {
+        let mut store = Self::new(limits, None, metrics);
+        let (log, replayed) = Log::open(options, |record| store.restore(record))?;
+        // the engine may have changed in between
+        store.policy.restore(store.policy.epoch() + 1, None);
+        store.keep_in(log);
+        store.sweep();
+        Ok((store, replayed))
+    }
+
+    /// Takes over one record. Records come in the order in which they were written; some may be missing.
+    pub fn restore(&self, record: Record) {
+        match record {
+            Record::Turn { session, turn } => {
+                let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
+                if epoch > self.policy.epoch() {
+                    self.policy.restore(epoch, None);
+                }
+                let bytes = self.restored(&session, |state| state.restore(turn));
+                self.held(bytes);
+            }
+            Record::Reward { session, leaf, reward, version } => {
+                self.restored(&session, |state| state.rewards.push(Reward { version, leaf, value: reward }));
+            }
+            Record::Freeze { session, turns } => {
+                self.restored(&session, |state| {
+                    state.fill(turns);
+                    state.frozen.push(turns);
+                });
+            }
+            Record::Incomplete { session } => {
+                self.restored(&session, |state| state.incomplete = Some(state.open_version()));
+            }
+            Record::Deleted { session } => self.restore_deleted(&session),
+            Record::Finished { session, leaf, turns, number } => {
+                self.restored(&session, |state| {
+                    state.fill(turns);
+                    state.finished.push(Finished { number, leaf, turns });
+                });
+                self.restore_finished(number, session);
+            }
+            Record::Policy { epoch, version } => self.policy.restore(epoch, version),
+        }
+    }
+
+    fn restored<T>(&self, id: &Arc<str>, act: impl FnOnce(&mut State) -> T) -> T {
+        let session: Arc<Session> = self.enter(id);
+        let result = {
+            let mut state = session.state();
+            state.running -= 1;
+            act(&mut state)
+        };
+        self.touch(&session, Instant::now());
+        result
+    }
+}
+
+impl State {
+    /// Puts a turn back in its place; returns the bytes it takes. Behind a turn that is missing nothing is whole: what continues it has
+    /// lost the beginning of its prompt.
+    fn restore(&mut self, turn: Arc<Turn>) -> u64 {
+        if turn.id < self.forest.next_id() {
+            return 0; // it stands there already
+        }
+        let before = self.bytes;
+        self.fill(turn.id);
+        let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.is_lost(parent));
+        let turn = if lost {
+            let about = About { fault: Some(Fault::PromptUnknown), cause: Cause::Unplaced, ..turn.about.clone() };
+            Arc::new(Turn { parent: None, about, ..(*turn).clone() })
+        } else if let Some(prompt) = self.forest.shared(turn.parent, &turn.prompt) {
+            Arc::new(Turn { prompt, ..(*turn).clone() })
+        } else {
+            turn
+        };
+        self.bytes += turn.bytes();
+        self.forest.push(turn);
+        self.bytes - before
+    }
+
+    /// Fills the places of turns that are missing, so that numbers stay what they were.
+    fn fill(&mut self, until: u32) {
+        while self.forest.next_id() < until {
+            let id = self.forest.next_id();
+            let about = About { fault: Some(Fault::Lost), cause: Cause::Unplaced, ..About::default() };
+            let none = (Arc::default(), Box::default(), Box::default(), Box::default());
+            let (prompt, response, logprobs, entropy) = none;
+            self.forest.push(Arc::new(Turn { id, parent: None, prompt, response, logprobs, entropy, about }));
+        }
+    }
+
+    fn is_lost(&self, id: u32) -> bool {
+        let mut seen = HashSet::new();
+        let mut next = Some(id);
+        while let Some(turn) = next.and_then(|id| self.forest.turns().get(id as usize)) {
+            if turn.about.fault == Some(Fault::Lost) || !seen.insert(turn.id) {
+                return true;
+            }
+            next = turn.parent;
+        }
+        false
+    }
+}

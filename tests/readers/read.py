@@ -1,0 +1,600 @@
+"""Load the exports with the libraries of their trainers and compare with the truth.
+
+    read.py FOLDER [--only NAME,NAME]
+
+FOLDER holds the export files and truth.json (see README.md). Prints one line for each
+reader, `ok|skip|FAIL name detail`, and exits 1 if any line says FAIL. A reader is
+skipped only when its package could not be installed or imported; a file that is
+absent or wrong fails.
+"""
+import argparse
+import importlib
+import importlib.util
+import json
+import math
+import os
+import sys
+import traceback
+import types
+import warnings
+
+warnings.filterwarnings("ignore")
+# jax and torch would otherwise look for accelerators; ray would phone home.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Plug-ins of verl that a machine may have are no part of this check.
+os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
+
+
+class Wrong(Exception):
+    """The file is not what the reader needs or not what the truth says."""
+
+
+class Skip(Exception):
+    """The reader is not here."""
+
+
+def need(fine, message, *values):
+    if not fine:
+        raise Wrong(message % values if values else message)
+
+
+def same(got, want, what):
+    """Equal lists; says where they part."""
+    got, want = list(got), list(want)
+    need(len(got) == len(want), "%s: %d values, expected %d", what, len(got), len(want))
+    for i, (a, b) in enumerate(zip(got, want)):
+        need(a == b, "%s[%d] is %r, expected %r", what, i, a, b)
+
+
+def near(got, want, what):
+    """Equal lists of numbers or None, once both are rounded to float32."""
+    import numpy as np
+
+    got, want = list(got), list(want)
+    need(len(got) == len(want), "%s: %d values, expected %d", what, len(got), len(want))
+    for i, (a, b) in enumerate(zip(got, want)):
+        if a is None or b is None:
+            need(a is None and b is None, "%s[%d] is %r, expected %r", what, i, a, b)
+        else:
+            need(np.float32(a) == np.float32(b), "%s[%d] is %r, expected %r", what, i, a, b)
+
+
+def load(part, module, name, bare=None):
+    """The class `name` of `module`.
+
+    `bare` names a package whose __init__ imports the whole trainer (agents, servers,
+    learners). It is put in place unexecuted, so that the module below it, which holds
+    the class and is read from the installed files as it is, can be imported alone.
+    """
+    for p in part.split():
+        note = os.path.join(sys.prefix, "skip", p)
+        if os.path.exists(note):
+            raise Skip("%s was not installed: %s" % (p, open(note).read().strip()))
+    try:
+        if bare and bare not in sys.modules:
+            spec = importlib.util.find_spec(bare)
+            if spec is None:
+                raise ImportError("no package " + bare)
+            package = types.ModuleType(bare)
+            package.__path__ = list(spec.submodule_search_locations)
+            sys.modules[bare] = package
+        return getattr(importlib.import_module(module), name)
+    except Exception as e:  # a broken install raises far more than ImportError
+        raise Skip("%s cannot be imported: %s: %s" % (module, type(e).__name__, e))
+
+
+def version(package):
+    from importlib.metadata import version as v
+
+    return "%s %s" % (package, v(package))
+
+
+def json_file(path):
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def as_rows(value, key, count, what):
+    """A list of rows, bare or under `key`."""
+    rows = value.get(key) if isinstance(value, dict) else value
+    need(isinstance(rows, list), "%s: neither a list nor an object with %r", what, key)
+    need(len(rows) == count, "%s: %d rows, expected %d", what, len(rows), count)
+    return rows
+
+
+def response(row):
+    """Ids, mask and logprobs after the first prompt; 0.0 wherever the mask is 0."""
+    n = row["prompt_len"]
+    mask = row["loss_mask"][n:]
+    return row["token_ids"][n:], mask, zeroed(row["logprobs"][n:], mask)
+
+
+def zeroed(values, mask):
+    # Trainers have no "unknown": a masked or unrecorded value is 0.0 there.
+    return [0.0 if m == 0 or v is None else v for v, m in zip(values, mask)]
+
+
+def check_truth(rows):
+    """Refuse a truth that contradicts itself: every verdict below rests on it."""
+    need(rows, "truth has no rows")
+    for i, r in enumerate(rows):
+        n = len(r["token_ids"])
+        for key in ("loss_mask", "logprobs", "entropy"):
+            need(len(r[key]) == n, "truth row %d: %s has another length than token_ids", i, key)
+        flat = [int(is_out) for is_out, length in r["segments"] for _ in range(length)]
+        same(r["loss_mask"], flat, "truth row %d: loss_mask against segments" % i)
+        need(0 < r["prompt_len"] <= n, "truth row %d: prompt_len", i)
+        need(not any(flat[: r["prompt_len"]]), "truth row %d: an output inside the prompt", i)
+        need(r["status"] in ("completed", "truncated", "aborted"), "truth row %d: status %r", i, r["status"])
+
+
+# ---- verl -----------------------------------------------------------------------
+
+
+def read_verl(path, rows):
+    DataProto = load("torch verl", "verl.protocol", "DataProto")
+    masked_mean = load("torch verl", "verl.utils.torch_functional", "masked_mean")
+    import numpy as np
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as f:
+        tensors = {k: f.get_tensor(k) for k in f.keys()}
+        meta = f.metadata() or {}
+    need("non_tensor_batch" in meta, "no non_tensor_batch in __metadata__")
+    lists = json.loads(meta["non_tensor_batch"])
+    non_tensors = {}
+    for key, values in lists.items():
+        need(isinstance(values, list), "non_tensor_batch %r is no list", key)
+        # As verl's agent loop does it. Left to from_dict, lists of equal length in the
+        # rows would become a two-dimensional array instead of one object a row.
+        non_tensors[key] = np.empty(len(values), dtype=object)
+        non_tensors[key][:] = values
+    try:
+        data = DataProto.from_dict(tensors=tensors, non_tensors=non_tensors)
+    except AssertionError as e:
+        raise Wrong("DataProto.from_dict refuses it: %s" % e)
+
+    B = len(rows)
+    need(len(data) == B, "batch of %d, expected %d", len(data), B)
+    ints = ["prompts", "responses", "response_mask", "input_ids", "attention_mask", "position_ids"]
+    floats = ["rollout_log_probs", "rollout_entropys", "rollout_entropy"]
+    for key in ints + floats:
+        need(key in data.batch.keys(), "no tensor %r", key)
+        want = torch.int64 if key in ints else torch.float32
+        need(data.batch[key].dtype == want, "%s is %s, expected %s", key, data.batch[key].dtype, want)
+    # The actor adds its own `entropys`; DataProto.union asserts when two differ.
+    need("entropys" not in data.batch.keys(), "the key entropys belongs to the actor")
+    t = {k: data.batch[k] for k in ints + floats}
+    P, R = t["prompts"].shape[1], t["responses"].shape[1]
+    for key in ["response_mask"] + floats:
+        need(tuple(t[key].shape) == (B, R), "%s has shape %s", key, tuple(t[key].shape))
+    for key in ["input_ids", "attention_mask", "position_ids"]:
+        need(tuple(t[key].shape) == (B, P + R), "%s has shape %s", key, tuple(t[key].shape))
+    need(torch.equal(t["input_ids"], torch.cat([t["prompts"], t["responses"]], dim=1)), "input_ids is not prompts + responses")
+    positions = torch.clip(torch.cumsum(t["attention_mask"], dim=-1) - 1, min=0)
+    need(torch.equal(t["position_ids"], positions), "position_ids is not the clipped running sum of attention_mask")
+    need(torch.equal(t["rollout_entropy"], t["rollout_entropys"]), "rollout_entropy and rollout_entropys differ")
+
+    pads = set()
+    cut = 0
+    for i, row in enumerate(rows):
+        n = row["prompt_len"]
+        # Too long a prompt loses its head, too long a response its tail.
+        prompt = row["token_ids"][:n][-P:]
+        ids, mask, logprobs = (x[:R] for x in response(row))
+        entropy = zeroed(row["entropy"][n:], row["loss_mask"][n:])[:R]
+        cut += (n > P) + (len(row["token_ids"]) - n > R)
+        p, r = len(prompt), len(ids)
+        name = "row %d " % i
+        same(t["prompts"][i, P - p :].tolist(), prompt, name + "prompts")
+        same(t["responses"][i, :r].tolist(), ids, name + "responses")
+        same(t["response_mask"][i].tolist(), mask + [0] * (R - r), name + "response_mask")
+        same(t["attention_mask"][i].tolist(), [0] * (P - p) + [1] * (p + r) + [0] * (R - r), name + "attention_mask")
+        near(t["rollout_log_probs"][i].tolist(), logprobs + [0.0] * (R - r), name + "rollout_log_probs")
+        near(t["rollout_entropys"][i].tolist(), entropy + [0.0] * (R - r), name + "rollout_entropys")
+        pads |= set(t["prompts"][i, : P - p].tolist()) | set(t["responses"][i, r:].tolist())
+    need(len(pads) <= 1, "more than one padding id: %s", sorted(pads))
+
+    if "rm_scores" in data.batch.keys():
+        # verl writes them only when every row of the batch has a reward.
+        scores = data.batch["rm_scores"]
+        need(scores.dtype == torch.float32 and tuple(scores.shape) == (B, R), "rm_scores: %s %s", scores.dtype, tuple(scores.shape))
+        for i, row in enumerate(rows):
+            need(row["reward"] is not None, "rm_scores is there, but row %d has no reward", i)
+            want = [0.0] * R
+            want[min(R, len(row["token_ids"]) - row["prompt_len"]) - 1] = row["reward"]
+            near(scores[i].tolist(), want, "row %d rm_scores" % i)
+
+    # A working batch: cut it, join it, narrow it, and add what the actor would add.
+    again = DataProto.concat(data.chunk(B))
+    need(all(torch.equal(again.batch[k], t[k]) for k in t), "chunk and concat changed the batch")
+    for key in non_tensors:
+        same(again.non_tensor_batch[key], non_tensors[key], "chunk and concat: " + key)
+    narrow = data.select(batch_keys=["responses", "response_mask"])
+    need(sorted(narrow.batch.keys()) == ["response_mask", "responses"], "select")
+    actor = DataProto.from_dict(tensors={"old_log_probs": t["rollout_log_probs"].clone(), "entropys": torch.ones(B, R)})
+    joined = data.union(actor)
+    need(torch.equal(joined.batch["rollout_entropys"], t["rollout_entropys"]), "union changed rollout_entropys")
+
+    mean = masked_mean(t["rollout_entropys"], t["response_mask"]).item()
+    known = [e or 0.0 for r in rows for e, m in list(zip(r["entropy"], r["loss_mask"]))[r["prompt_len"] : r["prompt_len"] + R] if m]
+    want = sum(known) / len(known) if known else 0.0
+    need(math.isclose(mean, want, rel_tol=1e-5, abs_tol=1e-6), "verl's masked mean is %r, expected %r", mean, want)
+    return "%s DataProto [%d, %d+%d], entropy mean %.6f, %d cut, non-tensors %s" % (
+        version("verl"), B, P, R, mean, cut, ",".join(sorted(non_tensors)) or "none")
+
+
+# ---- slime and miles: one Sample class -------------------------------------------
+
+
+def check_sample(sample, row, name):
+    """The fields of a real Sample against a row; `validate` is the trainer's own."""
+    ids, mask, logprobs = response(row)
+    try:
+        sample.validate()
+    except AssertionError as e:
+        raise Wrong("%s Sample.validate: %s" % (name, e))
+    same(sample.tokens, row["token_ids"], name + "tokens")
+    need(sample.response_length == len(ids), "%s response_length is %r, expected %d", name, sample.response_length, len(ids))
+    same(sample.loss_mask, mask, name + "loss_mask")
+    near(sample.rollout_log_probs, logprobs, name + "rollout_log_probs")
+    need(sample.effective_response_length == sum(mask), "%s effective_response_length", name)
+    need(sample.status.value == row["status"], "%s status is %s, expected %s", name, sample.status.value, row["status"])
+
+
+def check_reward(got, row, name):
+    near([got], [row["reward"]], name + "reward")
+
+
+def read_slime(path, rows):
+    # slime has no package; miles is its fork and kept the class, field by field.
+    Sample = load("torch miles", "miles.utils.types", "Sample")
+    for i, (item, row) in enumerate(zip(as_rows(json_file(path), "samples", len(rows), "slime.json"), rows)):
+        name = "row %d " % i
+        need("status" in item, "%sno status: Sample.from_dict needs one", name)
+        try:
+            sample = Sample.from_dict(item)
+        except (TypeError, ValueError) as e:
+            raise Wrong("%sSample.from_dict: %s" % (name, e))
+        check_sample(sample, row, name)
+        check_reward(sample.reward, row, name)
+        need(sample.to_dict()["tokens"] == item["tokens"], "%sto_dict", name)
+    return "Sample of %s (slime itself has no package), %d samples" % (version("miles-rl"), len(rows))
+
+
+def read_miles(path, rows):
+    Sample = load("torch miles", "miles.utils.types", "Sample")
+    import numpy as np
+    from safetensors.numpy import load_file
+
+    tensors = load_file(path)
+    need("_samples_meta" in tensors, "no tensor _samples_meta")
+    need(tensors["_samples_meta"].dtype == np.uint8, "_samples_meta is %s, expected uint8", tensors["_samples_meta"].dtype)
+    meta = json.loads(tensors.pop("_samples_meta").tobytes().decode("utf-8"))
+    metas = as_rows(meta, "samples", len(rows), "_samples_meta")
+    need(meta.get("empty_reason") is None, "empty_reason is %r though there are rows", meta.get("empty_reason"))
+    entropies = 0
+    for i, (m, row) in enumerate(zip(metas, rows)):
+        name = "row %d " % i
+        take = {}
+        for key, dtype in (("tokens", "int64"), ("loss_mask", "uint8"), ("rollout_log_probs", "float64")):
+            x = tensors.pop("%s.%d" % (key, i), None)
+            need(x is not None, "no tensor %s.%d", key, i)
+            need(x.ndim == 1 and x.dtype == np.dtype(dtype), "%s.%d is %s %s, expected one dimension of %s", key, i, x.dtype, x.shape, dtype)
+            take[key] = x.tolist()
+        sample = Sample.from_dict({**take, **{k: m[k] for k in ("response", "response_length", "status", "metadata") if k in m}})
+        check_sample(sample, row, name)
+        if "reward" in m:
+            check_reward(m["reward"], row, name)
+        x = tensors.pop("rollout_entropys.%d" % i, None)
+        if x is not None:
+            need(x.dtype == np.float32, "rollout_entropys.%d is %s, expected float32", i, x.dtype)
+            near(x.tolist(), zeroed(row["entropy"][row["prompt_len"] :], row["loss_mask"][row["prompt_len"] :]), name + "rollout_entropys")
+            entropies += 1
+    need(not tensors, "tensors that no sample names: %s", sorted(tensors))
+    return "Sample of %s, %d samples, %d with entropies" % (version("miles-rl"), len(rows), entropies)
+
+
+# ---- AReaL -----------------------------------------------------------------------
+
+
+def read_areal(path, rows):
+    # AReaL's reader of such a dict sits behind its whole trainer (hydra, numba, its
+    # launchers), so this checks dtypes and values with torch alone.
+    load("torch", "torch", "Tensor")
+    import torch
+    from safetensors.torch import load_file
+
+    t = load_file(path)
+    keys = {"input_ids": torch.int64, "loss_mask": torch.int64, "logprobs": torch.float32, "versions": torch.int64,
+            "attention_mask": torch.bool, "rewards": torch.float32}
+    single = "input_ids" in t  # one padded batch, or one batch of 1 for each row
+    for i, row in enumerate(rows):
+        n = len(row["token_ids"])
+        name = "row %d " % i
+        got = {}
+        for key, dtype in keys.items():
+            full = key if single else "%s.%d" % (key, i)
+            need(full in t, "no tensor %r", full)
+            x = t[full]
+            need(x.dtype == dtype, "%s is %s, expected %s", full, x.dtype, dtype)
+            need(x.ndim == (1 if key == "rewards" else 2), "%s has shape %s", full, tuple(x.shape))
+            need(x.shape[0] == (len(rows) if single else 1), "%s has batch %d", full, x.shape[0])
+            got[key] = x[i if single else 0].tolist()
+        pad = len(got["input_ids"]) - n
+        need(pad >= 0 and (single or pad == 0), "%sinput_ids has %d columns for %d tokens", name, n + pad, n)
+        same(got["input_ids"][:n], row["token_ids"], name + "input_ids")
+        same(got["attention_mask"], [True] * n + [False] * pad, name + "attention_mask")
+        same(got["loss_mask"], row["loss_mask"] + [0] * pad, name + "loss_mask")
+        near(got["logprobs"], zeroed(row["logprobs"], row["loss_mask"]) + [0.0] * pad, name + "logprobs")
+        versions = got["versions"]
+        need(len(versions) == n + pad, "%sversions has %d columns", name, len(versions))
+        for j, m in enumerate(row["loss_mask"]):
+            need(m or versions[j] == -1, "%sversions[%d] is %d at mask 0, expected -1", name, j, versions[j])
+            need(not m or versions[j] >= -1, "%sversions[%d] is %d", name, j, versions[j])
+        # AReaL knows no missing reward: it writes 0.0.
+        near([got["rewards"]], [row["reward"] or 0.0], name + "rewards")
+    return "torch %s only, %d rows, %s" % (torch.__version__, len(rows), "padded" if single else "one batch a row")
+
+
+# ---- strands-sglang --------------------------------------------------------------
+
+
+def read_strands(path, rows):
+    Rollout = load("pydantic strands", "strands_sglang.rollout", "Rollout", bare="strands_sglang")
+    for i, (item, row) in enumerate(zip(as_rows(json_file(path), "rollouts", len(rows), "strands.json"), rows)):
+        name = "row %d " % i
+        try:
+            # The class forgives 1 for True and "3" for 3; a trainer that reads the lists may not.
+            exported = Rollout.model_validate(item, strict=False)
+            Rollout.model_validate_json(json.dumps(item), strict=True)
+        except ValueError as e:
+            raise Wrong("%sRollout: %s" % (name, " ".join(str(e).split())))
+        replay, at = Rollout(), 0
+        for is_output, length in row["segments"]:
+            part = slice(at, at + length)
+            add = replay.add_response if is_output else replay.add_prompt
+            logprobs = row["logprobs"][part]
+            add(row["token_ids"][part], None if all(x is None for x in logprobs) else logprobs)
+            at += length
+        same(exported.token_ids, replay.token_ids, name + "token_ids")
+        same(exported.loss_mask, replay.loss_mask, name + "loss_mask")
+        near(exported.logprobs, replay.logprobs, name + "logprobs")
+        same(exported.segment_info, replay.segment_info, name + "segment_info")
+        need(exported.initial_prompt_length == replay.initial_prompt_length, "%sinitial_prompt_length", name)
+        need(len(exported) == len(row["token_ids"]), "%slen", name)
+    return "%s Rollout, %d rollouts" % (version("strands-sglang"), len(rows))
+
+
+# ---- rllm ------------------------------------------------------------------------
+
+
+def read_rllm(path, rows):
+    TraceRecord = load("pydantic rllm", "rllm_model_gateway.models", "TraceRecord", bare="rllm_model_gateway")
+    value = json_file(path)
+    items = value.get("traces") if isinstance(value, dict) else value
+    need(isinstance(items, list), "rllm.json: neither a list nor an object with 'traces'")
+    # One record for each generation; rows that share a prefix share its records.
+    want = {}
+    for row in rows:
+        at = 0
+        for is_output, length in row["segments"]:
+            if is_output:
+                key = (row["session"], tuple(row["token_ids"][:at]), tuple(row["token_ids"][at : at + length]))
+                want[key] = row["logprobs"][at : at + length]
+            at += length
+    seen, ids, extra = set(), set(), set()
+    for i, item in enumerate(items):
+        try:
+            record = TraceRecord.model_validate(item)
+        except ValueError as e:
+            raise Wrong("record %d: %s" % (i, " ".join(str(e).split())))
+        key = (record.session_id, tuple(record.prompt_token_ids), tuple(record.completion_token_ids))
+        need(key in want, "record %d: no row of session %r has this prompt and completion", i, record.session_id)
+        if record.logprobs is None:
+            need(any(x is None for x in want[key]), "record %d: no logprobs", i)
+        else:
+            near(record.logprobs, want[key], "record %d logprobs" % i)
+        need(record.trace_id not in ids, "record %d: trace_id %r twice", i, record.trace_id)
+        ids.add(record.trace_id)
+        seen.add(key)
+        extra |= set(item) - set(TraceRecord.model_fields)
+    need(len(seen) == len(want), "%d of %d generations have a record", len(seen), len(want))
+    return "%s TraceRecord, %d records%s" % (version("rllm-model-gateway"), len(items), ", ignores " + ",".join(sorted(extra)) if extra else "")
+
+
+# ---- tunix -----------------------------------------------------------------------
+
+
+def read_tunix(path, rows):
+    RolloutOutput = load("tunix", "tunix.rl.rollout.base_rollout", "RolloutOutput", bare="tunix")
+    import dataclasses
+
+    import numpy as np
+
+    value = json_file(path)
+    need(isinstance(value, dict), "tunix.json is no object")
+    fields = [f.name for f in dataclasses.fields(RolloutOutput)]
+    for key in fields:
+        need(key in value, "no field %r", key)
+    need(value["logits"] is None, "logits must be null: none are recorded")
+
+    def whole(x, what):
+        # numpy would quietly cut 1.5 to 1.
+        need(all(type(v) is int for v in x), "%s holds something else than integers", what)
+        return np.asarray(x, dtype=np.int32)
+
+    widths = {len(p) for p in value["left_padded_prompt_tokens"]}
+    need(len(widths) == 1, "left_padded_prompt_tokens: rows of lengths %s", sorted(widths))
+    # The class checks nothing; the learner needs these very types.
+    output = RolloutOutput(
+        text=value["text"],
+        logits=None,
+        tokens=[whole(x, "tokens[%d]" % i) for i, x in enumerate(value["tokens"])],
+        left_padded_prompt_tokens=np.stack([whole(p, "left_padded_prompt_tokens") for p in value["left_padded_prompt_tokens"]]),
+        logprobs=None if value["logprobs"] is None else [np.asarray(x, dtype=np.float32) for x in value["logprobs"]],
+    )
+    # Either one entry for each row (all after its first prompt), or one for each
+    # generation, which is what one call of a tunix engine returns.
+    B = len(output.tokens)
+    want = [(r["token_ids"][: r["prompt_len"]], *response(r)) for r in rows]
+    kind = "rows"
+    if B != len(rows):
+        kind, want = "generations", []
+        for row in rows:
+            at = 0
+            for is_output, length in row["segments"]:
+                if is_output:
+                    span = slice(at, at + length)
+                    want.append((row["token_ids"][:at], row["token_ids"][span], [1] * length, zeroed(row["logprobs"][span], [1] * length)))
+                at += length
+    need(B == len(want), "tokens has %d entries for %d rows", B, len(rows))
+    need(len(output.text) == B and all(isinstance(s, str) for s in output.text), "text: %d entries, expected %d strings", len(output.text), B)
+    prompts = output.left_padded_prompt_tokens
+    need(prompts.dtype == np.int32 and prompts.ndim == 2 and prompts.shape[0] == B, "left_padded_prompt_tokens: %s %s", prompts.dtype, prompts.shape)
+    P = prompts.shape[1]
+    pads = set()
+    for i, (prompt, ids, mask, logprobs) in enumerate(want):
+        name = "entry %d " % i
+        prompt = prompt[-P:]
+        same(prompts[i, P - len(prompt) :].tolist(), prompt, name + "left_padded_prompt_tokens")
+        pads |= set(prompts[i, : P - len(prompt)].tolist())
+        same(output.tokens[i].tolist(), ids, name + "tokens")
+        if output.logprobs is not None:
+            need(len(output.logprobs) == B, "logprobs has %d entries", len(output.logprobs))
+            near(output.logprobs[i].tolist(), logprobs, name + "logprobs")
+    need(len(pads) <= 1, "more than one padding id: %s", sorted(pads))
+    # The learner takes `prompt != pad` for the prompt's mask, so such a token is lost.
+    clash = [pad for pad in pads if any(pad in w[0] for w in want)]
+    masks = value.get("conversation_masks")
+    if masks is not None:
+        for i, w in enumerate(want):
+            same(masks[i], w[2], "entry %d conversation_masks" % i)
+    return "%s RolloutOutput, %d %s, prompts %s%s" % (
+        version("google-tunix"), B, kind, prompts.shape, "; padding id %d is also inside a prompt" % clash[0] if clash else "")
+
+
+# ---- plain files -----------------------------------------------------------------
+
+
+def check_record(item, row, name):
+    """One record of the plain formats, by column."""
+    for key in ("session", "leaf", "token_ids", "loss_mask", "logprobs", "entropy"):
+        need(key in item, "%sno %r", name, key)
+    n = len(row["token_ids"])
+    need(str(item["session"]) == str(row["session"]), "%ssession is %r, expected %r", name, item["session"], row["session"])
+    need(str(item["leaf"]) == str(row["leaf"]), "%sleaf is %r, expected %r", name, item["leaf"], row["leaf"])
+    same(item["token_ids"], row["token_ids"], name + "token_ids")
+    same([int(x) for x in item["loss_mask"]], row["loss_mask"], name + "loss_mask")
+    for key in ("logprobs", "entropy"):
+        # A list that is null as a whole says that nothing was recorded.
+        near([None] * n if item[key] is None else item[key], row[key], name + key)
+    for key in ("prompt_len", "status"):
+        if item.get(key) is not None:
+            need(item[key] == row[key], "%s%s is %r, expected %r", name, key, item[key], row[key])
+    if "reward" in item:
+        check_reward(item["reward"], row, name)
+
+
+def read_jsonl(path, rows):
+    with open(path, encoding="utf-8") as f:
+        items = [json.loads(line) for line in f]
+    need(len(items) == len(rows), "%d lines, expected %d", len(items), len(rows))
+    for i, (item, row) in enumerate(zip(items, rows)):
+        check_record(item, row, "row %d " % i)
+    return "json, %d lines" % len(items)
+
+
+def check_table(table, rows):
+    import pyarrow as pa
+
+    wants = {"token_ids": ("uint32",), "loss_mask": ("uint8", "bool"), "logprobs": ("float",), "entropy": ("float",)}
+    for key, inner in wants.items():
+        need(key in table.column_names, "no column %r", key)
+        kind = table.schema.field(key).type
+        fine = (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and str(kind.value_type) in inner
+        need(fine, "column %s is %s, expected a list of %s", key, kind, " or ".join(inner))
+    table.validate(full=True)
+    need(table.num_rows == len(rows), "%d rows, expected %d", table.num_rows, len(rows))
+    for i, (item, row) in enumerate(zip(table.to_pylist(), rows)):
+        check_record(item, row, "row %d " % i)
+
+
+def read_arrow(path, rows):
+    ipc = load("base", "pyarrow", "ipc")
+    import pyarrow as pa
+
+    with ipc.open_stream(path) as stream:
+        table = stream.read_all()
+    check_table(table, rows)
+    return "pyarrow %s stream, %d rows, %d columns" % (pa.__version__, table.num_rows, table.num_columns)
+
+
+def read_parquet(path, rows):
+    ParquetFile = load("base", "pyarrow.parquet", "ParquetFile")
+    import pyarrow as pa
+
+    f = ParquetFile(path)
+    table = f.read()
+    check_table(table, rows)
+    return "pyarrow %s, %d rows, %d row groups" % (pa.__version__, table.num_rows, f.num_row_groups)
+
+
+READERS = {
+    "verl": ("verl.safetensors", read_verl),
+    "miles": ("miles.safetensors", read_miles),
+    "areal": ("areal.safetensors", read_areal),
+    "slime": ("slime.json", read_slime),
+    "tunix": ("tunix.json", read_tunix),
+    "strands": ("strands.json", read_strands),
+    "rllm": ("rllm.json", read_rllm),
+    "jsonl": ("data.jsonl", read_jsonl),
+    "arrow": ("data.arrow", read_arrow),
+    "parquet": ("data.parquet", read_parquet),
+}
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("folder")
+    ask.add_argument("--only", default=",".join(READERS), help="readers to run, by name")
+    ask.add_argument("--no-skip", action="store_true", help="a reader that is not here fails")
+    ask.add_argument("--trace", action="store_true", help="show where an unexpected error came from")
+    args = ask.parse_args()
+    names = args.only.split(",")
+    for name in names:
+        if name not in READERS:
+            ask.error("no reader %r; there are %s" % (name, ", ".join(READERS)))
+    try:
+        rows = json_file(os.path.join(args.folder, "truth.json"))["rows"]
+        check_truth(rows)
+    except (OSError, KeyError, ValueError, Wrong) as e:
+        print("FAIL truth %s" % e)
+        return 1
+    bad = False
+    for name in names:
+        file, reader = READERS[name]
+        try:
+            word, detail = "ok", reader(os.path.join(args.folder, file), rows)
+        except Skip as e:
+            word, detail = ("FAIL" if args.no_skip else "skip"), str(e)
+        except Wrong as e:
+            word, detail = "FAIL", str(e)
+        except Exception as e:  # what the reader itself raises is a verdict too
+            if args.trace:
+                traceback.print_exc()
+            word, detail = "FAIL", "%s: %s" % (type(e).__name__, e)
+        bad |= word == "FAIL"
+        print("%s %s %s" % (word, name, " ".join(detail.split())), flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    # Some of these libraries keep threads that hold up a normal exit.
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)
