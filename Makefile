@@ -14,6 +14,7 @@ bench: ## speed of forwarding and of the whole job, beside the upstream directly
 	cargo bench --bench proxy
 	cargo bench --bench entropy
 	cargo bench --bench scan
+	cargo bench --bench sessions
 
 real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU (half an hour, 13 GB)
 	cargo build --release

@@ -45,6 +45,15 @@ fn goals() -> Vec<Goal> {
     };
     let nested = Goal { workload: "job nested 512 x 20", most: 280.0, ..own };
     let over = Goal { what: "CPU over nginx's", value: times_cpu, against: "nginx", most: 1.2, unit: "x", ..own };
+    let recording = Goal {
+        what: "CPU over that without recording",
+        value: times_cpu,
+        against: crate::target::UNRECORDED,
+        most: 1.15,
+        unit: "x",
+        ..own
+    };
+    let recordings = [recording, Goal { workload: nested.workload, ..recording }];
     let memory = Goal { what: "memory above idle", connections: 64, value: megabytes, most: 64.0, unit: "MB", ..own };
     let workload = "stream paced 64";
     let first =
@@ -52,7 +61,7 @@ fn goals() -> Vec<Goal> {
     let forwards = ["forward GET", "forward tiny", "forward 512 x 20"].map(|workload| Goal { workload, ..over });
     let firsts = [1, 16, 64].map(|connections| Goal { connections, ..first });
     let memories = [memory, Goal { workload: nested.workload, ..memory }];
-    forwards.into_iter().chain([own, nested]).chain(memories).chain(firsts).collect()
+    forwards.into_iter().chain([own, nested]).chain(recordings).chain(memories).chain(firsts).collect()
 }
 
 /// Prints the goals whose cells were measured.

@@ -33,6 +33,9 @@ impl Engine {
     }
 }
 
+/// This tokentap without its trajectories.
+pub const UNRECORDED: &str = "unrecorded";
+
 /// A kind of proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -52,6 +55,7 @@ impl Target {
             println!("(nginx is not installed: its columns are missing)\n");
         }
         all.push(Self::Tokentap("tokentap", env!("CARGO_BIN_EXE_tokentap").to_owned()));
+        all.push(Self::Tokentap(UNRECORDED, env!("CARGO_BIN_EXE_tokentap").to_owned()));
         all.extend(std::env::var("TOKENTAP_BASELINE").ok().map(|binary| Self::Tokentap("baseline", binary)));
         all
     }
@@ -74,7 +78,7 @@ impl Target {
         let mut running = match self {
             Self::Direct => Running { process: None, port: upstream, directory: None },
             Self::Nginx => start_nginx(upstream),
-            Self::Tokentap(_, binary) => start_tokentap(binary, upstream),
+            Self::Tokentap(name, binary) => start_tokentap(name, binary, upstream),
         };
         running.wait(self.is_tokentap().then_some(server)).await;
         running
@@ -128,10 +132,16 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn start_tokentap(binary: &str, upstream: u16) -> Running {
+/// The store of sessions is small, so that it is full soon and stays so, as in a long run.
+fn start_tokentap(name: &str, binary: &str, upstream: u16) -> Running {
     let port = free_port();
+    let recording = match name {
+        UNRECORDED => " --record false",
+        "baseline" => "",
+        _ => " --session-bytes 16MiB",
+    };
     let arguments = format!(
-        "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{} --log warn",
+        "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{} --log warn{recording}",
         free_port()
     );
     let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();

@@ -1,0 +1,144 @@
+//! What sessions cost: bytes a token in memory, and how fast a thousand of them become a batch for verl.
+//!
+//! `cargo bench --bench sessions`. Memory is what the process holds, as the system counts it, with the allocator of the program.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
+#![allow(missing_docs, reason = "a bench exports nothing")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokentap::metrics::Metrics;
+use tokentap::trajectory::export::{Batch, Format};
+use tokentap::trajectory::{About, Call, Draft, Measured, Span, Store, StoreLimits};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// As in the goal.
+const SESSIONS: usize = 10_000;
+const TURNS: usize = 8;
+const TOKENS: usize = 512;
+/// What an agent's tools say between two turns.
+const OBSERVED: usize = 16;
+
+fn main() {
+    let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
+    let metrics = Arc::new(Metrics::new("none"));
+    let store = Arc::new(Store::new(limits, None, metrics));
+    let idle = resident();
+    let started = Instant::now();
+    for session in 0..SESSIONS {
+        play(&store, session);
+    }
+    let took = started.elapsed();
+    let tokens = SESSIONS * TURNS * TOKENS;
+    let (sessions, bytes) = store.size();
+    assert_eq!((sessions, store.evicted().len()), (SESSIONS, 0), "nothing was evicted");
+    let held = resident() - idle;
+    println!("{SESSIONS} sessions x {TURNS} turns x {TOKENS} tokens, {OBSERVED} observed tokens between the turns");
+    println!("| what | is | at most |\n|---|---|---|");
+    println!("| memory a sampled token, as the system counts | {:.1} bytes | 24 bytes |", held as f64 / tokens as f64);
+    println!("| memory a sampled token, as the store counts | {:.1} bytes | |", bytes as f64 / tokens as f64);
+    println!(
+        "| committing a turn of {TOKENS} tokens | {:.1} us | |",
+        took.as_secs_f64() * 1e6 / (SESSIONS * TURNS) as f64
+    );
+    for format in Format::ALL {
+        export(&store, format);
+    }
+}
+
+/// An agent's run: each turn continues the one before.
+fn play(store: &Arc<Store>, session: usize) {
+    let id: Arc<str> = format!("session-{session:05}").into();
+    let mut context: Vec<u32> = (0..64).map(|at| (session * 7 + at) as u32 % 150_000).collect();
+    for turn in 0..TURNS {
+        let mut call = Call::new(Arc::clone(store), Arc::clone(&id));
+        let seed = (session * TURNS + turn) as u32;
+        let response: Vec<u32> =
+            (0..TOKENS as u32).map(|at| seed.wrapping_mul(2_654_435_761).wrapping_add(at * 40_503) % 150_000).collect();
+        let floats = |scale: f32| response.iter().map(|id| (*id as f32 + 1.0).ln() * scale).collect::<Vec<f32>>();
+        let span = Span {
+            start: 0,
+            end: TOKENS as u32,
+            epoch: 1,
+            until: 1,
+            weight_version: Some("default".into()),
+            version: None,
+        };
+        let about = About {
+            rid: Some("0123456789abcdef0123456789abcdef".into()),
+            finish: Some("stop".into()),
+            policy: vec![span],
+            measured: Some(Measured {
+                source: "top_k".into(),
+                estimator: "estimate".into(),
+                temperature: Some(1.0),
+                reason: None,
+            }),
+            sampling: Some(r#"{"max_new_tokens":512,"temperature":1.0,"top_p":0.95}"#.into()),
+            model: "model".into(),
+            ..About::default()
+        };
+        let draft = Draft {
+            prompt: Some(context.as_slice().into()),
+            response: response.clone(),
+            logprobs: floats(-0.1),
+            entropy: floats(0.05),
+            about,
+        };
+        drop(call.commit(draft));
+        context.extend(response);
+        context.extend((0..OBSERVED as u32).map(|at| at + seed % 1000));
+    }
+}
+
+/// A thousand sessions as one batch, thrown away as it is made.
+fn export(store: &Arc<Store>, format: Format) {
+    let (mut bytes, mut best, mut growth) = (0, Duration::MAX, 0);
+    for _ in 0..3 {
+        let before = reset_peak();
+        let started = Instant::now();
+        let mut batch = Batch::default();
+        for session in 0..1000 {
+            let session = store.session(&format!("session-{session:05}")).unwrap();
+            let (mut rows, mut refused) = session.snapshot(None).unwrap().paths(true);
+            batch.rows.append(&mut rows);
+            batch.refused.append(&mut refused);
+        }
+        let export = format.export(batch);
+        bytes = export.chunks.map(|chunk| black_box(chunk).len()).sum();
+        best = best.min(started.elapsed());
+        growth = growth.max(peak().saturating_sub(before));
+    }
+    let goal = if format.name() == "verl" { "500 MB/s, 64 MB" } else { "" };
+    println!(
+        "| 1,000 sessions to {}: {:.0} MB | {:.0} MB/s, {:.1} MB of growth | {goal} |",
+        format.name(),
+        bytes as f64 / 1e6,
+        bytes as f64 / 1e6 / best.as_secs_f64(),
+        growth as f64 / 1e6
+    );
+}
+
+/// Bytes from a line of /proc/self/status.
+fn status(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn resident() -> u64 {
+    status("VmRSS:")
+}
+
+fn peak() -> u64 {
+    status("VmHWM:")
+}
+
+/// Sets the peak back to what is held now, and returns that.
+fn reset_peak() -> u64 {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    resident()
+}
