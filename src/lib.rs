@@ -1,7 +1,8 @@
 //! tokentap: a sidecar for SGLang.
 //!
 //! Agents point at it instead of SGLang. They get what SGLang would have answered, plus the entropy of the policy at every sampled
-//! token. Nothing in SGLang is patched: tokentap asks for the top logprobs, measures them, and takes them away again.
+//! token; and every token that went in and came out is kept as a trajectory. Nothing in SGLang is patched: tokentap asks for the top
+//! logprobs, measures them, and takes them away again.
 //!
 //! ```text
 //!  client                                                                                      SGLang
@@ -13,7 +14,7 @@
 //! │      │ ◀──── enriched ── │            │  numbers ─▶ entropy ─▶ nats                  └───────────┘
 //! └──────┘                   └─────┬──────┘
 //!                                  ▼
-//!                       entropy store ──▶ control port: live entropy, /metrics, probes
+//!          entropy store, sessions (and their log) ──▶ control port: samples, live entropy, /metrics, probes
 //! ```
 //!
 //! A non-streaming reply is a stream of exactly one object, so the pipeline is written once.

@@ -4,6 +4,8 @@ use clap::CommandFactory;
 use tokentap::config::Cli;
 use tokentap::generation::reason::Reason;
 use tokentap::metrics::Metrics;
+use tokentap::trajectory::export::Format;
+use tokentap::trajectory::{Cause, Fault};
 
 fn readme() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap()
@@ -40,5 +42,14 @@ fn every_reason_is_explained() {
     let readme = readme();
     for reason in Reason::ALL {
         assert!(readme.contains(&format!("`{}`", reason.name())), "README.md does not explain {}", reason.name());
+    }
+}
+
+#[test]
+fn every_cause_and_every_fault_is_explained() {
+    let readme = readme();
+    let names = Cause::ALL.map(Cause::name).into_iter().chain(Fault::ALL.map(Fault::name));
+    for name in names.chain(Format::ALL.into_iter().map(Format::name)) {
+        assert!(readme.contains(&format!("`{name}`")), "README.md does not explain {name}");
     }
 }
