@@ -118,6 +118,9 @@ fn describe(config: &Config, found: &Capabilities, report: &mut Report) {
     }
     temperature(found, report);
     logprobs(config, found, report);
+    if config.sessions.record {
+        prompts(found, report);
+    }
     report.line(Ok, "weights", format!("weight_version {}", shown(&found.weight_version)));
     for note in &found.notes {
         report.line(Warn, "note", note);
@@ -161,6 +164,22 @@ fn temperature(found: &Capabilities, report: &mut Report) {
             "logprobs are at temperature 1 whatever a request says: unset SGLANG_RETURN_ORIGINAL_LOGPROB to get the sampling policy's",
         ),
         None => report.line(Verdict::Warn, "temperature", "of the logprobs could not be told; entropy_info.temperature will be null"),
+    }
+}
+
+/// Where the ids of text prompts come from, without which a turn is not trained.
+fn prompts(found: &Capabilities, report: &mut Report) {
+    if found.dialect == Some(Dialect::Jax) {
+        let text = "sglang-jax has no /tokenize: turns with a text prompt are not trained; send input_ids";
+        report.line(Verdict::Warn, "prompts", text);
+    } else if found.echoes_prompt {
+        report.line(
+            Verdict::Ok,
+            "prompts",
+            "ids of text are echoed by the engine, and in streams asked from /tokenize",
+        );
+    } else if !found.skip_tokenizer_init {
+        report.line(Verdict::Ok, "prompts", "ids of text are asked from /tokenize");
     }
 }
 

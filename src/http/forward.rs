@@ -24,10 +24,8 @@ pub async fn forward(
     request: Request<Incoming>,
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
-    if route.kind == Kind::Uncaptured && request.method() == Method::POST {
-        let identity = Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None);
-        uncaptured(parts, route, identity.explicit.then_some(&identity.session));
-    }
+    let unseen = (route.kind == Kind::Uncaptured && request.method() == Method::POST)
+        .then(|| Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None));
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, parts.config.limits.client_body_timeout);
@@ -42,6 +40,9 @@ pub async fn forward(
             .map_err(|_| failed(parts, Failure::Timeout))??,
         None => send(parts, route, call).await?,
     };
+    if let Some(identity) = unseen.filter(|_| reply.status().is_success()) {
+        uncaptured(parts, route, identity.explicit.then_some(&identity.session));
+    }
     if route.changes_policy() {
         return policy::observe(parts, reply).await;
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::error::Error;
 use crate::generation::plan::Plan;
 use crate::http::Parts;
-use crate::sglang::request::{GenerateRequest, Texts};
+use crate::sglang::request::{GenerateRequest, IdShape, Texts};
 use crate::sglang::tokenize::tokenize;
 
 /// How long the tokenizer may take; beyond, the turn's prompt stays unknown.
@@ -25,7 +25,9 @@ impl Prompts {
     #[must_use]
     pub fn of(request: &GenerateRequest, plan: &Plan) -> Option<Self> {
         let said = plan.echo || request.return_prompt_token_ids;
-        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && !said;
+        // where both are given some engines take the text for the shape and the ids for the content
+        let alone = request.ids.shape == IdShape::Absent;
+        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && alone && !said;
         let span = request.text_span.clone().filter(|_| text)?;
         Some(Self { text: request.bytes.slice(span) })
     }
