@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::log::{Log, OpenError, Options, Record, Replayed};
-use super::session::{Finished, Reward, Session, State};
+use super::session::{Reward, Session, State};
 use super::store::{Store, StoreLimits};
 use super::{About, Cause, Fault, Turn};
 use crate::metrics::Metrics;
@@ -53,7 +53,7 @@ impl Store {
             Record::Finished { session, leaf, turns, number } => {
                 self.restored(&session, |state| {
                     state.fill(turns);
-                    state.finished.push(Finished { number, leaf, turns });
+                    state.finish(number, leaf, turns);
                 });
                 self.restore_finished(number, session);
             }
@@ -81,6 +81,9 @@ impl State {
             return 0; // it stands there already
         }
         let before = self.bytes;
+        if self.forest.turns().is_empty() {
+            self.created_ms = turn.about.started_ms;
+        }
         self.fill(turn.id);
         let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.is_lost(parent));
         let turn = if lost {

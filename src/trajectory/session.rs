@@ -6,16 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use super::export::Refused;
-use super::{Cause, Fault, Forest, Path, Turn, View, turn::Draft};
+use super::snapshot::last_word;
+use super::turn::Draft;
+use super::{Cause, Forest, Path, Step, Turn, View};
 
 /// A session. Turns are only ever added, so a version is how many of them it has.
 #[derive(Debug)]
 pub struct Session {
     /// Its name.
     pub id: Arc<str>,
-    /// When it began: milliseconds since 1970.
-    pub created_ms: u64,
     /// Its place in the order of use; written by the store alone.
     pub(super) tick: AtomicU64,
     /// Its place in the order of birth.
@@ -27,6 +26,8 @@ pub struct Session {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) forest: Forest,
+    /// When it began: milliseconds since 1970.
+    pub(super) created_ms: u64,
     /// How many turns each frozen version has.
     pub(super) frozen: Vec<u32>,
     pub(super) rewards: Vec<Reward>,
@@ -40,6 +41,8 @@ pub(super) struct State {
     pub(super) running: u32,
     pub(super) bytes: u64,
     pub(super) finished: Vec<Finished>,
+    /// Turns that a finished path holds.
+    given: HashSet<u32>,
 }
 
 /// What a trainer said a session, or one leaf of it, is worth.
@@ -54,7 +57,7 @@ pub struct Reward {
 }
 
 /// A path that was given out as finished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
     /// Its place in the order of all finished paths.
     pub number: u64,
@@ -62,44 +65,8 @@ pub struct Finished {
     pub leaf: u32,
     /// How many turns the session had.
     pub turns: u32,
-}
-
-/// A version of a session, to be looked at without holding anything up.
-#[derive(Debug, Clone)]
-pub struct Snapshot {
-    /// The session.
-    pub session: Arc<str>,
-    /// The version, from 1.
-    pub version: u32,
-    /// Whether it will stay as it is.
-    pub is_frozen: bool,
-    /// A generation passed unseen.
-    pub incomplete: bool,
-    turns: Vec<Arc<Turn>>,
-    rewards: Vec<Reward>,
-}
-
-/// What a session looks like from afar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
-    /// Its turns.
-    pub turns: usize,
-    /// Sampled tokens of all turns.
-    pub sampled_tokens: usize,
-    /// Turns that are not trained, by the name of what is wrong.
-    pub faults: Vec<(&'static str, usize)>,
-    /// Turns by how they found their place.
-    pub causes: Vec<(&'static str, usize)>,
-    /// Frozen versions.
-    pub frozen: usize,
-    /// A call said that it was the last.
-    pub done: bool,
-    /// A generation passed unseen.
-    pub incomplete: bool,
-    /// Calls that are running.
-    pub running: u32,
-    /// Bytes held.
-    pub bytes: u64,
+    /// Turns of it that no path given out before holds.
+    pub trained: Box<[u32]>,
 }
 
 /// What cannot be done with a session.
@@ -124,39 +91,24 @@ impl State {
     pub(super) fn open_version(&self) -> u32 {
         u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1) + 1
     }
+
+    /// Notes a path as given out; numbers rise.
+    pub(super) fn finish(&mut self, number: u64, leaf: u32, turns: u32) {
+        let path = View::new(self.forest.turns()).path(leaf);
+        let fresh = path.iter().filter(|turn| turn.is_trainable() && self.given.insert(turn.id));
+        let trained = fresh.map(|turn| turn.id).collect();
+        self.finished.push(Finished { number, leaf, turns, trained });
+    }
 }
 
 impl Session {
     pub(super) fn new(id: Arc<str>, birth: u64, created_ms: u64) -> Self {
-        Self { id, created_ms, birth, tick: AtomicU64::new(0), state: Mutex::default() }
+        let state = State { created_ms, ..State::default() };
+        Self { id, birth, tick: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The state of one version: of the last frozen one, unless another is named; of the open one where none is frozen.
-    ///
-    /// # Errors
-    /// [`SessionError::NoVersion`].
-    pub fn snapshot(&self, version: Option<u32>) -> Result<Snapshot, SessionError> {
-        let state = self.state();
-        let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
-        let version = version.unwrap_or(frozen.max(1));
-        let turns = match version.checked_sub(1).map(|at| (at, state.frozen.get(at as usize))) {
-            Some((_, Some(turns))) => &state.forest.turns()[..*turns as usize],
-            Some((at, None)) if at == frozen => state.forest.turns(),
-            _ => return Err(SessionError::NoVersion),
-        };
-        let rewards = state.rewards.iter().filter(|reward| reward.version <= version).cloned().collect();
-        Ok(Snapshot {
-            session: Arc::clone(&self.id),
-            version,
-            is_frozen: version <= frozen,
-            incomplete: state.incomplete.is_some_and(|since| since <= version),
-            turns: turns.to_vec(),
-            rewards,
-        })
     }
 
     /// Freezes what is there; returns the version. Freezing again, with nothing new, changes nothing.
@@ -221,116 +173,39 @@ impl Session {
         Some((bytes, recorded))
     }
 
-    /// Turns that have not been given out as finished, as far as they end a path now.
-    pub(super) fn unfinished(&self) -> Vec<u32> {
-        let state = self.state();
+    /// Gives out the paths that have not been given out, under the numbers that `number` says.
+    pub(super) fn give_out(&self, mut number: impl FnMut() -> u64) -> Vec<(u64, u32, u32)> {
+        let mut state = self.state();
+        if state.gone {
+            return Vec::new();
+        }
         let given: HashSet<u32> = state.finished.iter().map(|finished| finished.leaf).collect();
         let leaves = View::new(state.forest.turns()).leaves().exported;
-        leaves.into_iter().filter(|leaf| !given.contains(leaf)).collect()
+        let turns = state.forest.next_id();
+        let mut out = Vec::new();
+        for leaf in leaves.into_iter().filter(|leaf| !given.contains(leaf)) {
+            let number = number();
+            state.finish(number, leaf, turns);
+            out.push((number, leaf, turns));
+        }
+        out
     }
 
     /// The path that was given out under this number: its tokens are trained unless a path given out earlier holds them.
     #[must_use]
     pub fn finished(&self, number: u64) -> Option<Path> {
         let state = self.state();
-        let at = state.finished.iter().position(|finished| finished.number == number)?;
-        let mut seen = HashSet::new();
-        let mut steps = Vec::new();
-        for finished in &state.finished[..=at] {
-            steps = View::new(state.forest.turns()).steps(finished.leaf, &mut seen);
-        }
-        let finished = state.finished[at];
+        let at = state.finished.binary_search_by_key(&number, |finished| finished.number).ok()?;
+        let finished = &state.finished[at];
+        let step = |turn: Arc<Turn>| Step { trained: finished.trained.contains(&turn.id), turn };
         let version = 1 + state.frozen.iter().filter(|turns| **turns < finished.turns).count();
         let version = u32::try_from(version).unwrap_or(u32::MAX);
         Some(Path {
             session: Arc::clone(&self.id),
             version,
-            steps,
-            reward: reward(&state.rewards, version, finished.leaf),
+            steps: View::new(state.forest.turns()).path(finished.leaf).into_iter().map(step).collect(),
+            reward: last_word(&state.rewards, version, finished.leaf),
             incomplete: state.incomplete.is_some_and(|since| since <= version),
         })
-    }
-
-    /// What it looks like from afar.
-    #[must_use]
-    pub fn summary(&self) -> Summary {
-        let state = self.state();
-        let turns = state.forest.turns();
-        let count = |name: &'static str, count: usize| (count > 0).then_some((name, count));
-        let of = |fault: Fault| turns.iter().filter(|turn| turn.about.fault == Some(fault)).count();
-        let by = |cause: Cause| turns.iter().filter(|turn| turn.about.cause == cause).count();
-        Summary {
-            turns: turns.len(),
-            sampled_tokens: turns.iter().map(|turn| turn.response.len()).sum(),
-            faults: Fault::ALL.into_iter().filter_map(|fault| count(fault.name(), of(fault))).collect(),
-            causes: Cause::ALL.into_iter().filter_map(|cause| count(cause.name(), by(cause))).collect(),
-            frozen: state.frozen.len(),
-            done: state.done,
-            incomplete: state.incomplete.is_some(),
-            running: state.running,
-            bytes: state.bytes,
-        }
-    }
-}
-
-/// The last word on a leaf, else on its session, in this version.
-fn reward(rewards: &[Reward], version: u32, leaf: u32) -> Option<Arc<Value>> {
-    let last = |of: Option<u32>| {
-        let mut said = rewards.iter().rev().filter(|reward| reward.version <= version && reward.leaf == of);
-        said.next().map(|reward| Arc::clone(&reward.value))
-    };
-    last(Some(leaf)).or_else(|| last(None))
-}
-
-impl Snapshot {
-    /// Its turns.
-    #[must_use]
-    pub fn turns(&self) -> &[Arc<Turn>] {
-        &self.turns
-    }
-
-    /// The exported paths, and the leaves that are none. Without branches only the leaf with the most trainable tokens.
-    #[must_use]
-    pub fn paths(&self, branches: bool) -> (Vec<Path>, Vec<Refused>) {
-        let view = View::new(&self.turns);
-        let leaves = view.leaves();
-        let chosen = if branches { leaves.exported } else { view.longest(&leaves.exported).into_iter().collect() };
-        let mut seen = HashSet::new();
-        let rows = chosen.into_iter().map(|leaf| self.row(leaf, view.steps(leaf, &mut seen))).collect();
-        let refused = leaves.refused.into_iter().map(|(leaf, reason)| Refused {
-            session: Arc::clone(&self.session),
-            leaf,
-            reason,
-        });
-        (rows, refused.collect())
-    }
-
-    /// The path that ends in `leaf`, or in the leaf with the most trainable tokens. What is trainable on it is trained, unless `seen`
-    /// has it; it has it afterwards.
-    ///
-    /// # Errors
-    /// [`SessionError::NoTurn`]; also where nothing is trainable.
-    pub fn path(&self, leaf: Option<u32>, seen: &mut HashSet<u32>) -> Result<Path, SessionError> {
-        let view = View::new(&self.turns);
-        let leaf = leaf.or_else(|| view.longest(&view.leaves().exported));
-        let leaf = leaf.filter(|leaf| (*leaf as usize) < self.turns.len()).ok_or(SessionError::NoTurn)?;
-        Ok(self.row(leaf, view.steps(leaf, seen)))
-    }
-
-    /// The path of a leaf that is not exported: nothing on it is trained.
-    #[must_use]
-    pub fn context(&self, leaf: u32) -> Path {
-        let untrained = |turn| super::Step { turn, trained: false };
-        self.row(leaf, View::new(&self.turns).path(leaf).into_iter().map(untrained).collect())
-    }
-
-    fn row(&self, leaf: u32, steps: Vec<super::Step>) -> Path {
-        Path {
-            session: Arc::clone(&self.session),
-            version: self.version,
-            steps,
-            reward: reward(&self.rewards, self.version, leaf),
-            incomplete: self.incomplete,
-        }
     }
 }

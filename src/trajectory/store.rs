@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::log::{Ack, Log, Record};
 use super::order::{Gone, Order};
-use super::session::{Finished, Session, SessionError};
+use super::session::{Session, SessionError};
 use super::turn::Draft;
 use super::{Policy, Turn};
 use crate::metrics::Metrics;
@@ -32,15 +32,15 @@ pub struct StoreLimits {
 /// The store.
 #[derive(Debug)]
 pub struct Store {
-    sessions: DashMap<Arc<str>, Arc<Session>>,
+    pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
     // taken before a session's own lock, never behind it, and never across an await
     order: Mutex<Order>,
-    limits: StoreLimits,
+    pub(super) limits: StoreLimits,
     log: Option<Log>,
     name: String,
     /// Whose tokens they are.
     pub policy: Policy,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// Milliseconds since 1970.
@@ -95,16 +95,16 @@ impl Store {
         }
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
+    pub(super) fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, record: Record) -> Ack {
+    pub(super) fn record(&self, record: Record) -> Ack {
         self.log.as_ref().map_or_else(Ack::done, |log| log.append(record))
     }
 
     /// Records what nobody waits for.
-    fn note(&self, record: Record) {
+    pub(super) fn note(&self, record: Record) {
         drop(self.record(record));
     }
 
@@ -261,77 +261,10 @@ impl Store {
         self.note(Record::Policy { epoch, version: None });
     }
 
-    /// Gives out the paths of a session that have not been given out.
-    fn finish(&self, session: &Arc<Session>) {
-        // the order's lock makes the numbers of a session rise
-        let mut order = self.order();
-        order.settled(session);
-        if session.state().gone {
-            return;
-        }
-        for leaf in session.unfinished() {
-            let mut state = session.state();
-            let finished = Finished { number: order.next_finished(), leaf, turns: state.forest.next_id() };
-            state.finished.push(finished);
-            drop(state);
-            order.finished.push_back((finished.number, Arc::clone(&session.id)));
-            let Finished { number, leaf, turns } = finished;
-            self.note(Record::Finished { session: Arc::clone(&session.id), leaf, turns, number });
-        }
-    }
-
     /// Finished paths behind `after`: their numbers and sessions, in order.
     #[must_use]
     pub fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
         self.order().finished_after(after, limit)
-    }
-
-    /// Lets go of what is over its time, and gives out what is idle.
-    pub fn sweep(&self) {
-        let now = Instant::now();
-        let idle = self.order().idle(now, self.limits.idle);
-        for session in idle {
-            let running = session.state().running > 0;
-            if !running {
-                self.finish(&session);
-            }
-        }
-        self.evict();
-    }
-
-    fn evict(&self) {
-        let mut order = self.order();
-        let now = Instant::now();
-        let mut passed = 0;
-        loop {
-            let over = order.bytes > self.limits.bytes;
-            let Some((tick, used, session)) = order.oldest(passed) else { return };
-            let reason = match (over, now.duration_since(used) >= self.limits.ttl) {
-                (_, true) => "ttl",
-                (true, false) => "bytes",
-                _ => return,
-            };
-            if session.state().running > 0 {
-                passed = tick + 1;
-                continue;
-            }
-            self.forget(&mut order, &session);
-            order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
-            self.metrics.sessions_evicted.with_label_values(&[reason]).inc();
-            self.note(Record::Deleted { session: Arc::clone(&session.id) });
-        }
-    }
-
-    fn forget(&self, order: &mut Order, session: &Arc<Session>) {
-        let bytes = {
-            let mut state = session.state();
-            if std::mem::replace(&mut state.gone, true) {
-                return;
-            }
-            state.bytes
-        };
-        order.remove(session, bytes);
-        self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));
     }
 }
 

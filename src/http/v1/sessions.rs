@@ -48,7 +48,7 @@ fn summary(session: &Session) -> Value {
     let counted = |counts: &[(&'static str, usize)]| counts.iter().copied().collect::<HashMap<_, _>>();
     json!({
         "session": &*session.id,
-        "created_ms": session.created_ms,
+        "created_ms": seen.created_ms,
         "turns": seen.turns,
         "sampled_tokens": seen.sampled_tokens,
         "faults": counted(&seen.faults),
