@@ -5,6 +5,7 @@
 //! them. Nothing here knows HTTP, and nothing ever turns text into tokens.
 
 mod call;
+mod early;
 pub mod export;
 mod fault;
 mod forest;
@@ -31,3 +32,6 @@ pub use snapshot::{Snapshot, Summary};
 pub use store::{Store, StoreLimits, now_ms};
 pub use turn::{About, Cause, Draft, Measured, Turn};
 pub use view::{Leaves, View};
+
+#[cfg(test)]
+mod tests;

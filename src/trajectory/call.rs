@@ -46,7 +46,11 @@ impl Call {
     /// session has been deleted in the meantime.
     #[must_use]
     pub fn commit(&mut self, draft: Draft) -> (Option<u32>, Ack) {
-        let session = self.session.get_or_insert_with(|| self.store.enter(&self.id));
+        let session = self.session.get_or_insert_with(|| {
+            let session = self.store.enter(&self.id);
+            self.store.arrived(&self.id);
+            session
+        });
         self.store.commit(session, draft)
     }
 
@@ -58,8 +62,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(session) = &self.session {
-            self.store.leave(session, self.done);
+        match &self.session {
+            Some(session) => self.store.leave(session, self.done),
+            None => self.store.arrived(&self.id),
         }
     }
 }

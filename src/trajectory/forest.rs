@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use super::{Cause, Turn};
 
+/// Prompts behind one turn that a new one is compared with for its cause: the latest. Thousands of long ones would hold up the session.
+const COMPARED: usize = 64;
+
 /// The turns of a session.
 #[derive(Debug, Default)]
 pub struct Forest {
@@ -68,7 +71,7 @@ impl Forest {
         let cause = match (&same, parent) {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
-            (None, None) if self.turns.is_empty() => Cause::First,
+            (None, None) if self.roots.is_empty() => Cause::First,
             (None, _) => self.branches(stems, parent.is_none(), rest),
         };
         Place { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
@@ -77,7 +80,7 @@ impl Forest {
     /// The same prompt behind the same parent, where it was sampled before: one copy of it is enough.
     #[must_use]
     pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
-        self.stems(parent).iter().find(|stem| *stem.prompt == *prompt).map(|stem| Arc::clone(&stem.prompt))
+        self.stems(parent).iter().find(|stem| same(&stem.prompt, prompt)).map(|stem| Arc::clone(&stem.prompt))
     }
 
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.
@@ -89,7 +92,7 @@ impl Forest {
                 None => &mut self.roots,
             };
             // most often the same allocation, which is not compared token by token
-            let same = |stem: &&mut Stem| Arc::ptr_eq(&stem.prompt, &turn.prompt) || stem.prompt[..] == turn.prompt[..];
+            let same = |stem: &&mut Stem| Arc::ptr_eq(&stem.prompt, &turn.prompt) || same(&stem.prompt, &turn.prompt);
             match stems.iter_mut().find(same) {
                 Some(stem) => stem.turns.push(turn.id),
                 None => stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: vec![turn.id] }),
@@ -110,7 +113,10 @@ impl Forest {
         let mut open: Vec<(Option<u32>, usize)> = vec![(None, 0)];
         while let Some((node, known)) = open.pop() {
             for stem in self.stems(node) {
-                let Some(rest) = prompt[known..].strip_prefix(&stem.prompt[..]) else { continue };
+                let Some((begin, rest)) = prompt[known..].split_at_checked(stem.prompt.len()) else { continue };
+                if !same(begin, &stem.prompt) {
+                    continue;
+                }
                 for id in &stem.turns {
                     let turn = &self.turns[*id as usize];
                     if turn.response.is_empty() || !rest.starts_with(&turn.response) {
@@ -137,7 +143,8 @@ impl Forest {
     }
 
     fn branches(&self, stems: &[Stem], at_root: bool, rest: &[u32]) -> Cause {
-        let parting = stems.iter().map(|stem| self.parting(stem, rest)).max().unwrap_or(Parting::Nowhere);
+        let parting =
+            stems.iter().rev().take(COMPARED).map(|stem| self.parting(stem, rest)).max().unwrap_or(Parting::Nowhere);
         match parting {
             Parting::Ends => Cause::RolledBack,
             Parting::InResponse { but_stop: true, .. } => Cause::StopReplaced,
@@ -172,6 +179,12 @@ impl Forest {
         // nothing was sampled there that could differ
         partings.max().unwrap_or(Parting::InPrompt { shared, most: true })
     }
+}
+
+/// Whether two lists are the same; from the end, because prompts share their beginnings: a system prompt, the tools.
+fn same(a: &[u32], b: &[u32]) -> bool {
+    let tail = a.len().saturating_sub(32);
+    a.len() == b.len() && a[tail..] == b[tail..] && a[..tail] == b[..tail]
 }
 
 /// How many tokens two lists have in common at their beginning.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::log::Record;
+use super::log::{Ack, Record};
 use super::order::{Gone, Order};
-use super::session::Session;
+use super::session::{Session, State};
 use super::store::{Store, now_ms};
 
 impl Store {
@@ -27,8 +27,7 @@ impl Store {
         let now = Instant::now();
         let idle = self.order().idle(now, self.limits.idle);
         for session in idle {
-            let running = session.state().running > 0;
-            if !running {
+            if !self.is_used(&session.state(), &session.id) {
                 self.finish(&session);
             }
         }
@@ -40,33 +39,42 @@ impl Store {
         let now = Instant::now();
         let mut passed = 0;
         loop {
-            let over = order.bytes > self.limits.bytes;
+            let over = u64::try_from(order.bytes).is_ok_and(|bytes| bytes > self.limits.bytes);
             let Some((tick, used, session)) = order.oldest(passed) else { return };
             let reason = match (over, now.duration_since(used) >= self.limits.ttl) {
                 (_, true) => "ttl",
                 (true, false) => "bytes",
                 _ => return,
             };
-            if session.state().running > 0 {
-                passed = tick + 1;
-                continue;
+            passed = tick + 1;
+            if self.forget(&mut order, &session, |state| !self.is_used(state, &session.id)).is_some() {
+                order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
+                self.metrics.sessions_evicted.with_label_values(&[reason]).inc();
             }
-            self.forget(&mut order, &session);
-            order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
-            self.metrics.sessions_evicted.with_label_values(&[reason]).inc();
-            self.note(Record::Deleted { session: Arc::clone(&session.id) });
         }
     }
 
-    pub(super) fn forget(&self, order: &mut Order, session: &Arc<Session>) {
-        let bytes = {
+    fn is_used(&self, state: &State, id: &str) -> bool {
+        state.running > 0 || self.early.has(id)
+    }
+
+    /// Lets a session go, unless it is gone or `may` does not hold. It is recorded before the name is free for another.
+    pub(super) fn forget(
+        &self,
+        order: &mut Order,
+        session: &Arc<Session>,
+        may: impl FnOnce(&State) -> bool,
+    ) -> Option<Ack> {
+        let (bytes, ack) = {
             let mut state = session.state();
-            if std::mem::replace(&mut state.gone, true) {
-                return;
+            if state.gone || !may(&state) {
+                return None;
             }
-            state.bytes
+            state.gone = true;
+            (state.bytes, self.record(Record::Deleted { session: Arc::clone(&session.id) }))
         };
         order.remove(session, bytes);
         self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));
+        Some(ack)
     }
 }

@@ -37,8 +37,8 @@ pub(super) struct Order {
     ticks: u64,
     births: u64,
     numbers: u64,
-    /// Bytes of all sessions.
-    pub(super) bytes: u64,
+    /// Bytes of all sessions; below 0 for a moment where a turn's session goes before the turn is counted.
+    pub(super) bytes: i64,
     pub(super) gone: VecDeque<Gone>,
     pub(super) finished: VecDeque<(u64, Arc<str>)>,
 }
@@ -62,7 +62,7 @@ impl Order {
         self.used.insert(self.ticks, (now, Arc::clone(session)));
         self.open.insert(self.ticks, Arc::clone(session));
         if self.born.insert(session.birth, Arc::clone(session)).is_none() {
-            self.bytes += SESSION_OVERHEAD;
+            self.add(SESSION_OVERHEAD);
         }
     }
 
@@ -75,7 +75,17 @@ impl Order {
         self.used.remove(&session.tick());
         self.open.remove(&session.tick());
         let own = if self.born.remove(&session.birth).is_some() { SESSION_OVERHEAD } else { 0 };
-        self.bytes = self.bytes.saturating_sub(bytes + own);
+        self.bytes -= signed(bytes + own);
+    }
+
+    /// A session holds so many bytes more.
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes += signed(bytes);
+    }
+
+    /// The same, or less.
+    pub(super) fn change(&mut self, bytes: i64) {
+        self.bytes += bytes;
     }
 
     pub(super) fn remember(&mut self, gone: Gone) {
@@ -119,4 +129,8 @@ impl Order {
         self.numbers = self.numbers.max(number);
         self.finished.push_back((number, session));
     }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

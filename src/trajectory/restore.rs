@@ -38,7 +38,8 @@ impl Store {
                 self.held(bytes);
             }
             Record::Reward { session, leaf, reward, version } => {
-                self.restored(&session, |state| state.rewards.push(Reward { version, leaf, value: reward }));
+                let bytes = self.restored(&session, |state| state.reward(Reward { version, leaf, value: reward }));
+                self.order().change(bytes);
             }
             Record::Freeze { session, turns } => {
                 self.restored(&session, |state| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::snapshot::last_word;
 use super::turn::Draft;
-use super::{Cause, Forest, Path, Step, Turn, View};
+use super::{Cause, Fault, Forest, Path, Step, Turn, View};
 
 /// A session. Turns are only ever added, so a version is how many of them it has.
 #[derive(Debug)]
@@ -56,6 +56,13 @@ pub struct Reward {
     pub value: Arc<Value>,
 }
 
+impl Reward {
+    /// Bytes it holds, by the length of its text.
+    fn bytes(&self) -> u64 {
+        (size_of::<Self>() + 2 * self.value.to_string().len()) as u64
+    }
+}
+
 /// A path that was given out as finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
@@ -92,12 +99,32 @@ impl State {
         u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1) + 1
     }
 
+    /// Takes a reward for what was said of the same leaf and version before; returns by how many bytes the session grows.
+    pub(super) fn reward(&mut self, reward: Reward) -> i64 {
+        let same = |known: &&mut Reward| (known.version, known.leaf) == (reward.version, reward.leaf);
+        let new = reward.bytes();
+        let before = match self.rewards.iter_mut().find(same) {
+            Some(known) => std::mem::replace(known, reward).bytes(),
+            None => {
+                self.rewards.push(reward);
+                0
+            }
+        };
+        self.bytes = (self.bytes + new).saturating_sub(before);
+        i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
+    }
+
     /// Notes a path as given out; numbers rise.
     pub(super) fn finish(&mut self, number: u64, leaf: u32, turns: u32) {
         let path = View::new(self.forest.turns()).path(leaf);
         let fresh = path.iter().filter(|turn| turn.is_trainable() && self.given.insert(turn.id));
         let trained = fresh.map(|turn| turn.id).collect();
         self.finished.push(Finished { number, leaf, turns, trained });
+    }
+
+    /// Whether nothing came behind the last frozen version: no turn, and no generation that passed unseen.
+    fn is_frozen(&self) -> bool {
+        self.frozen.last() == Some(&self.forest.next_id()) && self.incomplete != Some(self.open_version())
     }
 }
 
@@ -111,44 +138,49 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Freezes what is there; returns the version. Freezing again, with nothing new, changes nothing.
+    /// Freezes what is there; returns the version and what `record`, called with its turns where it is new and in the order of the
+    /// versions, said. Freezing again, with nothing new, changes nothing.
     ///
     /// # Errors
     /// [`SessionError::Gone`].
-    pub(super) fn freeze(&self) -> Result<(u32, Option<u32>), SessionError> {
+    pub(super) fn freeze<T>(&self, record: impl FnOnce(u32) -> T) -> Result<(u32, Option<T>), SessionError> {
         let mut state = self.state();
         if state.gone {
             return Err(SessionError::Gone);
         }
-        let turns = state.forest.next_id();
-        let new = state.frozen.last() != Some(&turns);
-        if new {
+        let recorded = (!state.is_frozen()).then(|| {
+            let turns = state.forest.next_id();
             state.frozen.push(turns);
-        }
+            record(turns)
+        });
         let version = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
-        Ok((version, new.then_some(turns)))
+        Ok((version, recorded))
     }
 
-    /// Attaches a reward to the version that is open; returns it.
+    /// Attaches a reward to the version that is open, in the place of what was said there before; returns by how many bytes the session
+    /// grows and what `record`, called with the version, said.
     ///
     /// # Errors
     /// When the session is frozen, or has no such turn.
-    pub(super) fn reward(&self, leaf: Option<u32>, value: Arc<Value>) -> Result<Reward, SessionError> {
+    pub(super) fn reward<T>(
+        &self,
+        leaf: Option<u32>,
+        value: Arc<Value>,
+        record: impl FnOnce(u32, Arc<Value>) -> T,
+    ) -> Result<(i64, T), SessionError> {
         let mut state = self.state();
         if state.gone {
             return Err(SessionError::Gone);
         }
-        let turns = state.forest.next_id();
-        if state.frozen.last() == Some(&turns) {
+        if state.is_frozen() {
             return Err(SessionError::Frozen);
         }
-        if leaf.is_some_and(|leaf| leaf >= turns) {
+        if leaf.is_some_and(|leaf| leaf >= state.forest.next_id()) {
             return Err(SessionError::NoTurn);
         }
         let version = state.open_version();
-        let reward = Reward { version, leaf, value };
-        state.rewards.push(reward.clone());
-        Ok(reward)
+        let grown = state.reward(Reward { version, leaf, value: Arc::clone(&value) });
+        Ok((grown, record(version, value)))
     }
 
     /// Gives a turn its place and adds it; returns the bytes it takes and what `record`, called in the order of the turns, said.
@@ -165,6 +197,11 @@ impl Session {
             }
             None => (None, Cause::Unplaced, Arc::default()),
         };
+        let mut draft = draft;
+        if cause == Cause::Unplaced {
+            // whoever drafted it: without its prompt nothing can be trained
+            draft.about.fault.get_or_insert(Fault::PromptUnknown);
+        }
         let turn = Arc::new(draft.place(id, parent, cause, prompt));
         let bytes = turn.bytes();
         let recorded = record(&turn);

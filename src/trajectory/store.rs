@@ -8,6 +8,7 @@ use dashmap::DashMap;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::early::Early;
 use super::log::{Ack, Log, Record};
 use super::order::{Gone, Order};
 use super::session::{Session, SessionError};
@@ -35,6 +36,7 @@ pub struct Store {
     pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
     // taken before a session's own lock, never behind it, and never across an await
     order: Mutex<Order>,
+    pub(super) early: Early,
     pub(super) limits: StoreLimits,
     log: Option<Log>,
     name: String,
@@ -57,7 +59,8 @@ impl Store {
         let policy = Policy::new(0);
         let seed = (now_ms(), std::process::id());
         let name = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), seed));
-        Self { sessions: DashMap::new(), order: Mutex::default(), limits, log, name, policy, metrics }
+        let (sessions, order, early) = (DashMap::new(), Mutex::default(), Early::default());
+        Self { sessions, order, early, limits, log, name, policy, metrics }
     }
 
     /// From now on records go there.
@@ -78,7 +81,7 @@ impl Store {
     }
 
     pub(super) fn held(&self, bytes: u64) {
-        self.order().bytes += bytes;
+        self.order().add(bytes);
     }
 
     pub(super) fn touch(&self, session: &Arc<Session>, now: Instant) {
@@ -91,7 +94,7 @@ impl Store {
 
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
-            self.forget(&mut self.order(), &session);
+            drop(self.forget(&mut self.order(), &session, |_| true));
         }
     }
 
@@ -135,7 +138,7 @@ impl Store {
     /// Sessions and bytes.
     #[must_use]
     pub fn size(&self) -> (usize, u64) {
-        (self.sessions.len(), self.order().bytes)
+        (self.sessions.len(), u64::try_from(self.order().bytes).unwrap_or(0))
     }
 
     /// The session, which is made where there is none; a running call is counted, so that it stays.
@@ -158,26 +161,33 @@ impl Store {
         }
     }
 
-    /// Enters a session only where there is one.
-    pub(super) fn enter_known(&self, id: &str) -> Option<Arc<Session>> {
-        let session = self.session(id)?;
-        let mut state = session.state();
-        if state.gone {
-            return None;
+    /// Enters a session only where there is one; where there is none the call is [early](Store::arrived).
+    pub(super) fn enter_known(&self, id: &Arc<str>) -> Option<Arc<Session>> {
+        let session = self.session(id).filter(|session| {
+            let mut state = session.state();
+            state.running += u32::from(!state.gone);
+            !state.gone
+        });
+        if session.is_none() {
+            self.early.add(id);
         }
-        state.running += 1;
-        drop(state);
-        Some(session)
+        session
+    }
+
+    /// A call that began before its session has entered it, or has ended.
+    pub(super) fn arrived(&self, id: &str) {
+        self.early.remove(id);
     }
 
     /// A call has ended; `done`: it was the session's last.
     pub(super) fn leave(&self, session: &Arc<Session>, done: bool) {
+        // used now, before it may go: nobody finds it unused since before a long call
+        self.order().touch(session, Instant::now());
         {
             let mut state = session.state();
             state.running -= 1;
             state.done |= done;
         }
-        self.order().touch(session, Instant::now());
         if done {
             self.finish(session);
         }
@@ -192,7 +202,7 @@ impl Store {
             (Some(turn.id), ack)
         };
         let Some((bytes, recorded)) = session.commit(draft, record) else { return (None, Ack::done()) };
-        self.order().bytes += bytes;
+        self.order().add(bytes);
         recorded
     }
 
@@ -207,8 +217,10 @@ impl Store {
         let session = self.enter(id);
         let new = {
             let mut state = session.state();
-            let version = state.open_version();
-            state.incomplete.replace(version).is_none()
+            let (version, new) = (state.open_version(), state.incomplete.is_none());
+            // what is frozen keeps saying what it said
+            state.incomplete.get_or_insert(version);
+            new
         };
         if new {
             self.note(Record::Incomplete { session: Arc::clone(id) });
@@ -221,13 +233,10 @@ impl Store {
     /// # Errors
     /// [`SessionError::Gone`].
     pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
-        let (version, turns) = session.freeze()?;
-        let ack = match turns {
-            Some(turns) => self.record(Record::Freeze { session: Arc::clone(&session.id), turns }),
-            None => Ack::done(),
-        };
+        let record = |turns| self.record(Record::Freeze { session: Arc::clone(&session.id), turns });
+        let (version, ack) = session.freeze(record)?;
         self.finish(session);
-        Ok((version, ack))
+        Ok((version, ack.unwrap_or_else(Ack::done)))
     }
 
     /// Attaches a reward.
@@ -235,18 +244,17 @@ impl Store {
     /// # Errors
     /// When the session is frozen, or has no such turn.
     pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
-        let reward = session.reward(leaf, Arc::new(value))?;
-        let session = Arc::clone(&session.id);
-        Ok(self.record(Record::Reward { session, leaf, reward: reward.value, version: reward.version }))
+        let record =
+            |version, reward| self.record(Record::Reward { session: Arc::clone(&session.id), leaf, reward, version });
+        let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;
+        self.order().change(bytes);
+        Ok(ack)
     }
 
     /// Forgets a session; says whether there was one.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
-        let mut order = self.order();
-        self.forget(&mut order, &session);
-        drop(order);
-        Some(self.record(Record::Deleted { session: Arc::clone(&session.id) }))
+        self.forget(&mut self.order(), &session, |_| true)
     }
 
     /// The trainer names the policy; returns the epoch.

@@ -118,7 +118,7 @@ pub enum Cause {
     Extends,
     /// It continues a turn that ended by length, with new tokens in between.
     ExtendsLength,
-    /// It goes on where a turn was cut short or ended by length, with no token in between.
+    /// It goes on where a turn ended, most often was cut short, with no token in between.
     Resumes,
     /// A branch: another sample of a prompt that was sampled before.
     Sample,

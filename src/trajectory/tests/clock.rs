@@ -1,0 +1,242 @@
+//! Who leaves when: by bytes, by time, and who is used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::super::{Store, StoreLimits};
+use super::{BOUNDLESS, bytes, call, draft, store, turn};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn names(store: &Store) -> Vec<String> {
+    store.page(0, usize::MAX).iter().map(|(_, session)| session.id.to_string()).collect()
+}
+
+fn evicted(store: &Store) -> Vec<(String, &'static str)> {
+    store.evicted().iter().map(|gone| (gone.session.to_string(), gone.reason)).collect()
+}
+
+fn finished(store: &Store) -> Vec<String> {
+    store.finished_after(0, usize::MAX).iter().map(|(_, session)| session.to_string()).collect()
+}
+
+/// Bytes of a session with one turn of the usual kind.
+fn one() -> u64 {
+    let store = store(BOUNDLESS);
+    turn(&store, "a", &[1], &[2]);
+    store.size().1
+}
+
+fn gone(name: &str, reason: &'static str) -> (String, &'static str) {
+    (name.to_owned(), reason)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_one_that_was_used_least_recently_leaves_first() {
+    let store = store(StoreLimits { bytes: 3 * one(), ..BOUNDLESS });
+    for name in ["a", "b", "c"] {
+        turn(&store, name, &[1], &[2]);
+    }
+    assert_eq!((store.size(), evicted(&store)), ((3, 3 * one()), vec![]), "what fits stays");
+    // a call that records nothing is a use
+    drop(call(&store, "a"));
+    turn(&store, "d", &[1], &[2]);
+    assert_eq!(evicted(&store), [gone("b", "bytes")]);
+    turn(&store, "e", &[1], &[2]);
+    assert_eq!(evicted(&store), [gone("b", "bytes"), gone("c", "bytes")]);
+    assert_eq!(names(&store), ["a", "d", "e"], "a page is in the order of birth");
+    assert_eq!(store.size().1, bytes(&store));
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_leave_for_a_large_one_and_one_that_never_fits_leaves_itself() {
+    let store = store(StoreLimits { bytes: 4 * one(), ..BOUNDLESS });
+    for name in ["a", "b", "c"] {
+        turn(&store, name, &[1], &[2]);
+    }
+    turn(&store, "large", &vec![1; usize::try_from(one() / 2).unwrap()], &[2]);
+    assert_eq!(names(&store), ["c", "large"], "{:?}", evicted(&store));
+    turn(&store, "too large", &vec![1; usize::try_from(one()).unwrap()], &[2]);
+    assert_eq!(names(&store), Vec::<String>::new(), "the bound holds");
+    assert_eq!(evicted(&store).last(), Some(&gone("too large", "bytes")));
+    assert_eq!(store.size(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_uses_leaves_at_its_time() {
+    let store = store(StoreLimits { ttl: 10 * SECOND, ..BOUNDLESS });
+    turn(&store, "a", &[1], &[2]);
+    advance(4 * SECOND).await;
+    turn(&store, "b", &[1], &[2]);
+    advance(SECOND * 6 - Duration::from_nanos(1)).await;
+    store.sweep();
+    assert_eq!(names(&store), ["a", "b"], "not a moment too early");
+    advance(Duration::from_nanos(1)).await;
+    store.sweep();
+    assert_eq!((names(&store), evicted(&store)), (vec!["b".to_owned()], vec![gone("a", "ttl")]));
+    turn(&store, "b", &[1, 2, 3], &[4]);
+    advance(9 * SECOND).await;
+    store.sweep();
+    assert_eq!(names(&store), ["b"], "a turn counts as use");
+    advance(SECOND).await;
+    store.sweep();
+    assert_eq!(store.size(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_call_keeps_its_session() {
+    let limits = StoreLimits { bytes: 2 * one(), ttl: 10 * SECOND, idle: SECOND };
+    let store = store(limits);
+    turn(&store, "a", &[1], &[2]);
+    let mut running = call(&store, "a");
+    advance(20 * SECOND).await;
+    store.sweep();
+    assert!(finished(&store).is_empty(), "it goes on");
+    for name in ["b", "c", "d"] {
+        turn(&store, name, &[1], &[2]);
+    }
+    assert_eq!(names(&store), ["a", "d"], "others leave in its place");
+    assert_eq!(running.commit(draft(&[1, 2, 3], &[4])).0, Some(1));
+    drop(running);
+    let is_there = store.session("a").is_some();
+    assert!(is_there && !evicted(&store).contains(&gone("a", "ttl")), "its end was a use a moment ago");
+    advance(10 * SECOND).await;
+    store.sweep();
+    assert_eq!(evicted(&store).last().map(|gone| gone.1), Some("ttl"));
+    assert_eq!(store.size(), (0, 0));
+}
+
+/// The first calls of a session often run at once; it comes into being with the end of the fastest.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_began_before_its_session_keeps_it_too() {
+    let store = store(StoreLimits { bytes: one(), ttl: 10 * SECOND, idle: SECOND });
+    let (mut slow, refused) = (call(&store, "a"), call(&store, "a"));
+    turn(&store, "a", &[1], &[2]);
+    advance(20 * SECOND).await;
+    turn(&store, "b", &[1], &[2]);
+    store.sweep();
+    assert!(finished(&store).is_empty(), "it is not idle");
+    assert_eq!(evicted(&store), [gone("b", "bytes")]);
+    drop(refused);
+    assert_eq!(slow.commit(draft(&[1], &[3])).0, Some(1), "it finds the session of its fellows");
+    drop(slow);
+    advance(10 * SECOND).await;
+    store.sweep();
+    assert_eq!(store.size(), (0, 0), "nothing holds it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_running_calls_are_two() {
+    let store = store(StoreLimits { ttl: SECOND, ..BOUNDLESS });
+    turn(&store, "a", &[1], &[2]);
+    let (one, other) = (call(&store, "a"), call(&store, "a"));
+    advance(9 * SECOND).await;
+    drop(one);
+    advance(9 * SECOND).await;
+    store.sweep();
+    assert_eq!(store.session("a").unwrap().summary().running, 1);
+    drop(other);
+    advance(SECOND).await;
+    store.sweep();
+    assert!(store.session("a").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_idle_is_given_out_once() {
+    let store = store(StoreLimits { idle: 5 * SECOND, ..BOUNDLESS });
+    turn(&store, "a", &[1], &[2]);
+    advance(3 * SECOND).await;
+    turn(&store, "b", &[1], &[2]);
+    advance(2 * SECOND).await;
+    store.sweep();
+    store.sweep();
+    assert_eq!(finished(&store), ["a"]);
+    let running = call(&store, "b");
+    advance(60 * SECOND).await;
+    store.sweep();
+    assert_eq!(finished(&store), ["a"], "a session with a running call is not idle");
+    drop(running);
+    store.sweep();
+    assert_eq!(finished(&store), ["a"], "its end was a use");
+    advance(5 * SECOND).await;
+    store.sweep();
+    assert_eq!(finished(&store), ["a", "b"]);
+    // going on makes a longer path; what was given out is context there
+    turn(&store, "a", &[1, 2, 3], &[4, 5]);
+    advance(5 * SECOND).await;
+    store.sweep();
+    store.sweep();
+    let numbers = store.finished_after(2, 9);
+    assert_eq!(numbers, [(3, "a".into())]);
+    let path = store.session("a").unwrap().finished(3).unwrap();
+    assert_eq!((path.len(), path.trained_tokens()), (5, 2));
+    assert_eq!(store.finished_after(0, 2), [(1, "a".into()), (2, "b".into())], "pages are bounded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_call_finishes_at_once() {
+    let store = store(StoreLimits { idle: 5 * SECOND, ..BOUNDLESS });
+    let mut last = call(&store, "a");
+    last.last();
+    assert_eq!(last.commit(draft(&[1], &[2])).0, Some(0));
+    assert!(finished(&store).is_empty(), "it still runs");
+    drop(last);
+    assert_eq!(finished(&store), ["a"]);
+    assert!(store.session("a").unwrap().summary().done);
+    assert_eq!(turn(&store, "a", &[1, 2], &[3]), 1, "a call after the last is not refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_are_remembered_by_name_up_to_a_bound() {
+    let store = store(StoreLimits { ttl: SECOND, ..BOUNDLESS });
+    for number in 0..1100 {
+        turn(&store, &format!("s{number}"), &[1], &[2]);
+    }
+    advance(SECOND).await;
+    store.sweep();
+    assert_eq!(store.size(), (0, 0));
+    let evicted = evicted(&store);
+    assert_eq!((evicted.len(), &evicted[0], &evicted[999]), (1000, &gone("s100", "ttl"), &gone("s1099", "ttl")));
+    assert!(store.gone("s99").is_none());
+    assert_eq!(store.gone("s100").unwrap().reason, "ttl");
+    assert_eq!(turn(&store, "s100", &[1, 2, 3], &[4]), 0, "the name is free, and begins anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_session_is_no_evicted_one() {
+    let store = store(BOUNDLESS);
+    turn(&store, "a", &[1], &[2]);
+    let mut running = call(&store, "a");
+    assert!(store.delete("a").is_some(), "a trainer's word is above a running call");
+    assert!(store.delete("a").is_none() && store.evicted().is_empty() && store.gone("a").is_none());
+    assert_eq!(running.commit(draft(&[1], &[2])).0, None);
+    running.last();
+    drop(running);
+    assert_eq!((store.size(), finished(&store)), ((0, 0), vec![]), "nothing comes back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_call_leaves_nothing_behind() {
+    let store = store(BOUNDLESS);
+    let mut refused = call(&store, "a");
+    refused.last();
+    drop(refused);
+    assert!(store.size() == (0, 0) && store.session("a").is_none() && store.page(0, 9).is_empty());
+}
+
+/// Reading is not using: a trainer that polls does not keep a session.
+#[tokio::test(start_paused = true)]
+async fn a_look_is_no_use() {
+    let store = store(StoreLimits { ttl: 10 * SECOND, ..BOUNDLESS });
+    turn(&store, "a", &[1], &[2]);
+    advance(9 * SECOND).await;
+    let session = store.session("a").unwrap();
+    assert_eq!(session.snapshot(None).unwrap().paths(true).0.len(), 1);
+    advance(SECOND).await;
+    store.sweep();
+    assert!(store.session("a").is_none());
+    assert!(store.freeze(&session).is_err(), "who still holds it is told that it is gone");
+    assert_eq!(Arc::strong_count(&session), 1, "nobody else holds it");
+}

@@ -1,0 +1,220 @@
+//! A session as its description says it, by brute force: every turn with all its tokens, every question answered by looking at all of them.
+
+use std::collections::BTreeSet;
+
+use super::super::{Cause, Fault};
+
+/// A turn with everything before it.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// `None` where the ids are not known.
+    pub(super) prompt: Option<Vec<u32>>,
+    pub(super) response: Vec<u32>,
+    pub(super) finish: Option<&'static str>,
+    pub(super) fault: Option<Fault>,
+    pub(super) supersedes: Vec<usize>,
+    /// Found by the model, as the next is.
+    pub(super) parent: Option<usize>,
+    pub(super) cause: Option<Cause>,
+}
+
+/// A session.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Model {
+    pub(super) turns: Vec<Known>,
+    /// Each version's turns.
+    pub(super) frozen: Vec<usize>,
+    /// Version, leaf, value.
+    pub(super) rewards: Vec<(usize, Option<usize>, i64)>,
+    /// The first version that lacks something.
+    pub(super) incomplete: Option<usize>,
+    /// Leaves that were given out, in order, and how many turns there were.
+    pub(super) given: Vec<(usize, usize)>,
+}
+
+/// A row of an export.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub(super) leaf: usize,
+    pub(super) tokens: Vec<u32>,
+    /// The turns of the path, and which of them are trained.
+    pub(super) steps: Vec<(usize, bool)>,
+    pub(super) reward: Option<i64>,
+    pub(super) incomplete: bool,
+}
+
+impl Known {
+    pub(super) fn is_trainable(&self) -> bool {
+        self.fault.is_none() && !self.response.is_empty()
+    }
+
+    /// All tokens up to its end.
+    pub(super) fn full(&self) -> Vec<u32> {
+        [self.prompt.as_deref().unwrap_or_default(), &self.response].concat()
+    }
+}
+
+impl Model {
+    /// Adds a turn where it belongs.
+    pub(super) fn commit(&mut self, mut turn: Known) {
+        if let Some(prompt) = &turn.prompt {
+            turn.parent = self.parent(prompt);
+            turn.cause = self.cause(prompt, turn.parent);
+        } else {
+            turn.cause = Some(Cause::Unplaced);
+        }
+        self.turns.push(turn);
+    }
+
+    /// Of all turns with a response whose tokens begin the prompt the longest; of those the trainable; of those the latest.
+    fn parent(&self, prompt: &[u32]) -> Option<usize> {
+        let begins =
+            |turn: &Known| turn.prompt.is_some() && !turn.response.is_empty() && prompt.starts_with(&turn.full());
+        let candidates = (0..self.turns.len()).filter(|at| begins(&self.turns[*at]));
+        candidates.max_by_key(|at| (self.turns[*at].full().len(), self.turns[*at].is_trainable(), *at))
+    }
+
+    /// Where the description leaves no choice.
+    fn cause(&self, prompt: &[u32], parent: Option<usize>) -> Option<Cause> {
+        let siblings: Vec<&Known> =
+            self.turns.iter().filter(|turn| turn.prompt.is_some() && turn.parent == parent).collect();
+        let known = parent.map_or(0, |parent| self.turns[parent].full().len());
+        if siblings.iter().any(|turn| turn.prompt.as_deref() == Some(prompt)) {
+            return Some(Cause::Sample);
+        }
+        match parent {
+            None if self.turns.iter().all(|turn| turn.prompt.is_none()) => return Some(Cause::First),
+            Some(_) if siblings.is_empty() && prompt.len() == known => return Some(Cause::Resumes),
+            Some(parent) if siblings.is_empty() && self.turns[parent].finish == Some("length") => {
+                return Some(Cause::ExtendsLength);
+            }
+            Some(_) if siblings.is_empty() => return Some(Cause::Extends),
+            _ => {}
+        }
+        // it ends inside a turn that hangs where it hangs
+        let inside = |turn: &&Known| turn.full().len() > prompt.len() && turn.full().starts_with(prompt);
+        if siblings.iter().any(inside) {
+            return Some(Cause::RolledBack);
+        }
+        // it has nothing in common with any other root, not even their first token
+        let apart =
+            |turn: &Known| turn.prompt.as_deref().is_some_and(|other| !other.is_empty() && other[0] != prompt[0]);
+        (parent.is_none() && siblings.iter().all(|turn| apart(turn))).then_some(Cause::Unrelated)
+    }
+
+    /// The turn and all before it, the root first.
+    pub(super) fn line(&self, leaf: usize) -> Vec<usize> {
+        let mut line = vec![leaf];
+        while let Some(parent) = self.turns[line[0]].parent {
+            line.insert(0, parent);
+        }
+        line
+    }
+
+    fn is_continued(&self, turn: usize, turns: usize) -> bool {
+        self.turns[..turns].iter().any(|other| other.parent == Some(turn))
+    }
+
+    fn is_superseded(&self, turn: usize, turns: usize) -> bool {
+        let named = self.turns[..turns].iter().any(|other| other.supersedes.contains(&turn));
+        named && !self.is_continued(turn, turns)
+    }
+
+    /// Of the first `turns`, those whose tokens are trained.
+    pub(super) fn trained(&self, turns: usize) -> BTreeSet<usize> {
+        (0..turns).filter(|turn| self.turns[*turn].is_trainable() && !self.is_superseded(*turn, turns)).collect()
+    }
+
+    /// Trained turns behind which none is trained.
+    pub(super) fn exported(&self, turns: usize) -> Vec<usize> {
+        let trained = self.trained(turns);
+        let is_last = |turn: &usize| !trained.iter().any(|other| other != turn && self.line(*other).contains(turn));
+        trained.iter().copied().filter(is_last).collect()
+    }
+
+    /// Turns that end a path and are not trained.
+    pub(super) fn refused(&self, turns: usize) -> Vec<(usize, &'static str)> {
+        let trained = self.trained(turns);
+        let ends = (0..turns).filter(|turn| !self.is_continued(*turn, turns) && !trained.contains(turn));
+        let reason = |turn: usize| match self.turns[turn].fault {
+            _ if self.is_superseded(turn, turns) => "superseded",
+            Some(fault) => fault.name(),
+            None => "empty",
+        };
+        ends.map(|turn| (turn, reason(turn))).collect()
+    }
+
+    /// The rows of these leaves; a turn is trained in the first that holds it.
+    fn rows(&self, leaves: &[usize], version: usize) -> Vec<Row> {
+        let mut taken = BTreeSet::new();
+        let mut row = |leaf: usize| Row {
+            leaf,
+            tokens: self.turns[leaf].full(),
+            steps: self
+                .line(leaf)
+                .into_iter()
+                .map(|turn| (turn, self.turns[turn].is_trainable() && taken.insert(turn)))
+                .collect(),
+            reward: self.reward(leaf, version),
+            incomplete: self.incomplete.is_some_and(|since| since <= version),
+        };
+        leaves.iter().map(|leaf| row(*leaf)).collect()
+    }
+
+    fn reward(&self, leaf: usize, version: usize) -> Option<i64> {
+        let said = |of: Option<usize>| {
+            self.rewards.iter().rfind(|(when, turn, _)| *when <= version && *turn == of).map(|reward| reward.2)
+        };
+        said(Some(leaf)).or_else(|| said(None))
+    }
+
+    /// The turns of a version, from 1.
+    pub(super) fn turns_of(&self, version: usize) -> usize {
+        self.frozen.get(version - 1).copied().unwrap_or(self.turns.len())
+    }
+
+    /// The export of a version.
+    pub(super) fn export(&self, version: usize, branches: bool) -> Vec<Row> {
+        let mut leaves = self.exported(self.turns_of(version));
+        if !branches {
+            let tokens = |leaf: usize| -> usize {
+                let line = self.line(leaf).into_iter().map(|turn| &self.turns[turn]);
+                line.filter(|turn| turn.is_trainable()).map(|turn| turn.response.len()).sum()
+            };
+            let most = leaves.iter().map(|leaf| tokens(*leaf)).max();
+            leaves = leaves.into_iter().find(|leaf| Some(tokens(*leaf)) == most).into_iter().collect();
+        }
+        self.rows(&leaves, version)
+    }
+
+    /// The rows that were given out as finished, each with what was said of the first version that holds it.
+    pub(super) fn finished(&self) -> Vec<Row> {
+        let leaves: Vec<usize> = self.given.iter().map(|(leaf, _)| *leaf).collect();
+        let mut rows = self.rows(&leaves, self.open_version());
+        for (row, (leaf, turns)) in rows.iter_mut().zip(&self.given) {
+            let version = 1 + self.frozen.iter().filter(|frozen| *frozen < turns).count();
+            row.reward = self.reward(*leaf, version);
+            row.incomplete = self.incomplete.is_some_and(|since| since <= version);
+        }
+        rows
+    }
+
+    pub(super) fn open_version(&self) -> usize {
+        self.frozen.len() + 1
+    }
+
+    /// Whether nothing has come since it was frozen.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen.last() == Some(&self.turns.len()) && self.incomplete != Some(self.open_version())
+    }
+
+    /// Gives out what has not been.
+    pub(super) fn finish(&mut self) {
+        let turns = self.turns.len();
+        for leaf in self.exported(turns) {
+            if !self.given.iter().any(|(given, _)| *given == leaf) {
+                self.given.push((leaf, turns));
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What may happen to sessions, drawn at random from few tokens, so that prompts meet often.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::Fault;
+use super::model::Model;
+
+/// One event.
+#[derive(Debug, Clone)]
+pub(super) struct Operation {
+    pub(super) session: usize,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    /// A call begins and runs on; the next [`What::Call`] of the session is its end.
+    Begin,
+    Call {
+        prompt: Prompt,
+        samples: Vec<Sample>,
+        last: bool,
+    },
+    Freeze,
+    Reward {
+        leaf: Option<usize>,
+        value: i64,
+    },
+    Incomplete,
+    /// Of all sessions at once.
+    Sweep,
+    Delete,
+}
+
+/// Where a prompt comes from; numbers are taken modulo what there is.
+#[derive(Debug, Clone)]
+pub(super) enum Prompt {
+    Fresh(Vec<u32>),
+    /// A turn goes on.
+    Behind(usize, Vec<u32>),
+    /// One of its tokens is another.
+    Changed(usize, usize, u32),
+    /// It is cut.
+    Cut(usize, usize),
+    /// The prompt of a turn again, and more.
+    Again(usize, Vec<u32>),
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Sample {
+    pub(super) response: Vec<u32>,
+    pub(super) finish: Option<&'static str>,
+    pub(super) fault: Option<Fault>,
+    pub(super) supersedes: Option<usize>,
+}
+
+impl Prompt {
+    /// The ids, in a session that looks like this.
+    pub(super) fn ids(&self, model: &Model) -> Option<Vec<u32>> {
+        let count = model.turns.len().max(1);
+        let full = |turn: usize| model.turns.get(turn % count).map(super::model::Known::full).unwrap_or_default();
+        Some(match self {
+            Self::Fresh(ids) => ids.clone(),
+            Self::Behind(turn, more) => [full(*turn), more.clone()].concat(),
+            Self::Changed(turn, at, by) => {
+                let mut ids = full(*turn);
+                let len = ids.len().max(1);
+                if let Some(id) = ids.get_mut(at % len) {
+                    *id = (*id + by) % 4;
+                }
+                ids
+            }
+            Self::Cut(turn, len) => {
+                let ids = full(*turn);
+                ids[..len % (ids.len() + 1)].to_vec()
+            }
+            Self::Again(turn, more) => {
+                let prompt = model.turns.get(turn % count).and_then(|turn| turn.prompt.clone());
+                [prompt.unwrap_or_default(), more.clone()].concat()
+            }
+            Self::Unknown => return None,
+        })
+    }
+}
+
+fn ids(size: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u32>> {
+    vec(0..4_u32, size)
+}
+
+fn prompt() -> impl Strategy<Value = Prompt> {
+    let turn = 0..1000_usize;
+    prop_oneof![
+        2 => ids(0..5).prop_map(Prompt::Fresh),
+        6 => (turn.clone(), ids(1..3)).prop_map(|(turn, more)| Prompt::Behind(turn, more)),
+        2 => turn.clone().prop_map(|turn| Prompt::Behind(turn, Vec::new())),
+        2 => (turn.clone(), 0..1000_usize, 1..4_u32).prop_map(|(turn, at, by)| Prompt::Changed(turn, at, by)),
+        2 => (turn.clone(), 0..1000_usize).prop_map(|(turn, len)| Prompt::Cut(turn, len)),
+        3 => turn.clone().prop_map(|turn| Prompt::Again(turn, Vec::new())),
+        1 => (turn, ids(1..3)).prop_map(|(turn, more)| Prompt::Again(turn, more)),
+        1 => Just(Prompt::Unknown),
+    ]
+}
+
+fn sample() -> impl Strategy<Value = Sample> {
+    let end = prop_oneof![
+        6 => Just((Some("stop"), None)),
+        2 => Just((Some("length"), None)),
+        2 => Just((Some("abort"), Some(Fault::Aborted))),
+        1 => Just((None, Some(Fault::Disconnected))),
+        1 => Just((Some("stop"), Some(Fault::IdsMismatch))),
+    ];
+    let response = prop_oneof![1 => Just(Vec::new()), 8 => ids(1..4)];
+    let supersedes = prop_oneof![4 => Just(None), 1 => (0..1000_usize).prop_map(Some)];
+    (response, end, supersedes).prop_map(|(response, (finish, fault), supersedes)| Sample {
+        response,
+        finish,
+        fault,
+        supersedes,
+    })
+}
+
+fn what() -> impl Strategy<Value = What> {
+    let call = (prompt(), vec(sample(), 1..4), prop::bool::weighted(0.1))
+        .prop_map(|(prompt, samples, last)| What::Call { prompt, samples, last });
+    let reward = (prop::option::of(0..60_usize), -9..9_i64).prop_map(|(leaf, value)| What::Reward { leaf, value });
+    prop_oneof![
+        20 => call,
+        2 => Just(What::Begin),
+        2 => Just(What::Freeze),
+        3 => reward,
+        1 => Just(What::Incomplete),
+        1 => Just(What::Sweep),
+        1 => Just(What::Delete),
+    ]
+}
+
+/// Up to sixty events of three sessions.
+pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    vec((0..3_usize, what()).prop_map(|(session, what)| Operation { session, what }), 1..60)
+}

@@ -1,0 +1,256 @@
+//! Whatever happens, the store and the model agree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::{Call, Fault, Session, SessionError, Store, Summary};
+use super::look::{Kept, check_export, check_turns, files, keep, number, row};
+use super::model::{Known, Model, Row};
+use super::operations::{Operation, Sample, What, operations};
+use super::{BOUNDLESS, bytes, call, draft, store};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A session beside its model.
+#[derive(Default)]
+struct Pair {
+    model: Model,
+    /// How often the session was deleted.
+    life: u32,
+    exists: bool,
+    /// A call that is running, and in which life it found the session; `None`: before there was one.
+    held: Option<(Call, Option<u32>)>,
+    /// What was exported of frozen versions, as it was then, and its bytes.
+    kept: Vec<(Kept, Vec<Vec<u8>>)>,
+}
+
+struct World {
+    /// Whether it looks at everything after every event.
+    is_watchful: bool,
+    store: Arc<Store>,
+    pairs: [Pair; 3],
+}
+
+impl World {
+    fn all(operations: &[Operation], is_watchful: bool) -> Self {
+        let mut world = Self { is_watchful, store: store(BOUNDLESS), pairs: Default::default() };
+        operations.iter().for_each(|operation| world.apply(operation));
+        world
+    }
+
+    fn session(&self, of: usize) -> Option<Arc<Session>> {
+        self.store.session(NAMES[of])
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        let of = operation.session;
+        match &operation.what {
+            What::Begin => {
+                let begun = call(&self.store, NAMES[of]);
+                let pair = &mut self.pairs[of];
+                // the one that was running before ends without a turn
+                pair.held = Some((begun, pair.exists.then_some(pair.life)));
+            }
+            What::Call { prompt, samples, last } => {
+                let prompt = prompt.ids(&self.pairs[of].model);
+                self.call(of, prompt.as_deref(), samples, *last);
+            }
+            What::Freeze => self.freeze(of),
+            What::Reward { leaf, value } => self.reward(of, *leaf, *value),
+            What::Incomplete => {
+                self.store.incomplete(&NAMES[of].into());
+                let pair = &mut self.pairs[of];
+                pair.exists = true;
+                let version = pair.model.open_version();
+                pair.model.incomplete.get_or_insert(version);
+            }
+            What::Sweep => {
+                self.store.sweep();
+                let runs =
+                    |pair: &Pair| pair.held.as_ref().is_some_and(|(_, life)| life.is_none_or(|life| life == pair.life));
+                self.pairs.iter_mut().filter(|pair| !runs(pair)).for_each(|pair| pair.model.finish());
+            }
+            What::Delete => {
+                let pair = &mut self.pairs[of];
+                assert_eq!(self.store.delete(NAMES[of]).is_some(), pair.exists, "what is there can be deleted");
+                assert!(self.store.session(NAMES[of]).is_none());
+                (pair.model, pair.exists, pair.life) = (Model::default(), false, pair.life + 1);
+                pair.kept.clear();
+            }
+        }
+        if self.is_watchful {
+            self.check(of);
+        }
+    }
+
+    fn call(&mut self, of: usize, prompt: Option<&[u32]>, samples: &[Sample], last: bool) {
+        let pair = &mut self.pairs[of];
+        let fresh = pair.exists.then_some(pair.life);
+        let (mut running, found) = pair.held.take().unwrap_or_else(|| (call(&self.store, NAMES[of]), fresh));
+        // a call of a session that was deleted under it says so, and brings nothing back
+        let is_lost = found.is_some_and(|life| life != pair.life);
+        for sample in samples {
+            let supersedes: Vec<usize> = sample
+                .supersedes
+                .filter(|_| !pair.model.turns.is_empty())
+                .map(|at| at % pair.model.turns.len())
+                .into_iter()
+                .collect();
+            let fault = sample.fault.or(prompt.is_none().then_some(Fault::PromptUnknown));
+            let mut draft = draft(prompt.unwrap_or_default(), &sample.response);
+            draft.prompt = prompt.map(Into::into);
+            (draft.about.finish, draft.about.fault) = (sample.finish.map(Into::into), fault);
+            draft.about.supersedes = supersedes.iter().map(|at| number(*at)).collect();
+            let expected = (!is_lost).then_some(number(pair.model.turns.len()));
+            assert_eq!(running.commit(draft).0, expected, "no call is refused");
+            if !is_lost {
+                pair.exists = true;
+                pair.model.commit(Known {
+                    prompt: prompt.map(<[u32]>::to_vec),
+                    response: sample.response.clone(),
+                    finish: sample.finish,
+                    fault,
+                    supersedes,
+                    parent: None,
+                    cause: None,
+                });
+            }
+        }
+        if last {
+            running.last();
+        }
+        drop(running);
+        if last && !is_lost {
+            pair.model.finish();
+            self.check_done(of);
+        }
+    }
+
+    fn freeze(&mut self, of: usize) {
+        let Some(session) = self.session(of) else { return };
+        let pair = &mut self.pairs[of];
+        let (version, _) = self.store.freeze(&session).unwrap();
+        if !pair.model.is_frozen() {
+            pair.model.frozen.push(pair.model.turns.len());
+        }
+        assert_eq!(version as usize, pair.model.frozen.len());
+        pair.model.finish();
+        if pair.kept.last().is_none_or(|(kept, _)| kept.version < version) {
+            pair.kept.push((keep(&session, version), files(&session, version)));
+        }
+    }
+
+    fn reward(&mut self, of: usize, leaf: Option<usize>, value: i64) {
+        let Some(session) = self.session(of) else { return };
+        let model = &mut self.pairs[of].model;
+        let said = self.store.reward(&session, leaf.map(number), json!(value)).map(drop);
+        let expected = match leaf {
+            _ if model.is_frozen() => Err(SessionError::Frozen),
+            Some(leaf) if leaf >= model.turns.len() => Err(SessionError::NoTurn),
+            _ => {
+                model.rewards.push((model.open_version(), leaf, value));
+                Ok(())
+            }
+        };
+        assert_eq!(said, expected);
+    }
+
+    fn check(&self, of: usize) {
+        let (pair, model) = (&self.pairs[of], &self.pairs[of].model);
+        assert_eq!(self.session(of).is_some(), pair.exists);
+        let Some(session) = self.session(of) else { return };
+        let open = number(model.open_version());
+        let now = keep(&session, open);
+        check_turns(model, &now.turns);
+        for version in 1..=model.open_version() {
+            let kept = keep(&session, number(version));
+            check_export(model, version, &kept);
+            assert_eq!(session.snapshot(Some(number(version))).unwrap().is_frozen, kept.version < open);
+        }
+        for (kept, _) in &pair.kept {
+            assert_eq!(keep(&session, kept.version), *kept, "a frozen version stays as it was");
+        }
+        assert_eq!(session.snapshot(Some(open + 1)).unwrap_err(), SessionError::NoVersion);
+        assert_eq!(session.snapshot(None).unwrap().version, (open - 1).max(1), "the last frozen one, or the open one");
+    }
+
+    /// Every token that is trained was given out in one row.
+    fn check_done(&self, of: usize) {
+        let model = &self.pairs[of].model;
+        let mut times = BTreeMap::<usize, usize>::new();
+        for (turn, trained) in self.finished(of).iter().flat_map(|row| &row.steps) {
+            *times.entry(*turn).or_default() += usize::from(*trained);
+        }
+        for turn in model.trained(model.turns.len()) {
+            assert_eq!(times.get(&turn), Some(&1), "turn {turn} is trained in one emitted row");
+        }
+    }
+
+    /// The rows that were given out, in order.
+    fn finished(&self, of: usize) -> Vec<Row> {
+        let Some(session) = self.session(of) else { return Vec::new() };
+        let numbers = self.store.finished_after(0, usize::MAX);
+        let own = numbers.iter().filter(|(_, name)| **name == *NAMES[of]);
+        // those of a session that was deleted cannot be had any more
+        let paths = own.filter_map(|(number, _)| session.finished(*number));
+        paths.map(|path| row(&path)).collect()
+    }
+
+    fn check_files(&self) {
+        for (pair, name) in self.pairs.iter().zip(NAMES) {
+            for (kept, before) in &pair.kept {
+                let session = self.store.session(name).unwrap();
+                assert!(files(&session, kept.version) == *before, "a frozen export gives the same bytes twice");
+            }
+        }
+    }
+
+    fn check_finished(&self) {
+        let numbers: Vec<u64> = self.store.finished_after(0, usize::MAX).iter().map(|(number, _)| *number).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "numbers rise");
+        for at in 0..numbers.len() {
+            let rest = self.store.finished_after(numbers[at], usize::MAX);
+            assert_eq!(rest.iter().map(|(number, _)| *number).collect::<Vec<_>>(), numbers[at + 1..]);
+        }
+        for of in 0..NAMES.len() {
+            let emitted = self.finished(of);
+            let expected = self.pairs[of].model.finished();
+            assert_eq!(emitted, expected, "each leaf once, each token trained in the first row that has it");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_store_does_what_the_model_does(operations in operations()) {
+        let mut world = World::all(&operations, true);
+        world.check_files();
+        world.check_finished();
+        prop_assert_eq!(world.store.size().1, bytes(&world.store), "every byte is accounted for");
+        world.pairs.iter_mut().for_each(|pair| pair.held = None);
+        for name in NAMES {
+            world.store.delete(name);
+        }
+        prop_assert_eq!(world.store.size(), (0, 0));
+        prop_assert!(world.store.page(0, 9).is_empty());
+    }
+
+    #[test]
+    fn a_session_is_what_it_would_be_alone(operations in operations()) {
+        let together = World::all(&operations, false);
+        for of in 0..NAMES.len() {
+            let own = |operation: &&Operation| operation.session == of || matches!(operation.what, What::Sweep);
+            let own: Vec<Operation> = operations.iter().filter(own).cloned().collect();
+            let alone = World::all(&own, false);
+            prop_assert_eq!(together.finished(of), alone.finished(of));
+            let whole = |world: &World| world.session(of).map(|session| {
+                let versions = 1..=number(world.pairs[of].model.open_version());
+                (Summary { created_ms: 0, ..session.summary() }, versions.map(|version| keep(&session, version)).collect::<Vec<_>>())
+            });
+            prop_assert_eq!(whole(&together), whole(&alone), "others change nothing");
+        }
+    }
+}

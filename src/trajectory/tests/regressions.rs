@@ -1,0 +1,72 @@
+//! What the model has found, each as small as it gets.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::super::SessionError;
+use super::{BOUNDLESS, call, draft, store, turn};
+
+#[test]
+fn a_frozen_version_that_lacks_something_goes_on_saying_so() {
+    let store = store(BOUNDLESS);
+    turn(&store, "a", &[1], &[2]);
+    store.incomplete(&"a".into());
+    let session = store.session("a").unwrap();
+    let incomplete = |version| session.snapshot(Some(version)).unwrap().paths(true).0[0].incomplete;
+    store.freeze(&session).unwrap();
+    assert!(incomplete(1));
+    store.incomplete(&"a".into());
+    assert!(incomplete(1), "what passed unseen later takes nothing back");
+}
+
+#[test]
+fn a_gap_behind_a_frozen_version_shows_in_the_next() {
+    let store = store(BOUNDLESS);
+    turn(&store, "a", &[1], &[2]);
+    let session = store.session("a").unwrap();
+    assert_eq!(store.freeze(&session).unwrap().0, 1);
+    assert_eq!(store.freeze(&session).unwrap().0, 1, "nothing is new");
+    assert_eq!(store.reward(&session, None, json!(1)).unwrap_err(), SessionError::Frozen);
+    store.incomplete(&"a".into());
+    assert_eq!(store.freeze(&session).unwrap().0, 2, "that something is missing is new");
+    assert_eq!(store.freeze(&session).unwrap().0, 2);
+    let incomplete = |version| session.snapshot(Some(version)).unwrap().incomplete;
+    assert_eq!((incomplete(1), incomplete(2)), (false, true));
+}
+
+#[test]
+fn sessions_with_the_same_prompt_share_nothing() {
+    let store = store(BOUNDLESS);
+    let draft = draft(&[1, 2, 3], &[4]);
+    for name in ["a", "b"] {
+        assert_eq!(call(&store, name).commit(draft.clone()).0, Some(0));
+    }
+    let turns = ["a", "b"].map(|name| store.session(name).unwrap().snapshot(None).unwrap().turns()[0].clone());
+    assert_eq!(turns[0], turns[1]);
+    assert!(!Arc::ptr_eq(&turns[0].prompt, &turns[1].prompt), "not even memory");
+    store.delete("a");
+    assert!(store.session("a").is_none() && store.session("b").is_some());
+    assert_eq!(turn(&store, "b", &[1, 2, 3, 4, 5], &[6]), 1);
+    assert_eq!(turn(&store, "a", &[1, 2, 3, 4, 5], &[6]), 0);
+}
+
+/// Thousands of paths given out one by one: what was given out before is not walked again for each.
+#[test]
+fn many_finished_paths_of_a_long_session_can_be_had() {
+    let store = store(BOUNDLESS);
+    let (mut prompt, mut last) = (vec![1], call(&store, "a"));
+    for _ in 0..1000 {
+        // each turn is sampled twice, and the second goes on
+        for response in [2, 3] {
+            assert!(last.commit(draft(&prompt, &[response])).0.is_some());
+        }
+        prompt.extend([3, 4]);
+    }
+    last.last();
+    drop(last);
+    let session = store.session("a").unwrap();
+    let numbers = store.finished_after(0, usize::MAX);
+    let trained = numbers.iter().map(|(number, _)| session.finished(*number).unwrap().trained_tokens());
+    assert_eq!((numbers.len(), trained.sum::<usize>()), (1001, 2000));
+}
