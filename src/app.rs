@@ -85,6 +85,7 @@ impl App {
             aborting: watch::Sender::new(0),
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
             refused: Arc::default(),
+            attempts: crate::http::attempt::Attempts::default(),
             uncaptured: Mutex::default(),
             config,
         };

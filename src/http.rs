@@ -1,6 +1,7 @@
 //! The HTTP edge: bytes to types and back, on the data port and on the control port.
 
 pub mod access;
+pub mod attempt;
 pub mod body;
 pub mod control;
 pub mod data;
@@ -58,6 +59,8 @@ pub struct Parts {
     pub permits: Arc<Semaphore>,
     /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.
     pub refused: Arc<Mutex<HashSet<Shape>>>,
+    /// Calls of named sessions that are running, or whose replies did not reach their clients.
+    pub attempts: attempt::Attempts,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }

@@ -78,6 +78,8 @@ pub struct Metrics {
     pub store_evictions: IntCounterVec,
     /// Turns recorded, by `outcome`: trainable, or what is wrong with them.
     pub turns: IntCounterVec,
+    /// Calls that came again after one whose reply did not reach the client, by `outcome`: joined, replayed, superseded.
+    pub retries: IntCounterVec,
     /// How turns found their place in their sessions, by `cause`.
     pub attachments: IntCounterVec,
     /// Sessions that left the store, by `reason`: ttl, bytes.
@@ -211,6 +213,11 @@ impl Metrics {
                 &["reason"],
             ),
             turns: d.counters("turns_total", "Turns recorded.", &["outcome"]),
+            retries: d.counters(
+                "retries_total",
+                "Calls that came again after one whose reply did not reach the client.",
+                &["outcome"],
+            ),
             attachments: d.counters("attachments_total", "How turns found their place in their sessions.", &["cause"]),
             sessions_evicted: d.counters("sessions_evicted_total", "Sessions that left the store.", &["reason"]),
             log_failures: d.counters("log_failures_total", "Records that did not reach the log in time.", &["reason"]),

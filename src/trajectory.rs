@@ -21,7 +21,7 @@ mod store;
 mod turn;
 mod view;
 
-pub use call::Call;
+pub use call::{Call, Turns};
 pub use fault::Fault;
 pub use forest::{Forest, Place};
 pub use order::Gone;

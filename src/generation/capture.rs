@@ -1,20 +1,20 @@
 //! One reply being captured: numbers read, entropies measured and added, what was forced removed.
 
+mod tally;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::entropy::TokenStats;
 use crate::entropy::store::Ticket;
-use crate::entropy::{Estimator, TokenStats, TopK};
-use crate::generation::enrich::{self, Info};
+use crate::generation::enrich;
 use crate::generation::flight::Flight;
-use crate::generation::forcing::Item;
 use crate::generation::plan::Plan;
-use crate::generation::reason::Reason;
 use crate::generation::record::{Recorder, Seen};
-use crate::generation::sequence::{Content, Expected, KnownContent, Sequence, Step};
+use crate::generation::sequence::{Expected, KnownContent, Sequence};
 use crate::generation::trim::trim;
 use crate::generation::{Observed, Tools};
 use crate::json::{Cursor, Edit, Malformed, Splice};
@@ -121,6 +121,12 @@ impl Capture {
     #[must_use]
     pub fn observed(&self) -> &Observed {
         &self.observed
+    }
+
+    /// Whether every sequence that was asked for has come to its end.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.observed.finished >= (self.plan.items.len() * self.plan.n) as u64
     }
 
     /// The ids, which nobody waits for any more.
@@ -253,89 +259,10 @@ impl Capture {
         Ok(())
     }
 
-    fn measure(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, item: &Item, numbers: &mut Numbers) -> Step {
-        let estimator = self.estimator();
-        let sequence = &mut self.sequences[index];
-        let read = (numbers.chosen.len(), numbers.rows.len());
-        let step = sequence.step(bytes, chunk, read, &mut self.content);
-        if self.plan.stream && step.content == Content::Full {
-            sequence.remember(bytes, chunk);
-        }
-        self.tools.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
-        self.values.clear();
-        if !self.plan.wish.wanted {
-            return step;
-        }
-        self.stats.clear();
-        // one row a token, in the order of the tokens; where none came the token has no numbers
-        numbers.rows.align(step.row_from, step.new);
-        let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
-        let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.wish.stats };
-        self.tools.backend.top_k(&batch, &mut self.stats);
-        self.stats.truncate(step.new);
-        for (at, stats) in self.stats.iter().enumerate() {
-            let width = numbers.rows.row(at).len();
-            sequence.width = sequence.width.max(width);
-            sequence.exact &= self.vocab.is_some_and(|vocab| width >= vocab as usize);
-            sequence.count(stats, estimator);
-        }
-        sequence.lists.begin_event();
-        sequence.lists.push(&self.stats, &self.plan.wish, estimator);
-        self.values.extend(self.stats.iter().map(|stats| estimator.of(stats)));
-        self.ticket.append(index, self.values.iter().copied());
-        self.tools.observe(&self.model, estimator, item, &self.stats);
-        step
-    }
-
     /// Sequences come into being when they are first heard of: a request may ask for a million samples.
     fn sequence(&mut self, index: usize) {
         if self.sequences.len() <= index {
             self.sequences.resize_with(index + 1, Sequence::default);
-        }
-    }
-
-    /// The estimator that can be carried out with what is known.
-    fn estimator(&self) -> Estimator {
-        let wished = self.plan.wish.estimator;
-        if self.vocab.is_some() { wished } else { wished.without_vocabulary() }
-    }
-
-    fn info(&self, item: &Item, index: usize) -> Info {
-        let sequence = &self.sequences[index];
-        let reason = if sequence.is_measured() { None } else { item.reason.or_else(|| sequence.lack()) };
-        Info {
-            measured: sequence.is_measured(),
-            exact: sequence.exact,
-            estimator: self.estimator(),
-            temperature: item.temperature.ok(),
-            width: sequence.width,
-            vocab: self.vocab,
-            mean: sequence.mean(),
-            reason: reason.or(item.temperature.err()),
-        }
-    }
-
-    fn finish(&mut self, chunk: &Chunk, index: usize, item: &Item, kind: &str) {
-        let sequence = &mut self.sequences[index];
-        if std::mem::replace(&mut sequence.finished, true) {
-            return;
-        }
-        self.ticket.finish(index, kind);
-        self.observed.finished += 1;
-        self.observed.tokens += sequence.tokens as u64;
-        self.observed.prompt_tokens += chunk.prompt_tokens.unwrap_or(0);
-        if let Some(mean) = sequence.mean() {
-            self.observed.mean = Some(mean);
-        }
-        if self.plan.wish.wanted && !sequence.is_measured() && sequence.tokens > 0 {
-            let reason = item.reason.or_else(|| sequence.lack()).unwrap_or(Reason::MissingRows);
-            self.observed.missing = Some(reason);
-            self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
-        }
-        let tokens = &self.tools.metrics.tokens;
-        tokens.with_label_values(&[&self.model, "prompt"]).inc_by(chunk.prompt_tokens.unwrap_or(0));
-        if let Some(mean) = sequence.mean() {
-            self.tools.metrics.mean_entropy.with_label_values(&[&self.model]).observe(mean);
         }
     }
 }

@@ -29,8 +29,6 @@ pub struct Asked {
     pub epoch: u64,
     /// `output_ids` are what was sampled; of sglang-jax they are not.
     pub ids_are_sampled: bool,
-    /// Turns with the same request whose reply did not reach the client.
-    pub supersedes: Vec<u32>,
 }
 
 /// Records one reply.
@@ -42,7 +40,6 @@ pub struct Recorder {
     started_ms: u64,
     running: Vec<Running>,
     acks: Vec<Ack>,
-    turns: Vec<u32>,
 }
 
 /// One object of a reply, read and measured.
@@ -87,7 +84,6 @@ impl Asked {
             model: Arc::clone(model),
             epoch,
             ids_are_sampled,
-            supersedes: Vec::new(),
         }
     }
 }
@@ -96,15 +92,7 @@ impl Recorder {
     /// A recorder of the reply to `call`.
     #[must_use]
     pub fn new(call: Call, asked: Asked) -> Self {
-        Self {
-            call,
-            asked,
-            started: Instant::now(),
-            started_ms: now_ms(),
-            running: Vec::new(),
-            acks: Vec::new(),
-            turns: Vec::new(),
-        }
+        Self { call, asked, started: Instant::now(), started_ms: now_ms(), running: Vec::new(), acks: Vec::new() }
     }
 
     /// The session's name.
@@ -128,12 +116,6 @@ impl Recorder {
     /// What tells when the turns so far are on disk.
     pub fn take_acks(&mut self) -> Vec<Ack> {
         std::mem::take(&mut self.acks)
-    }
-
-    /// The turns so far.
-    #[must_use]
-    pub fn turns(&self) -> &[u32] {
-        &self.turns
     }
 
     /// Takes note of an object of the reply.
@@ -226,7 +208,6 @@ impl Recorder {
         let about = About {
             rid: running.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            supersedes: std::mem::take(&mut self.asked.supersedes),
             policy: policy.spans(self.asked.epoch, tokens, &reported, &running.marks),
             sampling: self.asked.sampling.get(at).cloned().flatten(),
             model: (*self.asked.model).into(),
@@ -240,8 +221,7 @@ impl Recorder {
         if entropy.iter().all(|value| value.is_nan()) {
             entropy.clear();
         }
-        let (turn, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about });
-        self.turns.extend(turn);
+        let (_, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about });
         self.acks.push(ack);
         self.running[index].recorded = true;
     }

@@ -1,5 +1,7 @@
 //! Bodies: of replies, with what must live as long as they do, and of uploads.
 
+mod upload;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,15 +9,16 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use crate::error::Error;
+use crate::generation::Observed;
+use crate::http::attempt::Reader;
 use crate::http::running::Running;
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
-use crate::sglang::client::{Failure, ReplyBody, UploadError, innermost};
+use crate::sglang::client::ReplyBody;
+
+pub use upload::Upload;
 
 /// An error of a body: it ends the connection, which is how the other side learns of it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -24,6 +27,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 pub struct Body {
     inner: Inner,
+    /// What was seen of a reply that is whole.
+    observed: Option<Observed>,
     served: Option<Box<Served>>,
 }
 
@@ -32,6 +37,7 @@ enum Inner {
     Forwarded(Box<Forwarded>),
     Enriched(Box<Enriched>),
     Made(Chunks),
+    Shared(Reader),
 }
 
 /// A body that is made as it is taken.
@@ -44,6 +50,7 @@ impl std::fmt::Debug for Inner {
             Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
             Self::Enriched(body) => f.debug_tuple("Enriched").field(body).finish(),
             Self::Made(_) => f.write_str("Made"),
+            Self::Shared(reader) => f.debug_tuple("Shared").field(reader).finish(),
         }
     }
 }
@@ -52,25 +59,35 @@ impl Body {
     /// A whole body.
     #[must_use]
     pub fn full(bytes: impl Into<Bytes>) -> Self {
-        Self { inner: Inner::Full(bytes.into()), served: None }
+        Self::of(Inner::Full(bytes.into()))
     }
 
     /// The upstream's body as it comes.
     #[must_use]
     pub fn forwarded(body: Forwarded) -> Self {
-        Self { inner: Inner::Forwarded(Box::new(body)), served: None }
+        Self::of(Inner::Forwarded(Box::new(body)))
     }
 
     /// A stream that is enriched on its way.
     #[must_use]
     pub fn enriched(body: Enriched) -> Self {
-        Self { inner: Inner::Enriched(Box::new(body)), served: None }
+        Self::of(Inner::Enriched(Box::new(body)))
+    }
+
+    /// A reply that others may read too.
+    #[must_use]
+    pub fn shared(reader: Reader) -> Self {
+        Self::of(Inner::Shared(reader))
+    }
+
+    fn of(inner: Inner) -> Self {
+        Self { inner, observed: None, served: None }
     }
 
     /// A body that is made as it is taken.
     #[must_use]
     pub fn made(chunks: Chunks) -> Self {
-        Self { inner: Inner::Made(chunks), served: None }
+        Self::of(Inner::Made(chunks))
     }
 
     /// The body, which `served` now lives as long as.
@@ -79,12 +96,36 @@ impl Body {
         self.served = Some(served);
         self
     }
+
+    /// The body of a reply that was read whole, with what was seen of it.
+    #[must_use]
+    pub fn read(mut self, observed: Observed) -> Self {
+        self.observed = Some(observed);
+        self
+    }
+
+    /// What has been seen of the reply.
+    #[must_use]
+    pub fn observed(&self) -> Option<Observed> {
+        match &self.inner {
+            Inner::Enriched(stream) => Some(*stream.observed()),
+            Inner::Shared(reader) => reader.observed(),
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) => self.observed,
+        }
+    }
+
+    /// Whether what has been handed out so far says all, although the body may not have ended.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        matches!(&self.inner, Inner::Enriched(stream) if stream.is_complete())
+    }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        if let (Inner::Enriched(stream), Some(served)) = (&self.inner, &mut self.served) {
-            served.observed = Some(*stream.observed());
+        let observed = self.observed();
+        if let Some(served) = &mut self.served {
+            served.observed = observed;
         }
     }
 }
@@ -100,6 +141,7 @@ impl http_body::Body for Body {
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Enriched(body) => body.poll_frame(cx),
             Inner::Made(chunks) => Poll::Ready(chunks.next().map(|chunk| Ok(Frame::data(chunk)))),
+            Inner::Shared(reader) => reader.poll_frame(cx),
         }
     }
 
@@ -108,6 +150,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
             Inner::Enriched(_) | Inner::Made(_) => false,
+            Inner::Shared(reader) => reader.is_end_stream(),
         }
     }
 
@@ -116,6 +159,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
             Inner::Enriched(_) | Inner::Made(_) => SizeHint::default(),
+            Inner::Shared(reader) => reader.size_hint(),
         }
     }
 }
@@ -229,66 +273,5 @@ impl Idle {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.sleep.as_mut().poll(cx)
-    }
-}
-
-/// A client's body on its way upstream; it must not pause for longer than a limit.
-#[derive(Debug)]
-pub struct Upload {
-    body: Incoming,
-    idle: Idle,
-}
-
-impl Upload {
-    /// An upload that may pause for `limit`.
-    #[must_use]
-    pub fn new(body: Incoming, limit: Duration) -> Self {
-        Self { body, idle: Idle::new(limit) }
-    }
-
-    /// Reads the upload to its end.
-    ///
-    /// # Errors
-    /// When it is larger than `limit` bytes, pauses, or breaks off.
-    pub async fn read(self, limit: u64) -> Result<Bytes, Error> {
-        let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
-        match Limited::new(self, limit_bytes).collect().await {
-            Ok(collected) => Ok(collected.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(Error::Client {
-                status: http::StatusCode::PAYLOAD_TOO_LARGE,
-                message: format!("the request body is larger than {limit} bytes; see --max-request-bytes of tokentap"),
-            }),
-            Err(error) => match error.downcast_ref::<UploadError>() {
-                Some(upload) => Err(Failure::from(upload.clone()).into()),
-                None => Err(Error::bad_request(error.to_string())),
-            },
-        }
-    }
-}
-
-impl http_body::Body for Upload {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(frame) => {
-                self.idle.reset();
-                let broken = |error: hyper::Error| UploadError::Broken(innermost(&error)).into();
-                Poll::Ready(frame.map(|frame| frame.map_err(broken)))
-            }
-            Poll::Pending => {
-                ready!(self.idle.poll(cx));
-                Poll::Ready(Some(Err(UploadError::Paused.into())))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -53,6 +53,12 @@ impl Running {
         self.asked = false;
     }
 
+    /// Whether the engine is done with it.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        !self.asked
+    }
+
     /// Runs a step of the capture where neither an error nor a panic can cost the client its reply.
     pub fn guarded<T>(
         &mut self,
@@ -146,13 +152,15 @@ impl Drop for Running {
                     abort(&parts, &rid, key.clone()).await;
                 }
             }
+            // free before whoever waits for them looks
+            drop(flight);
             parts.aborting.send_modify(|count| *count -= 1);
         });
     }
 }
 
 /// How long an abort may take; the engine answers at once or is gone.
-const ABORT: Duration = Duration::from_secs(5);
+pub(super) const ABORT: Duration = Duration::from_secs(5);
 
 async fn abort(parts: &Parts, rid: &str, key: Option<HeaderValue>) {
     match tokio::time::timeout(ABORT, parts.client.abort(rid, key)).await {

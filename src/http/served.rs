@@ -1,6 +1,6 @@
 //! One request being served: its permit, its clock and, at its end, its metrics and its log line.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::{Method, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
@@ -23,6 +23,8 @@ pub struct Served {
     pub streaming: bool,
     /// The request's id, where it is known.
     pub rid: Option<String>,
+    /// The same of an attempt, which several requests may share and which learns it late.
+    pub attempt: Option<Arc<OnceLock<String>>>,
     /// What was seen of the reply.
     pub observed: Option<Observed>,
     _permit: Option<OwnedSemaphorePermit>,
@@ -41,6 +43,7 @@ impl Served {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             streaming: false,
             rid: None,
+            attempt: None,
             observed: None,
             _permit: permit,
         })
@@ -54,6 +57,7 @@ impl Drop for Served {
         let endpoint = self.route.endpoint;
         metrics.active.with_label_values(&[endpoint]).dec();
         metrics.requests.with_label_values(&[endpoint, self.method, self.status.as_str()]).inc();
+        let rid = self.rid.as_ref().or_else(|| self.attempt.as_ref()?.get());
         let streaming = if self.streaming { "true" } else { "false" };
         metrics.duration.with_label_values(&[endpoint, streaming]).observe(elapsed.as_secs_f64());
         let observed = self.observed.unwrap_or_default();
@@ -64,7 +68,7 @@ impl Drop for Served {
             endpoint,
             method = self.method,
             status = self.status.as_u16(),
-            rid = self.rid.as_deref(),
+            rid,
             stream = self.streaming,
             prompt_tokens = observed.prompt_tokens,
             tokens = observed.tokens,

@@ -59,6 +59,13 @@ impl Enriched {
         self.running.capture().observed()
     }
 
+    /// Whether what has been handed out so far says all: the end mark, or the finish reason of every sequence, has come. Clients
+    /// leave at either, without waiting for the end of the body.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.running.is_ended() || self.running.capture().is_complete()
+    }
+
     /// The next bytes for the client.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(error) = self.failed.take() {

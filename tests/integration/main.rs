@@ -18,6 +18,7 @@ mod limits;
 mod oracle;
 mod oversize;
 mod recordings;
+mod retries;
 mod streams;
 mod support;
 mod targets;

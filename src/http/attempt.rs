@@ -1,0 +1,133 @@
+//! A call of a named session that the client may send again: joined while it runs, replayed where its reply did not arrive.
+//!
+//! A reply has arrived when its last byte was handed to the server's connection; what is then lost in the buffers of that connection
+//! and of the system is not noticed.
+
+mod kept;
+mod reader;
+mod reply;
+mod shelf;
+mod waiting;
+mod weight;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method};
+
+pub use reader::Reader;
+pub use reply::Pending;
+pub use shelf::{Attempts, Bounds, Entered};
+
+use crate::trajectory::Turns;
+use kept::Kept;
+use reply::Reply;
+use waiting::Waiting;
+use weight::Weight;
+
+/// What two calls have in common that are the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The session, which the client has named.
+    pub session: Arc<str>,
+    /// The method.
+    pub method: Method,
+    /// Path and query, as they go upstream.
+    pub target: String,
+    /// `Authorization`: a reply is given to nobody but whom it was for.
+    pub authorization: Option<HeaderValue>,
+    /// The client's id, where it stands in a header.
+    pub rid: Option<HeaderValue>,
+    /// The body, byte for byte.
+    pub body: Bytes,
+}
+
+/// What ties an attempt to its session and to its log line.
+#[derive(Debug, Clone, Default)]
+pub struct Ties {
+    /// The turns that it leaves.
+    pub turns: Turns,
+    /// Those of an attempt whose reply did not arrive, in whose place they stand.
+    pub before: Option<Turns>,
+    /// There was such an attempt, whether or not it left any: its ids may still be being aborted.
+    pub again: bool,
+    /// The request's id, once it is known.
+    pub rid: Arc<OnceLock<String>>,
+}
+
+/// One attempt.
+struct Attempt {
+    key: Key,
+    ties: Ties,
+    waiting: Arc<Waiting>,
+    /// Somebody reads it; changes with `reply` locked.
+    live: AtomicBool,
+    // held for one step of the reply, never across an await; the list of attempts may be locked before it, never behind it
+    reply: Mutex<Reply>,
+}
+
+impl std::fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attempt").field("session", &self.key.session).field("live", &self.live).finish_non_exhaustive()
+    }
+}
+
+impl Attempt {
+    fn new(key: Key, ties: Ties, reply: Reply) -> Self {
+        Self { key, ties, waiting: Arc::default(), live: AtomicBool::new(false), reply: Mutex::new(reply) }
+    }
+
+    fn reply(&self) -> MutexGuard<'_, Reply> {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a step of the reply for all who wait.
+    fn pull(&self, reply: &mut Reply, reader: u64, cx: &Context<'_>) -> Poll<()> {
+        self.waiting.add(reader, cx.waker());
+        if reply.is_stalled() {
+            return Poll::Pending;
+        }
+        reply.pull(&mut Context::from_waker(&Waker::from(Arc::clone(&self.waiting))))
+    }
+
+    fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// A reader at the beginning, where that is still to be had.
+    fn join(&self) -> Option<u64> {
+        let mut reply = self.reply();
+        let reader = reply.join()?;
+        self.live.store(true, Ordering::Release);
+        Some(reader)
+    }
+
+    /// The reader goes; says whether it was the last.
+    fn leave(&self, reader: u64) -> bool {
+        let mut reply = self.reply();
+        let last = reply.leave(reader);
+        if last {
+            self.live.store(false, Ordering::Release);
+        }
+        drop(reply);
+        self.waiting.wake_others(reader);
+        last
+    }
+
+    /// The turns that nobody got.
+    fn lost(&self) -> Option<Turns> {
+        if self.ties.turns.is_empty() {
+            // an answer without turns, like a refusal, stands in nobody's place
+            return self.ties.before.clone();
+        }
+        (!self.reply().is_delivered()).then(|| self.ties.turns.clone())
+    }
+
+    /// Whether it is over and nothing of it is left to do.
+    fn is_done(&self) -> bool {
+        let delivered = self.reply().is_delivered();
+        delivered && self.lost().is_none()
+    }
+}

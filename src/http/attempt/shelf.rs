@@ -1,0 +1,433 @@
+//! All attempts by session, and how long those stay that did not arrive.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Attempt, Kept, Key, Pending, Reader, Reply, Ties, Weight};
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Attempts of one session that did not arrive.
+    pub left: usize,
+    /// Bytes of one reply.
+    pub reply: usize,
+    /// Bytes of all replies, those that are running included, and of the requests of those that did not arrive.
+    pub all: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { left: 16, reply: 16 << 20, all: 64 << 20 }
+    }
+}
+
+/// The attempts. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Attempts(Arc<Shelf>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    bounds: Bounds,
+    /// Bytes kept.
+    bytes: Arc<AtomicUsize>,
+    // held to look for a call or to note its end, never across an await
+    listed: Mutex<Listed>,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    /// Those that run or did not arrive, in the order in which they began.
+    sessions: HashMap<Arc<str>, Vec<Arc<Attempt>>>,
+    /// Those that did not arrive, in the order in which they ended.
+    left: VecDeque<(Instant, Arc<Attempt>)>,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entered {
+    /// It is the first of its kind, or one of several samples.
+    New,
+    /// It is asked anew, and its turns stand in place of those that nobody got.
+    Superseding,
+    /// It reads the reply to one that is running.
+    Joined,
+    /// It reads the reply to one that has ended.
+    Replayed,
+}
+
+impl Entered {
+    /// The label in metrics; new calls are not counted.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::New => None,
+            Self::Superseding => Some("superseded"),
+            Self::Joined => Some("joined"),
+            Self::Replayed => Some("replayed"),
+        }
+    }
+}
+
+impl Attempts {
+    /// Attempts within bounds.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self(Arc::new(Shelf { bounds, ..Shelf::default() }))
+    }
+
+    fn listed(&self) -> MutexGuard<'_, Listed> {
+        self.0.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call comes. With `marked` the client says that it came before: it then gets the reply to that. Without, or where that reply is
+    /// not to be had, `begin` makes it an attempt of its own. What did not arrive is remembered for `idle`.
+    pub fn enter(
+        &self,
+        key: Key,
+        marked: bool,
+        idle: Duration,
+        begin: impl FnOnce(Ties) -> Pending,
+    ) -> (Reader, Entered) {
+        let reader = |attempt, id| Reader { attempt, attempts: self.clone(), id };
+        let mut listed = self.listed();
+        listed.expire(idle);
+        let same = listed.same(&key);
+        if marked && let Some((attempt, id, entered)) = again(&same) {
+            listed.left.retain(|(_, left)| !Arc::ptr_eq(left, &attempt));
+            return (reader(attempt, id), entered);
+        }
+        // one for one: of several samples that did not arrive each is asked anew by a call of its own
+        let before = same.iter().find(|attempt| !attempt.is_live());
+        before.iter().for_each(|attempt| listed.forget(attempt));
+        let ties = Ties {
+            again: before.is_some(),
+            before: before.and_then(|attempt| attempt.lost()).filter(|turns| !turns.is_empty()),
+            ..Ties::default()
+        };
+        let entered = if ties.before.is_some() { Entered::Superseding } else { Entered::New };
+        let kept = Kept::new(self.0.bounds.reply, Weight::new(Arc::clone(&self.0.bytes)));
+        let reply = Reply::new(begin(ties.clone()), kept);
+        let attempt = Arc::new(Attempt::new(key, ties, reply));
+        let id = attempt.join().expect("a reply that has not begun can be read from its beginning");
+        listed.sessions.entry(Arc::clone(&attempt.key.session)).or_default().push(Arc::clone(&attempt));
+        (reader(attempt, id), entered)
+    }
+
+    /// Nobody reads the attempt any more.
+    pub(super) fn settle(&self, attempt: &Arc<Attempt>) {
+        let mut listed = self.listed();
+        if attempt.is_live() || !listed.holds(attempt) {
+            return; // it is being read again, or another one has taken its place
+        }
+        if attempt.is_done() {
+            listed.forget(attempt);
+            return;
+        }
+        attempt.reply().weigh_request(attempt.key.body.len());
+        listed.left.push_back((Instant::now(), Arc::clone(attempt)));
+        listed.crop(&attempt.key.session, self.0.bounds.left);
+        self.evict(&mut listed);
+    }
+
+    /// Whether the bytes kept are within bounds, if need be without those that nobody reads.
+    pub(super) fn has_room(&self) -> bool {
+        !self.is_over() || {
+            self.evict(&mut self.listed());
+            !self.is_over()
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.bytes.load(Ordering::Relaxed) > self.0.bounds.all
+    }
+
+    fn evict(&self, listed: &mut Listed) {
+        while self.is_over() {
+            let Some((_, oldest)) = listed.left.pop_front() else { return };
+            listed.forget(&oldest);
+        }
+    }
+}
+
+/// The attempt that a call must have meant: one that did not arrive, or else the only one there is. Where several run, it cannot be told
+/// which one it was, and the samples of two clients must not become one.
+fn again(same: &[Arc<Attempt>]) -> Option<(Arc<Attempt>, u64, Entered)> {
+    let left = same.iter().filter(|attempt| !attempt.is_live());
+    let mut left = left.filter_map(|attempt| Some((Arc::clone(attempt), attempt.join()?, Entered::Replayed)));
+    left.next().or_else(|| match same {
+        [only] => Some((Arc::clone(only), only.join()?, Entered::Joined)),
+        _ => None,
+    })
+}
+
+impl Listed {
+    /// Calls like this one.
+    fn same(&self, key: &Key) -> Vec<Arc<Attempt>> {
+        let all = self.sessions.get(&key.session).into_iter().flatten();
+        all.filter(|attempt| attempt.key == *key).cloned().collect()
+    }
+
+    fn holds(&self, attempt: &Arc<Attempt>) -> bool {
+        let session = self.sessions.get(&attempt.key.session);
+        session.is_some_and(|all| all.iter().any(|one| Arc::ptr_eq(one, attempt)))
+            && !self.left.iter().any(|(_, one)| Arc::ptr_eq(one, attempt))
+    }
+
+    fn forget(&mut self, attempt: &Arc<Attempt>) {
+        self.left.retain(|(_, left)| !Arc::ptr_eq(left, attempt));
+        let Some(all) = self.sessions.get_mut(&attempt.key.session) else { return };
+        all.retain(|one| !Arc::ptr_eq(one, attempt));
+        if all.is_empty() {
+            self.sessions.remove(&attempt.key.session);
+        }
+    }
+
+    /// Forgets what did not arrive and is older than this.
+    fn expire(&mut self, idle: Duration) {
+        let now = Instant::now();
+        while let Some((at, _)) = self.left.front()
+            && now.duration_since(*at) >= idle
+            && let Some((_, oldest)) = self.left.pop_front()
+        {
+            self.forget(&oldest);
+        }
+    }
+
+    /// Forgets the oldest of a session that are more than this.
+    fn crop(&mut self, session: &Arc<str>, most: usize) {
+        let of_session = self.left.iter().filter(|(_, attempt)| attempt.key.session == *session);
+        let all: Vec<Arc<Attempt>> = of_session.map(|(_, attempt)| Arc::clone(attempt)).collect();
+        all[..all.len().saturating_sub(most)].iter().for_each(|attempt| self.forget(attempt));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use bytes::Bytes;
+    use http::{Method, Response, StatusCode};
+    use http_body::Body as _;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::http::body::Body;
+
+    const IDLE: Duration = Duration::from_secs(300);
+    const PIECE: usize = 64 * 1024;
+
+    fn key(session: &str, body: &str) -> Key {
+        Key {
+            session: session.into(),
+            method: Method::POST,
+            target: "/generate".into(),
+            authorization: None,
+            rid: None,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        }
+    }
+
+    /// A reply of so many pieces, each with another letter.
+    fn pieces(count: usize) -> Bytes {
+        (0..count).flat_map(|at| vec![b'a' + at as u8; PIECE]).collect::<Vec<u8>>().into()
+    }
+
+    fn whole(bytes: Bytes) -> impl FnOnce(Ties) -> Pending {
+        move |_| Box::pin(async move { Response::new(Body::full(bytes)) })
+    }
+
+    /// The same, coming piece by piece.
+    fn flowing(count: usize) -> impl FnOnce(Ties) -> Pending {
+        let inner = Attempts::default();
+        let (mut reader, _) = inner.enter(key("inner", ""), false, IDLE, whole(pieces(count)));
+        move |_| {
+            Box::pin(async move {
+                let head = reader.head().await;
+                Response::from_parts(head, Body::shared(reader))
+            })
+        }
+    }
+
+    fn never(_: Ties) -> Pending {
+        Box::pin(std::future::pending())
+    }
+
+    fn none(_: Ties) -> Pending {
+        panic!("nothing is asked anew")
+    }
+
+    fn context() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    /// What a reader gets when it asks once.
+    fn next(reader: &mut Reader) -> Poll<Option<Option<u8>>> {
+        let letter = |frame: http_body::Frame<Bytes>| frame.into_data().unwrap().first().copied();
+        reader.poll_frame(&mut context()).map(|frame| frame.map(|frame| frame.ok().and_then(letter)))
+    }
+
+    fn bytes(attempts: &Attempts) -> usize {
+        attempts.0.bytes.load(Ordering::Relaxed)
+    }
+
+    async fn all(mut reader: Reader) -> Bytes {
+        let head = reader.head().await;
+        assert_eq!(head.status, StatusCode::OK);
+        Body::shared(reader).collect().await.unwrap().to_bytes()
+    }
+
+    /// A call whose reply was generated and did not arrive.
+    async fn lose(attempts: &Attempts, key: Key, bytes: Bytes) {
+        let (mut reader, _) = attempts.enter(key, false, IDLE, whole(bytes));
+        reader.head().await;
+        assert!(next(&mut reader).is_ready());
+    }
+
+    #[tokio::test]
+    async fn a_reply_is_given_in_pieces_and_arrives_with_the_last_of_them() {
+        let attempts = Attempts::default();
+        lose(&attempts, key("s", "b"), pieces(3)).await;
+        assert_eq!(bytes(&attempts), 3 * PIECE + 1, "the reply and the request");
+        let (mut reader, entered) = attempts.enter(key("s", "b"), true, IDLE, none);
+        assert_eq!(entered, Entered::Replayed);
+        reader.head().await;
+        let mut body = Body::shared(reader);
+        for left in [3, 2, 1] {
+            assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(left * PIECE as u64), false));
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
+        }
+        assert!(body.is_end_stream(), "known without asking for more");
+        drop(body);
+        assert_eq!(bytes(&attempts), 0, "nothing is kept of what has arrived");
+        assert!(attempts.listed().sessions.is_empty() && attempts.listed().left.is_empty());
+        let (_, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
+        assert_eq!(entered, Entered::New);
+    }
+
+    #[tokio::test]
+    async fn what_somebody_has_read_to_its_end_is_not_joined() {
+        let attempts = Attempts::default();
+        let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, whole(pieces(1)));
+        first.head().await;
+        assert!(next(&mut first).is_ready() && first.is_end_stream());
+        let (_second, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
+        assert_eq!(entered, Entered::New, "although the first still holds it");
+    }
+
+    #[tokio::test]
+    async fn a_reply_too_large_to_keep_is_read_by_whoever_reads_already() {
+        let attempts = Attempts::new(Bounds { reply: 2 * PIECE, ..Bounds::default() });
+        let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, flowing(8));
+        first.head().await;
+        assert_eq!(next(&mut first), Poll::Ready(Some(Some(b'a'))));
+        let (mut second, entered) = attempts.enter(key("s", "b"), true, IDLE, none);
+        assert_eq!(entered, Entered::Joined);
+        second.head().await;
+        // the one that came last is waited for
+        assert_eq!(next(&mut first), Poll::Ready(Some(Some(b'b'))));
+        assert_eq!(next(&mut first), Poll::Ready(Some(Some(b'c'))));
+        assert_eq!(bytes(&attempts), 0, "what is no longer kept weighs nothing");
+        assert_eq!(next(&mut first), Poll::Pending);
+        assert_eq!(next(&mut second), Poll::Ready(Some(Some(b'a'))));
+        assert_eq!(next(&mut first), Poll::Ready(Some(Some(b'd'))));
+        let (third, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
+        assert_eq!(entered, Entered::New, "the beginning is gone");
+        drop(third);
+        // the one that came first is not
+        for letter in b"bcdefgh" {
+            assert_eq!(next(&mut second), Poll::Ready(Some(Some(*letter))));
+        }
+        assert_eq!(next(&mut second), Poll::Ready(None));
+        assert_eq!(next(&mut first), Poll::Ready(Some(None)), "it has a hole before it");
+    }
+
+    #[tokio::test]
+    async fn a_reply_too_large_to_keep_is_not_replayed() {
+        let attempts = Attempts::new(Bounds { reply: PIECE, ..Bounds::default() });
+        lose(&attempts, key("s", "b"), pieces(2)).await;
+        assert_eq!(bytes(&attempts), 1, "the request is remembered");
+        let (_, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
+        assert_eq!(entered, Entered::New);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_go_first() {
+        let attempts = Attempts::new(Bounds { left: 2, reply: 16 * PIECE, all: 10 * PIECE });
+        let replayable = |session: &str, body: &str| {
+            let listed = attempts.listed();
+            listed.same(&key(session, body)).len() == 1
+        };
+        for body in ["1", "2", "3"] {
+            lose(&attempts, key("s", body), pieces(2)).await;
+        }
+        assert!(!replayable("s", "1") && replayable("s", "2") && replayable("s", "3"), "two a session");
+        lose(&attempts, key("t", "4"), pieces(7)).await;
+        assert!(!replayable("s", "2") && replayable("s", "3") && replayable("t", "4"), "all within bytes");
+        // what runs counts too
+        let (mut running, _) = attempts.enter(key("u", "5"), false, IDLE, flowing(12));
+        running.head().await;
+        for _ in 0..10 {
+            assert!(next(&mut running).is_ready());
+        }
+        assert!(!replayable("s", "3") && !replayable("t", "4"), "for the sake of one that runs");
+        assert_eq!(bytes(&attempts), 10 * PIECE);
+        assert!(next(&mut running).is_ready());
+        assert_eq!(bytes(&attempts), 0, "and in the end that is not kept either");
+        assert_eq!((next(&mut running), next(&mut running)), (Poll::Ready(Some(Some(b'l'))), Poll::Ready(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_did_not_arrive_is_forgotten_in_time() {
+        let attempts = Attempts::default();
+        lose(&attempts, key("s", "b"), pieces(2)).await;
+        tokio::time::advance(IDLE).await;
+        let (other, _) = attempts.enter(key("t", "other"), false, IDLE, never);
+        assert_eq!((bytes(&attempts), attempts.listed().left.len()), (0, 0));
+        drop(other);
+        let (_, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
+        assert_eq!(entered, Entered::New);
+    }
+
+    #[tokio::test]
+    async fn samples_that_did_not_arrive_are_asked_anew_one_by_one() {
+        let attempts = Attempts::default();
+        let (first, second) =
+            (attempts.enter(key("s", "b"), false, IDLE, never).0, attempts.enter(key("s", "b"), false, IDLE, never).0);
+        drop((first, second));
+        let again = |ties: Ties| {
+            assert!(ties.again, "the ids of another one may still be taken");
+            never(ties)
+        };
+        let (third, entered) = attempts.enter(key("s", "b"), true, IDLE, again);
+        assert_eq!(entered, Entered::New, "it left no turns");
+        let (fourth, entered) = attempts.enter(key("s", "b"), true, IDLE, again);
+        assert_eq!(entered, Entered::New, "a sample of its own, not another reader of the third");
+        assert!(!Arc::ptr_eq(&third.attempt, &fourth.attempt));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_woken_by_whoever_reads_and_by_whoever_leaves() {
+        let attempts = Attempts::default();
+        let (answer, answered) = tokio::sync::oneshot::channel::<Bytes>();
+        let begin =
+            |_| -> Pending { Box::pin(async move { Response::new(Body::full(answered.await.unwrap_or_default())) }) };
+        let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, begin);
+        let (second, _) = attempts.enter(key("s", "b"), true, IDLE, none);
+        let second = tokio::spawn(all(second));
+        {
+            // polls last, so the reply would wake it alone
+            tokio::task::yield_now().await;
+            let head = pin!(first.head());
+            assert!(head.poll(&mut context()).is_pending());
+        }
+        drop(first);
+        answer.send(pieces(3)).unwrap();
+        assert_eq!(second.await.unwrap(), pieces(3));
+    }
+}

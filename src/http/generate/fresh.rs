@@ -1,0 +1,242 @@
+//! One generation, from its plan to the head of its reply.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+
+use super::SESSION;
+use crate::error::Error;
+use crate::generation::capture::Capture;
+use crate::generation::flight::Flight;
+use crate::generation::guard::{self, Bounds, Refusal};
+use crate::generation::plan::{Context, Plan};
+use crate::generation::reason::Reason;
+use crate::generation::record::{Asked, Recorder};
+use crate::http::attempt::Ties;
+use crate::http::body::{Body, Forwarded};
+use crate::http::forward::{failed, send};
+use crate::http::prompts::Prompts;
+use crate::http::running::{ABORT, Outcome, Running};
+use crate::http::stream::Enriched;
+use crate::http::whole::{Whole, collect};
+use crate::http::{Parts, error_reply, headers};
+use crate::sglang::client::{Call, Reply};
+use crate::sglang::probe::{Capabilities, Dialect};
+use crate::sglang::request::GenerateRequest;
+use crate::sglang::routes;
+use crate::trajectory::{self, Fault};
+
+/// What of a request goes upstream again and again.
+pub(super) struct Head {
+    pub(super) method: Method,
+    pub(super) target: String,
+    pub(super) headers: HeaderMap,
+}
+
+impl Head {
+    pub(super) fn call(&self, body: Bytes) -> Call {
+        Call::whole(self.method.clone(), self.target.clone(), self.headers.clone(), body)
+    }
+}
+
+/// A generation that has not been asked for yet.
+pub(super) struct Fresh {
+    pub(super) head: Head,
+    pub(super) request: GenerateRequest,
+    pub(super) session: Arc<str>,
+    /// Nothing follows in this session.
+    pub(super) is_last: bool,
+    /// The client's own key.
+    pub(super) authorization: Option<HeaderValue>,
+    /// A request without an id may be given one.
+    pub(super) assign_rid: bool,
+}
+
+impl Fresh {
+    /// Asks the engine; `named` is told the request's id before.
+    ///
+    /// # Errors
+    /// What the client is told when the engine's own answer cannot be given.
+    pub(super) async fn perform(
+        self,
+        parts: &Arc<Parts>,
+        ties: Option<Ties>,
+        named: impl FnOnce(Option<String>),
+    ) -> Result<Response<Body>, Error> {
+        let upstream = Arc::clone(&parts.upstream.borrow());
+        let record = parts.config.sessions.record;
+        let plan = plan(parts, &upstream, &self.request, self.assign_rid)?;
+        named(plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())));
+        if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
+            return Err(Error::Strict { reason: reason.name().to_owned() });
+        }
+        let flight = take_off(parts, &plan, ties.as_ref().is_some_and(|ties| ties.again)).await?;
+        let recorder = record.then(|| self.recorder(parts, &upstream, ties));
+        let prompts = record.then(|| Prompts::of(&self.request, &plan)).flatten();
+        let Self { head, request, session, authorization, .. } = self;
+        drop(request);
+        let capture = Capture::new(plan, flight, recorder, Arc::clone(&parts.tools), &upstream);
+        let mut running = Running::new(Arc::clone(parts), capture, authorization);
+        let asked = ask(parts, &head, &mut running);
+        let (reply, prompts) = match prompts {
+            Some(prompts) => tokio::try_join!(asked, prompts.tokenize(parts))?,
+            None => (asked.await?, None),
+        };
+        if let (Some(prompts), Some(recorder)) = (prompts, running.capture_mut().recorder()) {
+            recorder.tokenized(prompts);
+        }
+        let mut reply = finish(parts, reply, running).await?;
+        if record && let Ok(name) = HeaderValue::try_from(&*session) {
+            reply.headers_mut().insert(SESSION, name);
+        }
+        Ok(reply)
+    }
+
+    /// What records the reply.
+    fn recorder(&self, parts: &Parts, upstream: &Capabilities, ties: Option<Ties>) -> Recorder {
+        let sampled = upstream.dialect != Some(Dialect::Jax);
+        let asked = Asked::of(&self.request, &upstream.model, parts.sessions.policy.epoch(), sampled);
+        let mut call = trajectory::Call::new(Arc::clone(&parts.sessions), Arc::clone(&self.session));
+        if self.is_last {
+            call.last();
+        }
+        if let Some(ties) = ties {
+            call.attempt(ties.turns, ties.before);
+        }
+        Recorder::new(call, asked)
+    }
+}
+
+/// The plan of a request that the guard lets pass.
+fn plan(parts: &Parts, upstream: &Capabilities, request: &GenerateRequest, assign_rid: bool) -> Result<Plan, Error> {
+    let config = &parts.config.entropy;
+    if !config.no_guard {
+        let bounds = Bounds {
+            vocab_size: upstream.vocab_size,
+            max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
+        };
+        guard::check(request, bounds).map_err(|refusal| refused(parts, refusal))?;
+    }
+    let record = parts.config.sessions.record;
+    let context = Context { assign_rid, record, refused: &|shape| parts.is_refused(shape) };
+    Plan::try_new(request, upstream, config, &context)
+}
+
+/// Takes the request's ids, which with the guard must not be running. Those of an attempt that was cut (`again`) are free in a moment,
+/// when its aborts are through.
+async fn take_off(parts: &Parts, plan: &Plan, again: bool) -> Result<Flight, Error> {
+    let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
+    let flights = &parts.tools.flights;
+    if again {
+        let mut aborting = parts.aborting.subscribe();
+        let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
+        // whatever comes of the wait, the next lines look again
+        let _ = tokio::time::timeout(ABORT, free).await;
+    }
+    if parts.config.entropy.no_guard {
+        return Ok(flights.start(rids));
+    }
+    flights.try_start(&rids).map_err(|live| refused(parts, guard::live(&live)))
+}
+
+fn refused(parts: &Parts, refusal: Refusal) -> Error {
+    parts.metrics.refused.with_label_values(&[refusal.rule]).inc();
+    Error::bad_request(refusal.message)
+}
+
+/// Asks the engine, and once more as the client wrote it where forcing made the engine fail.
+async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running) -> Result<Reply, Error> {
+    running.ask();
+    let first = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
+    let first = first.inspect_err(|_| running.end())?;
+    let status = first.status();
+    let forced = running.capture().plan().unforced.is_some();
+    if !forced || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) {
+        return Ok(first);
+    }
+    drop(first);
+    parts.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
+    running.capture_mut().plan_mut().give_up(Reason::Refused);
+    let second = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
+    let second = second.inspect_err(|_| running.end())?;
+    let shape = running.capture().plan().shape;
+    if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
+        tracing::warn!(
+            ?shape,
+            "the engine fails on such requests when logprobs are forced; they are not forced until the next probe"
+        );
+        parts.refuse(shape);
+    }
+    Ok(second)
+}
+
+async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Result<Response<Body>, Error> {
+    if reply.status() != StatusCode::OK {
+        running.end();
+        running.capture_mut().fail();
+        return Ok(forwarded(reply));
+    }
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    if is_event_stream(&head.headers) {
+        head.headers.remove(header::CONTENT_LENGTH);
+        let limit = parts.config.limits.max_reply_bytes;
+        return Ok(Response::from_parts(head, Body::enriched(Enriched::new(body, running, limit))));
+    }
+    if !running.capture().reads_reply() {
+        return Ok(Response::from_parts(head, Body::forwarded(Forwarded::generated(body, running))));
+    }
+    let strict = parts.config.entropy.strict && running.capture().plan().wish.wanted;
+    let whole = match collect(body, &head.headers, parts.config.limits.max_reply_bytes).await {
+        Ok(whole) => whole,
+        Err(failure) => {
+            running.end();
+            return Err(failed(parts, failure));
+        }
+    };
+    running.end();
+    let body = match whole {
+        Whole::All(bytes) => bytes,
+        Whole::TooLarge { .. } if strict => return Err(Error::Strict { reason: Reason::TooLarge.name().to_owned() }),
+        Whole::TooLarge { head: read, rest } => {
+            parts.metrics.skipped.with_label_values(&[Reason::TooLarge.name()]).inc();
+            running.capture_mut().incomplete();
+            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(read, rest))));
+        }
+    };
+    let outcome = running.guarded(|capture| capture.reply(&body));
+    if outcome == Outcome::Unreadable {
+        running.capture_mut().cut(Fault::Unreadable);
+        running.capture_mut().incomplete();
+    }
+    running.recorded().await;
+    let observed = *running.capture().observed();
+    if strict {
+        // a 200 in which no sequence came to its end is not a reply to this request
+        let unread =
+            outcome == Outcome::Unreadable || observed.finished == 0 && !running.capture().plan().items.is_empty();
+        let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
+        if let Some(reason) = missing {
+            let error = Error::Strict { reason: reason.name().to_owned() };
+            return Ok(error_reply(&error).map(|body| body.read(observed)));
+        }
+    }
+    let body = match outcome {
+        Outcome::Changed(changed) => changed.into(),
+        Outcome::Unchanged | Outcome::Unreadable => body,
+    };
+    head.headers.remove(header::CONTENT_LENGTH);
+    Ok(Response::from_parts(head, Body::full(body).read(observed)))
+}
+
+/// A reply as it came.
+pub(super) fn forwarded(reply: Reply) -> Response<Body> {
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    Response::from_parts(head, Body::forwarded(Forwarded::patient(Bytes::new(), body)))
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}

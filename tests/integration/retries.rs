@@ -1,0 +1,464 @@
+//! Calls that come again: retries get the reply to the first attempt, samples are samples, and what nobody got is not trained.
+
+use serde_json::{Value, json};
+use tokentap::demo::EngineOptions;
+use tokentap::trajectory::Path;
+use tokio::net::TcpSocket;
+
+use crate::support::client::{Answer, Connection, request, written};
+use crate::support::demo::Demo;
+use crate::support::hand::{Call, END, Hand, STREAM, chunk, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+const SESSION: (&str, &str) = ("x-session-id", "s");
+const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
+
+async fn started() -> (Hand, Proxy) {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    (hand, proxy)
+}
+
+fn body(stream: bool) -> Value {
+    json!({"input_ids": [1, 2, 3], "stream": stream})
+}
+
+/// Sends a generation.
+async fn send(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Connection {
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", headers, body.to_string().as_bytes())).await;
+    client
+}
+
+/// Takes a generation at the other end.
+async fn taken(hand: &mut Hand) -> Call {
+    let call = hand.next().await;
+    assert_eq!(call.asked.path, "/generate");
+    call
+}
+
+/// What the engine says when it has sampled these tokens.
+fn sampled(ids: &[u32], finish: &Value, text: &str) -> Value {
+    let logprobs: Vec<Value> = ids.iter().map(|id| json!([-0.5, id, null])).collect();
+    let meta = json!({
+        "id": "engine", "finish_reason": finish, "prompt_tokens": 3, "output_token_logprobs": logprobs,
+        "completion_tokens": ids.len(),
+    });
+    json!({"text": text, "output_ids": ids, "meta_info": meta})
+}
+
+fn stop() -> Value {
+    json!({"type": "stop", "matched": 7})
+}
+
+fn reply(ids: &[u32]) -> Vec<u8> {
+    let body = sampled(ids, &stop(), "ab").to_string();
+    message(200, &[("content-type", "application/json")], body.as_bytes())
+}
+
+/// One event of a cumulative stream.
+fn event(ids: &[u32], finish: &Value) -> Vec<u8> {
+    chunk(format!("data: {}\n\n", sampled(ids, finish, "a")).as_bytes())
+}
+
+/// Waits until a metric has a value; each look is a request of its own.
+async fn counted(proxy: &Proxy, name: &str, value: f64) {
+    soon(&format!("{name} is {value}"), async { while proxy.metric(name).await != value {} }).await;
+}
+
+async fn outcomes(proxy: &Proxy, outcome: &str, value: f64) {
+    counted(proxy, &format!("tokentap_retries_total{{outcome=\"{outcome}\"}}"), value).await;
+}
+
+/// Waits until so many generations are being served.
+async fn active(proxy: &Proxy, value: f64) {
+    counted(proxy, "tokentap_http_requests_active{endpoint=\"/generate\"}", value).await;
+}
+
+/// Reads what came of a stream until the tokens of an event.
+async fn read(client: &mut Connection, ids: &[u32]) {
+    let named = format!("\"output_ids\":{}", json!(ids));
+    let event = |read: &[u8]| memchr::memmem::find(read, named.as_bytes()).is_some() && read.ends_with(b"\n\n\r\n");
+    assert!(soon("an event", client.read_until(event)).await, "the stream goes on");
+}
+
+/// The exported rows of a session, and what is not exported: the last turn of each, and why.
+fn rows(proxy: &Proxy, session: &str) -> (Vec<Path>, Vec<(u32, &'static str)>) {
+    let snapshot = proxy.parts.sessions.session(session).expect("the session exists").snapshot(None).unwrap();
+    let (rows, refused) = snapshot.paths(true);
+    (rows, refused.iter().map(|refused| (refused.leaf, refused.reason)).collect())
+}
+
+/// The last turns of the exported rows, and what is not exported.
+fn leaves(proxy: &Proxy) -> (Vec<u32>, Vec<(u32, &'static str)>) {
+    let (rows, refused) = rows(proxy, "s");
+    (rows.iter().map(|row| row.steps.last().unwrap().turn.id).collect(), refused)
+}
+
+fn same(first: &Answer, second: &Answer) {
+    let plain = |answer: &Answer| {
+        let kept = answer.headers.iter().filter(|(name, _)| name != "date");
+        kept.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!((first.status, plain(first)), (second.status, plain(second)), "the same head");
+    assert_eq!(first.body, second.body, "the same bytes");
+    assert!(first.complete && second.complete && first.header("x-tokentap-session") == Some("s"));
+}
+
+/// A connection with room for little, so that a large reply gets stuck on its way.
+async fn narrow(proxy: &Proxy) -> tokio::net::TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 * 1024).unwrap();
+    socket.connect(proxy.data).await.unwrap()
+}
+
+/// A reply that was generated whole and whose client left in the middle of it.
+async fn lost(hand: &mut Hand, proxy: &Proxy, headers: &[(&str, &str)], asked: &Value) -> Vec<u8> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut client = narrow(proxy).await;
+    let sent = written(proxy.data, "POST", "/generate", headers, asked.to_string().as_bytes());
+    client.write_all(&sent).await.unwrap();
+    let call = taken(hand).await;
+    let large = sampled(&[4, 5], &stop(), &"x".repeat(12 << 20)).to_string();
+    call.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
+    soon("the reply begins", client.read_u8()).await.unwrap();
+    assert_eq!(proxy.metric("tokentap_http_requests_active{endpoint=\"/generate\"}").await, 1.0, "it is on its way");
+    drop(client);
+    active(proxy, 0.0).await;
+    large.into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn identical_calls_are_samples() {
+    let (mut hand, proxy) = started().await;
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(send(&proxy, &[SESSION], &body(false)).await);
+    }
+    let mut calls = Vec::new();
+    for _ in 0..8 {
+        calls.push(taken(&mut hand).await);
+    }
+    for (at, call) in calls.into_iter().enumerate() {
+        call.reply(&reply(&[10, at as u32])).await;
+    }
+    for client in &mut clients {
+        assert!(client.answer().await.complete);
+    }
+    for at in 8..12 {
+        let mut client = send(&proxy, &[SESSION], &body(false)).await;
+        taken(&mut hand).await.reply(&reply(&[10, at])).await;
+        assert!(client.answer().await.complete);
+        active(&proxy, 0.0).await;
+    }
+    assert_eq!(leaves(&proxy), ((0..12).collect(), vec![]), "twelve samples, all of them trained");
+    assert!(!hand.has_more());
+    for outcome in ["joined", "replayed", "superseded"] {
+        outcomes(&proxy, outcome, 0.0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn identical_calls_to_a_real_engine_are_samples_too() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let ask = |stream: bool| {
+        let body =
+            json!({"text": "The", "sampling_params": {"max_new_tokens": 8, "temperature": 1.0}, "stream": stream});
+        let data = demo.proxy.data;
+        tokio::spawn(async move { request(data, "POST", "/generate", &[SESSION], body.to_string().as_bytes()).await })
+    };
+    let asked: Vec<_> = (0..16).map(|at| ask(at % 2 == 1)).collect();
+    let mut replies = std::collections::HashSet::new();
+    for answer in asked {
+        let answer = answer.await.unwrap();
+        assert!(answer.complete);
+        replies.insert(answer.body);
+    }
+    assert!(replies.len() > 8, "samples differ: {}", replies.len());
+    let snapshot = demo.proxy.parts.sessions.session("s").unwrap().snapshot(None).unwrap();
+    assert_eq!(snapshot.turns().len(), 16);
+    assert!(snapshot.turns().iter().all(|turn| turn.about.supersedes.is_empty() && turn.about.fault.is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_joins_the_attempt_that_runs() {
+    let (mut hand, proxy) = started().await;
+    let mut first = send(&proxy, &[SESSION], &body(false)).await;
+    let call = taken(&mut hand).await;
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    outcomes(&proxy, "joined", 1.0).await;
+    call.reply(&reply(&[4, 5])).await;
+    same(&first.answer().await, &second.answer().await);
+    assert!(!hand.has_more(), "one generation");
+    assert_eq!(leaves(&proxy), (vec![0], vec![]), "one turn");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_joins_a_stream_from_its_beginning() {
+    let (mut hand, proxy) = started().await;
+    let mut first = send(&proxy, &[SESSION], &body(true)).await;
+    let mut call = taken(&mut hand).await;
+    call.say(STREAM).await;
+    call.say(&event(&[4], &Value::Null)).await;
+    read(&mut first, &[4]).await;
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
+    read(&mut second, &[4]).await;
+    call.say(&event(&[4, 5], &stop())).await;
+    read(&mut second, &[4, 5]).await;
+    call.reply(&[&chunk(b"data: [DONE]\n\n"), END].concat()).await;
+    same(&first.answer().await, &second.answer().await);
+    assert!(!hand.has_more());
+    assert_eq!(leaves(&proxy), (vec![0], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_goes_on_for_whoever_still_waits() {
+    let (mut hand, proxy) = started().await;
+    // before the head
+    let first = send(&proxy, &[SESSION], &body(false)).await;
+    let call = taken(&mut hand).await;
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    outcomes(&proxy, "joined", 1.0).await;
+    drop(first);
+    active(&proxy, 1.0).await;
+    call.reply(&reply(&[4, 5])).await;
+    assert_eq!(second.answer().await.json()["output_ids"], json!([4, 5]));
+    active(&proxy, 0.0).await;
+    // in the middle of a stream
+    let mut first = send(&proxy, &[SESSION], &body(true)).await;
+    let mut call = taken(&mut hand).await;
+    call.say(STREAM).await;
+    call.say(&event(&[6], &Value::Null)).await;
+    read(&mut first, &[6]).await;
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
+    read(&mut second, &[6]).await;
+    drop(first);
+    active(&proxy, 1.0).await;
+    call.say(&event(&[6, 7], &stop())).await;
+    call.reply(&[&chunk(b"data: [DONE]\n\n"), END].concat()).await;
+    let answer = second.answer().await;
+    assert!(answer.complete && answer.events().len() == 2, "all of it: {}", answer.text());
+    active(&proxy, 0.0).await;
+    assert_eq!(leaves(&proxy), (vec![0, 1], vec![]), "two generations, two turns");
+    assert!(!hand.has_more(), "nothing was aborted");
+    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_cut_is_asked_anew_and_superseded() {
+    let (mut hand, proxy) = started().await;
+    let mut first = send(&proxy, &[SESSION], &body(true)).await;
+    let mut call = taken(&mut hand).await;
+    call.say(STREAM).await;
+    call.say(&event(&[4], &Value::Null)).await;
+    read(&mut first, &[4]).await;
+    drop(first);
+    call.gone().await;
+    for _ in 0..2 {
+        // the id that was assigned, and the one that the engine named
+        let abort = hand.next().await;
+        abort.aborted();
+        abort.ok().await;
+    }
+    active(&proxy, 0.0).await;
+    assert_eq!(leaves(&proxy), (vec![], vec![(0, "disconnected")]), "what came is kept");
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
+    let call = taken(&mut hand).await;
+    call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
+    assert!(second.answer().await.complete);
+    outcomes(&proxy, "superseded", 1.0).await;
+    assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
+    let turns = rows(&proxy, "s").0;
+    assert_eq!(turns[0].steps.last().unwrap().turn.about.supersedes, [0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_under_the_same_id_waits_for_the_aborts_of_the_first() {
+    let (mut hand, proxy) = started().await;
+    let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
+    let first = send(&proxy, &[SESSION], &named).await;
+    let call = taken(&mut hand).await;
+    drop(first);
+    call.gone().await;
+    let abort = hand.next().await;
+    assert_eq!(abort.aborted(), "mine");
+    let mut second = send(&proxy, &[SESSION], &named).await;
+    active(&proxy, 1.0).await;
+    assert!(!hand.has_more(), "an abort on its way would hit the second");
+    abort.ok().await;
+    taken(&mut hand).await.reply(&reply(&[4, 5])).await;
+    assert_eq!(second.answer().await.status, 200, "it was not refused as running");
+    assert_eq!(leaves(&proxy), (vec![0], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_id_marks_a_retry() {
+    let (mut hand, proxy) = started().await;
+    let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
+    let mut first = send(&proxy, &[SESSION], &named).await;
+    let call = taken(&mut hand).await;
+    let mut second = send(&proxy, &[SESSION], &named).await;
+    outcomes(&proxy, "joined", 1.0).await;
+    call.reply(&reply(&[4, 5])).await;
+    same(&first.answer().await, &second.answer().await);
+    assert_eq!(proxy.metric("tokentap_guard_refusals_total{rule=\"rid_live\"}").await, 0.0);
+    // without a session it stays what kills servers
+    let first = send(&proxy, &[], &named).await;
+    let _call = taken(&mut hand).await;
+    assert_eq!(send(&proxy, &[], &named).await.answer().await.status, 400);
+    drop(first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_did_not_arrive_is_replayed() {
+    let (mut hand, proxy) = started().await;
+    let large = lost(&mut hand, &proxy, &[SESSION], &body(false)).await;
+    // the second client leaves as well
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    assert!(second.read_until(|read| !read.is_empty()).await);
+    drop(second);
+    active(&proxy, 0.0).await;
+    outcomes(&proxy, "replayed", 1.0).await;
+    let mut third = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    let answer = third.answer().await;
+    assert!(answer.complete && answer.header("content-length").is_some());
+    assert_eq!(answer.json()["text"].as_str().unwrap().len(), 12 << 20);
+    assert!(answer.body.len() > large.len(), "with its entropies");
+    outcomes(&proxy, "replayed", 2.0).await;
+    active(&proxy, 0.0).await;
+    assert!(!hand.has_more(), "nothing was generated again");
+    assert_eq!(leaves(&proxy), (vec![0], vec![]), "one turn, and it is trained");
+    // it has arrived: from now on the same call is a sample, whatever its mark
+    let mut fourth = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    taken(&mut hand).await.reply(&reply(&[8, 9])).await;
+    assert_eq!(fourth.answer().await.json()["output_ids"], json!([8, 9]));
+    assert_eq!(leaves(&proxy), (vec![0, 1], vec![]));
+    outcomes(&proxy, "superseded", 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_mark_a_reply_that_did_not_arrive_is_superseded() {
+    let (mut hand, proxy) = started().await;
+    lost(&mut hand, &proxy, &[SESSION], &body(false)).await;
+    assert_eq!(leaves(&proxy), (vec![0], vec![]));
+    // an answer without a turn takes nobody's place
+    let mut second = send(&proxy, &[SESSION], &body(false)).await;
+    taken(&mut hand).await.reply(&message(503, &[], b"later")).await;
+    assert_eq!(second.answer().await.status, 503);
+    active(&proxy, 0.0).await;
+    assert_eq!(leaves(&proxy), (vec![0], vec![]));
+    let mut third = send(&proxy, &[SESSION], &body(false)).await;
+    taken(&mut hand).await.reply(&reply(&[6, 7])).await;
+    assert!(third.answer().await.complete);
+    active(&proxy, 0.0).await;
+    assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
+    let mut fourth = send(&proxy, &[SESSION], &body(false)).await;
+    taken(&mut hand).await.reply(&reply(&[8])).await;
+    assert!(fourth.answer().await.complete);
+    assert_eq!(leaves(&proxy), (vec![1, 2], vec![(0, "superseded")]), "one takes its place, the next is a sample");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_the_same_is_not_joined() {
+    let (mut hand, proxy) = started().await;
+    let key = ("authorization", "Bearer one");
+    let _first = send(&proxy, &[SESSION, key], &body(false)).await;
+    let _call = taken(&mut hand).await;
+    let others: [(&[(&str, &str)], Value); 5] = [
+        (&[SESSION, AGAIN, key], json!({"input_ids": [1, 2, 4], "stream": false})),
+        (&[("x-session-id", "t"), AGAIN, key], body(false)),
+        (&[SESSION, AGAIN, ("authorization", "Bearer two")], body(false)),
+        (&[AGAIN, key], body(false)),
+        (&[SESSION, ("x-stainless-retry-count", "0"), key], body(false)),
+    ];
+    for (headers, body) in &others {
+        let mut client = send(&proxy, headers, body).await;
+        taken(&mut hand).await.reply(&reply(&[4])).await;
+        assert!(client.answer().await.complete, "{headers:?} is a call of its own");
+    }
+    outcomes(&proxy, "joined", 0.0).await;
+    // two that run: which of them the retry meant cannot be told
+    let _second = send(&proxy, &[SESSION, key], &body(false)).await;
+    let _other = taken(&mut hand).await;
+    let mut third = send(&proxy, &[SESSION, AGAIN, key], &body(false)).await;
+    taken(&mut hand).await.reply(&reply(&[5])).await;
+    assert!(third.answer().await.complete);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_leaves_behind_the_last_token_has_got_it() {
+    let (mut hand, proxy) = started().await;
+    for (ends, session) in [(&b"data: [DONE]\n\n"[..], "done"), (b": the end is near\n\n", "finished")] {
+        let session = ("x-session-id", session);
+        let mut first = send(&proxy, &[session], &body(true)).await;
+        let mut call = taken(&mut hand).await;
+        call.say(&[STREAM, &event(&[4, 5], &stop()), &chunk(ends)].concat()).await;
+        assert!(first.read_until(|read| memchr::memmem::find(read, ends).is_some()).await);
+        drop(first);
+        call.gone().await;
+        active(&proxy, 0.0).await;
+        let mut second = send(&proxy, &[session, AGAIN], &body(true)).await;
+        let call = soon("a call", async {
+            loop {
+                let call = hand.next().await;
+                if call.asked.path == "/generate" {
+                    break call;
+                }
+                call.ok().await;
+            }
+        });
+        let call = call.await;
+        call.reply(&[STREAM, &event(&[6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
+        assert!(second.answer().await.complete);
+        let (rows, refused) = rows(&proxy, session.1);
+        assert_eq!((rows.len(), refused), (2, vec![]), "{session:?}: two samples");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_breaks_off_breaks_off_for_all_and_is_not_replayed() {
+    let (mut hand, proxy) = started().await;
+    let mut first = send(&proxy, &[SESSION], &body(true)).await;
+    let mut call = taken(&mut hand).await;
+    call.say(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
+    read(&mut first, &[4]).await;
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
+    read(&mut second, &[4]).await;
+    drop(call);
+    for client in [&mut first, &mut second] {
+        let answer = client.answer().await;
+        assert!(!answer.complete && answer.events().len() == 1, "what came is passed on");
+    }
+    active(&proxy, 0.0).await;
+    let mut third = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
+    let call = taken(&mut hand).await;
+    call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
+    assert!(third.answer().await.complete);
+    assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_of_a_session_that_was_deleted_are_not_those_of_the_next() {
+    let (mut hand, proxy) = started().await;
+    let mut first = send(&proxy, &[SESSION], &body(true)).await;
+    let mut call = taken(&mut hand).await;
+    call.say(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
+    read(&mut first, &[4]).await;
+    drop(first);
+    call.gone().await;
+    for _ in 0..2 {
+        hand.next().await.ok().await;
+    }
+    active(&proxy, 0.0).await;
+    assert!(proxy.parts.sessions.delete("s").is_some());
+    let mut other = send(&proxy, &[SESSION], &json!({"input_ids": [1, 2]})).await;
+    taken(&mut hand).await.reply(&reply(&[9])).await;
+    assert!(other.answer().await.complete);
+    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
+    let call = taken(&mut hand).await;
+    call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
+    assert!(second.answer().await.complete);
+    let turns = proxy.parts.sessions.session("s").unwrap().snapshot(None).unwrap();
+    assert!(turns.turns().iter().all(|turn| turn.about.supersedes.is_empty()), "the numbers are another session's");
+}
