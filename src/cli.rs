@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod demo;
+pub mod export;
 pub mod serve;
 
 use std::io::Write;

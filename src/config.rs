@@ -2,7 +2,9 @@
 //!
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
+mod export;
 mod load;
+mod logging;
 mod sessions;
 mod units;
 
@@ -12,7 +14,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use export::ExportArgs;
 pub use load::{Invalid, load};
+pub use logging::{LogConfig, LogFormat};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
 pub use units::{Secret, bytes, duration};
 
@@ -37,6 +41,8 @@ pub enum Command {
     Demo(Box<Config>),
     /// Connect to the upstream and say what was found and why numbers could be wrong
     Check(Box<CheckArgs>),
+    /// Write recorded sessions to a file in the format of a trainer
+    Export(Box<ExportArgs>),
 }
 
 /// The settings of `tokentap check`.
@@ -51,19 +57,31 @@ pub struct CheckArgs {
 }
 
 impl Command {
-    /// The settings of any command.
+    /// The settings of the tokentap that runs or is to run; `None` where there is none.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> Option<&Config> {
         match self {
-            Self::Serve(config) | Self::Demo(config) => config,
-            Self::Check(check) => &check.config,
+            Self::Serve(config) | Self::Demo(config) => Some(config),
+            Self::Check(check) => Some(&check.config),
+            Self::Export(_) => None,
         }
     }
 
-    fn config_mut(&mut self) -> &mut Config {
+    fn config_mut(&mut self) -> Option<&mut Config> {
         match self {
-            Self::Serve(config) | Self::Demo(config) => config,
-            Self::Check(check) => &mut check.config,
+            Self::Serve(config) | Self::Demo(config) => Some(config),
+            Self::Check(check) => Some(&mut check.config),
+            Self::Export(_) => None,
+        }
+    }
+
+    /// What is logged, whatever the command is.
+    #[must_use]
+    pub fn logging(&self) -> &LogConfig {
+        match self {
+            Self::Serve(config) | Self::Demo(config) => &config.logging,
+            Self::Check(check) => &check.config.logging,
+            Self::Export(export) => &export.logging,
         }
     }
 }
@@ -77,15 +95,6 @@ pub enum EntropyDefault {
     Request,
     /// Never, whatever a request says.
     Off,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One readable line each.
-    Text,
-    /// One JSON object each.
-    Json,
 }
 
 /// The settings of a running tokentap.
@@ -115,12 +124,9 @@ pub struct Config {
     /// Limits of size, number and time.
     #[command(flatten)]
     pub limits: LimitConfig,
-    /// How log lines look
-    #[arg(long, env = "TOKENTAP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
-    /// What is logged, in the syntax of RUST_LOG
-    #[arg(long, env = "TOKENTAP_LOG", value_name = "FILTER", default_value = "info")]
-    pub log: String,
+    /// What is logged.
+    #[command(flatten)]
+    pub logging: LogConfig,
 }
 
 /// What is asked of the engine, and what is made of it.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use tokentap::cli;
-use tokentap::config::{self, Command, Config, Invalid, LogFormat};
+use tokentap::config::{self, Command, Invalid, LogConfig, LogFormat};
 
 /// Bodies of a few hundred kilobytes come and go with every request; the system's allocator returns such pieces at once and pays for
 /// each page again.
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    if let Err(error) = log(command.config()) {
+    if let Err(error) = log(command.logging()) {
         eprintln!("tokentap: --log: {error}");
         return ExitCode::from(64);
     }
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Serve(config) => runtime.block_on(cli::serve::run(*config)).map(|()| true),
         Command::Demo(config) => runtime.block_on(cli::demo::run(*config)).map(|()| true),
         Command::Check(check) => runtime.block_on(cli::check::run(check.config, check.wait)),
+        Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 /// Log lines go to standard error, so that what a command prints can be piped.
-fn log(config: &Config) -> Result<(), tracing_subscriber::filter::ParseError> {
+fn log(config: &LogConfig) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter: tracing_subscriber::EnvFilter = config.log.parse()?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     match config.log_format {

@@ -22,7 +22,8 @@ const ALLOWED: &[(&str, &str, &str)] =
 
 /// Where each outside crate may be named.
 const HOMES: &[(&str, &[&str])] = &[
-    ("reqwest", &["src/sglang/client.rs", "src/sglang/transport.rs"]),
+    // the last one speaks to a tokentap, with the keys of its control port, and never to SGLang
+    ("reqwest", &["src/sglang/client.rs", "src/sglang/transport.rs", "src/cli/export/sidecar.rs"]),
     ("hyper", &["src/server.rs", "src/http/", "src/sglang/client.rs", "src/sglang/transport.rs"]),
     ("hyper_util", &["src/server.rs", "src/sglang/transport.rs"]),
     ("tower", &["src/server.rs", "src/http/", "src/app.rs", "src/cli/demo.rs"]),
@@ -36,6 +37,12 @@ const HOMES: &[(&str, &[&str])] = &[
     ("crc32c", &["src/trajectory/log/frame.rs", "src/trajectory/log/segment.rs"]),
     ("fs4", &["src/trajectory/log.rs"]),
     ("mimalloc", &["src/main.rs"]),
+    ("arrow_array", &["src/trajectory/export/columnar.rs", "src/trajectory/export/columnar/"]),
+    ("arrow_buffer", &["src/trajectory/export/columnar/"]),
+    ("arrow_schema", &["src/trajectory/export/columnar.rs", "src/trajectory/export/columnar/"]),
+    ("arrow_ipc", &["src/trajectory/export/arrow.rs"]),
+    ("parquet", &["src/trajectory/export/parquet.rs"]),
+    ("indicatif", &["src/cli/export/bar.rs"]),
 ];
 
 /// Where `unsafe` may stand.

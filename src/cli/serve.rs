@@ -57,13 +57,18 @@ impl Signals {
         Ok(Self { terminate: caught(SignalKind::terminate())?, interrupt: caught(SignalKind::interrupt())? })
     }
 
+    /// Waits for one of them.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
     /// Moves the phase forward with each signal.
     pub async fn follow(mut self, phase: watch::Sender<Phase>) {
         for next in [Phase::Draining, Phase::Ending] {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
+            self.next().await;
             phase.send_replace(next);
             tracing::info!(?next, "signal");
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Config, Secret};
+use super::{Cli, Command, Config, Secret};
 
 /// Why there are no settings.
 #[derive(Debug)]
@@ -28,10 +28,14 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
     if let Some(path) = &file {
         command = with_file(command, Path::new(path))?;
     }
-    let cli = command
+    let (mut cli, matches) = command
         .try_get_matches_from(&args)
-        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)))
         .map_err(|error| explain(&error, &args, file.as_deref()))?;
+    if let (Command::Export(export), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
+        export.choose(matches).map_err(Invalid::Line)?;
+        export.control = authority("--control", &export.control)?;
+    }
     complete(cli)
 }
 
@@ -71,6 +75,10 @@ fn with_file(command: clap::Command, path: &Path) -> Result<clap::Command, Inval
         return Err(Invalid::Line(format!("{key} in {shown}: there is no such setting")));
     }
     Ok(command.mut_subcommands(|subcommand| {
+        // the others do not read the file
+        if !subcommand.get_arguments().any(|arg| arg.get_id() == "config") {
+            return subcommand;
+        }
         values.iter().fold(subcommand, |subcommand, (key, value)| {
             subcommand.mut_arg(key.replace('-', "_"), |arg| arg.default_value(value.clone()))
         })
@@ -94,6 +102,11 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
+    if let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(names))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    {
+        return Invalid::Line(format!("{} must be given", names.join(" and ")));
+    }
     let argument = context(ContextKind::InvalidArg);
     let name = argument.as_deref().and_then(|arg| arg.split_whitespace().next()).unwrap_or_default().to_owned();
     let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
@@ -119,7 +132,7 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
 
 /// What no single value can show: files to be read, values that exclude each other.
 fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
-    let config = cli.command.config_mut();
+    let Some(config) = cli.command.config_mut() else { return Ok(cli) };
     let keys = &mut config.keys;
     for (name, file, key) in [
         ("--upstream-api-key-file", &keys.upstream_api_key_file, &mut keys.upstream_api_key),
@@ -138,23 +151,23 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
             config.control_listen
         )));
     }
-    let upstream = config.upstream.trim_end_matches('/').to_owned();
-    match upstream.strip_prefix("http://") {
-        Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => {
-            config.upstream = upstream
-        }
-        _ => {
-            return Err(Invalid::Line(format!(
-                "--upstream cannot be '{upstream}': it is http://HOST:PORT, without a path"
-            )));
-        }
-    }
+    config.upstream = authority("--upstream", &config.upstream)?;
     Ok(cli)
+}
+
+/// The URL of a server: no more than where it is.
+fn authority(flag: &str, url: &str) -> Result<String, Invalid> {
+    let url = url.trim_end_matches('/');
+    match url.strip_prefix("http://") {
+        Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => Ok(url.to_owned()),
+        _ => Err(Invalid::Line(format!("{flag} cannot be '{url}': it is http://HOST:PORT, without a path"))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ExportArgs;
 
     fn loaded(args: &[&str]) -> Result<Cli, String> {
         load(std::iter::once("tokentap").chain(args.iter().copied()).map(OsString::from)).map_err(|invalid| {
@@ -183,15 +196,63 @@ mod tests {
         std::fs::write(&path, "top-logprobs = 7\nstrict = true\nreply-budget = \"1MiB\"\n").unwrap();
         let file = path.to_str().unwrap();
         let cli = loaded(&["serve", "--config", file]).unwrap();
-        let entropy = &cli.command.config().entropy;
+        let entropy = &cli.command.config().unwrap().entropy;
         assert_eq!((entropy.top_logprobs, entropy.strict, entropy.reply_budget), (7, true, 1 << 20));
         let cli = loaded(&["serve", "--config", file, "--top-logprobs", "9"]).unwrap();
-        assert_eq!(cli.command.config().entropy.top_logprobs, 9);
+        assert_eq!(cli.command.config().unwrap().entropy.top_logprobs, 9);
         std::fs::write(&path, "top-logprobs = \"x\"\n").unwrap();
         let line = loaded(&["serve", "--config", file]).unwrap_err();
         assert!(line.contains("--top-logprobs") && line.contains("settings.toml"), "{line}");
         std::fs::write(&path, "tops = 1\n").unwrap();
         assert!(loaded(&["serve", "--config", file]).unwrap_err().starts_with("tops in "));
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    fn exported(args: &[&str]) -> Result<ExportArgs, String> {
+        let args: Vec<&str> = ["export"].iter().chain(args).copied().collect();
+        match loaded(&args)?.command {
+            Command::Export(export) => Ok(*export),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_export_says_what_and_where_to() {
+        let args = exported(&["--format", "verl", "--out", "-"]).unwrap();
+        assert_eq!((&*args.control, &args.data_dir), ("http://127.0.0.1:30002", &None));
+        assert!(args.session.is_empty() && !args.no_branches && args.pad_token_id == 0);
+        let flags =
+            ["--session", "a,b", "--session", "c", "--version", "2", "--no-branches", "--max-prompt-length", "7"];
+        let args = exported(&[&["--format", "arrow", "--out", "x.arrow"][..], &flags].concat()).unwrap();
+        assert_eq!((args.session, args.version), (["a", "b", "c"].map(str::to_owned).to_vec(), Some(2)));
+        assert!(args.no_branches && args.max_prompt_length == Some(7) && args.max_response_length.is_none());
+        assert_eq!(exported(&["--format", "verl"]).unwrap_err(), "--out <PATH> must be given");
+        let line = exported(&["--format", "verl", "--out", "x", "--pad-token-id", "-1"]).unwrap_err();
+        assert!(line.contains("--pad-token-id") || line.contains("-1"), "{line}");
+    }
+
+    #[test]
+    fn an_export_has_one_source() {
+        let fixed = ["--format", "jsonl", "--out", "x"];
+        let with = |flags: &[&str]| exported(&[&fixed, flags].concat());
+        let args = with(&["--control", "http://trainer:9/", "--control-token", "t"]).unwrap();
+        assert_eq!((&*args.control, args.control_token.unwrap().expose()), ("http://trainer:9", "t"));
+        assert_eq!(with(&["--data-dir", "/d"]).unwrap().data_dir.unwrap(), Path::new("/d"));
+        let line = with(&["--data-dir", "/d", "--control", "http://trainer:9"]).unwrap_err();
+        assert!(line.starts_with("--control and --data-dir exclude"), "{line}");
+        let line = with(&["--control", "https://trainer:9"]).unwrap_err();
+        assert!(line.starts_with("--control cannot be 'https://trainer:9'"), "{line}");
+        // as where the environment of a tokentap names its folder
+        let beneath = |flags: &[&str]| {
+            let command = Cli::command()
+                .mut_subcommand("export", |export| export.mut_arg("data_dir", |arg| arg.default_value("/env")));
+            let args = ["tokentap", "export"].iter().chain(&fixed).chain(flags);
+            let matches = command.try_get_matches_from(args).unwrap();
+            let Command::Export(mut export) = Cli::from_arg_matches(&matches).unwrap().command else { panic!() };
+            export.choose(matches.subcommand().unwrap().1).unwrap();
+            export.data_dir
+        };
+        assert_eq!(beneath(&[]).unwrap(), Path::new("/env"));
+        assert_eq!(beneath(&["--control", "http://trainer:9"]), None);
     }
 }

@@ -117,7 +117,7 @@ mod tests {
             map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
         let body = GenerateRequest::parse(Bytes::copy_from_slice(body.as_bytes())).unwrap();
-        let identity = Identity::of(cli.command.config(), None, &uri.parse().unwrap(), &map, Some(&body));
+        let identity = Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&body));
         identity.explicit.then(|| identity.session.to_string())
     }
 

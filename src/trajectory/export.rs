@@ -7,7 +7,9 @@ use bytes::Bytes;
 use super::Path;
 
 pub mod areal;
+pub mod arrow;
 mod column;
+mod columnar;
 pub mod entry;
 mod facts;
 #[cfg(test)]
@@ -15,12 +17,14 @@ mod fixture;
 mod format;
 pub mod jsonl;
 pub mod miles;
+pub mod parquet;
 pub mod rllm;
 mod safetensors;
 mod settle;
 pub mod slime;
 pub mod strands;
 mod table;
+mod tally;
 mod text;
 pub mod tunix;
 mod validate;
@@ -29,6 +33,7 @@ mod versions;
 
 pub use format::Format;
 pub use settle::{Settled, settle};
+pub use tally::Tally;
 pub use validate::{Needs, validate};
 
 /// Members that a caller adds to the entry of a path: their names, and their values as JSON texts.
@@ -79,6 +84,8 @@ pub struct Export {
     pub length: Option<u64>,
     /// The bytes, in pieces of at most about a megabyte.
     pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
+    /// What became of the rows.
+    pub tally: Tally,
 }
 
 /// The most bytes of one piece of an export.
@@ -102,6 +109,8 @@ impl std::fmt::Debug for Batch {
 
 impl std::fmt::Debug for Export {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Export").field("content_type", &self.content_type).field("length", &self.length).finish()
+        let mut text = f.debug_struct("Export");
+        text.field("content_type", &self.content_type).field("length", &self.length).field("tally", &self.tally);
+        text.finish_non_exhaustive()
     }
 }

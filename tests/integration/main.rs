@@ -9,6 +9,7 @@ mod control;
 mod documents;
 mod draining;
 mod entropy;
+mod exporting;
 mod failures;
 mod forwarding;
 mod giving_way;

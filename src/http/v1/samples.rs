@@ -1,6 +1,6 @@
 //! `POST /v1/samples`: sessions in the format of a trainer.
 
-use http::Response;
+use http::{HeaderName, Response};
 use serde::Deserialize;
 
 use super::sessions::annotate;
@@ -8,6 +8,12 @@ use super::{Problem, made, refused, session};
 use crate::http::Parts;
 use crate::http::body::Body;
 use crate::trajectory::export::{Batch, Format, Shape};
+
+/// How many rows the body holds.
+const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
+
+/// How many leaves it does not hold, by reason: a JSON object.
+const REFUSED: HeaderName = HeaderName::from_static("tokentap-refused");
 
 /// Tokens of a side of a row: above every context there is.
 const LONGEST: usize = 1 << 24;
@@ -22,6 +28,8 @@ pub(super) struct SamplesRequest {
     pad_token_id: u32,
     max_prompt_length: Option<usize>,
     max_response_length: Option<usize>,
+    /// Of every session; without it the last frozen version, else what there is.
+    version: Option<u32>,
     #[serde(default = "yes")]
     include_branches: bool,
     /// miles: entropies as well, which its own reader does not expect.
@@ -60,11 +68,17 @@ pub(super) fn export(parts: &Parts, said: SamplesRequest) -> Result<Response<Bod
         if !named.insert(id) {
             return Err(Problem::bad(format!("sessions: {id:?} stands there twice")));
         }
-        let snapshot = session(parts, id)?.snapshot(None).map_err(|error| refused(id, error))?;
+        let snapshot = session(parts, id)?.snapshot(said.version).map_err(|error| refused(id, error))?;
         let (mut rows, mut out) = snapshot.paths(said.include_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut out);
     }
     let export = format.export(batch);
-    Ok(made(export.content_type, export.length, export.chunks))
+    let tally = export.tally;
+    let mut reply = made(export.content_type, export.length, export.chunks);
+    reply.headers_mut().insert(ROWS, tally.rows.into());
+    if let Ok(refused) = serde_json::to_string(&tally.refused).unwrap_or_default().parse() {
+        reply.headers_mut().insert(REFUSED, refused);
+    }
+    Ok(reply)
 }

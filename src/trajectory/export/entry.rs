@@ -33,7 +33,7 @@ pub fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
 }
 
 /// The segments with the positions at which they begin.
-fn placed(path: &Path) -> impl Iterator<Item = (usize, Segment<'_>)> {
+pub(super) fn placed(path: &Path) -> impl Iterator<Item = (usize, Segment<'_>)> {
     path.segments().scan(0, |at, segment| {
         let start = *at;
         *at += segment.ids.len();

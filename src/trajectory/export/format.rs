@@ -1,6 +1,6 @@
 //! The formats by their names.
 
-use super::{Batch, Export, areal, jsonl, miles, rllm, slime, strands, tunix, verl};
+use super::{Batch, Export, areal, arrow, jsonl, miles, rllm, slime, strands, tunix, verl};
 
 /// A format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,12 +21,26 @@ pub enum Format {
     Rllm,
     /// tokentap's own: one trajectory a line.
     Jsonl,
+    /// The columns of trajectories as an Arrow IPC stream.
+    Arrow,
+    /// The same columns as a Parquet file.
+    Parquet,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Verl, Self::Miles, Self::Areal, Self::Slime, Self::Tunix, Self::Strands, Self::Rllm, Self::Jsonl];
+    pub const ALL: [Self; 10] = [
+        Self::Verl,
+        Self::Miles,
+        Self::Areal,
+        Self::Slime,
+        Self::Tunix,
+        Self::Strands,
+        Self::Rllm,
+        Self::Jsonl,
+        Self::Arrow,
+        Self::Parquet,
+    ];
 
     /// The name in requests and on the command line.
     #[must_use]
@@ -40,6 +54,8 @@ impl Format {
             Self::Strands => "strands",
             Self::Rllm => "rllm",
             Self::Jsonl => "jsonl",
+            Self::Arrow => "arrow",
+            Self::Parquet => "parquet",
         }
     }
 
@@ -61,6 +77,9 @@ impl Format {
             Self::Strands => strands::export(batch),
             Self::Rllm => rllm::export(batch),
             Self::Jsonl => jsonl::export(batch),
+            Self::Arrow => arrow::export(batch),
+            // not the crate of that name
+            Self::Parquet => super::parquet::export(batch),
         }
     }
 }

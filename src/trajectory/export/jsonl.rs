@@ -21,7 +21,8 @@ pub fn export(batch: Batch) -> Export {
         line.push(b'\n');
         line
     });
-    Export { content_type: "application/x-ndjson", length: None, chunks: pieces(entries.chain(refusals)) }
+    let chunks = pieces(entries.chain(refusals));
+    Export { content_type: "application/x-ndjson", length: None, chunks, tally: settled.tally }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub fn export(batch: Batch) -> Export {
     }
     tensors.push(samples_meta(meta(&rows, &settled.refused)));
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
-    safetensors::export(tensors, &metadata)
+    safetensors::export(tensors, &metadata).counted(settled.tally)
 }
 
 fn samples_meta(meta: Vec<u8>) -> Tensor {
@@ -67,7 +67,7 @@ fn sample(path: &Path, list: &mut Text) {
         text.key("response").string("");
         text.key("response_length").integer(path.response_len());
         text.key("status").string(Status::of(path).name());
-        text.key("weight_versions").strings(versions::of_generations(path));
+        weight_versions(path, text.key("weight_versions"));
         // empty: the defaults of a reader that knows the member
         text.key("spec_info").object(|_| {});
         text.key("prefix_cache_info").object(|text| prefix_cache(path, text));
@@ -78,6 +78,24 @@ fn sample(path: &Path, list: &mut Text) {
         });
         text.key("reward").value(facts::reward_as_given(path));
         text.key("nulls").strings(["rollout_routed_experts", "rollout_indexer_topk"]);
+    });
+}
+
+/// A list for each call, of spans of the whole sample's tokens: so miles reads it since its `WeightVersionsPerCall` (miles#1891), which
+/// checks that they are labelled, in order and inside the sample. Before, it took any list, and labels in place of the inner ones.
+fn weight_versions(path: &Path, text: &mut Text) {
+    text.array(|calls| {
+        for spans in versions::of_calls(path) {
+            calls.array(|list| {
+                for (version, start, end) in spans {
+                    list.object(|text| {
+                        text.key("version").string(&version);
+                        text.key("abs_start").integer(start);
+                        text.key("abs_end").integer(end);
+                    });
+                }
+            });
+        }
     });
 }
 
@@ -139,14 +157,24 @@ mod tests {
         assert_eq!(
             meta["samples"][1],
             json!({
-                "response": "", "response_length": 4, "status": "completed", "weight_versions": ["w1", "12"],
+                "response": "", "response_length": 4, "status": "completed",
+                "weight_versions": [
+                    [{"version": "w1", "abs_start": 3, "abs_end": 5}],
+                    [{"version": "12", "abs_start": 6, "abs_end": 7}],
+                ],
                 "spec_info": {}, "prefix_cache_info": {"cached_tokens": 5, "total_prompt_tokens": 9},
                 "metadata": {"session": "s", "leaf": 2, "flags": ["crosses_versions"]}, "reward": {"score": 0.5},
                 "nulls": ["rollout_routed_experts", "rollout_indexer_topk"],
             })
         );
         assert_eq!(meta["samples"][0]["status"], "truncated");
-        assert_eq!(meta["samples"][0]["weight_versions"], json!(["w1", "w2"]));
+        assert_eq!(
+            meta["samples"][0]["weight_versions"],
+            json!([
+                [{"version": "w1", "abs_start": 3, "abs_end": 5}],
+                [{"version": "11", "abs_start": 6, "abs_end": 7}, {"version": "w2", "abs_start": 7, "abs_end": 9}],
+            ])
+        );
         assert_eq!((&meta["session_metadata"], &meta["empty_reason"]), (&json!({"refused": []}), &Value::Null));
     }
 

@@ -19,7 +19,7 @@ pub fn export(batch: Batch) -> Export {
         let (row, step) = calls[at];
         text.object(|text| record(&rows[row], step, text));
     });
-    text::samples(records, text::REFUSED, settled.refused)
+    text::samples(records, text::REFUSED, settled.refused).counted(settled.tally)
 }
 
 fn record(path: &Path, step: usize, text: &mut Text) {

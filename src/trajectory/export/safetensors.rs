@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::text::Text;
-use super::{Export, PIECE, pieces};
+use super::{Export, PIECE, Tally, pieces};
 
 /// The type of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) fn export(mut tensors: Vec<Tensor>, metadata: &[(&str, String)]) -> E
     let length = Some((header.len() + data) as u64);
     let stream = Stream { tensors: tensors.into_iter(), tensor: None, row: 0, done: 0 };
     let chunks = pieces(std::iter::once(header).chain(stream));
-    Export { content_type: "application/octet-stream", length, chunks }
+    Export { content_type: "application/octet-stream", length, chunks, tally: Tally::default() }
 }
 
 fn header(tensors: &[Tensor], metadata: &[(&str, String)]) -> Vec<u8> {

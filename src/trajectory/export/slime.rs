@@ -20,7 +20,7 @@ pub fn export(batch: Batch) -> Export {
             sample(path, text);
         });
     });
-    text::samples(samples, text::REFUSED, settled.refused)
+    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
 }
 
 fn sample(path: &Path, text: &mut Text) {

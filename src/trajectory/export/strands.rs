@@ -14,7 +14,7 @@ pub fn export(batch: Batch) -> Export {
     let rows = settled.rows;
     let count = rows.len();
     let samples = text::list(r#"{"samples":["#, count, move |at, text| text.object(|text| sample(&rows[at], text)));
-    text::samples(samples, text::REFUSED, settled.refused)
+    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
 }
 
 fn sample(path: &Path, text: &mut Text) {

@@ -45,7 +45,7 @@ pub fn export(batch: Batch) -> Export {
         Column::Logprobs.list(column::response(path), "0.0", text);
     });
     let texts = samples.chain(texts).chain(tokens).chain(prompts).chain(logprobs);
-    text::samples(texts, r#"]},"refused":["#, settled.refused)
+    text::samples(texts, r#"]},"refused":["#, settled.refused).counted(settled.tally)
 }
 
 /// Everything but its group; `conversation_*` begin behind the first prompt.

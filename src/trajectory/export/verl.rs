@@ -54,7 +54,7 @@ pub fn export(batch: Batch) -> Export {
     if let Some(rewards) = rewards {
         tensors.push(frame.rewards(rewards));
     }
-    safetensors::export(tensors, &metadata)
+    safetensors::export(tensors, &metadata).counted(settled.tally)
 }
 
 /// The rows and the lengths of the two sides.

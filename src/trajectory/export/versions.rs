@@ -23,7 +23,23 @@ pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
 pub(super) fn of_generations(path: &Path) -> impl Iterator<Item = String> {
     path.steps.iter().filter_map(|Step { turn, .. }| {
         let last = turn.about.policy.last().filter(|_| !turn.response.is_empty())?;
-        Some(last.weight_version.as_ref().map_or_else(|| last.epoch.to_string(), ToString::to_string))
+        Some(label(last))
+    })
+}
+
+/// For each call of the row what sampled which tokens of it: the engine's label, else the epoch, and positions in the whole row.
+pub(super) fn of_calls(path: &Path) -> impl Iterator<Item = Vec<(String, usize, usize)>> {
+    let mut before = 0;
+    path.steps.iter().map(move |Step { turn, .. }| {
+        let start = before + turn.prompt.len();
+        before = start + turn.response.len();
+        let (end, mut at) = (before, start);
+        let spans = turn.about.policy.iter().map(|span| {
+            let from = (start + span.start as usize).clamp(at, end);
+            at = (start + span.end as usize).clamp(from, end);
+            (label(span), from, at)
+        });
+        spans.filter(|(_, from, to)| from < to).collect()
     })
 }
 
@@ -34,12 +50,20 @@ pub(super) fn of_turn(turn: &Turn) -> Option<i64> {
     Some(named(last).or_else(engines).unwrap_or_else(|| earliest(last)))
 }
 
+/// An empty label says as little as none.
+fn label(span: &Span) -> String {
+    let label = span.weight_version.as_ref().filter(|label| !label.is_empty());
+    label.map_or_else(|| span.epoch.to_string(), ToString::to_string)
+}
+
 fn named(span: &Span) -> Option<i64> {
     span.version.as_ref()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::trajectory::export::fixture::{rows_of, span, turns};
     use crate::trajectory::export::{Needs, settle};
@@ -51,6 +75,10 @@ mod tests {
         assert_eq!(range(&rows[1]), Some((12, 12)), "of what is trained here");
         assert_eq!(of_generations(&rows[0]).collect::<Vec<_>>(), ["w1", "w2"]);
         assert_eq!(of_generations(&rows[1]).collect::<Vec<_>>(), ["w1", "12"]);
+        assert_eq!(
+            of_calls(&rows[0]).collect::<Vec<_>>(),
+            [vec![("w1".to_owned(), 3, 5)], vec![("11".to_owned(), 6, 7), ("w2".to_owned(), 7, 9)]]
+        );
         let named = |version: Option<&str>, weights: Option<&str>| {
             let mut turn = turns()[2].clone();
             turn.about.policy = vec![Span {
@@ -66,12 +94,27 @@ mod tests {
     }
 
     #[test]
+    fn spans_stay_in_order_and_inside_their_response() {
+        let mut turns = turns();
+        let unlabelled = Span { weight_version: Some("".into()), ..span(1, 2, 5) };
+        turns[0].about.policy = vec![span(0, 2, 4), unlabelled, span(2, 2, 6)];
+        turns[1].about.policy = vec![span(1, 9, 7)];
+        let rows = settle(rows_of(turns), Vec::new(), Needs::default()).rows;
+        let calls: Vec<_> = of_calls(&rows[0]).collect();
+        assert_eq!(calls, [vec![("4".to_owned(), 3, 5)], vec![("7".to_owned(), 7, 9)]]);
+        let mut rows = rows.to_vec();
+        Arc::make_mut(&mut rows[0].steps[0].turn).about.policy[0].end = 1;
+        assert_eq!(of_calls(&rows[0]).next().unwrap()[1], ("5".to_owned(), 4, 5), "an empty label is none");
+    }
+
+    #[test]
     fn nothing_known_is_nothing_said() {
         let mut turns = turns();
         turns.iter_mut().for_each(|turn| turn.about.policy.clear());
         let rows = settle(rows_of(turns), Vec::new(), Needs::default()).rows;
         assert_eq!(range(&rows[0]), None);
         assert_eq!(of_generations(&rows[0]).count(), 0);
+        assert_eq!(of_calls(&rows[0]).collect::<Vec<_>>(), [vec![], vec![]], "a call all the same");
         assert_eq!(of_turn(&rows[0].steps[0].turn), None);
     }
 }

@@ -29,7 +29,7 @@ pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
         ["tokentap", "serve", "--upstream", &upstream, "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"];
     let args = fixed.iter().chain(flags).map(OsString::from);
     match config::load(args) {
-        Ok(cli) => cli.command.config().clone(),
+        Ok(cli) => cli.command.config().expect("it serves").clone(),
         Err(Invalid::Line(line) | Invalid::Shown(line)) => panic!("{line}"),
     }
 }

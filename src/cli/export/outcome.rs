@@ -1,0 +1,51 @@
+//! What became of the rows, in one line.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::trajectory::export::Tally;
+
+/// Rows that left and leaves that did not.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) sessions: usize,
+    /// `None` where the sidecar did not say.
+    pub(super) rows: Option<usize>,
+    /// Leaves by reason.
+    pub(super) refused: BTreeMap<String, usize>,
+}
+
+impl Outcome {
+    pub(super) fn of(sessions: usize, tally: &Tally) -> Self {
+        let refused = tally.refused.iter().map(|(reason, count)| ((*reason).to_owned(), *count));
+        Self { sessions, rows: Some(tally.rows), refused: refused.collect() }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        if let Some(rows) = self.rows {
+            write!(f, "{rows} row{} of ", plural(rows))?;
+        }
+        write!(f, "{} session{}", self.sessions, plural(self.sessions))?;
+        for (at, (reason, count)) in self.refused.iter().enumerate() {
+            let before = if at == 0 { ", refused: " } else { ", " };
+            write!(f, "{before}{count} {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_is_known() {
+        let tally = Tally { rows: 3, refused: [("missing_logprobs", 2), ("aborted", 1)].into() };
+        assert_eq!(Outcome::of(1, &tally).to_string(), "3 rows of 1 session, refused: 1 aborted, 2 missing_logprobs");
+        assert_eq!(Outcome { sessions: 2, ..Outcome::default() }.to_string(), "2 sessions");
+        assert_eq!(Outcome::of(0, &Tally { rows: 1, ..Tally::default() }).to_string(), "1 row of 0 sessions");
+    }
+}

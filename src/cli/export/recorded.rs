@@ -1,0 +1,60 @@
+//! Sessions from the log in a folder, without a tokentap.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Chunks, Outcome, Source};
+use crate::config::ExportArgs;
+use crate::metrics::Metrics;
+use crate::rl::{self, ThinkTokens};
+use crate::trajectory::export::{Batch, Format, Shape};
+use crate::trajectory::{Session, Store, StoreLimits, log};
+
+/// Nothing leaves: what the log holds is what is exported.
+const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
+
+/// Reads the log, and lays out the export.
+pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Source, String> {
+    let store = Store::new(LIMITS, None, Arc::new(Metrics::new("none")));
+    let found = log::read(dir, |record| store.restore(record)).map_err(|error| format!("--data-dir: {error}"))?;
+    if found.segments == 0 {
+        return Err(format!("--data-dir {}: holds no log", dir.display()));
+    }
+    for torn in &found.torn {
+        tracing::warn!(%torn, "not all of the log can be read");
+    }
+    if found.unknown > 0 {
+        tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
+    }
+    let sessions = chosen(&store, &args.session)?;
+    let tokens = ThinkTokens { start: args.think_start, end: args.think_end };
+    let mut batch = Batch {
+        shape: Shape {
+            pad_token_id: args.pad_token_id,
+            max_prompt_length: args.max_prompt_length,
+            max_response_length: args.max_response_length,
+            entropies: false,
+        },
+        // as a running tokentap does
+        annotate: Some(Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))),
+        ..Batch::default()
+    };
+    for session in &sessions {
+        let snapshot = session.snapshot(args.version).map_err(|error| format!("session {:?}: {error}", session.id))?;
+        let (mut rows, mut refused) = snapshot.paths(!args.no_branches);
+        batch.rows.append(&mut rows);
+        batch.refused.append(&mut refused);
+    }
+    let export = format.export(batch);
+    let outcome = Outcome::of(sessions.len(), &export.tally);
+    Ok(Source { length: export.length, chunks: Chunks::Made(export.chunks), outcome })
+}
+
+fn chosen(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> {
+    if names.is_empty() {
+        return Ok(store.page(0, usize::MAX).into_iter().map(|(_, session)| session).collect());
+    }
+    let known = |name: &String| store.session(name).ok_or_else(|| format!("the log has no session {name:?}"));
+    names.iter().map(known).collect()
+}

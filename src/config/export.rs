@@ -1,0 +1,72 @@
+//! Settings of `tokentap export`.
+
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
+
+use super::{LogConfig, Secret};
+
+/// What is exported, from where, and where to.
+#[derive(Debug, Clone, Args)]
+pub struct ExportArgs {
+    /// Format of the file: verl, miles, areal, slime, tunix, strands, rllm, jsonl, arrow, parquet
+    #[arg(long, env = "TOKENTAP_FORMAT", value_name = "FORMAT")]
+    pub format: String,
+    /// The file to be written; - is standard output
+    #[arg(long, env = "TOKENTAP_OUT", value_name = "PATH")]
+    pub out: PathBuf,
+    /// Control port of the running tokentap that is asked for its sessions
+    #[arg(long, env = "TOKENTAP_CONTROL", value_name = "URL", default_value = "http://127.0.0.1:30002")]
+    pub control: String,
+    /// Folder of a log to be read instead, whether a tokentap writes there or not
+    #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Bearer token of the control port
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub control_token: Option<Secret>,
+    /// Sessions to be exported; without it all are
+    #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
+    pub session: Vec<String>,
+    /// Version of the sessions; without it the last frozen one, or the open one where none is frozen
+    // without an environment variable: too many images have a TOKENTAP_VERSION that means something else
+    #[arg(long, value_name = "N")]
+    pub version: Option<u32>,
+    /// Of each session only the path with the most trained tokens
+    #[arg(long, env = "TOKENTAP_NO_BRANCHES", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub no_branches: bool,
+    /// What stands in tensors where there is no token
+    #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
+    pub pad_token_id: u32,
+    /// Tokens of the prompt side of tensors; else as many as the longest prompt has
+    #[arg(long, env = "TOKENTAP_MAX_PROMPT_LENGTH", value_name = "N")]
+    pub max_prompt_length: Option<usize>,
+    /// Tokens of the response side of tensors; else as many as the longest response has
+    #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N")]
+    pub max_response_length: Option<usize>,
+    /// Id of the token that opens a span of thought, for jsonl from a log
+    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", default_value = "151667")]
+    pub think_start: u32,
+    /// Id of the token that closes it
+    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", default_value = "151668")]
+    pub think_end: u32,
+    /// What is logged.
+    #[command(flatten)]
+    pub logging: LogConfig,
+}
+
+impl ExportArgs {
+    /// There is one source. The environment of a tokentap names its folder for all its commands, so a control port that the command
+    /// line names goes before it.
+    pub(super) fn choose(&mut self, matches: &ArgMatches) -> Result<(), String> {
+        let named = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        match (named("control"), named("data_dir")) {
+            (true, true) => Err("--control and --data-dir exclude each other: one of them is the source".to_owned()),
+            (true, false) => {
+                self.data_dir = None;
+                Ok(())
+            }
+            (false, _) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The example with all that columns can say, and record batches as JSON.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type, UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_schema::DataType;
+use serde_json::{Value, json as value};
+
+use crate::trajectory::export::fixture::{batch, rows_of, turns};
+use crate::trajectory::export::{Batch, Refused};
+use crate::trajectory::{Cause, Measured};
+
+/// The two rows of the conversation, and a leaf that was refused before.
+pub(in crate::trajectory::export) fn rich() -> Batch {
+    let mut turns = turns();
+    turns[0].logprobs[0] = f32::NAN;
+    turns[0].about.started_ms = 5;
+    let about = &mut turns[1].about;
+    about.rid = Some("r".into());
+    about.cause = Cause::ExtendsLength;
+    about.measured =
+        Some(Measured { source: "exact".into(), estimator: "exact".into(), temperature: Some(0.7), reason: None });
+    about.sampling = Some(r#"{"temperature": 0.7}"#.into());
+    (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
+    turns[2].entropy = Box::default();
+    let mut batch = batch(rows_of(turns));
+    batch.rows[1].reward = Some(Arc::new(value!({"style": 3})));
+    batch.rows[1].incomplete = true;
+    batch.refused.push(Refused { session: "t".into(), leaf: 7, reason: "aborted" });
+    batch
+}
+
+/// What is to be read of it.
+pub(in crate::trajectory::export) const ROWS: &str = r#"[
+  {
+    "session": "s", "version": 0, "leaf": 1,
+    "token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9], "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
+    "logprobs": [null, null, null, null, -1.0, null, -0.5, -1.0, -1.5],
+    "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
+    "prompt_length": 3, "response_length": 6,
+    "segments": [
+      {"turn": 0, "is_response": false, "start": 0, "end": 3}, {"turn": 0, "is_response": true, "start": 3, "end": 5},
+      {"turn": 1, "is_response": false, "start": 5, "end": 6}, {"turn": 1, "is_response": true, "start": 6, "end": 9}
+    ],
+    "policy": [
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10"},
+      {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null},
+      {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null}
+    ],
+    "finish_reason": "length", "flags": ["crosses_versions", "policy_uncertain", "extends_length"],
+    "reward": 1.5, "reward_json": "1.5", "incomplete": false, "model": "m", "started_ms": 5, "elapsed_ms": 102,
+    "turns": [
+      {
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "trained": true, "entropy_source": null, "entropy_estimator": null, "temperature": null, "sampling": null,
+        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null
+      },
+      {
+        "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "finish_reason": "length",
+        "fault": null, "trained": true, "entropy_source": "exact", "entropy_estimator": "exact", "temperature": 0.7,
+        "sampling": "{\"temperature\": 0.7}", "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
+        "cached_tokens": 4
+      }
+    ]
+  },
+  {
+    "session": "s", "version": 0, "leaf": 2,
+    "token_ids": [1, 2, 3, 4, 5, 10, 11], "loss_mask": [0, 0, 0, 0, 0, 0, 1],
+    "logprobs": [null, null, null, null, -1.0, null, -0.5],
+    "entropy": [null, null, null, 0.25, 0.5, null, null],
+    "prompt_length": 3, "response_length": 4,
+    "segments": [
+      {"turn": 0, "is_response": false, "start": 0, "end": 3}, {"turn": 0, "is_response": true, "start": 3, "end": 5},
+      {"turn": 2, "is_response": false, "start": 5, "end": 6}, {"turn": 2, "is_response": true, "start": 6, "end": 7}
+    ],
+    "policy": [
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10"},
+      {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null}
+    ],
+    "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],
+    "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,
+    "turns": [
+      {
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "trained": false, "entropy_source": null, "entropy_estimator": null, "temperature": null, "sampling": null,
+        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null
+      },
+      {
+        "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "trained": true, "entropy_source": null, "entropy_estimator": null, "temperature": null, "sampling": null,
+        "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null
+      }
+    ]
+  }
+]"#;
+
+/// The rows of a record batch.
+pub(in crate::trajectory::export) fn json(record: RecordBatch) -> Value {
+    items(&StructArray::from(record))
+}
+
+fn items(array: &dyn Array) -> Value {
+    (0..array.len()).map(|at| item(array, at)).collect()
+}
+
+fn item(array: &dyn Array, at: usize) -> Value {
+    if array.is_null(at) {
+        return Value::Null;
+    }
+    match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().value(at).into(),
+        DataType::Boolean => array.as_boolean().value(at).into(),
+        DataType::UInt8 => array.as_primitive::<UInt8Type>().value(at).into(),
+        DataType::UInt32 => array.as_primitive::<UInt32Type>().value(at).into(),
+        DataType::UInt64 => array.as_primitive::<UInt64Type>().value(at).into(),
+        DataType::Float32 => array.as_primitive::<Float32Type>().value(at).into(),
+        DataType::Float64 => array.as_primitive::<Float64Type>().value(at).into(),
+        DataType::List(_) => items(&array.as_list::<i32>().value(at)),
+        DataType::Struct(fields) => {
+            let members = fields.iter().zip(array.as_struct().columns());
+            members.map(|(field, column)| (field.name().clone(), item(column, at))).collect()
+        }
+        other => panic!("no column is {other}"),
+    }
+}

@@ -1,0 +1,190 @@
+//! `tokentap export`: the same rows from a folder and from a running tokentap, and nothing half.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tempfile::{TempDir, tempdir};
+use tokentap::trajectory::log::{Log, Options, Record};
+use tokentap::trajectory::{About, Cause, Span, Turn};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::support::binary::output;
+use crate::support::client::{post, request};
+use crate::support::engine;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Nature, Upstream};
+
+fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
+    let about = About {
+        cause: if id == 0 { Cause::First } else { Cause::Extends },
+        finish: Some("stop".into()),
+        model: "m".into(),
+        policy: vec![Span {
+            start: 0,
+            end: u32::try_from(response.len()).unwrap(),
+            epoch: 3,
+            until: 3,
+            weight_version: None,
+            version: None,
+        }],
+        ..About::default()
+    };
+    let turn = Turn {
+        id,
+        parent: id.checked_sub(1),
+        prompt: prompt.into(),
+        response: response.into(),
+        logprobs: vec![-0.5; response.len()].into(),
+        entropy: Box::default(),
+        about,
+    };
+    Record::Turn { session: session.into(), turn: Arc::new(turn) }
+}
+
+/// A log of session `a`, with two turns and one more behind its first version, and of session `b` without logprobs.
+async fn recorded() -> TempDir {
+    let dir = tempdir().unwrap();
+    let (log, _) = Log::open(&Options::new(dir.path()), |_| ()).unwrap();
+    let Record::Turn { session, turn: bare } = turn("b", 0, &[1], &[9]) else { panic!("it is a turn") };
+    let bare = Record::Turn { session, turn: Arc::new(Turn { logprobs: Box::default(), ..(*bare).clone() }) };
+    let reward = Record::Reward { session: "a".into(), leaf: None, reward: Arc::new(json!(0.5)), version: 1 };
+    for record in [
+        turn("a", 0, &[1, 2], &[3, 4]),
+        turn("a", 1, &[5], &[6]),
+        reward,
+        Record::Freeze { session: "a".into(), turns: 2 },
+        turn("a", 2, &[7], &[8]),
+        bare,
+    ] {
+        log.append(record).await.unwrap();
+    }
+    dir
+}
+
+/// Exit code, standard output, standard error.
+async fn export(args: &[&str]) -> (Option<i32>, Vec<u8>, String) {
+    let args: Vec<&str> = ["export"].iter().chain(args).copied().collect();
+    let done = output(&args).await;
+    (done.status.code(), done.stdout, String::from_utf8(done.stderr).unwrap())
+}
+
+fn lines(text: &[u8]) -> Vec<Value> {
+    std::str::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_becomes_a_file() {
+    let (log, out) = (recorded().await, tempdir().unwrap());
+    let dir = log.path().to_str().unwrap();
+    let (code, stdout, stderr) = export(&["--format", "jsonl", "--out", "-", "--data-dir", dir]).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    let rows = lines(&stdout);
+    assert_eq!(rows.len(), 2);
+    assert_eq!((&rows[0]["session"], &rows[0]["version"], &rows[0]["reward"]), (&json!("a"), &json!(1), &json!(0.5)));
+    assert_eq!(rows[0]["token_ids"], json!([1, 2, 3, 4, 5, 6]), "the frozen version");
+    assert_eq!(rows[0]["think_token_count"], 0, "what a running tokentap says of thinking is there too");
+    assert_eq!(rows[1]["token_ids"], json!([1, 9]));
+    assert_eq!(stderr, "tokentap: 2 rows of 2 sessions, 1.91 KiB to standard output\n");
+
+    let file = out.path().join("rows.safetensors");
+    let path = file.to_str().unwrap();
+    let (code, stdout, stderr) = export(&["--format", "verl", "--out", path, "--data-dir", dir]).await;
+    assert!(code == Some(0) && stdout.is_empty(), "{stderr}");
+    assert!(stderr.starts_with("tokentap: 1 row of 2 sessions, refused: 1 missing_logprobs, "), "{stderr}");
+    assert!(stderr.trim_end().ends_with(&format!(" to {path}")), "{stderr}");
+    assert_eq!(names(out.path()), ["rows.safetensors"]);
+    let bytes = std::fs::read(&file).unwrap();
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    assert_eq!(header.info("prompts").unwrap().shape, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flags_choose_what_is_exported() {
+    let log = recorded().await;
+    let fixed = ["--format", "jsonl", "--out", "-", "--data-dir", log.path().to_str().unwrap()];
+    let with = async |flags: &[&str]| export(&[&fixed, flags].concat()).await;
+    let (code, stdout, _) = with(&["--session", "a", "--version", "2"]).await;
+    let rows = lines(&stdout);
+    assert_eq!((code, rows.len()), (Some(0), 1));
+    assert_eq!(rows[0]["token_ids"], json!([1, 2, 3, 4, 5, 6, 7, 8]), "the open version");
+    for (flags, message) in [
+        (&["--session", "c"][..], "the log has no session \"c\""),
+        (&["--version", "7"], "session \"a\": there is no such version"),
+        (&["--format", "csv"], "--format"),
+        (&["--log", "error", "--data-dir", "/nowhere/at/all"], "cannot"),
+    ] {
+        let (code, stdout, stderr) = with(flags).await;
+        assert!(code != Some(0) && stdout.is_empty(), "{flags:?}: {stderr}");
+        assert!(stderr.starts_with("tokentap: ") && stderr.contains(message), "{flags:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    let (code, _, stderr) = export(&["--format", "csv", "--out", "-"]).await;
+    assert!(code == Some(1) && stderr.contains("it is one of verl, miles"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_tokentap_is_asked() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let asked = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
+    for session in ["one", "two"] {
+        let answer = post(proxy.data, &format!("/sessions/{session}/generate"), asked).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let out = tempdir().unwrap();
+    let file = out.path().join("rows.jsonl");
+    let (url, path) = (format!("http://{}", proxy.control), file.to_str().unwrap());
+    let fixed = ["--format", "jsonl", "--out", path, "--control", &url];
+    let (code, stdout, stderr) = export(&fixed).await;
+    assert!(code == Some(0) && stdout.is_empty(), "{stderr}");
+    assert!(stderr.contains("2 sessions") && stderr.trim_end().ends_with(path), "{stderr}");
+    let body = br#"{"sessions":["one","two"],"format":"jsonl"}"#;
+    let direct = request(proxy.control, "POST", "/v1/samples", &[("content-type", "application/json")], body).await;
+    let written = std::fs::read(&file).unwrap();
+    assert_eq!(String::from_utf8(written.clone()).unwrap(), direct.text());
+    assert_eq!(lines(&written)[1]["session"], "two");
+    // a failure leaves what was there
+    let (code, _, stderr) = export(&[&fixed[..], &["--session", "three"]].concat()).await;
+    assert!(code == Some(1) && stderr.contains("answered 404") && stderr.contains("three"), "{stderr}");
+    assert_eq!((names(out.path()), std::fs::read(&file).unwrap()), (vec!["rows.jsonl".to_owned()], written));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_there_is_one_line() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let out = tempdir().unwrap();
+    let path = out.path().join("rows.parquet");
+    let url = format!("http://{nobody}");
+    let (code, _, stderr) = export(&["--format", "parquet", "--out", path.to_str().unwrap(), "--control", &url]).await;
+    assert!(code == Some(1) && stderr.starts_with("tokentap: cannot connect to"), "{stderr}");
+    assert!(stderr.lines().count() == 1 && names(out.path()).is_empty(), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_breaks_off_leaves_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut read = Vec::new();
+        while !read.ends_with(b"}") {
+            stream.read_buf(&mut read).await.unwrap();
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await.unwrap();
+    });
+    let out = tempdir().unwrap();
+    let path = out.path().join("rows.verl");
+    let args = ["--format", "verl", "--out", path.to_str().unwrap(), "--control", &url, "--session", "s"];
+    let (code, _, stderr) = export(&args).await;
+    assert!(code == Some(1) && stderr.starts_with("tokentap: the export broke off"), "{stderr}");
+    assert_eq!(names(out.path()), Vec::<String>::new());
+}
