@@ -187,13 +187,17 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
     loop {
         let up = *ready.borrow();
         let epoch = parts.sessions.policy.epoch();
+        let shown = |label: &Option<String>| {
+            label.iter().for_each(|label| parts.sessions.policy_shown(epoch, label));
+        };
         let look = async {
             if up {
-                let label = probe.is_up().await?;
-                label.iter().for_each(|label| parts.sessions.policy.observe(epoch, label));
-                return Ok(None);
+                return probe.is_up().await.map(|label| {
+                    shown(&label);
+                    None
+                });
             }
-            probe.look().await.map(Some)
+            probe.look().await.inspect(|found| shown(&found.weight_version)).map(Some)
         };
         let answer = tokio::time::timeout(ANSWER, look).await;
         match answer

@@ -5,7 +5,7 @@
 
 mod tally;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use tally::{Tallies, Tally};
 
@@ -30,6 +30,8 @@ const OVERHEAD_BUCKETS: [f64; 13] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2
 pub struct Metrics {
     registry: Registry,
     names: Vec<String>,
+    // two scrapes at once must not count twice; held for the length of a sum
+    raising: Mutex<()>,
     /// Answers, by `endpoint`, `method`, `status_code`.
     pub requests: IntCounterVec,
     /// Requests being served, by `endpoint`.
@@ -86,6 +88,14 @@ pub struct Metrics {
     pub sessions_evicted: IntCounterVec,
     /// Records that did not reach the log in time, by `reason`: write, slow.
     pub log_failures: IntCounterVec,
+    /// 1 while records cannot be written to the log.
+    pub log_degraded: IntGauge,
+    /// Bytes of the log on disk.
+    pub log_bytes: IntGauge,
+    /// Records written to the log.
+    pub log_records: IntCounter,
+    /// Records that are not in the log: it could not be written, or its queue was full.
+    pub log_lost: IntCounter,
     /// Sessions in the store.
     pub sessions: IntGauge,
     /// Bytes in the store of sessions.
@@ -152,6 +162,7 @@ impl Metrics {
         }
         let mut metrics = Self {
             names: Vec::new(),
+            raising: Mutex::default(),
             requests: d.counters("http_requests_total", "Answers given.", &["endpoint", "method", "status_code"]),
             active: d.keep(IntGaugeVec::new(options("http_requests_active", "Requests being served."), &["endpoint"])),
             duration: d.histograms(
@@ -221,6 +232,10 @@ impl Metrics {
             attachments: d.counters("attachments_total", "How turns found their place in their sessions.", &["cause"]),
             sessions_evicted: d.counters("sessions_evicted_total", "Sessions that left the store.", &["reason"]),
             log_failures: d.counters("log_failures_total", "Records that did not reach the log in time.", &["reason"]),
+            log_degraded: d.gauge("log_degraded", "1 while records cannot be written to the log."),
+            log_bytes: d.gauge("log_bytes", "Bytes of the log on disk."),
+            log_records: d.counter("log_records_total", "Records written to the log."),
+            log_lost: d.counter("log_lost_records_total", "Records that are not in the log."),
             sessions: d.gauge("sessions", "Sessions in the store."),
             sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
@@ -228,6 +243,12 @@ impl Metrics {
         };
         metrics.names = d.names.into_inner();
         metrics
+    }
+
+    /// Raises a counter to what is counted elsewhere.
+    pub fn raise(&self, counter: &IntCounter, count: u64) {
+        let _alone = self.raising.lock().unwrap_or_else(PoisonError::into_inner);
+        counter.inc_by(count.saturating_sub(counter.get()));
     }
 
     /// The text exposition of everything.

@@ -18,6 +18,7 @@ use crate::server::{Phase, ServerLimits, serve as accept};
 /// # Errors
 /// A line for the user when it cannot start.
 pub async fn run(mut config: Config) -> Result<(), String> {
+    serve::outlive_full_files()?;
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let (stop, stopped) = watch::channel(Phase::Serving);
     let (addr, engine) =

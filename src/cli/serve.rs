@@ -12,6 +12,7 @@ use crate::server::Phase;
 /// # Errors
 /// A line for the user when it cannot start.
 pub async fn run(config: Config) -> Result<(), String> {
+    outlive_full_files()?;
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?;
     tokio::spawn(Signals::catch()?.follow(phase));
@@ -40,6 +41,23 @@ fn announce(app: &App) -> Result<(), String> {
     Ok(())
 }
 
+/// SIGXFSZ.
+const FILE_TOO_LARGE: i32 = 25;
+
+/// From here on a file that may not grow (`ulimit -f`) is an error of its write, as a full disk is: by default its signal ends the
+/// process, and a failing log must never cost a reply.
+///
+/// # Errors
+/// A line for the user.
+pub fn outlive_full_files() -> Result<(), String> {
+    // what is caught once stays caught
+    signal(SignalKind::from_raw(FILE_TOO_LARGE)).map(drop).map_err(|error| uncatchable(&error))
+}
+
+fn uncatchable(error: &std::io::Error) -> String {
+    format!("signals cannot be received: {error}")
+}
+
 /// SIGTERM and SIGINT, caught from here on.
 #[derive(Debug)]
 pub struct Signals {
@@ -53,7 +71,7 @@ impl Signals {
     /// # Errors
     /// A line for the user.
     pub fn catch() -> Result<Self, String> {
-        let caught = |kind| signal(kind).map_err(|error| format!("signals cannot be received: {error}"));
+        let caught = |kind| signal(kind).map_err(|error| uncatchable(&error));
         Ok(Self { terminate: caught(SignalKind::terminate())?, interrupt: caught(SignalKind::interrupt())? })
     }
 

@@ -195,6 +195,13 @@ impl Sequence {
         }
     }
 
+    /// Until the end the label of the engine's front; then, where there are spans, that of the last.
+    fn weight_version(&self, engine: &Engine) -> &str {
+        let spans = self.is_finished() && engine.options().dialect == Dialect::Sglang0523;
+        let last = self.spans.last().filter(|_| spans);
+        last.map_or(&self.shown_version, |span| &span.version)
+    }
+
     fn reply<'a>(&'a self, engine: &'a Engine, from: Sent) -> Reply<'a> {
         let logprobs = self.item.logprobs.as_ref().map(|ask| Logprobs {
             input: self.input_rows.side(ask, 0, self.item.shape.input),
@@ -211,7 +218,7 @@ impl Sequence {
                 prompt_tokens: self.item.prompt.len(),
                 completion_tokens: self.output.len(),
                 cached_tokens: self.cached,
-                weight_version: &self.shown_version,
+                weight_version: self.weight_version(engine),
                 weight_versions: &self.spans,
                 retractions: self.retractions,
                 logprobs,

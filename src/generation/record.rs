@@ -167,6 +167,11 @@ impl Recorder {
         let fault = fault.or(read.err()).or_else(|| running.fault(chunk, item, prompt.as_deref()));
         let label = chunk.text(bytes, "weight_version").map(Into::into);
         let reported = Reported { label, spans: chunk.weight_versions(bytes) };
+        // only here, and from the spans where there are any: all else is the label of the engine's front, which may stay behind
+        let last = reported.spans.last().map(|(label, ..)| label);
+        if let Some(label) = last.or(reported.label.as_ref()) {
+            self.call.store().policy_observed(self.asked.epoch, label);
+        }
         let about =
             About { finish, fault, measured, cached_tokens: chunk.count(bytes, "cached_tokens"), ..About::default() };
         self.commit(running, (index, at), prompt, reported, about);
@@ -201,9 +206,6 @@ impl Recorder {
         about: About,
     ) {
         let policy = &self.call.store().policy;
-        if let Some(label) = &reported.label {
-            policy.observe(self.asked.epoch, label);
-        }
         let tokens = u32::try_from(running.ids.len()).unwrap_or(u32::MAX);
         let about = About {
             rid: running.rid,

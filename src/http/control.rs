@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -15,8 +16,10 @@ use crate::http::body::Body;
 use crate::http::data::Answer;
 use crate::http::forward::forward;
 use crate::http::{Parts, error_reply, json_reply, v1};
+use crate::metrics::Metrics;
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
+use crate::trajectory::log::{Health, Log};
 
 /// The service of the control port.
 #[derive(Debug, Clone)]
@@ -107,6 +110,9 @@ fn metrics(parts: &Parts, request: &Request<Incoming>) -> Response<Body> {
     let (sessions, bytes) = parts.sessions.size();
     parts.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     parts.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    if let Some(log) = parts.sessions.log() {
+        watch(&parts.metrics, log);
+    }
     match parts.metrics.render() {
         Ok(body) => {
             let mut reply = text(StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
@@ -116,6 +122,16 @@ fn metrics(parts: &Parts, request: &Request<Incoming>) -> Response<Body> {
         }
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error.to_string()),
     }
+}
+
+/// How the log is doing.
+fn watch(metrics: &Metrics, log: &Log) {
+    let stats = log.stats();
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    metrics.log_degraded.set(i64::from(log.health() != Health::Ok));
+    metrics.log_bytes.set(i64::try_from(of(&stats.bytes_on_disk)).unwrap_or(i64::MAX));
+    metrics.raise(&metrics.log_records, of(&stats.records));
+    metrics.raise(&metrics.log_lost, of(&stats.failed) + of(&stats.dropped_queue_full));
 }
 
 /// `{rid, index, entropy, next, finished, finish_reason}` from token `since` on.

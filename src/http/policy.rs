@@ -6,6 +6,7 @@ use http::{Response, StatusCode};
 use crate::error::Error;
 use crate::http::body::{Body, Forwarded};
 use crate::http::forward::failed;
+use crate::http::running::settle;
 use crate::http::whole::{Whole, collect};
 use crate::http::{Parts, headers};
 use crate::sglang::client::Reply;
@@ -21,7 +22,7 @@ const LARGEST: u64 = 64 << 10;
 pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     if head.status.is_success() {
-        parts.sessions.policy_changed();
+        changed(parts).await;
     }
     let body = match head.status {
         StatusCode::BAD_REQUEST => {
@@ -29,7 +30,7 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
                 Whole::TooLarge { head, rest } => Body::forwarded(Forwarded::patient(head, rest)),
                 Whole::All(bytes) => {
                     if has_moved(&bytes) {
-                        parts.sessions.policy_changed();
+                        changed(parts).await;
                     }
                     Body::full(bytes)
                 }
@@ -39,6 +40,11 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
     };
     headers::end_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
+}
+
+/// The epoch moves, and is on disk before the trainer hears of it: after a crash it must not be given again.
+async fn changed(parts: &Parts) {
+    settle(parts, vec![parts.sessions.policy_changed()]).await;
 }
 
 /// Whether a refusal says that the weights were changed all the same.

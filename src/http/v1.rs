@@ -81,7 +81,7 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         ["sessions", id, "trajectories"] => sessions::trajectories(parts, id, query),
         ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
         ["sessions", id, _] => sessions::reward(parts, id, read(parts, request).await?).await,
-        ["trajectories"] => finished::stream(parts, query),
+        ["trajectories"] => finished::stream(parts, query).await,
         ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
         ["policy"] => Ok(policy::show(parts)),
         ["samples"] => samples::export(parts, read(parts, request).await?),

@@ -176,10 +176,21 @@ impl Log {
             return self.lost(bytes, LogError::QueueFull);
         }
         let (answer, awaited) = oneshot::channel();
-        match queue.try_send(Job { record, bytes, answer }) {
+        match queue.try_send(Job { record: Some(record), bytes, answer }) {
             Ok(()) => Ack::awaited(awaited),
             Err(TrySendError::Full(_)) => self.lost(bytes, LogError::QueueFull),
             Err(TrySendError::Disconnected(_)) => self.lost(bytes, LogError::Closed),
+        }
+    }
+
+    /// Resolves when all that was appended before has been written, or has failed.
+    pub fn written(&self) -> Ack {
+        let Some(queue) = &self.queue else { return Ack::failed(LogError::Closed) };
+        let (answer, awaited) = oneshot::channel();
+        // no record: where there is no room for it nothing is lost
+        match queue.try_send(Job { record: None, bytes: 0, answer }) {
+            Ok(()) => Ack::awaited(awaited),
+            Err(_) => Ack::failed(LogError::QueueFull),
         }
     }
 
@@ -303,6 +314,19 @@ mod tests {
         assert_eq!((replayed.records, replayed.segments, replayed.bytes), (3, 1, bytes));
         assert_eq!((log.store(), replayed.store.as_deref()), (&*store, Some(&*store)));
         assert!(replayed.torn.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_came_before_a_mark_is_written_when_it_is_answered() {
+        let dir = tempdir().unwrap();
+        let (log, ..) = open(&options(&dir));
+        for number in 0..200 {
+            drop(log.append(finished(number)));
+        }
+        log.written().await.unwrap();
+        assert_eq!(contents(&dir).0.len(), 200);
+        log.written().await.unwrap();
+        assert_eq!(count(&log.stats().records), 200, "a mark is no record");
     }
 
     #[test]

@@ -70,13 +70,16 @@ struct Epoch {
 pub struct Policy {
     // held for a look at the last epochs, never across an await
     epochs: Mutex<VecDeque<Epoch>>,
+    /// The label that `/model_info` showed last; held as shortly.
+    shown: Mutex<Option<Box<str>>>,
 }
 
 impl Policy {
     /// A policy at this epoch.
     #[must_use]
     pub fn new(epoch: u64) -> Self {
-        Self { epochs: Mutex::new(VecDeque::from([Epoch { number: epoch, label: None, version: None }])) }
+        let first = Epoch { number: epoch, label: None, version: None };
+        Self { epochs: Mutex::new(VecDeque::from([first])), shown: Mutex::default() }
     }
 
     fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
@@ -121,8 +124,16 @@ impl Policy {
         }
     }
 
-    /// The engine's label was seen on what was asked in `epoch`. Where no call explains a change, the epoch moves.
-    pub fn observe(&self, epoch: u64, label: &str) {
+    /// `/model_info` shows this label, asked in `epoch`. That is the label of the engine's front, which may stay behind what its
+    /// schedulers sample from (0.5.23, when new weights are in and the cache could not be flushed): it says something when it changes.
+    /// Returns the epoch where it moves.
+    pub fn shown(&self, epoch: u64, label: &str) -> Option<u64> {
+        let before = self.shown.lock().unwrap_or_else(PoisonError::into_inner).replace(label.into());
+        (before.as_deref() != Some(label)).then(|| self.observe(epoch, label)).flatten()
+    }
+
+    /// The engine's label was seen on what was asked in `epoch`. Where no call explains a change, the epoch moves, and is returned.
+    pub fn observe(&self, epoch: u64, label: &str) -> Option<u64> {
         let mut epochs = self.epochs();
         let before = epochs.len().checked_sub(2).and_then(|at| epochs[at].label.clone());
         let now = last(&mut epochs);
@@ -133,10 +144,11 @@ impl Policy {
                 now.label = Some(label.into());
             }
             Some(known) if **known != *label && epoch == now.number => {
-                next(&mut epochs, Some(label.into()), None);
+                return Some(next(&mut epochs, Some(label.into()), None));
             }
             _ => {}
         }
+        None
     }
 
     /// Who sampled the tokens of a response of `tokens` tokens that was asked for in the epoch `asked`. `seen` are moments on the way.
@@ -188,8 +200,11 @@ fn cut(
     let now = epochs.back().map_or(asked, |epoch| epoch.number);
     let fits = |epoch: &&Epoch| epoch.label.is_none() || label.is_none() || epoch.label.as_deref() == label;
     let mut possible = epochs.iter().filter(|epoch| (asked..=now).contains(&epoch.number)).filter(fits);
-    let first = possible.next().map_or(asked, |epoch| epoch.number);
-    let until = possible.next_back().map_or(first, |epoch| epoch.number);
+    let (first, until) = match possible.next().map(|epoch| epoch.number) {
+        Some(first) => (first, possible.next_back().map_or(first, |epoch| epoch.number)),
+        // a label that nobody has seen elsewhere: all that is certain is when
+        None => (asked, now.max(asked)),
+    };
     let mut push = |start: u32, end: u32, epoch: u64, until: u64| {
         if start < end {
             let known = epochs.iter().find(|known| known.number == epoch && epoch == until);
@@ -259,6 +274,29 @@ mod tests {
         assert_eq!(policy.epoch(), 2, "late replies from before the change do not undo it");
         policy.observe(2, "b");
         assert_eq!((policy.epoch(), policy.names().0.as_deref()), (2, Some("b")));
+    }
+
+    #[test]
+    fn a_front_that_stays_behind_moves_nothing() {
+        let policy = Policy::new(1);
+        assert_eq!(policy.shown(1, "a"), None);
+        policy.changed();
+        assert_eq!(policy.shown(2, "a"), None, "the flush was refused: the front still says the old label");
+        policy.observe(1, "b");
+        let spans = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
+        assert_eq!(short(&spans), [(0, 4, 1, 1), (4, 9, 2, 2)]);
+        assert_eq!((policy.shown(2, "a"), policy.observe(2, "b"), policy.epoch()), (None, None, 2));
+        assert_eq!(policy.shown(2, "c"), Some(3), "a change of what is shown is one");
+        assert_eq!((policy.observe(3, "c"), policy.epoch()), (None, 3));
+    }
+
+    #[test]
+    fn a_label_that_no_epoch_has_is_not_given_one() {
+        let policy = Policy::new(1);
+        policy.observe(1, "a");
+        policy.changed();
+        policy.observe(2, "b");
+        assert_eq!(short(&policy.spans(1, 5, &reported("x", &[]), &[])), [(0, 5, 1, 2)]);
     }
 
     #[test]

@@ -44,7 +44,9 @@ impl Store {
             Record::Freeze { session, turns } => {
                 self.restored(&session, |state| {
                     state.fill(turns);
-                    state.frozen.push(turns);
+                    // two freezes at once may have come to the log in the other order
+                    let at = state.frozen.partition_point(|before| *before < turns);
+                    state.frozen.insert(at, turns);
                 });
             }
             Record::Incomplete { session } => {
@@ -121,5 +123,24 @@ impl State {
             next = turn.parent;
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn freezes_in_any_order_are_versions_in_theirs() {
+        let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::MAX, idle: Duration::MAX };
+        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        for turns in [5, 3] {
+            store.restore(Record::Freeze { session: "s".into(), turns });
+        }
+        let session = store.session("s").expect("it is restored");
+        let turns = |version| session.snapshot(Some(version)).map(|snapshot| snapshot.turns().len());
+        assert_eq!((turns(1), turns(2)), (Ok(3), Ok(5)));
     }
 }

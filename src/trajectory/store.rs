@@ -264,9 +264,31 @@ impl Store {
     }
 
     /// A call has changed the weights.
-    pub fn policy_changed(&self) {
+    pub fn policy_changed(&self) -> Ack {
         let epoch = self.policy.changed();
-        self.note(Record::Policy { epoch, version: None });
+        self.record(Record::Policy { epoch, version: None })
+    }
+
+    /// The engine's label was seen on a reply that was asked for in `epoch`.
+    pub fn policy_observed(&self, epoch: u64, label: &str) {
+        self.moved(self.policy.observe(epoch, label));
+    }
+
+    /// `/model_info` shows this label, asked in `epoch`.
+    pub fn policy_shown(&self, epoch: u64, label: &str) {
+        self.moved(self.policy.shown(epoch, label));
+    }
+
+    fn moved(&self, epoch: Option<u64>) {
+        if let Some(epoch) = epoch {
+            self.note(Record::Policy { epoch, version: None });
+        }
+    }
+
+    /// Tells when everything so far is on disk.
+    #[must_use]
+    pub fn written(&self) -> Ack {
+        self.log.as_ref().map_or_else(Ack::done, Log::written)
     }
 
     /// Finished paths behind `after`: their numbers and sessions, in order.

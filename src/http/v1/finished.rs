@@ -34,11 +34,13 @@ fn number(store: &Store, cursor: &str) -> Result<u64, Problem> {
     Ok(number)
 }
 
-pub(super) fn stream(parts: &Arc<Parts>, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) async fn stream(parts: &Arc<Parts>, query: Query) -> Result<Response<Body>, Problem> {
     let store = Arc::clone(&parts.sessions);
     let after = query.since.as_deref().map_or(Ok(0), |since| number(&store, since))?;
     let annotate = annotate(parts);
     let found = store.finished_after(after, query.limit.unwrap_or(LINES).max(1));
+    // a cursor must mean the same after a crash
+    super::written(parts, store.written()).await;
     let missed = found.first().map_or(0, |(first, _)| first - after - 1);
     let head = (missed > 0).then(|| Bytes::from(format!("{{\"missed\":{missed}}}\n")));
     let lines = found.into_iter().map(move |(number, session)| line(&store, number, &session, &annotate));

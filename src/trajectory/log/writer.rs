@@ -21,7 +21,8 @@ const GROUP: usize = 4 << 20;
 
 /// A record on its way.
 pub(super) struct Job {
-    pub(super) record: Record,
+    /// `None`: only the answer is wanted, behind what came before.
+    pub(super) record: Option<Record>,
     /// What it counts for in [`Shared::waiting`].
     pub(super) bytes: u64,
     pub(super) answer: oneshot::Sender<Result<(), LogError>>,
@@ -91,12 +92,14 @@ impl Writer {
         frames.shrink_to(2 * GROUP);
         let mut answers = Vec::new();
         let mut next = Some(first);
+        let mut marks = Vec::new();
         while let Some(Job { record, bytes, answer }) = next {
-            let encoded = self.encode(&record, frames);
+            let encoded = record.map(|record| self.encode(&record, frames));
             self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
             match encoded {
-                Ok(()) => answers.push(answer),
-                Err(error) => self.refuse([answer], &error),
+                Some(Ok(())) => answers.push(answer),
+                Some(Err(error)) => self.refuse([answer], &error),
+                None => marks.push(answer),
             }
             next = if frames.len() < self.group_bytes { self.jobs.try_recv().ok() } else { None };
         }
@@ -105,6 +108,9 @@ impl Writer {
         }
         if !answers.is_empty() {
             self.commit(frames, answers);
+        }
+        for mark in marks {
+            _ = mark.send(Ok(()));
         }
     }
 

@@ -9,9 +9,15 @@ use tokio::sync::mpsc;
 
 use super::hand::soon;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tokentap");
+
 /// A command line of the program, without any setting of the environment.
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokentap"));
+    bare(PROGRAM, args)
+}
+
+fn bare(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOKENTAP_")) {
         command.env_remove(name);
     }
@@ -64,26 +70,61 @@ impl Drop for Printing {
     }
 }
 
+/// The command line of `tokentap serve` on any ports.
+pub fn arguments(upstream: SocketAddr, flags: &[&str]) -> Vec<String> {
+    let upstream = format!("http://{upstream}");
+    let ports = ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"];
+    let fixed = ["serve", "--upstream", &upstream].into_iter().chain(ports);
+    fixed.chain(flags.iter().copied()).map(str::to_owned).collect()
+}
+
+fn borrowed(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
+}
+
 /// `tokentap serve`, its ports read from its log. Killed with the test.
 pub struct Binary {
     pub data: SocketAddr,
     pub control: SocketAddr,
+    /// The lines of its log that have been passed over.
+    pub told: Vec<Value>,
     child: Child,
     log: mpsc::UnboundedReceiver<String>,
 }
 
 impl Binary {
     pub async fn serve(upstream: SocketAddr, environment: &[(&str, &str)]) -> Self {
-        let upstream = format!("http://{upstream}");
-        let ports = ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"];
-        let args: Vec<&str> = ["serve", "--upstream", &upstream].into_iter().chain(ports).collect();
-        let mut child = command(&args).envs(environment.iter().copied()).spawn().unwrap();
+        let args = arguments(upstream, &[]);
+        Self::run(command(&borrowed(&args)).envs(environment.iter().copied())).await
+    }
+
+    /// With these flags; returns when it has probed its upstream.
+    pub async fn with_flags(upstream: SocketAddr, flags: &[&str]) -> Self {
+        let args = arguments(upstream, flags);
+        Self::run(&mut command(&borrowed(&args))).await.probed().await
+    }
+
+    /// The same where no file may become larger than so many blocks of the shell's `ulimit -f`.
+    pub async fn with_small_files(upstream: SocketAddr, flags: &[&str], blocks: u32) -> Self {
+        let script = format!("ulimit -f {blocks} && exec \"$@\"");
+        let args = arguments(upstream, flags);
+        let args: Vec<&str> = ["-c", &script, "sh", PROGRAM].into_iter().chain(borrowed(&args)).collect();
+        Self::run(&mut bare("sh", &args)).await.probed().await
+    }
+
+    async fn probed(mut self) -> Self {
+        self.logged("the upstream has been probed").await;
+        self
+    }
+
+    async fn run(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped")).lines();
         let (sender, log) = mpsc::unbounded_channel();
         // ends with the process
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let nowhere = SocketAddr::from(([0; 4], 0));
-        let mut binary = Self { data: nowhere, control: nowhere, child, log };
+        let mut binary = Self { data: nowhere, control: nowhere, told: Vec::new(), child, log };
         let line = binary.logged("tokentap listens").await;
         let addr = |key: &str| line[key].as_str().unwrap().strip_prefix("http://").unwrap().parse().unwrap();
         (binary.data, binary.control) = (addr("data"), addr("control"));
@@ -99,9 +140,16 @@ impl Binary {
                 if line["message"] == message {
                     return line;
                 }
+                self.told.push(line);
             }
         })
         .await
+    }
+
+    /// Ends the process as a crash does, whatever it is doing: SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Sends SIGTERM.

@@ -154,6 +154,20 @@ pub async fn request(addr: SocketAddr, method: &str, path: &str, headers: &[(&st
     connection.answer().await
 }
 
+/// The same to somebody who may be gone, or go: `None` where not all of the answer came.
+pub async fn try_request(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Option<Answer> {
+    let stream = TcpStream::connect(addr).await.ok()?;
+    let mut connection = Connection { stream, read: Vec::new() };
+    connection.stream.write_all(&written(addr, method, path, headers, body)).await.ok()?;
+    Some(connection.answer().await).filter(|answer| answer.complete)
+}
+
 /// The bytes of a request.
 pub fn written(addr: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\n");

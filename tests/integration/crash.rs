@@ -1,0 +1,83 @@
+//! The crash test: whatever a client has read to its last byte is there after the next start.
+
+mod ledger;
+mod load;
+pub(crate) mod trainers;
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tokentap::demo::{Engine, EngineOptions, Streaming};
+use tokentap::server::Phase;
+use tokio::sync::watch;
+
+use crate::support::binary::Binary;
+use crate::support::client::post;
+use crate::support::hand::soon;
+use ledger::Ledger;
+use load::{Agent, Dice, Trainer};
+
+/// An engine that outlives the tokentaps in front of it.
+pub(crate) struct Alone {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) addr: std::net::SocketAddr,
+    _stop: watch::Sender<Phase>,
+}
+
+impl Alone {
+    pub(crate) async fn start() -> Self {
+        let (stop, stopped) = watch::channel(Phase::Serving);
+        let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+        let engine = Engine::new(options);
+        let (addr, _) = tokentap::cli::demo::engine(Arc::clone(&engine), stopped).await.unwrap();
+        Self { engine, addr, _stop: stop }
+    }
+
+    /// A tokentap in front of it whose log is there.
+    pub(crate) async fn behind(&self, dir: &TempDir, flags: &[&str]) -> Binary {
+        let dir = dir.path().to_str().unwrap();
+        Binary::with_flags(self.addr, &[&["--data-dir", dir], flags].concat()).await
+    }
+}
+
+const AGENTS: usize = 4;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_has_read_is_there_after_a_kill_at_any_moment() {
+    let (alone, dir, ledger) = (Alone::start().await, tempfile::tempdir().unwrap(), Arc::new(Ledger::default()));
+    let mut dice = Dice(7);
+    let mut agents: Vec<Agent> = (0..AGENTS).map(Agent::new).collect();
+    let mut trainer = Trainer::default();
+    for fsync in ["interval", "always", "never", "interval", "never", "always"] {
+        let binary = alone.behind(&dir, &["--fsync", fsync]).await;
+        ledger.check(binary.control, &alone.engine).await;
+        let (data, control) = (binary.data, binary.control);
+        let working: Vec<_> =
+            agents.into_iter().map(|agent| tokio::spawn(agent.work(Arc::clone(&ledger), data))).collect();
+        let training = tokio::spawn(trainer.work(Arc::clone(&ledger), control));
+        ledger.more(5 + dice.roll(56)).await;
+        for _ in 0..dice.roll(100) {
+            tokio::task::yield_now().await;
+        }
+        binary.kill();
+        agents = Vec::new();
+        for agent in working {
+            agents.push(agent.await.unwrap());
+        }
+        ledger.nudge();
+        trainer = soon("the trainer sees that tokentap is gone", training).await.unwrap();
+    }
+    let binary = alone.behind(&dir, &[]).await;
+    let turns = ledger.check(binary.control, &alone.engine).await;
+    let read = ledger.turns();
+    let calls: Vec<&String> = read.values().flat_map(|turns| turns.keys()).collect();
+    assert!(turns >= calls.len() && calls.len() >= 30, "{turns} turns, {} replies", calls.len());
+    // a freeze gives out what has not been
+    for session in read.keys() {
+        assert_eq!(post(binary.control, &format!("/v1/sessions/{session}/freeze"), b"").await.status, 200);
+    }
+    while trainer.take(binary.control).await.unwrap() > 0 {}
+    for rid in calls {
+        assert_eq!(trainer.trained.get(rid), Some(&1), "{rid} was to be trained once");
+    }
+}

@@ -1,0 +1,149 @@
+//! What clients have read, to be held against what is there.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use serde_json::Value;
+use tokentap::demo::{Engine, Position, SamplingParams};
+use tokio::sync::watch;
+
+use crate::support::client::get;
+use crate::support::hand::soon;
+
+/// A turn as one side has it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Turn {
+    /// The ids of the calls it continues, from the root on, and its own.
+    pub chain: Vec<String>,
+    pub prompt: Vec<u32>,
+    pub output: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    pub entropy: Vec<f32>,
+}
+
+/// Turns by session and the id of their call.
+type Turns = HashMap<String, HashMap<String, Turn>>;
+
+/// What was asked, and of which replies the client has read the last byte.
+#[derive(Default)]
+pub struct Ledger {
+    asked: Mutex<HashMap<String, HashMap<String, Vec<u32>>>>,
+    read: Mutex<Turns>,
+    replies: watch::Sender<usize>,
+}
+
+impl Ledger {
+    pub fn ask(&self, session: &str, rid: &str, prompt: &[u32]) {
+        let mut asked = self.asked.lock().unwrap();
+        let before = asked.entry(session.to_owned()).or_default().insert(rid.to_owned(), prompt.to_vec());
+        assert!(before.is_none(), "every call has an id of its own");
+    }
+
+    pub fn read(&self, session: &str, turn: Turn) {
+        let rid = turn.chain.last().unwrap().clone();
+        self.read.lock().unwrap().entry(session.to_owned()).or_default().insert(rid, turn);
+        self.replies.send_modify(|replies| *replies += 1);
+    }
+
+    /// Counts replies.
+    pub fn replies(&self) -> watch::Receiver<usize> {
+        self.replies.subscribe()
+    }
+
+    /// Wakes who waits for replies.
+    pub fn nudge(&self) {
+        self.replies.send_modify(|_| ());
+    }
+
+    /// Waits until so many more replies have been read.
+    pub async fn more(&self, replies: usize) {
+        let mut read = self.replies();
+        let goal = *read.borrow() + replies;
+        soon("replies are read", read.wait_for(|read| *read >= goal)).await.unwrap();
+    }
+
+    /// The turns that were read.
+    pub fn turns(&self) -> Turns {
+        self.read.lock().unwrap().clone()
+    }
+
+    /// Holds against all of it what a tokentap says that it has; returns how many turns it has.
+    pub async fn check(&self, control: SocketAddr, engine: &Engine) -> usize {
+        let (asked, read) = (self.asked.lock().unwrap().clone(), self.turns());
+        let mut turns = 0;
+        for (session, asked) in &asked {
+            let none = HashMap::new();
+            let read = read.get(session).unwrap_or(&none);
+            let there = stored(control, session, read.is_empty()).await;
+            for (rid, turn) in read {
+                let found = there.get(rid).unwrap_or_else(|| panic!("{session}: {rid} was read and is not there"));
+                assert_eq!(found, turn, "{session}: {rid}");
+            }
+            for (rid, turn) in there.iter().filter(|(rid, _)| !read.contains_key(*rid)) {
+                assert_eq!(asked.get(rid), Some(&turn.prompt), "{session}: {rid} was asked");
+                was_sampled(engine, turn);
+            }
+            turns += there.len();
+        }
+        turns
+    }
+}
+
+/// The turn is one that the engine can have sampled: each logprob is that of its token.
+fn was_sampled(engine: &Engine, turn: &Turn) {
+    assert_eq!(turn.output.len(), turn.logprobs.len());
+    for (at, (id, logprob)) in turn.output.iter().zip(&turn.logprobs).enumerate() {
+        let position = Position { prompt: &turn.prompt, output: &turn.output[..at] };
+        let truth = engine.distribution(position, &SamplingParams::default(), 0)[*id as usize].ln();
+        assert!((truth - f64::from(*logprob)).abs() < 1e-4, "{:?}: token {at}", turn.chain);
+    }
+}
+
+fn floats(list: &Value, start: usize, end: usize) -> Vec<f32> {
+    list.as_array().unwrap()[start..end].iter().map(|value| value.as_f64().unwrap() as f32).collect()
+}
+
+/// A session's turns by the ids of their calls, each seen once, trained once and in its place.
+pub async fn stored(control: SocketAddr, session: &str, may_lack: bool) -> HashMap<String, Turn> {
+    let answer = get(control, &format!("/v1/sessions/{session}/trajectories")).await;
+    if may_lack && answer.status == 404 {
+        return HashMap::new();
+    }
+    assert_eq!(answer.status, 200, "{session}: {}", answer.text());
+    let said = answer.json();
+    let mut trained: HashSet<String> = HashSet::new();
+    let mut found: HashMap<String, Turn> = HashMap::new();
+    for row in said["trajectories"].as_array().unwrap() {
+        let ids: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
+        let masks: Vec<u8> = serde_json::from_value(row["loss_mask"].clone()).unwrap();
+        let mut chain = Vec::new();
+        for turn in row["turns"].as_array().unwrap() {
+            assert_eq!(turn["fault"], Value::Null, "{session}: {turn}");
+            let rid = turn["rid"].as_str().unwrap().to_owned();
+            chain.push(rid.clone());
+            let of_turn = |segment: &&Value| segment["turn"] == turn["id"] && segment["kind"] == "response";
+            let segment = row["segments"].as_array().unwrap().iter().find(of_turn).unwrap();
+            let place = |key: &str| segment[key].as_u64().unwrap() as usize;
+            let (start, end) = (place("start"), place("end"));
+            let mask = u8::from(turn["trained"] == true);
+            assert_eq!(masks[start..end], vec![mask; end - start], "{session}: {rid}");
+            assert!(mask == 0 || trained.insert(rid.clone()), "{session}: {rid} is trained once");
+            let turn = Turn {
+                chain: chain.clone(),
+                prompt: ids[..start].to_vec(),
+                output: ids[start..end].to_vec(),
+                logprobs: floats(&row["logprobs"], start, end),
+                entropy: floats(&row["entropy"], start, end),
+            };
+            let known = found.entry(rid.clone()).or_insert_with(|| turn.clone());
+            assert_eq!(*known, turn, "{session}: {rid} is the same in every row");
+        }
+    }
+    assert_eq!(trained.len(), found.len(), "{session}: every turn is trained");
+    let shown = get(control, &format!("/v1/sessions/{session}")).await.json();
+    let listed: Vec<&str> =
+        shown["list"].as_array().unwrap().iter().map(|turn| turn["rid"].as_str().unwrap()).collect();
+    assert_eq!(listed.len(), found.len(), "{session}: no turn is there twice: {listed:?}");
+    found
+}

@@ -1,0 +1,68 @@
+//! A log that cannot be written costs the record, never the reply. The disk is full in the way that needs no file system of its own:
+//! no file may grow (`ulimit -f`).
+
+use std::net::SocketAddr;
+
+use crate::crash::Alone;
+use crate::crash::trainers::say;
+use crate::support::binary::Binary;
+use crate::support::client::get;
+
+async fn metric(control: SocketAddr, name: &str) -> f64 {
+    let text = get(control, "/metrics").await.text();
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+async fn small(alone: &Alone, dir: &tempfile::TempDir, blocks: u32) -> Binary {
+    Binary::with_small_files(alone.addr, &["--data-dir", dir.path().to_str().unwrap()], blocks).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_byte_of_disk_replies_go_on_and_an_alarm_is_up() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let mut binary = small(&alone, &dir, 0).await;
+    let control = binary.control;
+    assert_eq!(metric(control, "tokentap_log_degraded").await, 1.0);
+    for turn in 1..=5 {
+        say(binary.data, "s", &[1, 2, 3], "").await;
+        let shown = get(control, "/v1/sessions/s").await.json();
+        assert_eq!(shown["turns"], turn, "memory has what the disk has not");
+    }
+    assert_eq!(metric(control, "tokentap_log_failures_total{reason=\"write\"}").await, 5.0);
+    assert_eq!(metric(control, "tokentap_log_lost_records_total").await, 5.0);
+    assert_eq!(metric(control, "tokentap_log_records_total").await, 0.0);
+    assert_eq!(metric(control, "tokentap_log_degraded").await, 1.0);
+    binary.terminate();
+    assert_eq!(binary.code().await, Some(0));
+    let binary = alone.behind(&dir, &[]).await;
+    assert_eq!(get(binary.control, "/v1/sessions/s").await.status, 404, "what was counted as lost is lost");
+    assert_eq!(metric(binary.control, "tokentap_log_degraded").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fills_and_is_freed_loses_what_came_between() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    // some turns fit into a file
+    let binary = small(&alone, &dir, 8).await;
+    let control = binary.control;
+    let (mut turns, mut recovered) = (0, false);
+    while !recovered {
+        say(binary.data, &format!("s-{turns}"), &[1, 2, 3], "").await;
+        turns += 1;
+        let lost = metric(control, "tokentap_log_lost_records_total").await;
+        // the next file is tried a second after the last has failed
+        recovered = lost > 0.0 && metric(control, "tokentap_log_degraded").await == 0.0;
+        assert!(turns < 5_000, "a second passes");
+    }
+    let (lost, written) =
+        (metric(control, "tokentap_log_lost_records_total").await, metric(control, "tokentap_log_records_total").await);
+    assert_eq!((written > 1.0, lost + written), (true, f64::from(turns)), "each turn is in one of the counts");
+    let on_disk: u64 =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!(metric(control, "tokentap_log_bytes").await, on_disk as f64);
+    binary.kill();
+    let binary = alone.behind(&dir, &[]).await;
+    let listed = get(binary.control, "/v1/sessions?limit=10000").await.json();
+    assert_eq!(listed["sessions"].as_array().unwrap().len() as f64, written, "and what was written is there");
+}

@@ -1,0 +1,107 @@
+//! Ends and starts on one directory: what a polite end keeps, a torn tail, and directories that cannot be had.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use crate::crash::Alone;
+use crate::crash::trainers::say;
+use crate::support::binary::{arguments, output};
+use crate::support::client::get;
+
+async fn turns(control: std::net::SocketAddr, session: &str) -> String {
+    get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
+}
+
+/// What tokentap says when it cannot start: one line, behind none of the log's.
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("tokentap: --data-dir: "), "{text}");
+    text
+}
+
+async fn refused(upstream: std::net::SocketAddr, dir: &str) -> String {
+    let args = arguments(upstream, &["--data-dir", dir]);
+    complaint(&output(&args.iter().map(String::as_str).collect::<Vec<_>>()).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_polite_end_keeps_everything() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let mut binary = alone.behind(&dir, &["--fsync", "never"]).await;
+    let mut prompt = vec![1, 2, 3];
+    for turn in 0..5_u32 {
+        let reply = say(binary.data, "s", &prompt, "").await;
+        prompt.extend(serde_json::from_value::<Vec<u32>>(reply["output_ids"].clone()).unwrap());
+        prompt.push(turn);
+    }
+    let before = turns(binary.control, "s").await;
+    binary.terminate();
+    assert_eq!(binary.code().await, Some(0));
+    for _ in 0..2 {
+        let mut binary = alone.behind(&dir, &[]).await;
+        assert_eq!(turns(binary.control, "s").await, before);
+        binary.terminate();
+        assert_eq!(binary.code().await, Some(0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_tail_costs_what_was_torn_and_is_told() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.behind(&dir, &[]).await;
+    say(binary.data, "first", &[1, 2, 3], "").await;
+    let before = turns(binary.control, "first").await;
+    say(binary.data, "last", &[1, 2, 3], "").await;
+    binary.kill();
+    let segment = segments(&dir).pop().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 5).unwrap();
+
+    let mut binary = alone.behind(&dir, &[]).await;
+    let warning = binary.told[0].clone();
+    assert_eq!((&warning["level"], &warning["message"]), (&"WARN".into(), &"a segment of the log ends early".into()));
+    assert!(warning["torn"].as_str().unwrap().contains(segment.to_str().unwrap()), "{warning}");
+    assert_eq!(turns(binary.control, "first").await, before);
+    assert_eq!(get(binary.control, "/v1/sessions/last").await.status, 404);
+    say(binary.data, "last", &[4], "").await;
+    let after = turns(binary.control, "last").await;
+    binary.terminate();
+    assert_eq!(binary.code().await, Some(0));
+    let binary = alone.behind(&dir, &[]).await;
+    assert_eq!((turns(binary.control, "first").await, turns(binary.control, "last").await), (before, after));
+}
+
+fn segments(dir: &tempfile::TempDir) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    found.sort();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_belongs_to_one_process() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.behind(&dir, &[]).await;
+    let path = dir.path().to_str().unwrap();
+    let line = refused(alone.addr, path).await;
+    assert!(line.contains(path) && line.contains("in use by another tokentap"), "{line}");
+    say(binary.data, "s", &[1, 2, 3], "").await;
+    let before = turns(binary.control, "s").await;
+    binary.kill();
+    let binary = alone.behind(&dir, &[]).await;
+    assert_eq!(turns(binary.control, "s").await, before, "the second has harmed nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_cannot_be_is_a_line() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let file = dir.path().join("file");
+    std::fs::write(&file, "not a directory").unwrap();
+    for path in [file.clone(), file.join("below"), PathBuf::from("/proc/tokentap")] {
+        let path = path.to_str().unwrap();
+        let line = refused(alone.addr, path).await;
+        assert!(line.contains(&format!("cannot make {path}")), "{line}");
+    }
+}

@@ -1,0 +1,230 @@
+//! Weight updates and pauses: which policy sampled which tokens, as the engine reports it and as tokentap counts it.
+
+mod live;
+
+use serde_json::Value;
+
+use crate::support::client::{Answer, get, request};
+use crate::support::fixture::Fixture;
+use crate::support::hand::{Call, END, Hand, STREAM, chunk};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+/// A tokentap before an engine of which the test plays each recorded answer when it likes.
+struct Stage {
+    hand: Hand,
+    proxy: Proxy,
+}
+
+/// A recorded call on its way.
+struct Running {
+    fixture: Fixture,
+    call: Call,
+    client: tokio::task::JoinHandle<Answer>,
+}
+
+impl Stage {
+    async fn start() -> Self {
+        let hand = Hand::start().await;
+        let proxy = Proxy::probed(hand.addr, &[]).await;
+        Self { hand, proxy }
+    }
+
+    async fn epoch(&self) -> u64 {
+        epoch(&self.proxy).await
+    }
+
+    /// Asks as it was recorded: trainers' calls on the control port, the others on the data port.
+    async fn ask(&mut self, case: &str) -> Running {
+        let fixture = Fixture::named(&format!("sglang-0.5.23/weights/{case}"));
+        let trainers = fixture.method == "POST" && !fixture.is_generate();
+        let addr = if trainers { self.proxy.control } else { self.proxy.data };
+        let (session, recorded) = (case.to_owned(), fixture.clone());
+        let client = tokio::spawn(async move {
+            // the second keeps what is asked about the model from being answered as the probe is
+            let headers = [("x-session-id", session.as_str()), ("x-recording", &session)];
+            request(addr, &recorded.method, &recorded.path, &headers, &recorded.body).await
+        });
+        let call = self.hand.next().await;
+        assert_eq!(call.asked.path, fixture.path, "{case} arrives");
+        Running { fixture, call, client }
+    }
+
+    /// Asks and answers.
+    async fn play(&mut self, case: &str) -> Answer {
+        self.ask(case).await.answered().await
+    }
+
+    /// The spans of a session of one turn, and the turn.
+    async fn recorded(&self, case: &str) -> (Vec<Span>, Value) {
+        let said = get(self.proxy.control, &format!("/v1/sessions/{case}/trajectories")).await.json();
+        let rows = said["trajectories"].as_array().unwrap();
+        assert_eq!((rows.len(), rows[0]["turns"].as_array().unwrap().len()), (1, 1), "{said}");
+        (spans(&rows[0]), rows[0].clone())
+    }
+}
+
+impl Running {
+    fn engines(&self) -> Vec<(String, u64, u64)> {
+        let meta = &self.fixture.objects().pop().unwrap()["meta_info"];
+        let version = |span: &Value| {
+            let version = span["version"].as_str().unwrap().to_owned();
+            (version, span["start"].as_u64().unwrap(), span["end"].as_u64().unwrap())
+        };
+        meta["weight_versions"].as_array().unwrap().iter().map(version).collect()
+    }
+
+    /// The engine answers as it was recorded.
+    async fn answered(mut self) -> Answer {
+        let headers: Vec<(&str, &str)> = self
+            .fixture
+            .reply_headers
+            .iter()
+            .filter(|(key, _)| !["connection", "transfer-encoding", "content-length", "date"].contains(&&**key))
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        if !self.fixture.is_generate() {
+            let length = self.fixture.body.len();
+            if length > 0 {
+                let body = self.call.body_until(|body| body.len() >= length).await;
+                assert_eq!(body, self.fixture.body, "a trainer's body arrives as it was");
+            }
+        }
+        self.call.reply(&message(self.fixture.status, &headers, &self.fixture.reply)).await;
+        let answer = self.client.await.unwrap();
+        assert_eq!(answer.status, self.fixture.status);
+        if !self.fixture.is_generate() {
+            assert_eq!(answer.body, self.fixture.reply, "{}: as the engine said it", self.fixture.name);
+        }
+        answer
+    }
+}
+
+/// Part of a response, in tokens of the response.
+#[derive(Debug, PartialEq)]
+struct Span {
+    version: String,
+    start: u64,
+    end: u64,
+    epoch: u64,
+}
+
+/// The spans of a row's only turn; each is certain.
+fn spans(row: &Value) -> Vec<Span> {
+    let segments = row["segments"].as_array().unwrap();
+    let response = segments.iter().find(|segment| segment["kind"] == "response").unwrap();
+    let at = response["start"].as_u64().unwrap();
+    let span = |span: &Value| {
+        assert_eq!(span["until"], Value::Null, "it is certain: {span}");
+        let place = |key: &str| span[key].as_u64().unwrap() - at;
+        let version = span["weight_version"].as_str().unwrap().to_owned();
+        Span { version, start: place("start"), end: place("end"), epoch: span["epoch"].as_u64().unwrap() }
+    };
+    row["policy"].as_array().unwrap().iter().map(span).collect()
+}
+
+async fn epoch(proxy: &Proxy) -> u64 {
+    get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap()
+}
+
+fn one(version: &str, end: u64, epoch: u64) -> Vec<Span> {
+    vec![Span { version: version.to_owned(), start: 0, end, epoch }]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_recorded_updates_give_the_spans_that_the_engine_reports() {
+    let mut stage = Stage::start().await;
+    let start = stage.epoch().await;
+    stage.play("w-01-before").await;
+    assert_eq!(stage.recorded("w-01-before").await.0, one("default", 6, start));
+    stage.play("w-02-update-bad-path").await;
+    assert_eq!(stage.epoch().await, start, "what failed has changed nothing");
+    // the update to v1 was not seen: its label is
+    stage.play("w-05-after").await;
+    assert_eq!(stage.recorded("w-05-after").await.0, one("v1", 2, start + 1));
+    stage.play("w-06-model-info").await;
+    assert_eq!(stage.epoch().await, start + 1, "it moves once");
+    stage.play("w-07-update-version").await;
+    assert_eq!(stage.epoch().await, start + 2);
+    stage.play("w-08-after-version").await;
+    assert_eq!(stage.recorded("w-08-after-version").await.0, one("v2", 2, start + 2));
+
+    // an update waits for what runs, which is of the old policy whole
+    let generation = stage.ask("w-09-generate-across-update").await;
+    let update = stage.ask("w-09-update-during").await;
+    assert_eq!(generation.engines(), [("v2".to_owned(), 0, 300)]);
+    generation.answered().await;
+    assert_eq!(stage.epoch().await, start + 2, "an update that has not been answered has not happened");
+    update.answered().await;
+    assert_eq!(stage.recorded("w-09-generate-across-update").await.0, one("v2", 300, start + 2));
+    assert_eq!(stage.epoch().await, start + 3);
+    stage.play("w-09b-model-info").await;
+
+    // an update that aborts what runs
+    let generation = stage.ask("w-10-abortall-generate-across-update").await;
+    let update = stage.ask("w-10-abortall-update-during").await;
+    assert_eq!(generation.engines(), [("v3-09".to_owned(), 0, 94)]);
+    generation.answered().await;
+    update.answered().await;
+    let (spans, row) = stage.recorded("w-10-abortall-generate-across-update").await;
+    assert_eq!(spans, one("v3-09", 94, start + 3));
+    assert_untrained(&row, "aborted");
+    assert_eq!(stage.epoch().await, start + 4);
+
+    stage.play("w-11b-pause").await;
+    assert_eq!(stage.epoch().await, start + 4, "a pause changes no weights");
+    stage.play("w-11c-update").await;
+    assert_eq!(stage.epoch().await, start + 5);
+    let generation = stage.ask("w-12a-generate-pause-abort").await;
+    let pause = stage.ask("w-12b-pause-abort").await;
+    assert_eq!(generation.engines(), [("v4".to_owned(), 0, 85)]);
+    generation.answered().await;
+    pause.answered().await;
+    stage.play("w-12c-continue").await;
+    let (spans, row) = stage.recorded("w-12a-generate-pause-abort").await;
+    assert_eq!(spans, one("v4", 85, start + 5));
+    assert_untrained(&row, "aborted");
+
+    across_a_pause(&mut stage, start + 5).await;
+    assert_eq!(stage.epoch().await, start + 6);
+    stage.play("w-15-back").await;
+    assert_eq!(stage.recorded("w-15-back").await.0, one("v5", 6, start + 6));
+}
+
+/// A stream that stands while weights change: one turn, two policies.
+async fn across_a_pause(stage: &mut Stage, before: u64) {
+    let mut generation = stage.ask("w-13a-generate-retract").await;
+    assert_eq!(generation.engines(), [("v4".to_owned(), 0, 79), ("v5".to_owned(), 79, 120)]);
+    let reply = generation.fixture.reply.clone();
+    let events: Vec<&[u8]> = reply.split_inclusive(|byte| *byte == b'\n').collect();
+    generation.call.say(STREAM).await;
+    let of_v5 = events.iter().position(|event| memchr::memmem::find(event, b"\"weight_version\":\"v5\"").is_some());
+    let (old, new) = events.split_at(of_v5.expect("later events are of the new policy"));
+    for event in old {
+        generation.call.say(&chunk(event)).await;
+    }
+    for case in ["w-13b-pause-retract", "w-13c-update", "w-13d-continue"] {
+        stage.play(case).await;
+    }
+    for event in new {
+        generation.call.say(&chunk(event)).await;
+    }
+    generation.call.reply(END).await;
+    let answer = generation.client.await.unwrap();
+    assert!(answer.complete && answer.body.ends_with(b"data: [DONE]\n\n"), "the stream comes to its end");
+    let (spans, row) = stage.recorded("w-13a-generate-retract").await;
+    let [old, new] = [("v4", 0, 79, before), ("v5", 79, 120, before + 1)].map(|(version, start, end, epoch)| Span {
+        version: version.to_owned(),
+        start,
+        end,
+        epoch,
+    });
+    assert_eq!(spans, [old, new]);
+    // the hand has no tokenizer, so the prompt is not known
+    assert_eq!(row["flags"], serde_json::json!(["crosses_versions", "prompt_unknown"]));
+}
+
+fn assert_untrained(row: &Value, fault: &str) {
+    assert_eq!((&row["turns"][0]["trained"], &row["turns"][0]["fault"]), (&Value::Bool(false), &fault.into()), "{row}");
+    assert!(row["loss_mask"].as_array().unwrap().iter().all(|mask| *mask == 0), "nothing of it is trained");
+}
