@@ -11,6 +11,7 @@ mod engine;
 mod generate;
 mod info;
 mod item;
+mod journal;
 mod logits;
 mod model;
 mod ngram;
@@ -29,6 +30,7 @@ pub mod wire;
 
 pub use body::Body;
 pub use engine::Engine;
+pub use journal::{End, Entry, Sampled};
 pub use model::{Model, Position, entropy};
 pub use options::{Dialect, EngineOptions, Streaming};
 pub use sampling::SamplingParams;

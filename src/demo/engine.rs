@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use super::body::Body;
 use super::cache::PrefixCache;
 use super::control::Control;
+use super::journal::{Entry, Journal, Pen};
 use super::model::{Model, Position, entropy};
 use super::options::{Dialect, EngineOptions};
 use super::refusal::Refusal;
@@ -31,6 +32,8 @@ pub struct Engine {
     texts: Vec<String>,
     control: Control,
     cache: PrefixCache,
+    /// `None` where none is kept.
+    journal: Option<Journal>,
     /// Sequences that took a seed, and those that took an id.
     drawn: AtomicU64,
     named: AtomicU64,
@@ -47,6 +50,7 @@ impl Engine {
             model,
             tokenizer,
             texts,
+            journal: options.journal.then(Journal::default),
             options,
             control: Control::new(),
             cache: PrefixCache::default(),
@@ -74,6 +78,11 @@ impl Engine {
     /// The weights that are loaded now.
     pub fn weights(&self) -> Weights {
         self.control.weights()
+    }
+
+    /// What the engine received and sampled, sequence by sequence; empty unless [`EngineOptions::journal`] is set.
+    pub fn journal(&self) -> Vec<Entry> {
+        self.journal.as_ref().map(Journal::entries).unwrap_or_default()
     }
 
     /// The exact distribution that the logprobs this engine returns at a position
@@ -110,6 +119,11 @@ impl Engine {
             Ok(response) => response,
             Err(refusal) => refuse(&refusal),
         }
+    }
+
+    /// The entry of a sequence in the journal, where one is kept.
+    pub(super) fn log(&self, rid: &str, prompt: &[u32]) -> Option<Pen> {
+        self.journal.as_ref().map(|journal| journal.begin(rid, prompt))
     }
 
     pub(super) fn texts(&self) -> &[String] {

@@ -43,6 +43,8 @@ pub struct EngineOptions {
     pub token_delay: Option<Duration>,
     /// The only ids that may be generated; the others are masked exactly.
     pub allowed: Option<Vec<u32>>,
+    /// Keep a log of every sequence for [`Engine::journal`](super::Engine::journal); it grows for as long as the engine lives.
+    pub journal: bool,
     /// Prompt and reply together, tokens.
     pub context_length: usize,
 }
@@ -58,6 +60,7 @@ impl Default for EngineOptions {
             seed: 0,
             token_delay: None,
             allowed: None,
+            journal: false,
             context_length: 4096,
         }
     }

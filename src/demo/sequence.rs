@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::engine::Engine;
 use super::item::Item;
+use super::journal::{End, Pen, Sampled};
 use super::logits;
 use super::model::Position;
 use super::options::{Dialect, Streaming};
@@ -35,6 +36,8 @@ pub(super) struct Sequence {
     cached: usize,
     timing: Timing,
     sent: Sent,
+    /// `None` where no journal is kept.
+    pen: Option<Pen>,
 }
 
 impl Sequence {
@@ -65,6 +68,7 @@ impl Sequence {
             cached: engine.cache().matched(&item.prompt, start.min(item.prompt.len() - 1)),
             timing,
             sent: Sent::default(),
+            pen: engine.log(&item.rid, &item.prompt),
             item,
         }
     }
@@ -98,6 +102,17 @@ impl Sequence {
             }
         };
         let room = self.item.limit > 0;
+        if let (Some(pen), true) = (&self.pen, room) {
+            let greedy = params.is_greedy() || engine.options().original_logprob;
+            let logprobs = logits::logprobs(&adjusted, params.temperature as f32, greedy);
+            pen.sampled(Sampled {
+                id,
+                logprob: logprobs[id as usize],
+                entropy: engine.entropy(at, params, weights.number),
+                weights: weights.number,
+                label: weights.label.clone(),
+            });
+        }
         if let Some(ask) = &self.item.logprobs {
             let original = engine.options().original_logprob;
             let logprobs = logits::logprobs(&adjusted, params.temperature as f32, params.is_greedy() || original);
@@ -149,6 +164,13 @@ impl Sequence {
         }
         if finish != Finish::Abort {
             engine.cache().insert([&self.item.prompt[..], &self.output].concat());
+        }
+        if let Some(pen) = &self.pen {
+            pen.end(match finish {
+                Finish::Abort => End::Abort,
+                Finish::Length(_) => End::Length,
+                Finish::StopToken(_) | Finish::StopString(_) => End::Stop,
+            });
         }
         self.finish = Some(finish);
         self.timing.request_finished_ts = now();

@@ -86,6 +86,14 @@ impl Asked {
             ids_are_sampled,
         }
     }
+
+    /// Takes the prompt's ids where the engine repeats them: once is enough, and the end of a stream may never come.
+    fn repeated(&mut self, seen: &Seen<'_>) {
+        let Some(unknown @ None) = self.prompts.get_mut(seen.index / seen.n.max(1)) else { return };
+        let Some(span) = &seen.chunk.prompt_ids else { return };
+        let mut ids = Vec::new();
+        *unknown = Chunk::ids(seen.bytes, span, &mut ids).is_ok().then(|| ids.into());
+    }
 }
 
 impl Recorder {
@@ -129,6 +137,7 @@ impl Recorder {
         if running.recorded {
             return;
         }
+        self.asked.repeated(&seen);
         running.tokens(&seen);
         running.entropy.extend_from_slice(seen.entropy);
         if seen.step.new > 0 && seen.chunk.finish.is_none() {
@@ -153,11 +162,7 @@ impl Recorder {
         let Seen { bytes, chunk, index, item, n, measured, .. } = seen;
         let mut running = std::mem::take(&mut self.running[index]);
         let at = index / n.max(1);
-        let mut prompt = self.asked.prompts.get(at).cloned().flatten();
-        if let Some(span) = chunk.prompt_ids.as_ref().filter(|_| prompt.is_none()) {
-            let mut ids = Vec::new();
-            prompt = Chunk::ids(bytes, span, &mut ids).is_ok().then(|| ids.into());
-        }
+        let prompt = self.asked.prompts.get(at).cloned().flatten();
         let finish = chunk.finish.as_ref().map(|finish| Box::from(&*finish.kind));
         let read = running.read(Some((bytes, chunk)), self.asked.ids_are_sampled);
         let fault = match &finish {
@@ -216,7 +221,7 @@ impl Recorder {
             started_ms: self.started_ms,
             first_ms: running.first_ms,
             elapsed_ms: self.elapsed_ms(),
-            extras: running.extras,
+            extras: running.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
             ..about
         };
         let (response, logprobs, mut entropy) = (running.ids, running.logprobs, running.entropy);

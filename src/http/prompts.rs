@@ -21,13 +21,11 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// The text of a request; `None` where the reply will hold the ids, or there is no text.
+    /// The text of a request; `None` where the reply will hold the ids, there is no text, or ids stand beside it, which the engine runs.
     #[must_use]
     pub fn of(request: &GenerateRequest, plan: &Plan) -> Option<Self> {
-        let said = plan.echo || request.return_prompt_token_ids;
-        // where both are given some engines take the text for the shape and the ids for the content
-        let alone = request.ids.shape == IdShape::Absent;
-        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && alone && !said;
+        let said = plan.echo || request.return_prompt_token_ids || request.ids.shape != IdShape::Absent;
+        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && !said;
         let span = request.text_span.clone().filter(|_| text)?;
         Some(Self { text: request.bytes.slice(span) })
     }

@@ -145,10 +145,16 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// The ids of prompt `at`, as the client gave them; `None` where the prompt is something else, or no list of plain integers.
+    /// The ids of prompt `at`, as the client gave them; `None` where the prompt is something else, or no list of plain integers. Beside
+    /// a text it is the ids that the engine runs.
     #[must_use]
     pub fn prompt_ids(&self, at: usize) -> Option<Vec<u32>> {
-        if self.text != Texts::Absent {
+        let alike = match (&self.text, self.ids.shape) {
+            (Texts::Absent, _) | (Texts::One { .. }, IdShape::Flat) => true,
+            (Texts::Many { count, .. }, IdShape::Nested(lists)) => *count == lists,
+            _ => false,
+        };
+        if !alike {
             return None;
         }
         let span = self.ids.prompts.get(at)?;

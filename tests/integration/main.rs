@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod accuracy;
+mod agent;
 mod commands;
 mod control;
 mod crash;

@@ -18,10 +18,12 @@ pub(super) struct Running {
     pub(super) entropy: Vec<f32>,
     /// The `output_ids` of the last event that repeated all of them, not yet read.
     pub(super) unread: Bytes,
+    /// Ids at its beginning that stand there twice: an abort merged with the event before it lists that event's tokens in front of all.
+    pub(super) twice: usize,
     pub(super) marks: Vec<Mark>,
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
-    pub(super) extras: BTreeMap<Box<str>, Box<str>>,
+    pub(super) extras: BTreeMap<Box<str>, String>,
     pub(super) label: Option<Box<str>>,
     pub(super) recorded: bool,
 }
@@ -37,7 +39,10 @@ impl Running {
         } else if let Some(span) = &chunk.output_ids {
             match step.content {
                 // read only once nothing replaces it: the events of a long stream repeat it over and over
-                Content::Full => self.unread = bytes.slice(span.clone()),
+                Content::Full => {
+                    self.unread = bytes.slice(span.clone());
+                    self.twice = step.chosen_from.saturating_sub(self.seen() as usize);
+                }
                 Content::Delta => {
                     let before = self.ids.len();
                     if Chunk::ids(bytes, span, &mut self.ids).is_err() {
@@ -51,9 +56,13 @@ impl Running {
         }
     }
 
+    /// Tokens that had come before the object at hand.
+    fn seen(&self) -> u32 {
+        self.marks.last().map_or(0, |mark| mark.last)
+    }
+
     pub(super) fn mark(&mut self, epoch: u64, new: usize) {
-        let before = self.marks.last().map_or(0, |mark| mark.last);
-        let tokens = before.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+        let tokens = self.seen().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
         match self.marks.last_mut() {
             Some(mark) if mark.epoch == epoch => mark.last = tokens,
             _ => self.marks.push(Mark { epoch, first: tokens, last: tokens }),
@@ -80,12 +89,14 @@ impl Running {
             }
             let grows = step.content == Content::Delta && name.starts_with("output_") && value.starts_with('[');
             match self.extras.get_mut(&*name) {
-                Some(known) if grows => {
-                    let joined = format!("{},{}", known.trim_end_matches(']'), value.trim_start_matches('['));
-                    *known = joined.into();
+                // in place: a long stream must not copy all of it with each event
+                Some(known) if grows && known.ends_with(']') => {
+                    known.pop();
+                    known.push(',');
+                    known.push_str(&value[1..]);
                 }
                 _ => {
-                    self.extras.insert(name.into(), value.into());
+                    self.extras.insert(name.into(), value);
                 }
             }
         }
@@ -97,6 +108,7 @@ impl Running {
         let unread = std::mem::take(&mut self.unread);
         if !unread.is_empty() {
             Chunk::ids(&unread, &(0..unread.len()), &mut listed).map_err(|_| Fault::Unreadable)?;
+            listed.drain(..self.twice.min(listed.len()));
             self.ids = listed;
             return if ids_are_sampled { Ok(()) } else { Err(Fault::IdsMismatch) };
         }

@@ -1,0 +1,117 @@
+//! The engine's own log: what each sequence was given and what was sampled, written where it is sampled.
+//!
+//! It shares nothing with the wire: whatever is lost, cut, rounded or put together wrongly on the way to a client is still whole here,
+//! so a test can compare the far end of a proxy with it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A token as the engine sampled it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// The token.
+    pub id: u32,
+    /// Its logprob under the distribution that [`Engine::distribution`](super::Engine::distribution) describes, natural logarithm.
+    pub logprob: f32,
+    /// The entropy of that distribution over the whole vocabulary, nats.
+    pub entropy: f64,
+    /// The number of the weights that sampled it.
+    pub weights: u64,
+    /// Their label.
+    pub label: String,
+}
+
+/// How a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By a stop token or a stop string.
+    Stop,
+    /// By its limit.
+    Length,
+    /// It was aborted.
+    Abort,
+    /// Whoever waited for it left.
+    Left,
+}
+
+/// A sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its id, `meta_info.id`.
+    pub rid: String,
+    /// The prompt as it went into the model.
+    pub prompt: Vec<u32>,
+    /// What was sampled, one by one.
+    pub sampled: Vec<Sampled>,
+    /// How it ended; `None` while it runs.
+    pub end: Option<End>,
+}
+
+/// The log of one engine, its sequences in the order in which they began.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Journal {
+    // held to copy or to add to it, never across an await
+    entries: Arc<Mutex<Vec<Entry>>>,
+}
+
+/// The place of one sequence in the log. Dropped before its end it notes that nobody waits any more.
+#[derive(Debug)]
+pub(super) struct Pen {
+    journal: Journal,
+    at: usize,
+}
+
+impl End {
+    /// The name of this end in `finish_reason`; a sequence that was left has none.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Stop => Some("stop"),
+            Self::Length => Some("length"),
+            Self::Abort => Some("abort"),
+            Self::Left => None,
+        }
+    }
+}
+
+impl Entry {
+    /// The sampled ids.
+    pub fn output(&self) -> Vec<u32> {
+        self.sampled.iter().map(|token| token.id).collect()
+    }
+}
+
+impl Journal {
+    /// Begins the entry of a sequence.
+    pub(super) fn begin(&self, rid: &str, prompt: &[u32]) -> Pen {
+        let mut entries = self.lock();
+        entries.push(Entry { rid: rid.to_owned(), prompt: prompt.to_vec(), sampled: Vec::new(), end: None });
+        Pen { journal: self.clone(), at: entries.len() - 1 }
+    }
+
+    /// Everything so far.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        // an entry is whole after each token, so a panic elsewhere spoils nothing
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pen {
+    /// Notes a token.
+    pub(super) fn sampled(&self, token: Sampled) {
+        self.journal.lock()[self.at].sampled.push(token);
+    }
+
+    /// Notes the end; only the first one counts.
+    pub(super) fn end(&self, end: End) {
+        self.journal.lock()[self.at].end.get_or_insert(end);
+    }
+}
+
+impl Drop for Pen {
+    fn drop(&mut self) {
+        self.end(End::Left);
+    }
+}

@@ -1,0 +1,172 @@
+//! Clients that want less than is recorded, or more.
+
+use serde_json::{Value, json};
+use tokentap::demo::{Dialect, EngineOptions, Streaming};
+
+use super::lab::{Agent, Lab, Said, length};
+
+/// What a client can ask for that is kept with its turn.
+const KEPT: [&str; 5] = [
+    "input_token_logprobs",
+    "input_top_logprobs",
+    "input_token_ids_logprobs",
+    "output_top_logprobs",
+    "output_token_ids_logprobs",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_entropy_the_ids_are_recorded_and_the_logprobs_only_where_they_were_asked_for() {
+    for streaming in [Streaming::Cumulative, Streaming::Incremental] {
+        let lab = Lab::exact(EngineOptions { streaming, ..EngineOptions::default() }).await;
+        for (asked, stream) in [(false, false), (false, true), (true, false), (true, true)] {
+            let session = format!("plain-{asked}-{stream}");
+            let mut agent = Agent::new(&lab, &session, "What did the keeper write?");
+            agent.stream = stream;
+            for result in ["one", "two"] {
+                let mut body = agent.body(&length(6));
+                body["return_entropy"] = json!(false);
+                if asked {
+                    body["return_logprob"] = json!(true);
+                }
+                let said = lab.ask(&session, &body).await;
+                assert_eq!(said.meta["output_token_logprobs"].is_null(), !asked, "the client has its own view");
+                assert!(said.meta["output_token_entropy"].is_null(), "and no entropies");
+                agent.tokens.extend(said.output);
+                agent.observe(result);
+            }
+            let audit = lab.audit(&session).await;
+            assert_eq!(audit.samples.len(), 1);
+            assert_eq!(audit.turns.len(), 2);
+        }
+    }
+}
+
+/// What the turn keeps of a reply is what its client saw.
+async fn kept(lab: &Lab, said: &Said, seen: impl Fn(&str) -> Value, about: &str) {
+    let audit = lab.audit(&said.session).await;
+    let leaf = audit.turn(&said.rid)["turn"].as_u64().unwrap();
+    let row = audit.row(leaf);
+    let extras = row["turns"].as_array().unwrap().last().unwrap()["extras"].as_object().unwrap();
+    for name in KEPT {
+        let seen = seen(name);
+        let said_something = seen.as_array().is_some_and(|list| !list.is_empty());
+        let kept = extras.get(name);
+        assert_eq!(kept, said_something.then_some(&seen), "{about}: {name}");
+    }
+    let more: Vec<&String> = extras.keys().filter(|name| !KEPT.contains(&name.as_str())).collect();
+    assert!(more.is_empty(), "{about}: nothing else is kept, but {more:?} are");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_asked_for_itself_is_kept_as_it_saw_it() {
+    let plain = EngineOptions::default();
+    for options in [plain.clone(), EngineOptions { dialect: Dialect::Sglang056, ..plain }] {
+        let lab = Lab::exact(options.clone()).await;
+        for (at, start) in [json!(null), json!(0), json!(5)].into_iter().enumerate() {
+            let about = format!("{options:?}, from {start}");
+            let session = format!("asked-{at}");
+            let agent = Agent::new(&lab, &session, "What did the keeper write?");
+            let mut body = agent.body(&length(6));
+            body["sampling_params"]["sampling_seed"] = json!(5);
+            body["return_logprob"] = json!(true);
+            body["top_logprobs_num"] = json!(2);
+            body["token_ids_logprob"] = json!([5, 7]);
+            if !start.is_null() {
+                body["logprob_start_len"] = start.clone();
+            }
+            let said = lab.ask(&session, &body).await;
+            let rows = said.meta["output_top_logprobs"].as_array().unwrap();
+            assert!(rows.iter().all(|row| row.as_array().unwrap().len() == 2), "{about}: cut to the client's own k");
+            let prompt = said.meta["input_token_logprobs"].as_array().map_or(0, Vec::len);
+            let from = start.as_u64().map_or(agent.tokens.len(), |start| start as usize);
+            assert!(prompt >= agent.tokens.len() - from, "{about}: {prompt} of the prompt");
+            let direct =
+                crate::support::client::post(lab.demo.direct, "/generate", body.to_string().as_bytes()).await.json();
+            for name in KEPT {
+                assert_eq!(said.meta[name], direct["meta_info"][name], "{about}: {name} is what the engine says");
+            }
+            kept(&lab, &said, |name| said.meta[name].clone(), &about).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_asked_for_itself_is_kept_of_a_stream_too() {
+    for streaming in [Streaming::Cumulative, Streaming::Incremental] {
+        let lab = Lab::exact(EngineOptions { streaming, ..EngineOptions::default() }).await;
+        for start in [-1, 0] {
+            let about = format!("{streaming:?}, from {start}");
+            let session = format!("streamed{start}");
+            let mut agent = Agent::new(&lab, &session, "What did the keeper write?");
+            agent.stream = true;
+            let mut body = agent.body(&length(6));
+            body["return_logprob"] = json!(true);
+            body["top_logprobs_num"] = json!(2);
+            body["token_ids_logprob"] = json!([5, 7]);
+            body["logprob_start_len"] = json!(start);
+            let said = lab.ask(&session, &body).await;
+            let seen = |name: &str| match (streaming, name.starts_with("output_")) {
+                (Streaming::Incremental, true) => {
+                    let lists = said.metas.iter().filter_map(|meta| meta[name].as_array());
+                    Value::Array(lists.flatten().cloned().collect())
+                }
+                // the prompt's come with the first event, and may or may not come again
+                _ => said
+                    .metas
+                    .iter()
+                    .map(|meta| &meta[name])
+                    .rfind(|value| !value.is_null())
+                    .cloned()
+                    .unwrap_or_default(),
+            };
+            assert_eq!(seen("output_top_logprobs").as_array().unwrap().len(), 6, "{about}");
+            kept(&lab, &said, seen, &about).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_samples_nothing_is_a_turn_that_nobody_trains_or_continues() {
+    let lab = Lab::exact(EngineOptions::default()).await;
+    for stream in [false, true] {
+        let session = format!("empty-{stream}");
+        let mut agent = Agent::new(&lab, &session, "What did the keeper write?");
+        agent.stream = stream;
+        agent.act(&json!({"max_new_tokens": 0})).await;
+        let audit = lab.audit(&session).await;
+        assert_eq!(audit.refused, [(0, "empty".to_owned())]);
+        agent.act(&agent.stops(3)).await;
+        let audit = lab.audit(&session).await;
+        assert_eq!(audit.each("parent"), [Value::Null, Value::Null]);
+        assert_eq!(audit.samples.len(), 1, "the same prompt, sampled now");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_engine_refuses_is_no_turn() {
+    let lab = Lab::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&lab, "refused", "What did the keeper write?");
+    for stream in [false, true] {
+        agent.stream = stream;
+        let body = agent.body(&json!({"max_new_tokens": 100_000}));
+        let answer = lab.demo.post("/sessions/refused/generate", &body).await;
+        assert!(answer.status == 400 || stream && answer.text().contains("error"), "{}", answer.text());
+        let known = crate::support::client::get(lab.demo.proxy.control, "/v1/sessions/refused").await;
+        assert_eq!(known.status, 404, "stream {stream}: {}", known.text());
+    }
+    agent.act(&agent.stops(3)).await;
+    assert_eq!(lab.audit("refused").await.causes(), ["first"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cumulative_stream_that_may_be_long_has_logprobs_and_no_entropies() {
+    let lab = Lab::exact(EngineOptions::default()).await;
+    let mut agent = Agent::new(&lab, "long", "What did the keeper write?");
+    agent.stream = true;
+    let mut sampling = agent.stops(5);
+    sampling["max_new_tokens"] = json!(600);
+    let said = agent.act(&sampling).await;
+    assert!(said.meta["output_token_logprobs"].is_null(), "the client did not ask for them");
+    let audit = lab.audit("long").await;
+    assert_eq!(audit.samples[0]["turns"][0]["measured"]["reason"], "cumulative_stream");
+}

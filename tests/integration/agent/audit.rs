@@ -1,0 +1,227 @@
+//! Exports compared with the engine's journal.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tokentap::demo::{End, Entry};
+
+use super::lab::{Lab, Said};
+use crate::support::client::{get, post};
+use crate::support::demo::numbers;
+
+/// What may part an entropy from the truth where k is the whole vocabulary, nats: the engine's logprobs are float32.
+const EXACTLY: f64 = 1e-5;
+
+/// What may part the truth from a certified interval, nats, for the same reason.
+const SLACK: f64 = 1e-4;
+
+/// The exports of a session, each of them found right.
+#[derive(Debug)]
+pub struct Audit {
+    /// `GET /v1/sessions/{id}/trajectories` but its rows.
+    pub head: Value,
+    /// All paths.
+    pub rows: Vec<Value>,
+    /// Lines of `POST /v1/samples` that are rows.
+    pub samples: Vec<Value>,
+    /// The leaves that are none, with the reasons.
+    pub refused: Vec<(u64, String)>,
+    /// What the session says of each of its turns.
+    pub turns: Vec<Value>,
+}
+
+impl Audit {
+    /// A member of every turn.
+    pub fn each(&self, name: &str) -> Vec<Value> {
+        self.turns.iter().map(|turn| turn[name].clone()).collect()
+    }
+
+    /// The causes of all turns.
+    pub fn causes(&self) -> Vec<String> {
+        self.each("cause").iter().map(|cause| cause.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The turn of a sequence.
+    pub fn turn(&self, rid: &str) -> &Value {
+        self.turns.iter().find(|turn| turn["rid"] == rid).unwrap_or_else(|| panic!("{rid} is recorded"))
+    }
+
+    /// The row that ends in a turn.
+    pub fn row(&self, leaf: u64) -> &Value {
+        self.rows.iter().find(|row| row["leaf"] == leaf).unwrap_or_else(|| panic!("a path ends in {leaf}"))
+    }
+}
+
+/// A list of whole numbers.
+pub fn integers(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
+}
+
+/// A reply of the control port.
+pub async fn control(lab: &Lab, path: &str) -> Value {
+    let answer = get(lab.demo.proxy.control, path).await;
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.json()
+}
+
+/// The lines of these sessions in tokentap's own format.
+pub async fn samples(lab: &Lab, sessions: &[&str]) -> Vec<Value> {
+    let body = json!({"sessions": sessions, "format": "jsonl"}).to_string();
+    let answer = post(lab.demo.proxy.control, "/v1/samples", body.as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+impl Lab {
+    /// Reads the exports of a session and compares them with the journal and with each other.
+    pub async fn audit(&self, session: &str) -> Audit {
+        let mut head = control(self, &format!("/v1/sessions/{session}/trajectories")).await;
+        let rows = head.as_object_mut().unwrap().remove("trajectories").unwrap().as_array().unwrap().clone();
+        let turns = control(self, &format!("/v1/sessions/{session}")).await["list"].as_array().unwrap().clone();
+        let (samples, refused): (Vec<Value>, Vec<Value>) =
+            samples(self, &[session]).await.into_iter().partition(|line| line["refused"].is_null());
+        let refused = refused.iter().map(|line| {
+            let leaf = &line["refused"];
+            assert_eq!(leaf["session"], session);
+            (leaf["leaf"].as_u64().unwrap(), leaf["reason"].as_str().unwrap().to_owned())
+        });
+        let audit = Audit { head, rows, samples, refused: refused.collect(), turns };
+        let journal: HashMap<String, Entry> =
+            self.journal().into_iter().map(|entry| (entry.rid.clone(), entry)).collect();
+        let heard: HashMap<String, Said> =
+            self.heard(session).into_iter().map(|said| (said.rid.clone(), said)).collect();
+        let judge = Judge { journal, heard, exact: self.exact };
+        audit.rows.iter().for_each(|row| judge.row(row));
+        judge.whole(&audit);
+        audit
+    }
+}
+
+/// What is known of the truth.
+struct Judge {
+    journal: HashMap<String, Entry>,
+    heard: HashMap<String, Said>,
+    exact: bool,
+}
+
+impl Judge {
+    /// The tokens and numbers of one path.
+    fn row(&self, row: &Value) {
+        let (ids, mask) = (integers(&row["token_ids"]), integers(&row["loss_mask"]));
+        let (logprobs, entropy) = (numbers(&row["logprobs"]), numbers(&row["entropy"]));
+        assert_eq!([mask.len(), logprobs.len(), entropy.len()], [ids.len(); 3], "one of each a token");
+        let turns = row["turns"].as_array().unwrap();
+        let mut end = 0;
+        for segment in row["segments"].as_array().unwrap() {
+            let start = end;
+            assert_eq!(segment["start"], start, "segments stand side by side");
+            end = segment["end"].as_u64().unwrap() as usize;
+            let turn = turns.iter().find(|turn| turn["id"] == segment["turn"]).unwrap();
+            let (logprobs, entropy) = (&logprobs[start..end], &entropy[start..end]);
+            let response = segment["kind"] == "response";
+            let trained = response && turn["trained"] == true;
+            assert_eq!(mask[start..end], vec![u32::from(trained); end - start], "the mask of {segment}");
+            if !response {
+                assert!(logprobs.iter().chain(entropy).all(Option::is_none), "a prompt has no numbers: {segment}");
+                continue;
+            }
+            assert!(turn["fault"].is_null() || !trained, "what is trained has no fault: {turn}");
+            let entry = &self.journal[turn["rid"].as_str().unwrap()];
+            assert_eq!(ids[..start], entry.prompt, "the path to {turn} is what the engine received");
+            self.response(turn, entry, &ids[start..end]);
+            self.logprobs(turn, entry, logprobs);
+            self.entropies(turn, entry, entropy);
+            policy(row, entry, start, end);
+        }
+        assert_eq!(end, ids.len(), "every token belongs to a segment");
+    }
+
+    fn response(&self, turn: &Value, entry: &Entry, ids: &[u32]) {
+        let output = entry.output();
+        if turn["fault"] == "disconnected" {
+            assert!(output.starts_with(ids), "{ids:?} begin what the engine sampled, {output:?}");
+            return;
+        }
+        assert_eq!(*ids, output, "the engine sampled this in {turn}");
+        assert_eq!(turn["finish_reason"], json!(entry.end.and_then(End::name)), "{turn}");
+        assert_eq!(self.heard[&entry.rid].output, output, "the client heard the same");
+    }
+
+    fn logprobs(&self, turn: &Value, entry: &Entry, said: &[Option<f64>]) {
+        let body = self.heard.get(&entry.rid).map_or(&Value::Null, |said| &said.body);
+        if body["return_entropy"] == false && body["return_logprob"] != true {
+            assert!(said.iter().all(Option::is_none), "nobody asked the engine: {turn}");
+            return;
+        }
+        let said: Vec<Option<u32>> = said.iter().map(|said| said.map(|said| (said as f32).to_bits())).collect();
+        let truth = entry.sampled[..said.len()].iter().map(|token| Some(token.logprob.to_bits()));
+        assert_eq!(said, truth.collect::<Vec<_>>(), "the logprobs of {turn}, bit by bit");
+    }
+
+    fn entropies(&self, turn: &Value, entry: &Entry, said: &[Option<f64>]) {
+        let heard = self.heard.get(&entry.rid);
+        let body = heard.map_or(&Value::Null, |said| &said.body);
+        if body["return_entropy"] == false {
+            assert!(said.iter().all(Option::is_none) && turn["measured"].is_null(), "nobody wanted them: {turn}");
+            return;
+        }
+        if body["stream"] == true && body["sampling_params"]["max_new_tokens"].as_u64() > Some(512) {
+            let nothing = said.iter().all(Option::is_none) && turn["measured"]["source"] == "none";
+            assert!(nothing, "a cumulative stream would repeat too much: {turn}");
+            return;
+        }
+        let exact = self.exact && body["logprob_start_len"].as_i64().is_none_or(|start| start < 0);
+        if !turn["measured"].is_null() {
+            let source = if exact { "exact" } else { "top_k" };
+            assert_eq!(turn["measured"]["source"], source, "{turn}");
+        }
+        let bounds =
+            heard.map(|said| ["lower", "upper"].map(|side| &said.meta[format!("output_token_entropy_{side}")]));
+        for (at, (said, token)) in said.iter().zip(&entry.sampled).enumerate() {
+            let said = said.unwrap_or_else(|| panic!("token {at} of {turn} has an entropy"));
+            let truth = token.entropy;
+            assert!(!exact || (said - truth).abs() <= EXACTLY, "token {at} of {turn}: {said}, and {truth} is true");
+            let Some([lower, upper]) = bounds.map(|bounds| bounds.map(|side| side[at].as_f64())) else { continue };
+            if let (Some(lower), Some(upper)) = (lower, upper) {
+                assert!(lower <= said && said <= upper, "token {at} of {turn}: {said} lies in [{lower}, {upper}]");
+                let within = lower - SLACK <= truth && truth <= upper + SLACK;
+                assert!(within, "token {at} of {turn}: {truth} lies in [{lower}, {upper}]");
+            }
+        }
+    }
+
+    /// All paths together.
+    fn whole(&self, audit: &Audit) {
+        for sample in &audit.samples {
+            assert_eq!(*sample, *audit.row(sample["leaf"].as_u64().unwrap()), "both exports say the same");
+        }
+        assert_eq!(audit.rows.len(), audit.samples.len() + audit.refused.len(), "every path is somewhere");
+        let refused = audit.refused.iter().map(|(leaf, reason)| json!({"leaf": leaf, "reason": reason}));
+        assert_eq!(audit.head["refused"], Value::Array(refused.collect()), "both refuse the same");
+        for rid in self.heard.keys() {
+            let turns = audit.turns.iter().filter(|turn| turn["rid"] == **rid).count();
+            assert_eq!(turns, 1, "what was heard is one turn: {rid}");
+        }
+        let ended = self.heard.keys().map(|rid| &self.journal[rid]);
+        let delivered = ended.filter(|entry| matches!(entry.end, Some(End::Stop | End::Length)));
+        let sampled: usize = delivered.map(|entry| entry.sampled.len()).sum();
+        let trained: u32 = audit.samples.iter().flat_map(|row| integers(&row["loss_mask"])).sum();
+        assert_eq!(trained as usize, sampled, "each delivered token is trained once");
+    }
+}
+
+/// The spans of a response, which say whose tokens they are.
+fn policy(row: &Value, entry: &Entry, start: usize, end: usize) {
+    let place = |span: &Value, name: &str| span[name].as_u64().unwrap() as usize;
+    let spans = row["policy"].as_array().unwrap().iter();
+    let spans: Vec<&Value> = spans.filter(|span| (start..end).contains(&place(span, "start"))).collect();
+    let mut at = start;
+    for span in spans {
+        assert_eq!(place(span, "start"), at, "the spans cover the response without a gap");
+        at = place(span, "end");
+        for token in &entry.sampled[place(span, "start") - start..at - start] {
+            assert_eq!(span["weight_version"], token.label.as_str(), "{span} names the weights");
+        }
+    }
+    assert_eq!(at, end, "the spans cover the response");
+}

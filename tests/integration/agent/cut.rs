@@ -1,0 +1,200 @@
+//! Turns that were cut short: kept, not trained, and a place to go on from.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokentap::demo::{End, EngineOptions, Streaming};
+
+use super::audit::control;
+use super::lab::{Agent, Lab, length};
+use crate::support::client::{Connection, written};
+use crate::support::hand::soon;
+
+/// An engine that is slow enough to be left.
+async fn slow(streaming: Streaming) -> Lab {
+    let delay = Some(Duration::from_millis(8));
+    Lab::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await
+}
+
+/// A stream under way, of which something has come.
+async fn begun(agent: &Agent<'_>, body: &Value) -> Connection {
+    let addr = agent.lab.demo.proxy.data;
+    let mut connection = Connection::open(addr).await;
+    let headers = [("x-session-id", agent.session.as_str())];
+    connection.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
+    let three = |read: &[u8]| memchr::memmem::find_iter(read, b"data: ").count() > 3;
+    assert!(soon("three events", connection.read_until(three)).await, "the stream goes on");
+    connection
+}
+
+/// A long stream with this id.
+fn long(agent: &Agent<'_>, rid: &str) -> Value {
+    let mut body = agent.body(&json!({"max_new_tokens": 400, "ignore_eos": true, "temperature": 0.8}));
+    (body["rid"], body["stream"]) = (json!(rid), json!(true));
+    body
+}
+
+/// Waits until nothing of a session runs any more.
+async fn settled(lab: &Lab, session: &str, turns: u64) {
+    let over = |seen: &Value| seen["turns"].as_u64() >= Some(turns) && seen["running"] == 0;
+    lab.until(session, "the call is over", over).await;
+}
+
+/// Goes on exactly behind the turn that was cut, which is the second; then a tool answers and a last turn follows.
+async fn resumed(agent: &mut Agent<'_>, fault: &str) {
+    agent.act(&length(5)).await;
+    agent.observe("go on");
+    agent.act(&agent.stops(3)).await;
+    let audit = agent.lab.audit(&agent.session).await;
+    assert_eq!(audit.causes(), ["first", "extends", "resumes", "extends_length"], "{fault}");
+    assert_eq!(audit.turns[2]["parent"], 1, "{fault}: it goes on behind the turn that was cut");
+    assert_eq!(audit.turns[2]["prompt_tokens"], 0, "{fault}: without a token in between");
+    assert_eq!((audit.samples.len(), audit.refused.len()), (1, 0), "{fault}: the cut turn is context now");
+    let row = &audit.samples[0];
+    assert_eq!(row["token_ids"], json!(agent.tokens), "{fault}");
+    assert_eq!(row["flags"], json!(["extends_length", fault]));
+    let trained: Vec<bool> = row["turns"].as_array().unwrap().iter().map(|turn| turn["trained"] == true).collect();
+    assert_eq!(trained, [true, false, true, true], "{fault}: what was cut short has mask 0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_leaves_a_turn_behind_that_can_be_resumed() {
+    for streaming in [Streaming::Cumulative, Streaming::Incremental] {
+        let lab = slow(streaming).await;
+        let mut agent = Agent::new(&lab, "left", "Tell me everything");
+        agent.act(&agent.stops(4)).await;
+        agent.observe("at length");
+        drop(begun(&agent, &long(&agent, "leaving")).await);
+        settled(&lab, "left", 2).await;
+        let audit = lab.audit("left").await;
+        assert_eq!(audit.refused, [(1, "disconnected".to_owned())]);
+        assert_eq!(audit.turns[1]["rid"], "leaving");
+        assert_eq!(audit.samples.len(), 1, "what came before is a row");
+        let row = audit.row(1);
+        let mask = super::audit::integers(&row["loss_mask"]);
+        assert_eq!(mask.iter().sum::<u32>(), 0, "a path that ends so trains nothing");
+        let entry = lab.entry("leaving");
+        let kept = audit.turns[1]["sampled_tokens"].as_u64().unwrap() as usize;
+        assert!((3..=entry.sampled.len()).contains(&kept) && kept < 400, "{kept} tokens had come");
+        agent.tokens = super::audit::integers(&row["token_ids"]);
+        assert!(agent.tokens.ends_with(&entry.output()[..kept]), "and those are kept");
+        resumed(&mut agent, "disconnected").await;
+        let left = async {
+            while lab.entry("leaving").end.is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("the engine stops too", left).await;
+        assert!(matches!(lab.entry("leaving").end, Some(End::Abort | End::Left)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_somebody_aborts_leaves_a_turn_behind_that_can_be_resumed() {
+    for streaming in [Streaming::Cumulative, Streaming::Incremental] {
+        let lab = slow(streaming).await;
+        let mut agent = Agent::new(&lab, "aborted", "Tell me everything");
+        agent.act(&agent.stops(4)).await;
+        agent.observe("at length");
+        let body = long(&agent, "doomed");
+        let mut stream = begun(&agent, &body).await;
+        assert_eq!(lab.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
+        let answer = soon("the stream ends", stream.answer()).await;
+        let said = lab.hear("aborted", &body, &answer).remove(0);
+        assert_eq!(lab.entry("doomed").end, Some(End::Abort));
+        let audit = lab.audit("aborted").await;
+        assert_eq!(audit.refused, [(1, "aborted".to_owned())]);
+        agent.tokens.extend(said.output);
+        assert_eq!(audit.row(1)["token_ids"], json!(agent.tokens), "all that was sampled is kept");
+        assert_eq!(super::audit::integers(&audit.row(1)["loss_mask"]).iter().sum::<u32>(), 0);
+        resumed(&mut agent, "aborted").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_reply_that_somebody_aborts_is_kept_too() {
+    let lab = slow(Streaming::Cumulative).await;
+    let mut agent = Agent::new(&lab, "whole", "Tell me everything");
+    agent.act(&agent.stops(4)).await;
+    agent.observe("at length");
+    let mut body = long(&agent, "doomed");
+    body["stream"] = json!(false);
+    let addr = lab.demo.proxy.data;
+    let mut client = Connection::open(addr).await;
+    let headers = [("x-session-id", "whole")];
+    client.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
+    let sampled = || lab.journal().iter().any(|entry| entry.rid == "doomed" && entry.sampled.len() > 2);
+    let wait = async {
+        while !sampled() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the engine samples", wait).await;
+    assert_eq!(lab.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
+    let answer = soon("the reply comes", client.answer()).await;
+    let said = lab.hear("whole", &body, &answer).remove(0);
+    assert_eq!(said.meta["finish_reason"]["type"], "abort");
+    agent.tokens.extend(said.output);
+    resumed(&mut agent, "aborted").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_waited_for_is_nowhere_in_the_forest() {
+    let lab = slow(Streaming::Cumulative).await;
+    let agent = Agent::new(&lab, "impatient", "Tell me everything");
+    let mut body = long(&agent, "gone");
+    body["stream"] = json!(false);
+    let addr = lab.demo.proxy.data;
+    let mut client = Connection::open(addr).await;
+    let headers = [("x-session-id", "impatient")];
+    client.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
+    let wait = async {
+        while !lab.journal().iter().any(|entry| !entry.sampled.is_empty()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the engine samples", wait).await;
+    drop(client);
+    let wait = async {
+        while lab.entry("gone").end.is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the engine stops", wait).await;
+    let sessions = control(&lab, "/v1/sessions").await;
+    assert_eq!(sessions["sessions"], json!([]), "of a reply that never came nothing is known");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_is_kept_whatever_was_asked() {
+    let lab = slow(Streaming::Incremental).await;
+    let cumulative = slow(Streaming::Cumulative).await;
+    let extras = [
+        json!({"return_entropy": false}),
+        json!({"return_logprob": true, "return_entropy": false}),
+        json!({"text": "Lamp lit at 18:02", "input_ids": null}),
+        json!({"text": "Lamp lit at 18:02", "input_ids": null, "return_prompt_token_ids": true}),
+    ];
+    for (lab, kind) in [(&lab, "deltas"), (&cumulative, "whole")] {
+        for (at, extra) in extras.iter().enumerate() {
+            let session = format!("{kind}-{at}");
+            let agent = Agent::new(lab, &session, "Tell me everything");
+            let rid = format!("{session}.left");
+            let mut body = long(&agent, &rid);
+            for (name, value) in extra.as_object().unwrap() {
+                body[name] = value.clone();
+            }
+            drop(begun(&agent, &body).await);
+            settled(lab, &session, 1).await;
+            let listed = control(lab, &format!("/v1/sessions/{session}")).await["list"][0].clone();
+            assert_eq!((&listed["fault"], &listed["cause"]), (&json!("disconnected"), &json!("first")), "{body}");
+            let exported = control(lab, &format!("/v1/sessions/{session}/trajectories")).await;
+            let row = &exported["trajectories"][0];
+            let entry = lab.entry(&rid);
+            let kept = listed["sampled_tokens"].as_u64().unwrap() as usize;
+            assert!(kept >= 3, "{body}: {kept} tokens had come");
+            let all = [&entry.prompt[..], &entry.output()[..kept]].concat();
+            assert_eq!(row["token_ids"], json!(all), "{body}");
+        }
+    }
+}

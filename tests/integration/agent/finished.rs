@@ -1,0 +1,129 @@
+//! Paths that have finished, each given out once, and versions that stay as they are.
+
+use serde_json::{Value, json};
+use tokentap::demo::EngineOptions;
+
+use super::audit::control;
+use super::lab::{Agent, Lab};
+use crate::support::client::{get, post, request};
+
+/// The lines behind a cursor.
+async fn behind(lab: &Lab, cursor: &str) -> Vec<Value> {
+    let answer = get(lab.demo.proxy.control, &format!("/v1/trajectories?since={cursor}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A turn which its agent says is the last.
+async fn last(agent: &mut Agent<'_>) {
+    let lab = agent.lab;
+    let body = agent.body(&agent.stops(3));
+    let headers = [("x-session-id", agent.session.as_str()), ("x-session-done", "1")];
+    let answer = request(lab.demo.proxy.data, "POST", "/generate", &headers, body.to_string().as_bytes()).await;
+    let said = lab.hear(&agent.session, &body, &answer).remove(0);
+    agent.tokens.extend(said.output);
+    // the call is over when its connection has read the whole reply, a moment behind its last byte
+    lab.until(&agent.session, "the session is done", |seen| seen["done"] == true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_has_finished_is_given_out_once() {
+    let lab = Lab::exact(EngineOptions::default()).await;
+    let mut first = Agent::new(&lab, "first", "What did the keeper write?");
+    first.act(&first.stops(4)).await;
+    assert_eq!(behind(&lab, "").await, Vec::<Value>::new(), "nobody has said that it is over");
+    first.observe("the end");
+    last(&mut first).await;
+    // the path appears when the call has left its session
+    let wait = async {
+        loop {
+            let lines = behind(&lab, "").await;
+            if !lines.is_empty() {
+                return lines;
+            }
+        }
+    };
+    let lines = crate::support::hand::soon("the path appears", wait).await;
+    assert_eq!(lines.len(), 1);
+    let cursor = lines[0]["cursor"].as_str().unwrap();
+    let mut line = lines[0].clone();
+    line.as_object_mut().unwrap().remove("cursor");
+    let audit = lab.audit("first").await;
+    assert_eq!(line, *audit.row(1), "it is the row of every export");
+    assert_eq!(behind(&lab, "").await, lines, "from the beginning it is there again");
+    assert_eq!(behind(&lab, cursor).await, Vec::<Value>::new(), "behind its cursor it is not");
+
+    let mut second = Agent::new(&lab, "second", "And what else?");
+    second.stream = true;
+    last(&mut second).await;
+    let freeze = post(lab.demo.proxy.control, "/v1/sessions/second/freeze", b"").await;
+    assert_eq!(freeze.status, 200, "{}", freeze.text());
+    let next = behind(&lab, cursor).await;
+    assert_eq!(next.len(), 1, "finished twice, given out once");
+    assert_eq!((&next[0]["session"], &next[0]["token_ids"]), (&json!("second"), &json!(second.tokens)));
+    let page = get(lab.demo.proxy.control, "/v1/trajectories?limit=1").await.text();
+    assert_eq!(page.lines().count(), 1, "a page is as long as it is asked to be");
+
+    first.observe("one more thing");
+    last(&mut first).await;
+    let wait = async {
+        loop {
+            let lines = behind(&lab, next[0]["cursor"].as_str().unwrap()).await;
+            if !lines.is_empty() {
+                return lines;
+            }
+        }
+    };
+    let more = crate::support::hand::soon("the longer path appears", wait).await;
+    assert_eq!(more.len(), 1, "a session may go on");
+    assert_eq!(more[0]["token_ids"], json!(first.tokens));
+    let masks: u32 = [&lines[0], &more[0]].iter().flat_map(|line| super::audit::integers(&line["loss_mask"])).sum();
+    let sampled: usize = lab.heard("first").iter().map(|said| said.output.len()).sum();
+    assert_eq!(masks as usize, sampled, "what was given out before is context now");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_version_keeps_its_bytes_and_what_follows_is_another_version() {
+    let lab = Lab::exact(EngineOptions::default()).await;
+    let addr = lab.demo.proxy.control;
+    let mut agent = Agent::new(&lab, "frozen", "What did the keeper write?");
+    agent.act(&agent.stops(4)).await;
+    let reward = post(addr, "/v1/sessions/frozen/reward", b"{\"reward\":0.5}").await;
+    assert_eq!(reward.status, 200, "{}", reward.text());
+    let freeze = async || post(addr, "/v1/sessions/frozen/freeze", b"").await.json();
+    assert_eq!(freeze().await, json!({"session": "frozen", "version": 1, "turns": 1}));
+    assert_eq!(freeze().await["version"], 1, "nothing is new");
+    let paths = ["", "?version=1"].map(|query| format!("/v1/sessions/frozen/trajectories{query}"));
+    let read = async || {
+        let mut bytes = Vec::new();
+        for path in &paths {
+            bytes.push(get(addr, path).await.body);
+        }
+        for format in ["jsonl", "verl", "miles", "areal", "slime", "tunix", "strands", "rllm"] {
+            let body = json!({"sessions": ["frozen"], "format": format}).to_string();
+            bytes.push(post(addr, "/v1/samples", body.as_bytes()).await.body);
+        }
+        bytes
+    };
+    let before = read().await;
+    assert_eq!(before[0], before[1], "the last frozen version is what is read unless another is named");
+
+    agent.observe("and then?");
+    agent.act(&agent.stops(3)).await;
+    let conflict = post(addr, "/v1/sessions/frozen/reward", b"{\"reward\":2,\"leaf\":1}").await;
+    assert_eq!(conflict.status, 200, "version 2 is open: {}", conflict.text());
+    let chat = request(lab.demo.proxy.data, "POST", "/v1/chat/completions", &[("x-session-id", "frozen")], b"{}").await;
+    assert_eq!(chat.status, 404, "the demo engine does not chat, but who knows what would have been generated");
+    assert_eq!(read().await, before, "not a byte of version 1 has changed");
+
+    let open = control(&lab, "/v1/sessions/frozen/trajectories?version=2").await;
+    assert_eq!((&open["version"], &open["frozen"]), (&json!(2), &json!(false)));
+    assert_eq!(
+        (&open["trajectories"][0]["token_ids"], &open["trajectories"][0]["reward"]),
+        (&json!(agent.tokens), &json!(2))
+    );
+    assert_eq!(freeze().await, json!({"session": "frozen", "version": 2, "turns": 2}));
+    assert_eq!(get(addr, &paths[1]).await.body, before[1], "version 1 is still there");
+    let latest = control(&lab, "/v1/sessions/frozen/trajectories").await;
+    assert_eq!((&latest["version"], &latest["frozen"]), (&json!(2), &json!(true)));
+}

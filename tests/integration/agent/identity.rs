@@ -1,0 +1,106 @@
+//! Whose session a call belongs to, and what of that goes upstream.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{get, request};
+use crate::support::engine;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Nature, Upstream};
+
+struct Case {
+    path: &'static str,
+    headers: Vec<(&'static str, &'static str)>,
+    more: Value,
+    session: &'static str,
+}
+
+async fn started() -> (Upstream, Proxy) {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    (upstream, proxy)
+}
+
+fn body(more: &Value) -> Value {
+    let mut body = json!({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4}});
+    for (name, value) in more.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_named_by_the_path_a_header_the_query_or_the_body() {
+    let (upstream, proxy) = started().await;
+    let all = json!({"session_id": "body", "metadata": {"session_id": "meta"}, "_proxy_session_id": "proxied"});
+    let case = |path, headers: &[_], more: Value, session| Case { path, headers: headers.to_vec(), more, session };
+    let cases = [
+        case("/sessions/path/generate?session_id=query", &[("x-session-id", "header")], all.clone(), "path"),
+        case("/generate?session_id=query", &[("X-Session-Id", "header")], all.clone(), "header"),
+        case("/generate?session_id=query", &[("proxy-x-session-id", "second")], all.clone(), "second"),
+        case("/generate?a=b&session_id=query", &[], all.clone(), "query"),
+        case("/generate", &[], all, "body"),
+        case("/generate", &[], json!({"metadata": {"session_id": "meta"}, "_proxy_session_id": "proxied"}), "meta"),
+        case("/generate", &[], json!({"_proxy_session_id": "proxied"}), "proxied"),
+        case("/generate", &[("x-session-id", "not a name")], json!({"session_id": "other"}), "other"),
+    ];
+    for case in &cases {
+        let text = body(&case.more).to_string();
+        let answer = request(proxy.data, "POST", case.path, &case.headers, text.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.header("x-tokentap-session"), Some(case.session), "{}", case.path);
+        let session = get(proxy.control, &format!("/v1/sessions/{}", case.session)).await.json();
+        assert_eq!(session["turns"], 1, "{session}");
+        let asked = upstream.asked().pop().unwrap();
+        let rest = case.path.strip_prefix("/sessions/path").unwrap_or(case.path);
+        assert_eq!(asked.path, rest, "the path's name is not SGLang's to know");
+        let sent = asked.json();
+        assert!(sent["_proxy_session_id"].is_null(), "nor is that: {sent}");
+        assert_eq!(sent["input_ids"], json!([1, 2, 3]));
+        let kept = ["session_id", "metadata"].iter().all(|name| sent[name] == case.more[name]);
+        assert!(kept, "what may be SGLang's own is left alone: {sent}");
+    }
+    let (mut listed, mut after) = (Vec::new(), Some("0".to_owned()));
+    while let Some(from) = after {
+        let page = get(proxy.control, &format!("/v1/sessions?limit=3&after={from}")).await.json();
+        listed.extend(page["sessions"].as_array().unwrap().iter().map(|session| session["session"].clone()));
+        after = page["next"].as_str().map(str::to_owned);
+    }
+    let named: Vec<&str> = cases.iter().map(|case| case.session).collect();
+    assert_eq!(listed, named, "in the order of their birth, page by page");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_a_name_have_sessions_of_their_own() {
+    let (upstream, proxy) = started().await;
+    let text = body(&json!({})).to_string();
+    let answer = request(proxy.data, "PUT", "/sessions/put/generate", &[], text.as_bytes()).await;
+    assert_eq!(answer.header("x-tokentap-session"), Some("put"), "the engine knows both methods");
+    let mut names = BTreeSet::new();
+    for headers in [&[][..], &[("authorization", "Bearer agent")], &[("x-smg-routing-key", "node")]] {
+        let answer = request(proxy.data, "POST", "/generate", headers, text.as_bytes()).await;
+        names.insert(answer.header("x-tokentap-session").unwrap().to_owned());
+    }
+    assert_eq!(names.len(), 3, "neither a key nor a routing key is a name unless settings say so");
+    for name in &names {
+        let session = get(proxy.control, &format!("/v1/sessions/{name}")).await.json();
+        assert_eq!((&session["turns"], &session["list"][0]["cause"]), (&json!(1), &json!("first")));
+    }
+    assert_eq!(upstream.generations().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_names_no_session_is_refused_and_a_refused_call_leaves_none_behind() {
+    let (upstream, proxy) = started().await;
+    for path in ["/sessions/a%20b/generate", "/sessions//generate"] {
+        let answer = request(proxy.data, "POST", path, &[], body(&json!({})).to_string().as_bytes()).await;
+        assert_eq!(answer.status, 404, "{path}: {}", answer.text());
+    }
+    let huge = json!({"top_logprobs_num": 4096, "return_logprob": true});
+    let text = body(&huge).to_string();
+    let answer = request(proxy.data, "POST", "/sessions/refused/generate", &[], text.as_bytes()).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(upstream.generations().is_empty(), "nothing of this reached the engine");
+    assert_eq!(get(proxy.control, "/v1/sessions").await.json()["sessions"], json!([]));
+}

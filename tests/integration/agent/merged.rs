@@ -1,0 +1,55 @@
+//! Aborts as 0.5.23 writes them into an incremental stream: the last event repeats everything, sometimes behind the tokens of an event
+//! that it was merged with.
+
+use serde_json::{Value, json};
+
+use crate::support::client::{get, request};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Nature, Upstream, stream};
+
+fn event(ids: &[u32], completion: usize, finish: &Value, logprobs: bool) -> String {
+    let mut meta = json!({"id": "r", "finish_reason": finish, "prompt_tokens": 3, "completion_tokens": completion});
+    if logprobs {
+        let row = |id: &u32| json!([-0.5 - f64::from(*id), id, null]);
+        meta["output_token_logprobs"] = ids.iter().map(row).collect();
+        meta["output_top_logprobs"] = ids.iter().map(|id| json!([row(id), [-9.0, 900, null]])).collect();
+        meta["output_token_ids_logprobs"] = ids.iter().map(|id| json!([[-7.0 - f64::from(*id), 5, null]])).collect();
+    }
+    format!("data: {}\n\n", json!({"text": "t", "output_ids": ids, "meta_info": meta}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_that_repeats_tokens_is_recorded_without_the_repetition() {
+    for (last, logprobs) in [&[1, 2, 3][..], &[3, 1, 2, 3]].into_iter().flat_map(|ids| [(ids, false), (ids, true)]) {
+        let events = [
+            event(&[1], 1, &Value::Null, logprobs),
+            event(&[2], 2, &Value::Null, logprobs),
+            event(last, 3, &json!({"type": "abort", "message": "no"}), logprobs),
+            "data: [DONE]\n\n".to_owned(),
+        ];
+        let nature = Nature { streaming: "incremental", ..Nature::default() };
+        let upstream = Upstream::start(nature, move |_| stream(&events.each_ref().map(|event| event.as_bytes()))).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let body = json!({
+            "input_ids": [7, 8, 9], "stream": true, "return_entropy": logprobs, "return_logprob": logprobs,
+            "top_logprobs_num": 1, "token_ids_logprob": [5],
+        });
+        let headers = [("x-session-id", "s")];
+        let answer = request(proxy.data, "POST", "/generate", &headers, body.to_string().as_bytes()).await;
+        assert!(answer.complete);
+        let exported = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
+        let row = &exported["trajectories"][0];
+        assert_eq!(row["token_ids"], json!([7, 8, 9, 1, 2, 3]), "{last:?}, logprobs {logprobs}: {row}");
+        assert_eq!(exported["refused"], json!([{"leaf": 0, "reason": "aborted"}]));
+        if logprobs {
+            assert_eq!(row["logprobs"], json!([null, null, null, -1.5, -2.5, -3.5]), "{last:?}");
+            let extras = &row["turns"][0]["extras"];
+            let events = answer.events();
+            let seen = &events.last().unwrap()["meta_info"]["output_token_ids_logprobs"];
+            assert_eq!(
+                extras["output_token_ids_logprobs"], *seen,
+                "{last:?}: what the client asked for is as it saw it"
+            );
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Conversations that begin with a text, which the engine tokenises: its ids are recorded all the same.
+
+use serde_json::{Value, json};
+use tokentap::demo::{Dialect, EngineOptions, Streaming};
+
+use super::lab::{Agent, Lab};
+
+const TASK: &str = "<|im_start|>user\nWhat did the keeper count?<|im_end|>\n<|im_start|>assistant\n";
+
+/// A first turn that is asked as text, a second as ids.
+async fn text_first(options: EngineOptions, extra: Value) {
+    let about = format!("{options:?} {extra}");
+    let lab = Lab::exact(options).await;
+    let mut agent = Agent::blank(&lab, "text");
+    agent.stream = extra["stream"] == true;
+    let mut body = json!({"text": TASK, "sampling_params": agent.stops(6)});
+    for (name, value) in extra.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    let first = lab.ask("text", &body).await;
+    assert_eq!(lab.entry(&first.rid).prompt, lab.demo.encode(TASK), "{about}: one tokenizer");
+    agent.tokens = lab.entry(&first.rid).prompt;
+    agent.tokens.extend(first.output);
+    agent.observe("one hundred and eighteen");
+    agent.act(&agent.stops(4)).await;
+    let audit = lab.audit("text").await;
+    assert_eq!(audit.causes(), ["first", "extends"], "{about}");
+    assert_eq!(audit.samples.len(), 1, "{about}");
+    assert_eq!(audit.samples[0]["token_ids"], json!(agent.tokens), "{about}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_prompt_is_recorded_as_the_ids_that_the_engine_made_of_it() {
+    let older = EngineOptions { dialect: Dialect::Sglang056, ..EngineOptions::default() };
+    let incremental = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    for options in [EngineOptions::default(), older, incremental] {
+        for extra in [json!({}), json!({"stream": true})] {
+            text_first(options.clone(), extra).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_prompt_is_recorded_whatever_the_client_wants_to_know() {
+    for extra in [json!({"return_entropy": false}), json!({"return_prompt_token_ids": true})] {
+        text_first(EngineOptions::default(), extra).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_does_not_see_that_the_engine_was_asked_to_repeat_its_prompt() {
+    let lab = Lab::exact(EngineOptions::default()).await;
+    let body = json!({"text": TASK, "sampling_params": {"max_new_tokens": 4}});
+    let reply = lab.demo.ask(&body).await;
+    assert!(reply["prompt_token_ids"].is_null(), "it did not ask for them: {reply}");
+    let mut asked = body;
+    asked["return_prompt_token_ids"] = json!(true);
+    let reply = lab.demo.ask(&asked).await;
+    assert_eq!(reply["prompt_token_ids"], json!(lab.demo.encode(TASK)), "it did");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_text_of_a_batch_has_its_own_ids() {
+    let dialects = [Dialect::Sglang0523, Dialect::Sglang056];
+    for (dialect, stream) in dialects.into_iter().flat_map(|dialect| [(dialect, false), (dialect, true)]) {
+        let lab = Lab::exact(EngineOptions { dialect, ..EngineOptions::default() }).await;
+        let texts = [TASK, "Lamp lit at 18:02", "\u{e9}t\u{e9} \u{1f30a} caf\u{e9}"];
+        let body = json!({"text": texts, "stream": stream, "sampling_params": {"max_new_tokens": 4, "n": 2}});
+        let said = lab.call("texts", &body).await;
+        assert_eq!(said.len(), 6, "{dialect:?}");
+        let audit = lab.audit("texts").await;
+        assert_eq!((audit.samples.len(), audit.refused.len()), (6, 0), "{dialect:?}, stream {stream}");
+        for (at, said) in said.iter().enumerate() {
+            assert_eq!(lab.entry(&said.rid).prompt, lab.demo.encode(texts[at / 2]), "two samples of each text");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_ids_stand_beside_a_text_it_is_the_ids_that_are_recorded() {
+    // the engine runs the ids; the text, of as many tokens, only says whether it is a batch
+    let lab = Lab::exact(EngineOptions::default()).await;
+    let [text, other] = ["Lamp lit at 18:02", "Lamp lit at 18:03"];
+    let ids = [text, other].map(|text| lab.demo.encode(text));
+    assert_eq!(ids[0].len(), ids[1].len(), "no count gives it away");
+    for (at, stream) in [false, true].into_iter().enumerate() {
+        let one =
+            json!({"text": text, "input_ids": ids[1], "stream": stream, "sampling_params": {"max_new_tokens": 4}});
+        let session = format!("both-{at}");
+        lab.ask(&session, &one).await;
+        assert_eq!(lab.audit(&session).await.samples.len(), 1);
+        let many = json!({"text": [text, text], "input_ids": [ids[1], ids[0]], "stream": stream, "sampling_params": {"max_new_tokens": 4}});
+        let session = format!("many-{at}");
+        assert_eq!(lab.call(&session, &many).await.len(), 2);
+        assert_eq!(lab.audit(&session).await.samples.len(), 2);
+    }
+}

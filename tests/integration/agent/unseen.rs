@@ -1,0 +1,90 @@
+//! What tokentap could not see, and how everything that leaves says so.
+
+use serde_json::{Value, json};
+
+use crate::support::client::{get, post, request};
+use crate::support::engine;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Asked, Nature, Upstream, json_message};
+
+const FORMATS: [&str; 8] = ["verl", "miles", "areal", "slime", "tunix", "strands", "rllm", "jsonl"];
+
+/// An engine that also chats.
+async fn started() -> (Upstream, Proxy) {
+    let script = |asked: &Asked| match asked.path.as_str() {
+        "/generate" => engine::answer(asked),
+        _ => json_message(200, b"{\"choices\":[]}"),
+    };
+    let upstream = Upstream::start(Nature::default(), script).await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    (upstream, proxy)
+}
+
+async fn generate(proxy: &Proxy, session: &str, prompt: Value) {
+    let mut body = json!({"sampling_params": {"max_new_tokens": 4}});
+    for (name, value) in prompt.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    let headers = [("x-session-id", session)];
+    let answer = request(proxy.data, "POST", "/generate", &headers, body.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn exported(proxy: &Proxy, session: &str, format: &str) -> Vec<u8> {
+    let body = json!({"sessions": [session], "format": format}).to_string();
+    let answer = post(proxy.control, "/v1/samples", body.as_bytes()).await;
+    assert_eq!(answer.status, 200, "{format}: {}", answer.text());
+    answer.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_which_something_passed_unseen_says_so_in_every_export() {
+    let (_upstream, proxy) = started().await;
+    for session in ["whole", "holed"] {
+        generate(&proxy, session, json!({"input_ids": [1, 2, 3]})).await;
+    }
+    let headers = [("x-session-id", "holed")];
+    let answer = request(proxy.data, "POST", "/v1/chat/completions", &headers, b"{\"messages\":[]}").await;
+    assert_eq!(answer.text(), "{\"choices\":[]}", "the reply passes as it came");
+    for (session, incomplete) in [("whole", false), ("holed", true)] {
+        let listed = get(proxy.control, &format!("/v1/sessions/{session}")).await.json();
+        assert_eq!(listed["incomplete"], incomplete, "{session}");
+        let all = get(proxy.control, &format!("/v1/sessions/{session}/trajectories")).await.json();
+        assert_eq!(all["incomplete"], incomplete, "{session}");
+        let flags = &all["trajectories"][0]["flags"];
+        assert_eq!(*flags, if incomplete { json!(["incomplete"]) } else { json!([]) }, "{session}");
+        for format in FORMATS {
+            let bytes = exported(&proxy, session, format).await;
+            let said = memchr::memmem::find(&bytes, b"incomplete").is_some();
+            assert_eq!(said, incomplete, "{format} of {session}: {}", String::from_utf8_lossy(&bytes));
+        }
+        let freeze = post(proxy.control, &format!("/v1/sessions/{session}/freeze"), b"").await;
+        assert_eq!(freeze.status, 200, "{}", freeze.text());
+    }
+    let finished = get(proxy.control, "/v1/trajectories").await.text();
+    let finished: Vec<Value> = finished.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let flags: Vec<(&Value, &Value)> = finished.iter().map(|line| (&line["session"], &line["flags"])).collect();
+    assert_eq!(flags, [(&json!("whole"), &json!([])), (&json!("holed"), &json!(["incomplete"]))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_nobody_could_tokenise_is_refused_with_that_reason() {
+    let (_upstream, proxy) = started().await;
+    generate(&proxy, "text", json!({"text": "who knows"})).await;
+    generate(&proxy, "text", json!({"input_ids": [1, 2, 3]})).await;
+    let listed = get(proxy.control, "/v1/sessions/text").await.json();
+    assert_eq!(listed["faults"], json!({"prompt_unknown": 1}));
+    let causes: Vec<&Value> = listed["list"].as_array().unwrap().iter().map(|turn| &turn["cause"]).collect();
+    assert_eq!(causes.len(), 2);
+    assert_eq!(causes[0], "unplaced", "it has no place, and is nobody's beginning");
+    let lines = String::from_utf8(exported(&proxy, "text", "jsonl").await).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[0]["token_ids"], json!([1, 2, 3, 10, 10, 10, 10]), "the other is whole");
+    assert_eq!(lines[1], json!({"refused": {"session": "text", "leaf": 0, "reason": "prompt_unknown"}}));
+    let all = get(proxy.control, "/v1/sessions/text/trajectories").await.json();
+    assert_eq!(all["refused"], json!([{"leaf": 0, "reason": "prompt_unknown"}]));
+    let kept = &all["trajectories"][0];
+    assert_eq!(kept["token_ids"], json!([10, 10, 10, 10]), "what was sampled is there to be looked at");
+    assert_eq!(kept["loss_mask"], json!([0, 0, 0, 0]), "and not to be trained");
+}
