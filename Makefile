@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real check valgrind
+.PHONY: help test bench real readers check valgrind
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -19,6 +19,10 @@ bench: ## speed of forwarding and of the whole job, beside the upstream directly
 real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU (half an hour, 13 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
+
+readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/readers/run.sh
 
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan

@@ -97,12 +97,13 @@ def json_file(path):
         return json.load(f)
 
 
-def as_rows(value, key, count, what):
-    """A list of rows, bare or under `key`."""
-    rows = value.get(key) if isinstance(value, dict) else value
-    need(isinstance(rows, list), "%s: neither a list nor an object with %r", what, key)
-    need(len(rows) == count, "%s: %d rows, expected %d", what, len(rows), count)
-    return rows
+def samples_of(value, count, refused):
+    """The list under `samples`; what was left out stands beside it, under `refused`."""
+    need(isinstance(value, dict) and isinstance(value.get("samples"), list), "no object with a list `samples`")
+    need("refused" in value, "nothing says what was refused")
+    check_refused(value["refused"], refused)
+    need(count is None or len(value["samples"]) == count, "%d samples, expected %d", len(value["samples"]), count or 0)
+    return value["samples"]
 
 
 def response(row):
@@ -110,6 +111,27 @@ def response(row):
     n = row["prompt_len"]
     mask = row["loss_mask"][n:]
     return row["token_ids"][n:], mask, zeroed(row["logprobs"][n:], mask)
+
+
+def trained(row):
+    """Start and end of each output that this row trains."""
+    at = 0
+    for is_output, length in row["segments"]:
+        if is_output and row["loss_mask"][at]:
+            yield at, at + length
+        at += length
+
+
+def steps(row):
+    """The first and the last version that the client named for tokens of this row; None where it named none."""
+    named = [v for v, m in zip(row.get("versions") or [], row["loss_mask"]) if m and v is not None]
+    return (min(named), max(named)) if named else None
+
+
+def check_refused(found, refused):
+    """What was left out, in any order: [session, leaf, reason]."""
+    got = sorted([x["session"], x["leaf"], x["reason"]] for x in found)
+    same(got, sorted(refused), "refused")
 
 
 def zeroed(values, mask):
@@ -125,7 +147,9 @@ def check_truth(rows):
         for key in ("loss_mask", "logprobs", "entropy"):
             need(len(r[key]) == n, "truth row %d: %s has another length than token_ids", i, key)
         flat = [int(is_out) for is_out, length in r["segments"] for _ in range(length)]
-        same(r["loss_mask"], flat, "truth row %d: loss_mask against segments" % i)
+        need(len(flat) == n, "truth row %d: segments of %d tokens", i, len(flat))
+        # what another row trains, or nobody, is an output with mask 0
+        need(all(m in (0, 1) and m <= f for m, f in zip(r["loss_mask"], flat)), "truth row %d: loss_mask against segments", i)
         need(0 < r["prompt_len"] <= n, "truth row %d: prompt_len", i)
         need(not any(flat[: r["prompt_len"]]), "truth row %d: an output inside the prompt", i)
         need(r["status"] in ("completed", "truncated", "aborted"), "truth row %d: status %r", i, r["status"])
@@ -134,7 +158,7 @@ def check_truth(rows):
 # ---- verl -----------------------------------------------------------------------
 
 
-def read_verl(path, rows):
+def read_verl(path, rows, refused):
     DataProto = load("torch verl", "verl.protocol", "DataProto")
     masked_mean = load("torch verl", "verl.utils.torch_functional", "masked_mean")
     import numpy as np
@@ -146,6 +170,7 @@ def read_verl(path, rows):
         meta = f.metadata() or {}
     need("non_tensor_batch" in meta, "no non_tensor_batch in __metadata__")
     lists = json.loads(meta["non_tensor_batch"])
+    check_refused(json.loads(meta.get("refused", "null")) or [], refused)
     non_tensors = {}
     for key, values in lists.items():
         need(isinstance(values, list), "non_tensor_batch %r is no list", key)
@@ -161,7 +186,12 @@ def read_verl(path, rows):
     B = len(rows)
     need(len(data) == B, "batch of %d, expected %d", len(data), B)
     ints = ["prompts", "responses", "response_mask", "input_ids", "attention_mask", "position_ids"]
-    floats = ["rollout_log_probs", "rollout_entropys", "rollout_entropy"]
+    floats = ["rollout_log_probs"]
+    # Zeros where nothing was measured would read as a policy without doubt.
+    measured = any(e is not None for r in rows for e, m in zip(r["entropy"], r["loss_mask"]) if m)
+    floats += ["rollout_entropys", "rollout_entropy"] * measured
+    for key in ["rollout_entropys", "rollout_entropy"] * (not measured):
+        need(key not in data.batch.keys(), "%s is there though nothing was measured", key)
     for key in ints + floats:
         need(key in data.batch.keys(), "no tensor %r", key)
         want = torch.int64 if key in ints else torch.float32
@@ -177,7 +207,8 @@ def read_verl(path, rows):
     need(torch.equal(t["input_ids"], torch.cat([t["prompts"], t["responses"]], dim=1)), "input_ids is not prompts + responses")
     positions = torch.clip(torch.cumsum(t["attention_mask"], dim=-1) - 1, min=0)
     need(torch.equal(t["position_ids"], positions), "position_ids is not the clipped running sum of attention_mask")
-    need(torch.equal(t["rollout_entropy"], t["rollout_entropys"]), "rollout_entropy and rollout_entropys differ")
+    if measured:
+        need(torch.equal(t["rollout_entropy"], t["rollout_entropys"]), "rollout_entropy and rollout_entropys differ")
 
     pads = set()
     cut = 0
@@ -195,10 +226,19 @@ def read_verl(path, rows):
         same(t["response_mask"][i].tolist(), mask + [0] * (R - r), name + "response_mask")
         same(t["attention_mask"][i].tolist(), [0] * (P - p) + [1] * (p + r) + [0] * (R - r), name + "attention_mask")
         near(t["rollout_log_probs"][i].tolist(), logprobs + [0.0] * (R - r), name + "rollout_log_probs")
-        near(t["rollout_entropys"][i].tolist(), entropy + [0.0] * (R - r), name + "rollout_entropys")
+        if measured:
+            near(t["rollout_entropys"][i].tolist(), entropy + [0.0] * (R - r), name + "rollout_entropys")
+        if steps(row):
+            need("min_global_steps" in lists, "no min_global_steps")
+            same([lists[key][i] for key in ("min_global_steps", "max_global_steps")], steps(row), name + "min and max_global_steps")
         pads |= set(t["prompts"][i, : P - p].tolist()) | set(t["responses"][i, r:].tolist())
     need(len(pads) <= 1, "more than one padding id: %s", sorted(pads))
 
+    if "group" in lists:  # rows of one first prompt, numbered as they come
+        prompts = [r["token_ids"][: r["prompt_len"]] for r in rows]
+        same(lists["group"], [sorted({prompts.index(p) for p in prompts}).index(prompts.index(p)) for p in prompts], "group")
+    if all(r["reward"] is not None for r in rows):
+        need("rm_scores" in data.batch.keys(), "no rm_scores though every row has a reward")
     if "rm_scores" in data.batch.keys():
         # verl writes them only when every row of the batch has a reward.
         scores = data.batch["rm_scores"]
@@ -218,6 +258,8 @@ def read_verl(path, rows):
     need(sorted(narrow.batch.keys()) == ["response_mask", "responses"], "select")
     actor = DataProto.from_dict(tensors={"old_log_probs": t["rollout_log_probs"].clone(), "entropys": torch.ones(B, R)})
     joined = data.union(actor)
+    if not measured:
+        return "%s DataProto [%d, %d+%d], no entropies" % (version("verl"), B, P, R)
     need(torch.equal(joined.batch["rollout_entropys"], t["rollout_entropys"]), "union changed rollout_entropys")
 
     mean = masked_mean(t["rollout_entropys"], t["response_mask"]).item()
@@ -250,10 +292,10 @@ def check_reward(got, row, name):
     near([got], [row["reward"]], name + "reward")
 
 
-def read_slime(path, rows):
+def read_slime(path, rows, refused):
     # slime has no package; miles is its fork and kept the class, field by field.
     Sample = load("torch miles", "miles.utils.types", "Sample")
-    for i, (item, row) in enumerate(zip(as_rows(json_file(path), "samples", len(rows), "slime.json"), rows)):
+    for i, (item, row) in enumerate(zip(samples_of(json_file(path), len(rows), refused), rows)):
         name = "row %d " % i
         need("status" in item, "%sno status: Sample.from_dict needs one", name)
         try:
@@ -266,7 +308,7 @@ def read_slime(path, rows):
     return "Sample of %s (slime itself has no package), %d samples" % (version("miles-rl"), len(rows))
 
 
-def read_miles(path, rows):
+def read_miles(path, rows, refused):
     Sample = load("torch miles", "miles.utils.types", "Sample")
     import numpy as np
     from safetensors.numpy import load_file
@@ -275,7 +317,7 @@ def read_miles(path, rows):
     need("_samples_meta" in tensors, "no tensor _samples_meta")
     need(tensors["_samples_meta"].dtype == np.uint8, "_samples_meta is %s, expected uint8", tensors["_samples_meta"].dtype)
     meta = json.loads(tensors.pop("_samples_meta").tobytes().decode("utf-8"))
-    metas = as_rows(meta, "samples", len(rows), "_samples_meta")
+    metas = samples_of({**meta, **meta["session_metadata"]}, len(rows), refused)
     need(meta.get("empty_reason") is None, "empty_reason is %r though there are rows", meta.get("empty_reason"))
     entropies = 0
     for i, (m, row) in enumerate(zip(metas, rows)):
@@ -302,7 +344,7 @@ def read_miles(path, rows):
 # ---- AReaL -----------------------------------------------------------------------
 
 
-def read_areal(path, rows):
+def read_areal(path, rows, refused):
     # AReaL's reader of such a dict sits behind its whole trainer (hydra, numba, its
     # launchers), so this checks dtypes and values with torch alone.
     load("torch", "torch", "Tensor")
@@ -312,41 +354,51 @@ def read_areal(path, rows):
     t = load_file(path)
     keys = {"input_ids": torch.int64, "loss_mask": torch.int64, "logprobs": torch.float32, "versions": torch.int64,
             "attention_mask": torch.bool, "rewards": torch.float32}
-    single = "input_ids" in t  # one padded batch, or one batch of 1 for each row
+    # AReaL itself writes 0.0 for a missing reward; a batch may also leave them out, which its actor refuses aloud.
+    if any(r["reward"] is None for r in rows) and "rewards" not in t:
+        del keys["rewards"]
+    measured = any(e is not None for r in rows for e, m in zip(r["entropy"], r["loss_mask"]) if m)
+    need(("entropy" in t) == measured, "entropy is there and nothing was measured, or the reverse")
+    if measured:
+        keys["entropy"] = torch.float32
     for i, row in enumerate(rows):
         n = len(row["token_ids"])
         name = "row %d " % i
         got = {}
         for key, dtype in keys.items():
-            full = key if single else "%s.%d" % (key, i)
-            need(full in t, "no tensor %r", full)
-            x = t[full]
-            need(x.dtype == dtype, "%s is %s, expected %s", full, x.dtype, dtype)
-            need(x.ndim == (1 if key == "rewards" else 2), "%s has shape %s", full, tuple(x.shape))
-            need(x.shape[0] == (len(rows) if single else 1), "%s has batch %d", full, x.shape[0])
-            got[key] = x[i if single else 0].tolist()
+            need(key in t, "no tensor %r", key)
+            x = t[key]
+            need(x.dtype == dtype, "%s is %s, expected %s", key, x.dtype, dtype)
+            need(x.ndim == (1 if key == "rewards" else 2), "%s has shape %s", key, tuple(x.shape))
+            need(x.shape[0] == len(rows), "%s has batch %d", key, x.shape[0])
+            got[key] = x[i].tolist()
         pad = len(got["input_ids"]) - n
-        need(pad >= 0 and (single or pad == 0), "%sinput_ids has %d columns for %d tokens", name, n + pad, n)
+        need(pad >= 0, "%sinput_ids has %d columns for %d tokens", name, n + pad, n)
         same(got["input_ids"][:n], row["token_ids"], name + "input_ids")
         same(got["attention_mask"], [True] * n + [False] * pad, name + "attention_mask")
         same(got["loss_mask"], row["loss_mask"] + [0] * pad, name + "loss_mask")
         near(got["logprobs"], zeroed(row["logprobs"], row["loss_mask"]) + [0.0] * pad, name + "logprobs")
+        if measured:
+            near(got["entropy"], zeroed(row["entropy"], row["loss_mask"]) + [0.0] * pad, name + "entropy")
         versions = got["versions"]
         need(len(versions) == n + pad, "%sversions has %d columns", name, len(versions))
         for j, m in enumerate(row["loss_mask"]):
             need(m or versions[j] == -1, "%sversions[%d] is %d at mask 0, expected -1", name, j, versions[j])
             need(not m or versions[j] >= -1, "%sversions[%d] is %d", name, j, versions[j])
-        # AReaL knows no missing reward: it writes 0.0.
-        near([got["rewards"]], [row["reward"] or 0.0], name + "rewards")
-    return "torch %s only, %d rows, %s" % (torch.__version__, len(rows), "padded" if single else "one batch a row")
+            named = (row.get("versions") or [None] * n)[j]
+            need(not m or named in (None, versions[j]), "%sversions[%d] is %d, expected %r", name, j, versions[j], named)
+        same(versions[n:], [-1] * pad, name + "versions of padding")
+        if "rewards" in got:
+            near([got["rewards"]], [row["reward"] or 0.0], name + "rewards")
+    return "torch %s only, %d rows of %d" % (torch.__version__, len(rows), t["input_ids"].shape[1])
 
 
 # ---- strands-sglang --------------------------------------------------------------
 
 
-def read_strands(path, rows):
+def read_strands(path, rows, refused):
     Rollout = load("pydantic strands", "strands_sglang.rollout", "Rollout", bare="strands_sglang")
-    for i, (item, row) in enumerate(zip(as_rows(json_file(path), "rollouts", len(rows), "strands.json"), rows)):
+    for i, (item, row) in enumerate(zip(samples_of(json_file(path), len(rows), refused), rows)):
         name = "row %d " % i
         try:
             # The class forgives 1 for True and "3" for 3; a trainer that reads the lists may not.
@@ -358,11 +410,12 @@ def read_strands(path, rows):
         for is_output, length in row["segments"]:
             part = slice(at, at + length)
             add = replay.add_response if is_output else replay.add_prompt
-            logprobs = row["logprobs"][part]
+            logprobs = [x if m else None for x, m in zip(row["logprobs"][part], row["loss_mask"][part])]
             add(row["token_ids"][part], None if all(x is None for x in logprobs) else logprobs)
             at += length
         same(exported.token_ids, replay.token_ids, name + "token_ids")
-        same(exported.loss_mask, replay.loss_mask, name + "loss_mask")
+        # The class knows one rollout: what another row trains is 1 in its own mask and 0 in the export's.
+        same(exported.loss_mask, [m and t for m, t in zip(replay.loss_mask, row["loss_mask"])], name + "loss_mask")
         near(exported.logprobs, replay.logprobs, name + "logprobs")
         same(exported.segment_info, replay.segment_info, name + "segment_info")
         need(exported.initial_prompt_length == replay.initial_prompt_length, "%sinitial_prompt_length", name)
@@ -373,20 +426,16 @@ def read_strands(path, rows):
 # ---- rllm ------------------------------------------------------------------------
 
 
-def read_rllm(path, rows):
+def read_rllm(path, rows, refused):
     TraceRecord = load("pydantic rllm", "rllm_model_gateway.models", "TraceRecord", bare="rllm_model_gateway")
-    value = json_file(path)
-    items = value.get("traces") if isinstance(value, dict) else value
-    need(isinstance(items, list), "rllm.json: neither a list nor an object with 'traces'")
-    # One record for each generation; rows that share a prefix share its records.
-    want = {}
+    items = samples_of(json_file(path), None, refused)
+    # One record for each trained generation; rows that share a prefix share its records.
+    want, named = {}, {}
     for row in rows:
-        at = 0
-        for is_output, length in row["segments"]:
-            if is_output:
-                key = (row["session"], tuple(row["token_ids"][:at]), tuple(row["token_ids"][at : at + length]))
-                want[key] = row["logprobs"][at : at + length]
-            at += length
+        for a, b in trained(row):
+            key = (row["session"], tuple(row["token_ids"][:a]), tuple(row["token_ids"][a:b]))
+            want[key] = row["logprobs"][a:b]
+            named[key] = (row.get("versions") or [None] * b)[a]
     seen, ids, extra = set(), set(), set()
     for i, item in enumerate(items):
         try:
@@ -401,6 +450,8 @@ def read_rllm(path, rows):
             near(record.logprobs, want[key], "record %d logprobs" % i)
         need(record.trace_id not in ids, "record %d: trace_id %r twice", i, record.trace_id)
         ids.add(record.trace_id)
+        if named[key] is not None:
+            need(item.get("weight_version") == named[key], "record %d: weight_version %r, expected %r", i, item.get("weight_version"), named[key])
         seen.add(key)
         extra |= set(item) - set(TraceRecord.model_fields)
     need(len(seen) == len(want), "%d of %d generations have a record", len(seen), len(want))
@@ -410,7 +461,7 @@ def read_rllm(path, rows):
 # ---- tunix -----------------------------------------------------------------------
 
 
-def read_tunix(path, rows):
+def read_tunix(path, rows, refused):
     RolloutOutput = load("tunix", "tunix.rl.rollout.base_rollout", "RolloutOutput", bare="tunix")
     import dataclasses
 
@@ -418,6 +469,8 @@ def read_tunix(path, rows):
 
     value = json_file(path)
     need(isinstance(value, dict), "tunix.json is no object")
+    check_trajectories(samples_of(value, len(rows), refused), rows)
+    value = value["rollout_output"]
     fields = [f.name for f in dataclasses.fields(RolloutOutput)]
     for key in fields:
         need(key in value, "no field %r", key)
@@ -438,21 +491,9 @@ def read_tunix(path, rows):
         left_padded_prompt_tokens=np.stack([whole(p, "left_padded_prompt_tokens") for p in value["left_padded_prompt_tokens"]]),
         logprobs=None if value["logprobs"] is None else [np.asarray(x, dtype=np.float32) for x in value["logprobs"]],
     )
-    # Either one entry for each row (all after its first prompt), or one for each
-    # generation, which is what one call of a tunix engine returns.
-    B = len(output.tokens)
+    B = len(rows)
     want = [(r["token_ids"][: r["prompt_len"]], *response(r)) for r in rows]
-    kind = "rows"
-    if B != len(rows):
-        kind, want = "generations", []
-        for row in rows:
-            at = 0
-            for is_output, length in row["segments"]:
-                if is_output:
-                    span = slice(at, at + length)
-                    want.append((row["token_ids"][:at], row["token_ids"][span], [1] * length, zeroed(row["logprobs"][span], [1] * length)))
-                at += length
-    need(B == len(want), "tokens has %d entries for %d rows", B, len(rows))
+    need(len(output.tokens) == B, "tokens has %d entries for %d rows", len(output.tokens), B)
     need(len(output.text) == B and all(isinstance(s, str) for s in output.text), "text: %d entries, expected %d strings", len(output.text), B)
     prompts = output.left_padded_prompt_tokens
     need(prompts.dtype == np.int32 and prompts.ndim == 2 and prompts.shape[0] == B, "left_padded_prompt_tokens: %s %s", prompts.dtype, prompts.shape)
@@ -470,12 +511,26 @@ def read_tunix(path, rows):
     need(len(pads) <= 1, "more than one padding id: %s", sorted(pads))
     # The learner takes `prompt != pad` for the prompt's mask, so such a token is lost.
     clash = [pad for pad in pads if any(pad in w[0] for w in want)]
-    masks = value.get("conversation_masks")
-    if masks is not None:
-        for i, w in enumerate(want):
-            same(masks[i], w[2], "entry %d conversation_masks" % i)
-    return "%s RolloutOutput, %d %s, prompts %s%s" % (
-        version("google-tunix"), B, kind, prompts.shape, "; padding id %d is also inside a prompt" % clash[0] if clash else "")
+    return "%s RolloutOutput, %d rows, prompts %s%s" % (
+        version("google-tunix"), B, prompts.shape, "; padding id %d is also inside a prompt" % clash[0] if clash else "")
+
+
+def check_trajectories(samples, rows):
+    """The dictionaries of token mode. Its learner only picks members out of them, so that there is no class to make."""
+    for i, (item, row) in enumerate(zip(samples, rows)):
+        name = "sample %d " % i
+        ids, mask, logprobs = response(row)
+        same(item["prompt_tokens"], row["token_ids"][: row["prompt_len"]], name + "prompt_tokens")
+        same(item["conversation_tokens"], ids, name + "conversation_tokens")
+        same(item["conversation_masks"], mask, name + "conversation_masks")
+        near(item["old_logprobs"], logprobs, name + "old_logprobs")
+        status = {"completed": "SUCCEEDED", "truncated": "MAX_CONTEXT_LIMIT_REACHED", "aborted": "FAILED"}[row["status"]]
+        need(item["status"] == status, "%sstatus is %r, expected %r", name, item["status"], status)
+        check_reward(item["trajectory_reward"], row, name)
+        # Without one the learner ends.
+        need(isinstance(item["policy_version"], int), "%spolicy_version is %r", name, item["policy_version"])
+        if steps(row):
+            need(item["policy_version"] == steps(row)[0], "%spolicy_version is %r, expected %d", name, item["policy_version"], steps(row)[0])
 
 
 # ---- plain files -----------------------------------------------------------------
@@ -500,9 +555,13 @@ def check_record(item, row, name):
         check_reward(item["reward"], row, name)
 
 
-def read_jsonl(path, rows):
+def read_jsonl(path, rows, refused):
     with open(path, encoding="utf-8") as f:
         items = [json.loads(line) for line in f]
+    left_out = [item["refused"] for item in items if set(item) == {"refused"}]
+    if left_out or refused:
+        check_refused(left_out, refused)
+    items = items[: len(items) - len(left_out)]
     need(len(items) == len(rows), "%d lines, expected %d", len(items), len(rows))
     for i, (item, row) in enumerate(zip(items, rows)):
         check_record(item, row, "row %d " % i)
@@ -524,7 +583,7 @@ def check_table(table, rows):
         check_record(item, row, "row %d " % i)
 
 
-def read_arrow(path, rows):
+def read_arrow(path, rows, refused):
     ipc = load("base", "pyarrow", "ipc")
     import pyarrow as pa
 
@@ -534,7 +593,7 @@ def read_arrow(path, rows):
     return "pyarrow %s stream, %d rows, %d columns" % (pa.__version__, table.num_rows, table.num_columns)
 
 
-def read_parquet(path, rows):
+def read_parquet(path, rows, refused):
     ParquetFile = load("base", "pyarrow.parquet", "ParquetFile")
     import pyarrow as pa
 
@@ -561,25 +620,26 @@ READERS = {
 def main():
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("folder")
-    ask.add_argument("--only", default=",".join(READERS), help="readers to run, by name")
+    ask.add_argument("--only", help="readers to run, by name; else the `formats` of truth.json, else all")
     ask.add_argument("--no-skip", action="store_true", help="a reader that is not here fails")
     ask.add_argument("--trace", action="store_true", help="show where an unexpected error came from")
     args = ask.parse_args()
-    names = args.only.split(",")
-    for name in names:
-        if name not in READERS:
-            ask.error("no reader %r; there are %s" % (name, ", ".join(READERS)))
     try:
-        rows = json_file(os.path.join(args.folder, "truth.json"))["rows"]
+        truth = json_file(os.path.join(args.folder, "truth.json"))
+        rows, refused = truth["rows"], truth.get("refused", [])
         check_truth(rows)
     except (OSError, KeyError, ValueError, Wrong) as e:
         print("FAIL truth %s" % e)
         return 1
+    names = args.only.split(",") if args.only else truth.get("formats", list(READERS))
+    for name in names:
+        if name not in READERS:
+            ask.error("no reader %r; there are %s" % (name, ", ".join(READERS)))
     bad = False
     for name in names:
         file, reader = READERS[name]
         try:
-            word, detail = "ok", reader(os.path.join(args.folder, file), rows)
+            word, detail = "ok", reader(os.path.join(args.folder, file), rows, refused)
         except Skip as e:
             word, detail = ("FAIL" if args.no_skip else "skip"), str(e)
         except Wrong as e:

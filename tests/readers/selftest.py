@@ -30,26 +30,31 @@ def truth():
 
     def row(leaf, segments, reward, status):
         ids, mask, logprobs, entropy, spans = [], [], [], [], []
-        for is_output, part in segments:
+        for is_output, part, *elsewhere in segments:
             for t in part:
                 ids.append(t)
-                mask.append(int(is_output))
+                mask.append(int(is_output and not elsewhere))
                 logprobs.append(-t / 64 if is_output else None)
                 entropy.append(t / 32 if is_output else None)
             spans.append([is_output, len(part)])
         return {"session": "s", "leaf": leaf, "token_ids": ids, "loss_mask": mask, "logprobs": logprobs, "entropy": entropy,
-                "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward, "status": status}
+                "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward, "status": status,
+                "versions": [len(leaf) + int(t > 22) if m else None for t, m in zip(ids, mask)]}
 
     return [
         row("l0", [(False, p), (True, a), (False, [31, 32]), (True, [23, 24, 25])], 1.0, "completed"),
-        row("l1", [(False, p), (True, a), (False, [41]), (True, [26])], 0.5, "truncated"),
+        row("l1", [(False, p), (True, a, "trained in l0"), (False, [41]), (True, [26])], 0.5, "truncated"),
         row("l2", [(False, [11]), (True, [27])], 0.0, "aborted"),
     ]
+
+
+REFUSED = [["s", "l3", "aborted"]]
 
 
 def write(folder, rows):
     """Every export of `rows`, as a correct exporter would write it."""
     B = len(rows)
+    refused = [dict(zip(("session", "leaf", "reason"), x)) for x in REFUSED]
 
     def at(name):
         return os.path.join(folder, name)
@@ -58,7 +63,7 @@ def write(folder, rows):
         with open(at(name), "w") as f:
             json.dump(value, f)
 
-    dump("truth.json", {"rows": rows})
+    dump("truth.json", {"rows": rows, "refused": REFUSED})
 
     P = max(r["prompt_len"] for r in rows) + 1
     R = max(len(r["token_ids"]) - r["prompt_len"] for r in rows) + 1
@@ -78,11 +83,15 @@ def write(folder, rows):
     if any(r["reward"] is None for r in rows):
         del t["rm_scores"]  # verl writes them for a whole batch or not at all
     t["rollout_entropy"] = t["rollout_entropys"].copy()
+    measured = any(e is not None for r in rows for e in r["entropy"])
+    if not measured:
+        del t["rollout_entropys"], t["rollout_entropy"]
     t["input_ids"] = np.concatenate([t["prompts"], t["responses"]], axis=1)
     t["position_ids"] = np.clip(np.cumsum(t["attention_mask"], axis=1) - 1, 0, None)
     # Lists of one length in every row are the case that numpy would flatten.
-    other = {"uid": [r["session"] for r in rows], "turn_scores": [[0.0, 1.0]] * B, "__num_turns__": [4, 4, 2]}
-    save_file(t, at("verl.safetensors"), {"non_tensor_batch": json.dumps(other)})
+    other = {"uid": [r["session"] for r in rows], "turn_scores": [[0.0, 1.0]] * B, "__num_turns__": [4, 4, 2],
+             "group": [0, 0, 1], "min_global_steps": [read.steps(r)[0] for r in rows], "max_global_steps": [read.steps(r)[1] for r in rows]}
+    save_file(t, at("verl.safetensors"), {"non_tensor_batch": json.dumps(other), "refused": json.dumps(refused)})
 
     miles, metas, slime = {}, [], []
     for i, r in enumerate(rows):
@@ -94,40 +103,46 @@ def write(folder, rows):
                       "prefix_cache_info": {}, "metadata": {}, "reward": r["reward"], "nulls": []})
         slime.append({"tokens": r["token_ids"], "response_length": len(ids), "loss_mask": mask, "rollout_log_probs": logprobs,
                       "status": r["status"], "reward": r["reward"], "rollout_id": 0, "session_id": r["session"]})
-    text = json.dumps({"samples": metas, "session_metadata": {}, "empty_reason": None}).encode()
+    text = json.dumps({"samples": metas, "session_metadata": {"refused": refused}, "empty_reason": None}).encode()
     miles["_samples_meta"] = np.frombuffer(text, np.uint8)
     save_file(miles, at("miles.safetensors"))
-    dump("slime.json", slime)
+    dump("slime.json", {"samples": slime, "refused": refused})
 
-    areal = {}
-    for i, r in enumerate(rows):
-        areal["input_ids.%d" % i] = np.array([r["token_ids"]], np.int64)
-        areal["loss_mask.%d" % i] = np.array([r["loss_mask"]], np.int64)
-        areal["logprobs.%d" % i] = np.array([read.zeroed(r["logprobs"], r["loss_mask"])], np.float32)
-        areal["versions.%d" % i] = np.array([[0 if m else -1 for m in r["loss_mask"]]], np.int64)
-        areal["attention_mask.%d" % i] = np.ones((1, len(r["token_ids"])), bool)
-        areal["rewards.%d" % i] = np.array([r["reward"] or 0.0], np.float32)
+    L = max(len(r["token_ids"]) for r in rows)
+
+    def padded(values, pad, kind):
+        return np.array([v + [pad] * (L - len(v)) for v in values], kind)
+
+    areal = {"input_ids": padded([r["token_ids"] for r in rows], PAD, np.int64),
+             "loss_mask": padded([r["loss_mask"] for r in rows], 0, np.int64),
+             "logprobs": padded([read.zeroed(r["logprobs"], r["loss_mask"]) for r in rows], 0.0, np.float32),
+             "versions": padded([[-1 if v is None else v for v in r["versions"]] for r in rows], -1, np.int64),
+             "attention_mask": padded([[True] * len(r["token_ids"]) for r in rows], False, bool)}
+    if measured:
+        areal["entropy"] = padded([read.zeroed(r["entropy"], r["loss_mask"]) for r in rows], 0.0, np.float32)
+    if all(r["reward"] is not None for r in rows):
+        areal["rewards"] = np.array([r["reward"] for r in rows], np.float32)
     save_file(areal, at("areal.safetensors"))
 
-    dump("strands.json", [{"token_ids": r["token_ids"], "loss_mask": r["loss_mask"], "logprobs": r["logprobs"], "routed_experts": [],
-                           "image_data": [], "segment_info": r["segments"]} for r in rows])
-    dump("tunix.json", {"text": ["x"] * B, "logits": None, "tokens": [read.response(r)[0] for r in rows],
-                        "left_padded_prompt_tokens": t["prompts"].tolist(), "logprobs": [read.response(r)[2] for r in rows]})
-    traces, seen = [], set()
-    for r in rows:
-        k = 0
-        for is_output, n in r["segments"]:
-            key = tuple(r["token_ids"][: k + n])
-            if is_output and key not in seen:
-                seen.add(key)
-                traces.append({"trace_id": "t%d" % len(traces), "session_id": r["session"], "prompt_token_ids": r["token_ids"][:k],
-                               "completion_token_ids": r["token_ids"][k : k + n], "logprobs": r["logprobs"][k : k + n], "weight_version": 1})
-            k += n
-    dump("rllm.json", traces)
+    strands = [{"token_ids": r["token_ids"], "loss_mask": r["loss_mask"], "segment_info": r["segments"],
+                "logprobs": [x if m else None for x, m in zip(r["logprobs"], r["loss_mask"])]} for r in rows]
+    dump("strands.json", {"samples": strands, "refused": refused})
+    status = {"completed": "SUCCEEDED", "truncated": "MAX_CONTEXT_LIMIT_REACHED", "aborted": "FAILED"}
+    tokens = [{"prompt_tokens": r["token_ids"][: r["prompt_len"]], "conversation_tokens": read.response(r)[0],
+               "conversation_masks": read.response(r)[1], "old_logprobs": read.response(r)[2], "status": status[r["status"]],
+               "trajectory_reward": r["reward"], "policy_version": read.steps(r)[0]} for r in rows]
+    dump("tunix.json", {"samples": tokens, "refused": refused, "rollout_output": {
+        "text": ["x"] * B, "logits": None, "tokens": [read.response(r)[0] for r in rows],
+        "left_padded_prompt_tokens": t["prompts"].tolist(), "logprobs": [read.response(r)[2] for r in rows]}})
+    traces = [{"session_id": r["session"], "prompt_token_ids": r["token_ids"][:a], "weight_version": r["versions"][a],
+               "completion_token_ids": r["token_ids"][a:b], "logprobs": r["logprobs"][a:b]} for r in rows for a, b in read.trained(r)]
+    for i, trace in enumerate(traces):
+        trace["trace_id"] = "t%d" % i
+    dump("rllm.json", {"samples": traces, "refused": refused})
 
-    items = [{k: v for k, v in r.items() if k != "segments"} for r in rows]
+    items = [{k: v for k, v in r.items() if k not in ("segments", "versions")} for r in rows]
     with open(at("data.jsonl"), "w") as f:
-        f.writelines(json.dumps(x) + "\n" for x in items)
+        f.writelines(json.dumps(x) + "\n" for x in items + [{"refused": x} for x in refused])
     kinds = {"session": pa.string(), "leaf": pa.string(), "token_ids": pa.list_(pa.uint32()), "loss_mask": pa.list_(pa.uint8()),
              "logprobs": pa.list_(pa.float32()), "entropy": pa.list_(pa.float32()), "prompt_len": pa.uint32(),
              "reward": pa.float64(), "status": pa.string()}
@@ -177,9 +192,10 @@ def meta_of(change):
     def f(folder):
         path = os.path.join(folder, "verl.safetensors")
         t = load_file(path)
-        other = json.loads(next(iter_meta(path))["non_tensor_batch"])
+        meta = next(iter_meta(path))
+        other = json.loads(meta["non_tensor_batch"])
         change(other)
-        save_file(t, path, {"non_tensor_batch": json.dumps(other)})
+        save_file(t, path, {**meta, "non_tensor_batch": json.dumps(other)})
 
     return f
 
@@ -234,6 +250,8 @@ WRONG = [
     ("verl", "non-tensor list too short", meta_of(lambda o: o["uid"].pop()), "not equal to batch size"),
     ("verl", "positions from 1", tensors(V, lambda t: put(t, "position_ids", t["position_ids"] + 1)), "position_ids"),
     ("verl", "reward at the last column", tensors(V, lambda t: put(t, "rm_scores", shift(t["rm_scores"]))), "rm_scores"),
+    ("verl", "groups of sessions", meta_of(lambda o: put(o, "group", [0, 0, 0])), "group[2]"),
+    ("verl", "other steps", meta_of(lambda o: o["min_global_steps"].reverse()), "global_steps"),
     ("verl", "no metadata", lambda d: save_file(load_file(os.path.join(d, V)), os.path.join(d, V)), "no non_tensor_batch"),
     ("miles", "mask shifted by one", tensors(M, lambda t: put(t, "loss_mask.0", shift(t["loss_mask.0"]))), "loss_mask"),
     ("miles", "mask of the whole sequence", tensors(M, lambda t: put(t, "loss_mask.2", np.array([0, 1], np.uint8))), "validate"),
@@ -241,26 +259,33 @@ WRONG = [
     ("miles", "logprobs float32", tensors(M, lambda t: put(t, "rollout_log_probs.0", t["rollout_log_probs.0"].astype(np.float32))), "float32"),
     ("miles", "unknown status", tensors(M, samples(lambda s: put(s[0], "status", "done"))), "done"),
     ("miles", "a sample too many", tensors(M, lambda t: put(t, "tokens.3", t["tokens.0"])), "no sample names"),
-    ("areal", "mask int32", tensors(A, lambda t: put(t, "loss_mask.0", t["loss_mask.0"].astype(np.int32))), "int32"),
-    ("areal", "version at the prompt", tensors(A, lambda t: put(t, "versions.0", t["versions.0"] * 0)), "at mask 0"),
-    ("areal", "logprobs shifted", tensors(A, lambda t: put(t, "logprobs.1", shift(t["logprobs.1"]))), "logprobs"),
-    ("slime", "mask shifted by one", document("slime.json", lambda v: put(v[0], "loss_mask", v[0]["loss_mask"][-1:] + v[0]["loss_mask"][:-1])), "loss_mask"),
-    ("slime", "null logprobs", document("slime.json", lambda v: v[0]["rollout_log_probs"].__setitem__(2, None)), "None"),
-    ("slime", "no status", document("slime.json", lambda v: v[1].pop("status")), "status"),
-    ("slime", "response_length of the whole", document("slime.json", lambda v: put(v[2], "response_length", 2)), "validate"),
-    ("strands", "mask shifted by one", document("strands.json", lambda v: put(v[0], "loss_mask", [1] + v[0]["loss_mask"][:-1])), "loss_mask"),
-    ("strands", "0.0 for a prompt's logprob", document("strands.json", lambda v: v[0]["logprobs"].__setitem__(0, 0.0)), "logprobs[0]"),
-    ("strands", "two segments joined", document("strands.json", lambda v: put(v[0], "segment_info", [[False, 3], [True, 7]])), "segment_info"),
-    ("strands", "a token id as text", document("strands.json", lambda v: v[0]["token_ids"].__setitem__(0, "11")), "token_ids"),
-    ("tunix", "tool tokens left out", document("tunix.json", lambda v: put(v["tokens"], 0, [21, 22, 23, 24, 25])), "tokens"),
-    ("tunix", "a token of 1.5", document("tunix.json", lambda v: v["tokens"][0].__setitem__(0, 21.5)), "integers"),
-    ("tunix", "prompts of two lengths", document("tunix.json", lambda v: v["left_padded_prompt_tokens"][1].pop(0)), "lengths"),
-    ("tunix", "no text", document("tunix.json", lambda v: v.pop("text")), "text"),
-    ("rllm", "a generation left out", document("rllm.json", lambda v: v.pop()), "have a record"),
-    ("rllm", "null among the logprobs", document("rllm.json", lambda v: v[0]["logprobs"].__setitem__(0, None)), "TraceRecord"),
-    ("rllm", "prompt without the tool tokens", document("rllm.json", lambda v: v[1]["prompt_token_ids"].pop()), "no row"),
+    ("areal", "mask int32", tensors(A, lambda t: put(t, "loss_mask", t["loss_mask"].astype(np.int32))), "int32"),
+    ("areal", "version at the prompt", tensors(A, lambda t: put(t, "versions", t["versions"] * 0)), "at mask 0"),
+    ("areal", "logprobs shifted", tensors(A, lambda t: put(t, "logprobs", shift(t["logprobs"]))), "logprobs"),
+    ("areal", "another policy's version", tensors(A, lambda t: t["versions"].__setitem__((0, 3), 9)), "versions[3] is 9"),
+    ("areal", "no entropies", tensors(A, lambda t: t.pop("entropy")), "entropy is there"),
+    ("slime", "mask shifted by one", document("slime.json", lambda v: put(v["samples"][0], "loss_mask", v["samples"][0]["loss_mask"][-1:] + v["samples"][0]["loss_mask"][:-1])), "loss_mask"),
+    ("slime", "null logprobs", document("slime.json", lambda v: v["samples"][0]["rollout_log_probs"].__setitem__(2, None)), "None"),
+    ("slime", "no status", document("slime.json", lambda v: v["samples"][1].pop("status")), "status"),
+    ("slime", "response_length of the whole", document("slime.json", lambda v: put(v["samples"][2], "response_length", 2)), "validate"),
+    ("strands", "mask shifted by one", document("strands.json", lambda v: put(v["samples"][0], "loss_mask", [1] + v["samples"][0]["loss_mask"][:-1])), "loss_mask"),
+    ("strands", "0.0 for a prompt's logprob", document("strands.json", lambda v: v["samples"][0]["logprobs"].__setitem__(0, 0.0)), "logprobs[0]"),
+    ("strands", "two segments joined", document("strands.json", lambda v: put(v["samples"][0], "segment_info", [[False, 3], [True, 7]])), "segment_info"),
+    ("strands", "a token id as text", document("strands.json", lambda v: v["samples"][0]["token_ids"].__setitem__(0, "11")), "token_ids"),
+    ("tunix", "tool tokens left out", document("tunix.json", lambda v: put(v["rollout_output"]["tokens"], 0, [21, 22, 23, 24, 25])), "tokens"),
+    ("tunix", "a token of 1.5", document("tunix.json", lambda v: v["rollout_output"]["tokens"][0].__setitem__(0, 21.5)), "integers"),
+    ("tunix", "prompts of two lengths", document("tunix.json", lambda v: v["rollout_output"]["left_padded_prompt_tokens"][1].pop(0)), "lengths"),
+    ("tunix", "no text", document("tunix.json", lambda v: v["rollout_output"].pop("text")), "text"),
+    ("tunix", "an untrained token in the masks", document("tunix.json", lambda v: v["samples"][1]["conversation_masks"].__setitem__(0, 1)), "conversation_masks[0]"),
+    ("tunix", "no policy", document("tunix.json", lambda v: put(v["samples"][0], "policy_version", None)), "policy_version"),
+    ("rllm", "another policy", document("rllm.json", lambda v: put(v["samples"][0], "weight_version", 1)), "weight_version"),
+    ("rllm", "a generation left out", document("rllm.json", lambda v: v["samples"].pop()), "have a record"),
+    ("rllm", "null among the logprobs", document("rllm.json", lambda v: v["samples"][0]["logprobs"].__setitem__(0, None)), "TraceRecord"),
+    ("rllm", "prompt without the tool tokens", document("rllm.json", lambda v: v["samples"][1]["prompt_token_ids"].pop()), "no row"),
     ("jsonl", "entropies shifted", lambda d: rewrite_lines(d, lambda v: put(v[0], "entropy", v[0]["entropy"][-1:] + v[0]["entropy"][:-1])), "entropy"),
-    ("jsonl", "rows swapped", lambda d: rewrite_lines(d, lambda v: v.reverse()), "leaf"),
+    ("jsonl", "rows swapped", lambda d: rewrite_lines(d, lambda v: v.insert(0, v.pop(1))), "leaf"),
+    ("jsonl", "a leaf left out unsaid", lambda d: rewrite_lines(d, lambda v: v.pop()), "refused"),
+    ("slime", "another reason", document("slime.json", lambda v: put(v["refused"][0], "reason", "broken")), "refused[0]"),
     ("arrow", "ids int64", columns(cast("token_ids", pa.list_(pa.int64()))), "token_ids is"),
     ("arrow", "entropy float64", columns(cast("entropy", pa.list_(pa.float64()))), "entropy is"),
     ("arrow", "no entropy", columns(lambda t: t.drop_columns(["entropy"])), "no column"),

@@ -30,7 +30,7 @@ note() { # PART LOG: keep the last line that says something
   echo "readers: skip $1: $(cat "$venv/skip/$1")"
 }
 
-for part in $(sed -n 's/^#= //p' "$here/requirements.txt"); do
+while read -r part <&3; do
   list=$venv/requirements-$part.txt log=$venv/log-$part.txt
   awk -v part="$part" '/^#= /{on=($2==part);next} on' "$here/requirements.txt" >"$list"
   if ! "${pip[@]}" -r "$list" >"$log" 2>&1; then
@@ -41,7 +41,7 @@ for part in $(sed -n 's/^#= //p' "$here/requirements.txt"); do
       note "$part" "$log"
     fi
   fi
-done
+done 3< <(sed -n 's/^#= //p' "$here/requirements.txt")
 if [ -f "$venv/skip/base" ]; then exit 1; fi
 # A run with skipped parts is tried again next time.
 if [ -z "$(ls -A "$venv/skip")" ]; then echo "$stamp" >"$venv/complete"; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, and the
-# entropies against the weights. All modes take about half an hour; 2 cores and 5 GB of memory do.
+# run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, a conversation
+# and its exports, and the entropies against the weights. All modes take about half an hour; 2 cores and 5 GB of memory do.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 #   SELF=1            no tokentap: compare the server with itself, to test the comparison
@@ -60,6 +60,7 @@ one() { # one MODE: 0 when all is the same
   local bad=0
   python3 "$here/compare.py" --direct "$direct" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
     --model "$model" --save "$work/$mode" "${options[@]}" || bad=1
+  python3 "$here/sessions.py" --direct "$direct" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" || bad=1
   "$REAL_SGLANG_HOME/venv-$version/bin/python" "$here/truth.py" "$model" "$work/$mode" || bad=1
   ((bad)) && tail -20 "$work/tokentap.log"
   return $bad

@@ -41,16 +41,16 @@ def call(base, method, path, body=None, timeout=120):
         connection.close()
 
 
-def generate(base, body, timeout=120):
-    return call(base, "POST", "/generate", body, timeout)
+def generate(base, body, timeout=120, path="/generate"):
+    return call(base, "POST", path, body, timeout)
 
 
 class Stream:
-    """An open /generate: `next()` gives one event object, None at its end; `drop()` leaves without a word."""
+    """An open generation: `next()` gives one event object, None at its end; `drop()` leaves without a word."""
 
-    def __init__(self, base, body):
+    def __init__(self, base, body, path="/generate"):
         self.connection = connect(base)
-        self.connection.request("POST", "/generate", encode(body), {"Content-Type": "application/json"})
+        self.connection.request("POST", path, encode(body), {"Content-Type": "application/json"})
         # kept because http.client forgets the socket of a reply without content-length
         self.socket = self.connection.sock
         self.response = None

@@ -26,7 +26,7 @@ fn sample(path: &Path, text: &mut Text) {
     Column::Logprobs.list(path.segments(), "null", text.key("logprobs"));
     prompt_logprobs(path, text);
     Column::Entropy.list(path.segments(), "null", text.key("entropy"));
-    text.key("segments").array(|list| {
+    text.key("segment_info").array(|list| {
         for segment in path.segments() {
             list.array(|pair| {
                 pair.literal(if segment.is_response { "true" } else { "false" });
@@ -87,14 +87,14 @@ mod tests {
                 "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
                 "logprobs": [null, null, null, -0.5, -1.0, null, -0.5, -1.0, -1.5], "prompt_logprobs": null,
                 "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
-                "segments": [[false, 3], [true, 2], [false, 1], [true, 3]], "initial_prompt_length": 3,
+                "segment_info": [[false, 3], [true, 2], [false, 1], [true, 3]], "initial_prompt_length": 3,
                 "finish_reason": "length", "reward": 1.5, "flags": ["crosses_versions", "policy_uncertain"],
             })
         );
         let second = &whole["samples"][1];
         assert_eq!(second["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
         assert_eq!(second["logprobs"], json!([null, null, null, null, null, null, -0.5]));
-        assert_eq!(second["segments"], json!([[false, 3], [true, 2], [false, 1], [true, 1]]));
+        assert_eq!(second["segment_info"], json!([[false, 3], [true, 2], [false, 1], [true, 1]]));
     }
 
     #[test]

@@ -1,0 +1,369 @@
+"""Play an agent against `tokentap demo`, then write down the truth and fetch the exports.
+
+    exports.py FOLDER --data URL --control URL [--think-start ID --think-end ID]
+
+Makes a folder for each batch of sessions below FOLDER: truth.json and the export files, as read.py wants them. The
+truth is made only of what the client sent and what it was answered; no export has a part in it. Then compares
+POST /v1/advantages with NumPy and, where verl is installed, with verl's own function. Prints a line a check
+(`ok|skip|FAIL`); exits 1 on any FAIL.
+"""
+import argparse
+import json
+import os
+import random
+import sys
+import urllib.error
+import urllib.request
+
+import numpy as np
+
+import egpo_reference
+import read
+
+FILES = {"verl": "verl.safetensors", "miles": "miles.safetensors", "areal": "areal.safetensors", "slime": "slime.json",
+         "tunix": "tunix.json", "strands": "strands.json", "rllm": "rllm.json", "jsonl": "data.jsonl",
+         "arrow": "data.arrow", "parquet": "data.parquet"}
+PAD = 1023  # of the demo's vocabulary; no prompt below holds it
+bad = []
+
+
+def say(word, name, detail):
+    bad.extend([name] * (word == "FAIL"))
+    print("%s %s %s" % (word, name, detail), flush=True)
+
+
+def call(url, body=None, headers=()):
+    data = None if body is None else json.dumps(body).encode()
+    head = {"Content-Type": "application/json", **dict(headers)}
+    return urllib.request.urlopen(urllib.request.Request(url, data, head), timeout=60)
+
+
+def fold(events):
+    """The reply that the events of a stream add up to, whether each holds everything or only what is new."""
+    last = events[-1]
+    for get in (lambda e: e, lambda e: e["meta_info"]):
+        for key in ("output_ids", "output_token_logprobs", "output_token_entropy"):
+            parts = [get(e)[key] for e in events if key in get(e)]
+            if len(parts) > 1 and len(parts[-1]) < last["meta_info"]["completion_tokens"]:
+                get(last)[key] = [x for part in parts for x in part]
+    return last
+
+
+class Turn:
+    """A generation as its client saw it."""
+
+    def __init__(self, number, parent, prompt, reply, version):
+        meta = reply["meta_info"]
+        self.number, self.parent, self.prompt, self.version = number, parent, prompt, version
+        self.output = reply["output_ids"]
+        rows = meta["output_token_logprobs"]
+        assert [row[1] for row in rows] == self.output, "logprobs of other tokens"
+        self.logprobs = [row[0] for row in rows]
+        self.entropy = meta.get("output_token_entropy", [None] * len(self.output))
+        self.finish = meta["finish_reason"]["type"]
+        self.trained = bool(self.output) and self.finish != "abort"
+
+    def line(self):
+        """From the root to here."""
+        return (self.parent.line() if self.parent else []) + [self]
+
+    def tokens(self):
+        return [x for turn in self.line() for x in turn.prompt + turn.output]
+
+
+class Session:
+    """One conversation, with everything its client remembers of it."""
+
+    def __init__(self, agent, name, how="header", **ask):
+        self.agent, self.name, self.how, self.ask = agent, name, how, ask
+        self.turns, self.rewards = [], {}
+
+    def go(self, after, new, text=None, stream=False, abort=False, n=1, stop=(), length=12, **top):
+        """Says `new` behind the turn `after`; gives back the turns, one a sample."""
+        body = {"sampling_params": {"temperature": 1.0, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n},
+                "return_logprob": True, **self.ask, **top}
+        if text is None:
+            body["input_ids"] = (after.tokens() if after else []) + new
+        else:
+            body |= {"text": text, "return_prompt_token_ids": True}
+        path, headers = "/generate", {}
+        if self.how == "header":
+            headers["X-Session-ID"] = self.name
+        elif self.how == "path":
+            path = "/sessions/%s/generate" % self.name
+        else:
+            body["session_id"] = self.name
+        replies = self.agent.stream(path, body, headers, abort) if stream else self.agent.whole(path, body, headers)
+        made = []
+        for reply in replies:
+            prompt = new if text is None else reply["prompt_token_ids"]
+            made.append(Turn(len(self.turns), after, prompt, reply, self.agent.version))
+            self.turns.append(made[-1])
+        return made
+
+    def reward(self, value, leaf=None):
+        body = {"reward": value} | ({} if leaf is None else {"leaf": leaf.number})
+        call(self.agent.control + "/v1/sessions/%s/reward" % self.name, body).read()
+        self.rewards[leaf and leaf.number] = value
+
+    def leaves(self):
+        """Turns behind which nothing is trained, and turns that end a line untrained."""
+        behind = {up.number for turn in self.turns if turn.trained for up in turn.line()[:-1]}
+        parents = {turn.parent.number for turn in self.turns if turn.parent}
+        return ([t for t in self.turns if t.trained and t.number not in behind],
+                [t for t in self.turns if not t.trained and t.number not in parents])
+
+    def rows(self):
+        """What an export of this session must hold, row by row."""
+        rows, taken = [], set()
+        for leaf in self.leaves()[0]:
+            row = {key: [] for key in ("token_ids", "loss_mask", "logprobs", "entropy", "versions", "segments")}
+
+            def add(ids, is_output, trained, logprobs, entropy, version):
+                row["token_ids"] += ids
+                row["loss_mask"] += [int(trained)] * len(ids)
+                row["logprobs"] += logprobs
+                row["entropy"] += entropy
+                row["versions"] += [version if trained else None] * len(ids)
+                row["segments"] += [[is_output, len(ids)]] if ids else []
+
+            for turn in leaf.line():
+                none = [None] * len(turn.prompt)
+                add(turn.prompt, False, False, none, none, None)
+                # a turn that several rows share is trained in the first of them
+                add(turn.output, True, turn.trained and turn.number not in taken, turn.logprobs, turn.entropy, turn.version)
+                taken.add(turn.number)
+            status = {"stop": "completed", "length": "truncated"}[leaf.finish]
+            rows.append({"session": self.name, "leaf": leaf.number, "prompt_len": len(leaf.line()[0].prompt), "status": status,
+                         "reward": self.rewards.get(leaf.number, self.rewards.get(None)), **row})
+        return rows
+
+
+class Agent:
+    def __init__(self, data, control):
+        self.data, self.control, self.version = data, control, None
+
+    def whole(self, path, body, headers):
+        reply = json.load(call(self.data + path, body, headers))
+        return reply if isinstance(reply, list) else [reply]
+
+    def stream(self, path, body, headers, abort):
+        body = {**body, "stream": True, "rid": "exports-%d" % random.getrandbits(48)}
+        events, done = {}, []
+        with call(self.data + path, body, headers) as reply:
+            for line in reply:
+                if line.startswith(b"data: {"):
+                    event = json.loads(line[6:])
+                    events.setdefault(event.get("index", 0), []).append(event)
+                    done += [event.get("index", 0)] * bool(event["meta_info"]["finish_reason"])
+                    if abort:
+                        call(self.data + "/abort_request", {"rid": body["rid"]}).read()
+                        abort = False
+        # turns are numbered as they end, whatever their index
+        return [fold(events[i]) for i in done]
+
+    def name_policy(self, version):
+        call(self.control + "/v1/policy", {"version": version}).read()
+        self.version = version
+
+
+def play(agent, think):
+    """The sessions of all batches, by the batches' names."""
+    rng = random.Random(7)
+
+    def tool(n):
+        return [rng.randrange(300, 900) for _ in range(n)]
+
+    end = (258, 282)  # two frequent tokens of the demo's model: most turns end by them
+    batches = {"whole": [], "unrewarded": [], "unmeasured": []}
+    agent.name_policy(10)
+    task = tool(6) + [think]
+
+    # Three samples of one task, of three turns each. They learn of the new policy at different turns.
+    for i, how in enumerate(("header", "path", "body")):
+        s = Session(agent, "solve-%d" % i, how)
+        (a,) = s.go(None, task, stop=end, length=40, stream=i == 1)
+        if i == 1:
+            agent.name_policy(11)
+        (b,) = s.go(a, tool(4), length=5, stream=i == 0)
+        (c,) = s.go(b, tool(2) + [think], stop=end, length=30)
+        s.reward([1.0, 0.25, -0.5][i])
+        batches["whole"].append(s)
+
+    # A tree: a branch off the first turn, a sub-agent with a prompt of its own, two samples at once of which one goes on.
+    s = Session(agent, "tree")
+    (a,) = s.go(None, tool(9))
+    (b,) = s.go(a, tool(3))
+    (branch,) = s.go(a, tool(5), stop=end)
+    (sub,) = s.go(None, tool(3), length=4)
+    (sub2,) = s.go(sub, tool(1))
+    first, second = s.go(b, tool(2), n=2)
+    (last,) = s.go(second, tool(3), stream=True)
+    s.reward(0.125)
+    s.reward(2.0, branch)
+    s.reward(-1.5, sub2)
+    batches["whole"].append(s)
+
+    # Cut by length and resumed with no token in between; a prompt as text; two samples in one stream.
+    s = Session(agent, "text", "path")
+    (a,) = s.go(None, None, text="The lamp", length=6)
+    (b,) = s.go(a, [], length=6)
+    s.go(b, tool(2), n=2, stream=True, length=7)
+    s.reward(0.75)
+    batches["whole"].append(s)
+
+    # Aborted: its tokens are context for what goes on behind it, and nothing where nothing does.
+    s = Session(agent, "abort", "body")
+    (a,) = s.go(None, tool(4), length=8)
+    (cut,) = s.go(a, tool(2), stream=True, abort=True, length=3000)
+    s.go(cut, tool(2), length=5)
+    s.go(a, tool(3), stream=True, abort=True, length=3000)
+    s.reward(0.5)
+    batches["whole"].append(s)
+
+    s = Session(agent, "silent")
+    s.go(s.go(None, tool(3))[0], tool(1))
+    batches["unrewarded"] = [batches["whole"][0], s, batches["whole"][3]]
+
+    s = Session(agent, "plain", return_entropy=False)
+    s.go(s.go(None, tool(3))[0], tool(2), stop=end)
+    s.reward(1.0)
+    batches["unmeasured"].append(s)
+    return batches
+
+
+def write(folder, control, sessions, names=tuple(FILES), **shape):
+    os.makedirs(folder, exist_ok=True)
+    formats = []
+    for name in names:
+        body = {"sessions": [s.name for s in sessions], "format": name, "pad_token_id": PAD, "entropies": name == "miles", **shape}
+        try:
+            content = call(control + "/v1/samples", body).read()
+        except urllib.error.HTTPError as error:
+            text = error.read().decode()
+            # a format that this tokentap does not know is no fault; any other refusal is
+            known = error.code != 400 or "format:" not in text
+            say("FAIL" if known else "skip", "export %s/%s" % (os.path.basename(folder), name), "%d %s" % (error.code, text))
+            continue
+        formats.append(name)
+        with open(os.path.join(folder, FILES[name]), "wb") as f:
+            f.write(content)
+    rows = [row for s in sessions for row in s.rows()]
+    refused = [[s.name, turn.number, "aborted"] for s in sessions for turn in s.leaves()[1]]
+    with open(os.path.join(folder, "truth.json"), "w") as f:
+        json.dump({"rows": rows, "refused": refused, "formats": formats}, f)
+    trained = sum(sum(row["loss_mask"]) for row in rows)
+    sampled = sum(len(t.output) for s in sessions for t in s.turns if t.trained)
+    say("ok" if trained == sampled else "FAIL", "truth %s" % os.path.basename(folder),
+        "%d rows, %d trained tokens of %d sampled, %d refused" % (len(rows), trained, sampled, len(refused)))
+
+
+def thinking(path, sessions, think):
+    """The members that jsonl has of the thinking in each row."""
+    with open(path, encoding="utf-8") as f:
+        lines = [json.loads(line) for line in f]
+    leaves = [leaf for s in sessions for leaf in s.leaves()[0]]
+    wrong, tokens = [], 0
+    for line, leaf in zip(lines, leaves):
+        mean, share, (count, present, closed, _, _) = egpo_reference.think(of_line(leaf), *think)
+        tokens += count
+        want = {"think_token_count": count, "think_closed": closed if present else None, "think_entropy_mean": mean, "high_entropy_share": share}
+        for key, value in want.items():
+            close = abs(line[key] - value) < 1e-9 if isinstance(value, float) and line[key] is not None else line[key] == value
+            wrong += [] if close else ["%s/%s %s is %r, not %r" % (line["session"], line["leaf"], key, line[key], value)]
+    say("FAIL" if wrong else "ok", "thinking in jsonl", "; ".join(wrong) or "%d rows, %d tokens" % (len(leaves), tokens))
+
+
+def of_line(leaf):
+    return [{"prompt": t.prompt, "response": t.output, "entropy": t.entropy} for t in leaf.line()]
+
+
+def far(got, want):
+    """The largest difference, relative where numbers are large."""
+    return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(got, want))
+
+
+def verl_grpo(groups, samples, normalize_std):
+    """Each row's advantages at its tokens, by verl's function."""
+    grpo = read.load("torch verl", "verl.trainer.ppo.core_algos", "compute_grpo_outcome_advantage")
+    import torch
+
+    width = max(len(row["loss_mask"]) for _, row in samples)
+    mask, rewards = torch.zeros(len(samples), width), torch.zeros(len(samples), width)
+    for i, (_, row) in enumerate(samples):
+        mask[i, : len(row["loss_mask"])] = torch.tensor(row["loss_mask"], dtype=torch.float32)
+        rewards[i, len(row["loss_mask"]) - 1] = row["reward"]
+    index = np.array([group for group, members in enumerate(groups) for _ in members])
+    found, _ = grpo(rewards, mask, index, norm_adv_by_std_in_grpo=normalize_std)
+    return [found[i, : len(row["loss_mask"])].tolist() for i, (_, row) in enumerate(samples)]
+
+
+def advantages(control, sessions, think):
+    """Rows with the same first prompt are a group, in the order of the export."""
+    grouped = {}
+    for s in sessions:
+        for leaf, row in zip(s.leaves()[0], s.rows()):
+            grouped.setdefault(tuple(row["token_ids"][: row["prompt_len"]]), []).append((leaf, row))
+    groups = list(grouped.values())
+    samples = [sample for members in groups for sample in members]
+    for estimator, normalize_std in (("grpo", True), ("grpo", False), ("egpo", True)):
+        name = "advantages %s%s" % (estimator, "" if normalize_std else ", not divided")
+        body = {"estimator": estimator, "normalize_std": normalize_std, "think_start": think[0], "think_end": think[1],
+                "groups": [{"id": i, "samples": [{"session": row["session"], "leaf": row["leaf"], "reward": row["reward"]}
+                                                 for _, row in members]} for i, members in enumerate(groups)]}
+        answer = json.load(call(control + "/v1/advantages", body))
+        got = [sample for group in answer["groups"] for sample in group["samples"]]
+        worst, spans = 0.0, 0
+        flat = iter(got)
+        for members in groups:
+            _, _, base = egpo_reference.grpo([row["reward"] for _, row in members], normalize_std)
+            for (leaf, row), grpo in zip(members, base):
+                sample = next(flat)
+                entropy, _, flags = egpo_reference.think(of_line(leaf), *think)
+                spans += flags[0]
+                if (sample["H"] is None) != (entropy is None):
+                    say("FAIL", name, "H of %s/%d is %r, NumPy has %r" % (row["session"], row["leaf"], sample["H"], entropy))
+                    continue
+                want = grpo
+                if estimator == "egpo" and entropy is not None:
+                    bound = abs(grpo) / 2.0
+                    want = grpo + 0.4 * np.clip(entropy, -bound, bound)
+                if entropy is not None:
+                    worst = max(worst, far([sample["H"]], [entropy]))
+                worst = max(worst, far(sample["advantages"], [want * m for m in row["loss_mask"]]))
+                if len(sample["advantages"]) != len(row["loss_mask"]):
+                    say("FAIL", name, "%s/%d: %d advantages" % (row["session"], row["leaf"], len(sample["advantages"])))
+        detail = "%d groups, %d samples, %d thinking tokens: NumPy to %.1e" % (len(groups), len(samples), spans, worst)
+        if estimator == "grpo":
+            try:
+                theirs = max(far(a["advantages"], b) for a, b in zip(got, verl_grpo(groups, samples, normalize_std)))
+                worst, detail = max(worst, theirs), detail + ", %s to %.1e" % (read.version("verl"), theirs)
+            except read.Skip as skip:
+                say("skip", name + " by verl", skip)
+        say("ok" if worst <= 1e-5 else "FAIL", name, detail)
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("folder")
+    ask.add_argument("--data", required=True)
+    ask.add_argument("--control", required=True)
+    ask.add_argument("--think-start", type=int, default=7)
+    ask.add_argument("--think-end", type=int, default=258)
+    args = ask.parse_args()
+    batches = play(Agent(args.data, args.control), args.think_start)
+    for name, sessions in batches.items():
+        write(os.path.join(args.folder, name), args.control, sessions)
+    # too narrow for the longest: prompts lose their beginning, responses their end
+    write(os.path.join(args.folder, "cut"), args.control, batches["whole"], ("verl",), max_prompt_length=5, max_response_length=30)
+    think = (args.think_start, args.think_end)
+    thinking(os.path.join(args.folder, "whole", "data.jsonl"), batches["whole"], think)
+    advantages(args.control, batches["whole"], think)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # verl leaves threads behind that hold up a normal exit
+    os._exit(code)

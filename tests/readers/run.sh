@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Export a scripted agent's sessions from `tokentap demo` and read them with the trainers' own libraries.
+#   run.sh [FOLDER]     keeps the exports in FOLDER if one is given
+#   TOKENTAP            the binary (target/release/tokentap, else target/debug/tokentap)
+#   READERS             the environment that setup.sh makes ($XDG_CACHE_HOME/tokentap-readers)
+# Builds nothing. Exit status 1 if a reader disagrees; one that cannot be installed is only named.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+readers=${READERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tokentap-readers}
+tokentap=${TOKENTAP:-}
+for build in release debug; do
+  if [[ ! $tokentap && -x $here/../../target/$build/tokentap ]]; then tokentap=$here/../../target/$build/tokentap; fi
+done
+if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+work=$(mktemp -d)
+out=${1:-$work/exports}
+demo='' failed=0
+start=7 end=258 # ids of the demo's vocabulary that stand for <think> and </think>
+trap 'if [[ $demo ]]; then kill "$demo" 2>/dev/null; wait "$demo"; fi; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+"$here/setup.sh" "$readers" || exit
+python=$readers/bin/python
+
+step() { # step NAME COMMAND...: its lines with NAME before them, for the table
+  local name=$1 code; shift
+  "$@" >"$work/lines" 2>"$work/errors"; code=$?
+  cat "$work/lines"
+  if ((code)); then failed=1; tail -20 "$work/errors"; fi
+  # a command that says nothing of this kind is one check
+  table+=$(awk -v name="$name" -v code=$code '$1=="ok"{ok++} $1=="skip"{skip++} $1=="FAIL"{bad++}
+    END{if (!(ok + skip + bad)) {ok = !code; bad = !!code}; printf "%-20s %4d ok %4d skip %4d FAIL", name, ok, skip, bad}' "$work/lines")
+  table+="$( ((code)) && echo '  failed')"$'\n'
+}
+
+table=''
+step selftest "$python" "$here/selftest.py"
+step egpo_reference "$python" "$here/egpo_reference.py" --check
+
+"$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --think-start $start --think-end $end >"$work/demo" 2>&1 &
+demo=$!
+for _ in $(seq 100); do
+  if grep -q '^Metrics:' "$work/demo" || ! kill -0 "$demo" 2>/dev/null; then break; fi
+  sleep 0.1
+done
+data=$(grep -oEm1 'http://[0-9.:]+/generate' "$work/demo")
+control=$(grep -oEm1 'http://[0-9.:]+/v1' "$work/demo")
+if [[ ! $data || ! $control ]]; then cat "$work/demo"; echo "the demo did not start" >&2; exit 1; fi
+
+step exports "$python" "$here/exports.py" "$out" --data "${data%/generate}" --control "${control%/v1}" \
+  --think-start $start --think-end $end
+for batch in "$out"/*/; do
+  batch=$(basename "$batch")
+  echo "== $batch"
+  step "read $batch" "$python" "$here/read.py" "$out/$batch"
+done
+printf '\n%s' "$table"
+exit $failed
