@@ -15,6 +15,7 @@ mod order;
 mod path;
 mod policy;
 mod restore;
+mod said;
 mod session;
 mod snapshot;
 mod store;

@@ -26,6 +26,7 @@ pub async fn forward(
 ) -> Result<Response<Body>, Error> {
     let unseen = (route.kind == Kind::Uncaptured && request.method() == Method::POST)
         .then(|| Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None));
+    let unseen = unseen.map(|identity| Unseen::new(parts, route, &identity));
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, parts.config.limits.client_body_timeout);
@@ -40,8 +41,8 @@ pub async fn forward(
             .map_err(|_| failed(parts, Failure::Timeout))??,
         None => send(parts, route, call).await?,
     };
-    if let Some(identity) = unseen.filter(|_| reply.status().is_success()) {
-        uncaptured(parts, route, identity.explicit.then_some(&identity.session));
+    if let Some(unseen) = unseen {
+        unseen.answered(reply.status());
     }
     if route.changes_policy() {
         return policy::observe(parts, reply).await;
@@ -87,17 +88,46 @@ pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Counts a generation that tokentap does not see, says so once for each route, and marks the session whose it is.
-pub fn uncaptured(parts: &Parts, route: Route, session: Option<&Arc<str>>) {
-    if let (Some(session), true) = (session, parts.config.sessions.record) {
-        parts.sessions.incomplete(session);
+/// A generation that tokentap does not see. It is counted, and its session is marked, unless the engine's answer was an error; also
+/// where no answer came, for something may have been generated.
+#[derive(Debug)]
+pub struct Unseen<'a> {
+    parts: &'a Parts,
+    route: Route,
+    session: Option<Arc<str>>,
+    refused: bool,
+}
+
+impl<'a> Unseen<'a> {
+    /// One that is about to be asked for.
+    #[must_use]
+    pub fn new(parts: &'a Parts, route: Route, identity: &Identity) -> Self {
+        let named = identity.explicit && parts.config.sessions.record;
+        Self { parts, route, session: named.then(|| Arc::clone(&identity.session)), refused: false }
     }
-    parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
-    let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
-    if first {
-        tracing::warn!(
-            endpoint = route.endpoint,
-            "this request generates tokens that tokentap does not see; agents should send JSON to /generate"
-        );
+
+    /// The engine has answered.
+    pub fn answered(mut self, status: http::StatusCode) {
+        self.refused = status.is_client_error() || status.is_server_error();
+    }
+}
+
+impl Drop for Unseen<'_> {
+    fn drop(&mut self) {
+        if self.refused {
+            return;
+        }
+        let Self { parts, route, .. } = self;
+        if let Some(session) = &self.session {
+            parts.sessions.incomplete(session);
+        }
+        parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
+        let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
+        if first {
+            tracing::warn!(
+                endpoint = route.endpoint,
+                "this request generates tokens that tokentap does not see; agents should send JSON to /generate"
+            );
+        }
     }
 }

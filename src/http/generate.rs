@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use crate::error::Error;
 use crate::http::attempt::Key;
 use crate::http::body::{Body, Upload};
-use crate::http::forward::{send, target, uncaptured, upstream_headers};
+use crate::http::forward::{Unseen, send, target, upstream_headers};
 use crate::http::identity::Identity;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
@@ -50,8 +50,9 @@ pub async fn generate(
     // replies that are read must come as they are
     head.headers.remove(header::ACCEPT_ENCODING);
     let Some(request) = request else {
-        uncaptured(parts, routes::GENERATE, identity.explicit.then_some(&identity.session));
+        let unseen = Unseen::new(parts, routes::GENERATE, &identity);
         let reply = send(parts, routes::GENERATE, head.call(body)).await?;
+        unseen.answered(reply.status());
         return Ok(forwarded(reply));
     };
     served.streaming = request.stream == Some(true);

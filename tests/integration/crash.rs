@@ -4,11 +4,19 @@ mod ledger;
 mod load;
 pub(crate) mod trainers;
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use tokio::net::TcpListener;
 
 use tempfile::TempDir;
 use tokentap::demo::{Engine, EngineOptions, Streaming};
-use tokentap::server::Phase;
+use tokentap::server::{Phase, ServerLimits, serve};
 use tokio::sync::watch;
 
 use crate::support::binary::Binary;
@@ -29,7 +37,24 @@ impl Alone {
         let (stop, stopped) = watch::channel(Phase::Serving);
         let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
         let engine = Engine::new(options);
-        let (addr, _) = tokentap::cli::demo::engine(Arc::clone(&engine), stopped).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let own = Arc::clone(&engine);
+        let service = tower::service_fn(move |request: Request<Incoming>| {
+            let engine = Arc::clone(&own);
+            async move {
+                // the demo engine does not chat, and this one only says that it did
+                let chats = request.uri().path() == "/v1/chat/completions";
+                Ok::<_, Infallible>(match chats {
+                    true => Response::new(Either::Left(Full::new(Bytes::from_static(b"{}")))),
+                    false => engine.handle(request).await.map(Either::Right),
+                })
+            }
+        });
+        let patience = Duration::from_secs(75);
+        let limits =
+            ServerLimits { header_timeout: patience, idle_timeout: patience, connections: 1024, drain: patience };
+        tokio::spawn(serve(listener, service, limits, stopped));
         Self { engine, addr, _stop: stop }
     }
 
