@@ -1,6 +1,7 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -86,6 +87,7 @@ impl App {
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
             refused: Arc::default(),
             attempts: crate::http::attempt::Attempts::default(),
+            log_slow_until: AtomicU64::default(),
             uncaptured: Mutex::default(),
             config,
         };

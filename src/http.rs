@@ -18,6 +18,7 @@ pub mod v1;
 pub mod whole;
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderValue, Response, header};
@@ -61,6 +62,8 @@ pub struct Parts {
     pub refused: Arc<Mutex<HashSet<Shape>>>,
     /// Calls of named sessions that are running, or whose replies did not reach their clients.
     pub attempts: attempt::Attempts,
+    /// Until then, milliseconds since 1970, replies do not wait for the log.
+    pub log_slow_until: AtomicU64,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }

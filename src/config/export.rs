@@ -39,10 +39,10 @@ pub struct ExportArgs {
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,
     /// Tokens of the prompt side of tensors; else as many as the longest prompt has
-    #[arg(long, env = "TOKENTAP_MAX_PROMPT_LENGTH", value_name = "N")]
+    #[arg(long, env = "TOKENTAP_MAX_PROMPT_LENGTH", value_name = "N", value_parser = length)]
     pub max_prompt_length: Option<usize>,
     /// Tokens of the response side of tensors; else as many as the longest response has
-    #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N")]
+    #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N", value_parser = length)]
     pub max_response_length: Option<usize>,
     /// Id of the token that opens a span of thought, for jsonl from a log
     #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", default_value = "151667")]
@@ -53,6 +53,12 @@ pub struct ExportArgs {
     /// What is logged.
     #[command(flatten)]
     pub logging: LogConfig,
+}
+
+/// Tokens of a side of a row, within the bounds of the control port.
+fn length(text: &str) -> Result<usize, String> {
+    let length = text.parse().ok().filter(|length| (1..=1 << 24).contains(length));
+    length.ok_or_else(|| format!("a length is 1 to {}", 1 << 24))
 }
 
 impl ExportArgs {

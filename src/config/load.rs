@@ -145,6 +145,11 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
             *key = Some(Secret::from(text.trim()));
         }
     }
+    if config.sessions.think_start == config.sessions.think_end {
+        return Err(Invalid::Line(
+            "--think-start and --think-end are the same token, so no span could be closed".into(),
+        ));
+    }
     if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() && !keys.control_open {
         return Err(Invalid::Line(format!(
             "--control-listen {} is not loopback: set --control-token, or --control-open to leave it open",

@@ -218,7 +218,11 @@ impl Capture {
         splice: &mut Splice,
     ) -> Result<(), Unreadable> {
         let Some(meta) = &chunk.meta else { return Ok(()) };
-        let Some(item) = self.plan.item(index).copied() else { return Ok(()) };
+        let Some(item) = self.plan.item(index).copied() else {
+            // more sequences than the request was understood to ask for
+            self.incomplete();
+            return Ok(());
+        };
         self.sequence(index);
         if let Some(rid) = chunk.rid.as_deref().filter(|_| self.sequences[index].tokens == 0) {
             if self.plan.wish.wanted {

@@ -197,7 +197,9 @@ impl Recorder {
             }
             let at = index / n.max(1);
             let prompt = self.asked.prompts.get(at).cloned().flatten();
-            let reported = Reported { label: running.label.take(), spans: Vec::new() };
+            // the first event's label: weights may have changed since
+            let label = running.label.take().filter(|_| self.call.store().policy.epoch() == self.asked.epoch);
+            let reported = Reported { label, spans: Vec::new() };
             self.commit(running, (index, at), prompt, reported, About { fault: Some(fault), ..About::default() });
         }
     }

@@ -36,8 +36,8 @@ pub struct Key {
     pub method: Method,
     /// Path and query, as they go upstream.
     pub target: String,
-    /// `Authorization`: a reply is given to nobody but whom it was for.
-    pub authorization: Option<HeaderValue>,
+    /// `Authorization` and `X-Api-Key`: a reply is given to nobody but whom it was for.
+    pub authorization: [Option<HeaderValue>; 2],
     /// The client's id, where it stands in a header.
     pub rid: Option<HeaderValue>,
     /// The body, byte for byte.

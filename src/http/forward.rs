@@ -27,6 +27,7 @@ pub async fn forward(
     let unseen = (route.kind == Kind::Uncaptured && request.method() == Method::POST)
         .then(|| Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None));
     let unseen = unseen.map(|identity| Unseen::new(parts, route, &identity));
+    let change = route.changes_policy().then(|| policy::Change::new(parts));
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, parts.config.limits.client_body_timeout);
@@ -44,7 +45,8 @@ pub async fn forward(
     if let Some(unseen) = unseen {
         unseen.answered(reply.status());
     }
-    if route.changes_policy() {
+    if let Some(change) = change {
+        change.answered(reply.status());
         return policy::observe(parts, reply).await;
     }
     let (mut head, body) = reply.into_parts();

@@ -67,7 +67,7 @@ pub async fn generate(
         session: Arc::clone(&fresh.session),
         method: fresh.head.method.clone(),
         target: fresh.head.target.clone(),
-        authorization: fresh.authorization.clone(),
+        authorization: [fresh.authorization.clone(), fresh.head.headers.get("x-api-key").cloned()],
         rid,
         body,
     };

@@ -14,6 +14,35 @@ use crate::sglang::client::Reply;
 /// Answers of these routes are a line of JSON.
 const LARGEST: u64 = 64 << 10;
 
+/// A call that changes weights. Where its answer is not seen, or is an error of the engine's own, nobody knows whether it did: the epoch
+/// moves, for tokens of two policies must not pass for those of one.
+#[derive(Debug)]
+pub struct Change<'a> {
+    parts: &'a Parts,
+    answered: bool,
+}
+
+impl<'a> Change<'a> {
+    /// One that is about to be sent.
+    #[must_use]
+    pub fn new(parts: &'a Parts) -> Self {
+        Self { parts, answered: false }
+    }
+
+    /// It was answered with this status.
+    pub fn answered(mut self, status: StatusCode) {
+        self.answered = !status.is_server_error();
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            drop(self.parts.sessions.policy_changed());
+        }
+    }
+}
+
 /// Takes note of an answer. The epoch moves with every success. It also moves with a 400 that says that the weights are new and only
 /// the cache could not be flushed, as 0.5.23 answers while requests stand in a pause.
 ///

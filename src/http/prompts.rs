@@ -23,8 +23,8 @@ pub struct Prompts {
 impl Prompts {
     /// The text of a request; `None` where the reply will hold the ids, there is no text, or ids stand beside it, which the engine runs.
     #[must_use]
-    pub fn of(request: &GenerateRequest, plan: &Plan) -> Option<Self> {
-        let said = plan.echo || request.return_prompt_token_ids || request.ids.shape != IdShape::Absent;
+    pub fn of(request: &GenerateRequest, plan: &Plan, echoes: bool) -> Option<Self> {
+        let said = plan.echo || request.return_prompt_token_ids && echoes || request.ids.shape != IdShape::Absent;
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && !said;
         let span = request.text_span.clone().filter(|_| text)?;
         Some(Self { text: request.bytes.slice(span) })

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -14,6 +15,7 @@ use crate::generation::record::Recorder;
 use crate::http::Parts;
 use crate::trajectory::Fault;
 use crate::trajectory::log::Ack;
+use crate::trajectory::now_ms;
 
 /// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
 #[derive(Debug)]
@@ -109,7 +111,10 @@ impl Running {
 /// Ends when turns are on disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long a reply waits for the log.
+/// Once the log was that slow, replies do not wait for it for so many milliseconds.
+const RELIEF: u64 = 10_000;
+
+/// How long a reply waits for the log, however many turns it has.
 const LOG: Duration = Duration::from_secs(2);
 
 /// What a guarded step did.
@@ -125,11 +130,17 @@ pub enum Outcome<T> {
 
 /// Waits until records are on disk, where they are to be. A failing log costs the record, never the reply.
 pub async fn settle(parts: &Parts, acks: Vec<Ack>) {
+    let now = now_ms();
+    let patience = if now < parts.log_slow_until.load(Ordering::Relaxed) { Duration::ZERO } else { LOG };
+    let deadline = Instant::now() + patience;
     for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
-        match tokio::time::timeout(LOG, ack).await {
+        match tokio::time::timeout_at(deadline, ack).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => parts.metrics.log_failures.with_label_values(&["write"]).inc(),
-            Err(_) => parts.metrics.log_failures.with_label_values(&["slow"]).inc(),
+            Err(_) => {
+                parts.metrics.log_failures.with_label_values(&["slow"]).inc();
+                parts.log_slow_until.store(now_ms() + RELIEF, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -151,6 +151,9 @@ impl Enriched {
             return;
         };
         let outcome = self.running.guarded(|capture| capture.event(&event.raw, data));
+        if outcome == Outcome::Unreadable {
+            self.running.capture_mut().incomplete();
+        }
         if let Some(reason) = self.lack(&outcome) {
             self.refuse(reason, out);
             return;

@@ -25,11 +25,11 @@ pub struct Request {
     #[serde(default = "normalize_std")]
     pub normalize_std: bool,
     /// The id of `<think>`.
-    #[serde(default = "think_start")]
-    pub think_start: u32,
+    pub think_start: Option<u32>,
     /// The id of `</think>`.
-    #[serde(default = "think_end")]
-    pub think_end: u32,
+    pub think_end: Option<u32>,
+    /// Which version of the sessions; as in `POST /v1/samples`.
+    pub version: Option<u32>,
     /// What a token of high entropy exceeds, nats.
     #[serde(default = "high_entropy")]
     pub high_entropy_threshold: f64,
@@ -100,14 +100,16 @@ impl RequestError {
 }
 
 impl Request {
-    /// Reads a body and checks it.
+    /// Reads a body and checks it; `think` are the tokens around the thinking where it names none.
     ///
     /// # Errors
     ///
     /// What is wrong with it, and where.
-    pub fn parse(body: &[u8]) -> Result<Self, RequestError> {
-        let request: Self =
+    pub fn parse(body: &[u8], think: ThinkTokens) -> Result<Self, RequestError> {
+        let mut request: Self =
             serde_json::from_slice(body).map_err(|error| RequestError::new("invalid_json", "", error.to_string()))?;
+        request.think_start.get_or_insert(think.start);
+        request.think_end.get_or_insert(think.end);
         request.check()?;
         Ok(request)
     }
@@ -128,7 +130,8 @@ impl Request {
         if !is_float32(self.high_entropy_threshold) {
             return invalid("high_entropy_threshold", "not a finite float32");
         }
-        if self.think_start == self.think_end {
+        let think = self.think_tokens();
+        if think.start == think.end {
             return invalid("think_end", "the same token as think_start, so no span could be closed");
         }
         let mut seen = HashSet::new();
@@ -151,7 +154,8 @@ impl Request {
     /// The tokens around the thinking.
     #[must_use]
     pub fn think_tokens(&self) -> ThinkTokens {
-        ThinkTokens { start: self.think_start, end: self.think_end }
+        let usual = ThinkTokens::default();
+        ThinkTokens { start: self.think_start.unwrap_or(usual.start), end: self.think_end.unwrap_or(usual.end) }
     }
 }
 
@@ -185,14 +189,6 @@ fn normalize_std() -> bool {
     true
 }
 
-fn think_start() -> u32 {
-    ThinkTokens::default().start
-}
-
-fn think_end() -> u32 {
-    ThinkTokens::default().end
-}
-
 fn high_entropy() -> f64 {
     HIGH_ENTROPY
 }
@@ -202,14 +198,14 @@ mod tests {
     use super::*;
 
     fn refused(body: &str) -> String {
-        let error = Request::parse(body.as_bytes()).unwrap_err();
+        let error = Request::parse(body.as_bytes(), ThinkTokens::default()).unwrap_err();
         format!("{} {error}", error.code)
     }
 
     #[test]
     fn a_short_body_gets_the_defaults() {
         let body = br#"{"groups":[{"id":"a","samples":[{"session":"s","reward":1}]},{"id":7,"samples":[{"session":"t","leaf":3,"reward":-0.5}]}]}"#;
-        let request = Request::parse(body).unwrap();
+        let request = Request::parse(body, ThinkTokens::default()).unwrap();
         assert_eq!(request.estimator, AdvantageEstimator::Grpo);
         assert_eq!(request.shaping(), Shaping { lambda: 0.4, alpha: 2.0 });
         assert_eq!(request.think_tokens(), ThinkTokens { start: 151_667, end: 151_668 });
@@ -244,8 +240,11 @@ mod tests {
     #[test]
     fn rewards_that_json_cannot_hold_are_refused_too() {
         for reward in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let mut request =
-                Request::parse(br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#).unwrap();
+            let mut request = Request::parse(
+                br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#,
+                ThinkTokens::default(),
+            )
+            .unwrap();
             request.groups[0].samples[0].reward = reward;
             let error = request.check().unwrap_err();
             assert_eq!((error.code, &*error.at), ("invalid_reward", "groups[0].samples[0].reward"));

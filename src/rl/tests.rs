@@ -34,7 +34,7 @@ pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
 }
 
 fn request(body: &Value) -> Request {
-    Request::parse(body.to_string().as_bytes()).unwrap()
+    Request::parse(body.to_string().as_bytes(), crate::rl::ThinkTokens::default()).unwrap()
 }
 
 fn answer(request: &Request, paths: &[Path]) -> Answer {

@@ -15,8 +15,11 @@ impl Store {
         // under the order's lock the numbers of a session rise
         let mut order = self.order();
         order.settled(session);
-        let given = session.give_out(|| order.next_finished());
-        for (number, leaf, turns) in given {
+        self.number(&mut order, session);
+    }
+
+    fn number(&self, order: &mut Order, session: &Arc<Session>) {
+        for (number, leaf, turns) in session.give_out(|| order.next_finished()) {
             order.finished.push_back((number, Arc::clone(&session.id)));
             self.note(Record::Finished { session: Arc::clone(&session.id), leaf, turns, number });
         }
@@ -47,7 +50,14 @@ impl Store {
                 _ => return,
             };
             passed = tick + 1;
-            if self.forget(&mut order, &session, |state| !self.is_used(state, &session.id)).is_some() {
+            let evicted = Record::Evicted { session: Arc::clone(&session.id) };
+            let unused = |state: &State| !self.is_used(state, &session.id);
+            if !unused(&session.state()) {
+                continue;
+            }
+            // whoever reads finished paths must learn that these went before they were read
+            self.number(&mut order, &session);
+            if self.forget(&mut order, &session, evicted, unused).is_some() {
                 order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
                 self.metrics.sessions_evicted.with_label_values(&[reason]).inc();
             }
@@ -63,6 +73,7 @@ impl Store {
         &self,
         order: &mut Order,
         session: &Arc<Session>,
+        record: Record,
         may: impl FnOnce(&State) -> bool,
     ) -> Option<Ack> {
         let (bytes, ack) = {
@@ -71,7 +82,7 @@ impl Store {
                 return None;
             }
             state.gone = true;
-            (state.bytes, self.record(Record::Deleted { session: Arc::clone(&session.id) }))
+            (state.bytes, self.record(record))
         };
         order.remove(session, bytes);
         self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));

@@ -119,6 +119,10 @@ impl Order {
         self.numbers
     }
 
+    pub(super) fn last_finished(&self) -> u64 {
+        self.numbers
+    }
+
     pub(super) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
         let from = self.finished.partition_point(|(number, _)| *number <= after);
         self.finished.range(from..).take(limit).cloned().collect()
@@ -127,6 +131,9 @@ impl Order {
     /// What was given out before a restart.
     pub(super) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
         self.numbers = self.numbers.max(number);
+        while self.finished.len() >= FINISHED {
+            self.finished.pop_front();
+        }
         self.finished.push_back((number, session));
     }
 }

@@ -164,7 +164,8 @@ impl Policy {
         let parts: Vec<_> = if covers { labelled.collect() } else { whole.to_vec() };
         let mut spans = Vec::new();
         for (label, start, end) in parts {
-            cut(&epochs, asked, (label, start, end), seen, &mut spans);
+            // without spans of its own the engine's label is the last one's, and says nothing of where a response began
+            cut(&epochs, (asked, covers), (label, start, end), seen, &mut spans);
         }
         spans
     }
@@ -192,7 +193,7 @@ fn covers(spans: &[(Box<str>, u32, u32)], tokens: u32) -> bool {
 /// The spans of tokens with one label: cut where they were seen to come from different epochs.
 fn cut(
     epochs: &VecDeque<Epoch>,
-    asked: u64,
+    (asked, exact): (u64, bool),
     (label, start, end): (Option<&str>, u32, u32),
     seen: &[Mark],
     spans: &mut Vec<Span>,
@@ -205,11 +206,17 @@ fn cut(
         // a label that nobody has seen elsewhere: all that is certain is when
         None => (asked, now.max(asked)),
     };
+    let (first, until) = if exact { (first, until) } else { (asked, until.max(asked)) };
     let mut push = |start: u32, end: u32, epoch: u64, until: u64| {
         if start < end {
             let known = epochs.iter().find(|known| known.number == epoch && epoch == until);
             let version = known.and_then(|epoch| epoch.version.clone());
-            spans.push(Span { start, end, epoch, until, weight_version: label.map(Into::into), version });
+            let own = known.and_then(|epoch| epoch.label.as_deref());
+            let other = epochs.iter().filter(|known| (epoch..=until).contains(&known.number));
+            let clear =
+                exact || other.into_iter().all(|known| known.label.is_none() || known.label.as_deref() == label);
+            let weight_version = own.filter(|_| !exact).or(label.filter(|_| clear)).map(Into::into);
+            spans.push(Span { start, end, epoch, until, weight_version, version });
         }
     };
     let (mut at, mut from) = (start, first);

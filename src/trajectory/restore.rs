@@ -34,8 +34,13 @@ impl Store {
                 if epoch > self.policy.epoch() {
                     self.policy.restore(epoch, None);
                 }
+                // another session of this name, whose predecessor's end is not in the log
+                if self.session(&session).is_some_and(|known| known.state().contradicts(&turn)) {
+                    self.restore_deleted(&session);
+                }
                 let bytes = self.restored(&session, |state| state.restore(turn));
                 self.held(bytes);
+                self.evict();
             }
             Record::Reward { session, leaf, reward, version } => {
                 let bytes = self.restored(&session, |state| state.reward(Reward { version, leaf, value: reward }));
@@ -52,7 +57,7 @@ impl Store {
             Record::Incomplete { session } => {
                 self.restored(&session, |state| state.incomplete = Some(state.open_version()));
             }
-            Record::Deleted { session } => self.restore_deleted(&session),
+            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session),
             Record::Finished { session, leaf, turns, number } => {
                 self.restored(&session, |state| {
                     state.fill(turns);
@@ -100,6 +105,17 @@ impl State {
         self.bytes += turn.bytes();
         self.forest.push(turn);
         self.bytes - before
+    }
+
+    /// Whether another turn stands in the place of this one.
+    fn contradicts(&self, turn: &Turn) -> bool {
+        let known = self.forest.turns().get(turn.id as usize).filter(|known| known.about.fault != Some(Fault::Lost));
+        let same = |known: &Turn| {
+            known.response == turn.response
+                && known.about.rid == turn.about.rid
+                && known.about.started_ms == turn.about.started_ms
+        };
+        known.is_some_and(|known| !same(known))
     }
 
     /// Fills the places of turns that are missing, so that numbers stay what they were.

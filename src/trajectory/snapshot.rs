@@ -74,6 +74,12 @@ impl Session {
         })
     }
 
+    /// Whether an exported path ends in this turn, as the session stands now.
+    #[must_use]
+    pub fn ends_path(&self, leaf: u32) -> bool {
+        View::new(self.state().forest.turns()).leaves().exported.contains(&leaf)
+    }
+
     /// What it looks like from afar.
     #[must_use]
     pub fn summary(&self) -> Summary {

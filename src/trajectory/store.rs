@@ -93,7 +93,8 @@ impl Store {
 
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
-            drop(self.forget(&mut self.order(), &session, |_| true));
+            let record = Record::Deleted { session: Arc::clone(&session.id) };
+            drop(self.forget(&mut self.order(), &session, record, |_| true));
         }
     }
 
@@ -200,7 +201,10 @@ impl Store {
             let ack = self.record(Record::Turn { session: Arc::clone(&session.id), turn: Arc::clone(turn) });
             (Some(turn.id), ack)
         };
-        let Some((bytes, recorded)) = session.commit(draft, record) else { return (None, Ack::done()) };
+        let Some((bytes, recorded)) = session.commit(draft, record) else {
+            self.metrics.turns.with_label_values(&["deleted"]).inc();
+            return (None, Ack::done());
+        };
         self.order().add(bytes);
         recorded
     }
@@ -230,13 +234,20 @@ impl Store {
     /// Forgets a session; says whether there was one.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
-        self.forget(&mut self.order(), &session, |_| true)
+        let record = Record::Deleted { session: Arc::clone(&session.id) };
+        self.forget(&mut self.order(), &session, record, |_| true)
     }
 
     /// Tells when everything so far is on disk.
     #[must_use]
     pub fn written(&self) -> Ack {
         self.log.as_ref().map_or_else(Ack::done, Log::written)
+    }
+
+    /// The number of the last finished path.
+    #[must_use]
+    pub fn last_finished(&self) -> u64 {
+        self.order().last_finished()
     }
 
     /// Finished paths behind `after`: their numbers and sessions, in order.

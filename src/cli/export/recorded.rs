@@ -1,5 +1,6 @@
 //! Sessions from the log in a folder, without a tokentap.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use crate::config::ExportArgs;
 use crate::metrics::Metrics;
 use crate::rl::{self, ThinkTokens};
 use crate::trajectory::export::{Batch, Format, Shape};
+use crate::trajectory::log::Record;
 use crate::trajectory::{Session, Store, StoreLimits, log};
 
 /// Nothing leaves: what the log holds is what is exported.
@@ -17,7 +19,9 @@ const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, i
 /// Reads the log, and lays out the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Source, String> {
     let store = Store::new(LIMITS, None, Arc::new(Metrics::new("none")));
-    let found = log::read(dir, |record| store.restore(record)).map_err(|error| format!("--data-dir: {error}"))?;
+    let mut names = Names::default();
+    let found = log::read(dir, |record| names.kept(record).into_iter().for_each(|record| store.restore(record)))
+        .map_err(|error| format!("--data-dir: {error}"))?;
     if found.segments == 0 {
         return Err(format!("--data-dir {}: holds no log", dir.display()));
     }
@@ -49,6 +53,41 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
     let export = format.export(batch);
     let outcome = Outcome::of(sessions.len(), &export.tally);
     Ok(Source { length: export.length, chunks: Chunks::Made(export.chunks), outcome })
+}
+
+/// Sessions that left the memory of the tokentap that wrote the log are still in it. One that came later under the same name is another,
+/// `name~2`.
+#[derive(Debug, Default)]
+struct Names {
+    evicted: HashSet<Arc<str>>,
+    lives: HashMap<Arc<str>, u32>,
+}
+
+impl Names {
+    /// The record as it is to be restored; `None` for an eviction.
+    fn kept(&mut self, mut record: Record) -> Option<Record> {
+        let begins = matches!(&record, Record::Turn { turn, .. } if turn.id == 0);
+        let session = match &mut record {
+            Record::Evicted { session } => {
+                self.evicted.insert(Arc::clone(session));
+                return None;
+            }
+            Record::Turn { session, .. }
+            | Record::Reward { session, .. }
+            | Record::Freeze { session, .. }
+            | Record::Incomplete { session }
+            | Record::Deleted { session }
+            | Record::Finished { session, .. } => session,
+            Record::Policy { .. } => return Some(record),
+        };
+        if begins && self.evicted.remove(session) {
+            *self.lives.entry(Arc::clone(session)).or_insert(1) += 1;
+        }
+        if let Some(life) = self.lives.get(session) {
+            *session = format!("{session}~{life}").into();
+        }
+        Some(record)
+    }
 }
 
 fn chosen(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> {

@@ -227,7 +227,7 @@ mod tests {
             session: session.into(),
             method: Method::POST,
             target: "/generate".into(),
-            authorization: None,
+            authorization: [None, None],
             rid: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
         }

@@ -73,7 +73,7 @@ impl Fresh {
         }
         let flight = take_off(parts, &plan, ties.as_ref().is_some_and(|ties| ties.again)).await?;
         let recorder = record.then(|| self.recorder(parts, &upstream, ties));
-        let prompts = record.then(|| Prompts::of(&self.request, &plan)).flatten();
+        let prompts = record.then(|| Prompts::of(&self.request, &plan, upstream.echoes_prompt)).flatten();
         let Self { head, request, session, authorization, .. } = self;
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&parts.tools), &upstream);

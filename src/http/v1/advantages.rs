@@ -1,29 +1,49 @@
 //! `POST /v1/advantages`: GRPO and EGPO over recorded paths.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Problem, ok};
-use crate::http::Parts;
+use super::sessions::think_tokens;
+use super::{Problem, refused, session};
 use crate::http::body::Body;
+use crate::http::{Parts, json_reply};
 use crate::rl::{self, Request, RequestError};
+use crate::trajectory::Path;
+
+/// The paths of a session as an export of it alone has them, and which of them is taken where none is named.
+struct Paths {
+    rows: HashMap<u32, Path>,
+    longest: Option<u32>,
+}
 
 pub(super) fn compute(parts: &Parts, body: &Bytes) -> Result<Response<Body>, Problem> {
-    let request = Request::parse(body).map_err(|error| problem(&error))?;
-    // a turn that several paths of a session share is trained in the first of them
-    let mut seen: HashMap<String, HashSet<u32>> = HashMap::new();
+    let request = Request::parse(body, think_tokens(parts)).map_err(|error| problem(&error))?;
+    let mut known: HashMap<String, Paths> = HashMap::new();
+    for sample in request.groups.iter().flat_map(|group| &group.samples) {
+        if !known.contains_key(&sample.session) {
+            known.insert(sample.session.clone(), paths(parts, &sample.session, request.version)?);
+        }
+    }
+    // each path is given once: its masks are those of an export, where a token is trained in one row
     let answer = rl::advantages(&request, |id, leaf| {
-        let session = parts.sessions.session(id).ok_or_else(|| format!("there is no session {id:?}"))?;
-        let snapshot = session.snapshot(None).map_err(|error| error.to_string())?;
-        let seen = seen.entry(id.to_owned()).or_default();
-        snapshot.path(leaf, seen).map_err(|error| format!("session {id:?}: {error}"))
+        let paths = known.get_mut(id).ok_or_else(|| format!("there is no session {id:?}"))?;
+        let leaf = leaf.or(paths.longest).ok_or_else(|| format!("session {id:?} has no path that is exported"))?;
+        let unknown = || format!("session {id:?}: turn {leaf} ends no exported path, or its path stands there already");
+        paths.rows.remove(&leaf).ok_or_else(unknown)
     });
     let answer = answer.map_err(|error| problem(&error))?;
-    serde_json::to_value(&answer)
-        .map(|answer| ok(&answer))
-        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string()))
+    let internal =
+        |error: serde_json::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string());
+    Ok(json_reply(StatusCode::OK, serde_json::to_vec(&answer).map_err(internal)?))
+}
+
+fn paths(parts: &Parts, id: &str, version: Option<u32>) -> Result<Paths, Problem> {
+    let snapshot = session(parts, id)?.snapshot(version).map_err(|error| refused(id, error))?;
+    let longest = snapshot.paths(false).0.first().map(|row| row.leaf().id);
+    let rows = snapshot.paths(true).0.into_iter().map(|row| (row.leaf().id, row)).collect();
+    Ok(Paths { rows, longest })
 }
 
 fn problem(error: &RequestError) -> Problem {

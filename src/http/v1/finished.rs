@@ -26,8 +26,8 @@ fn number(store: &Store, cursor: &str) -> Result<u64, Problem> {
     let (name, number) = cursor.rsplit_once('-').unwrap_or_default();
     let number = u64::from_str_radix(number, 16)
         .map_err(|_| Problem::bad(format!("since: the cursor of a line, not {cursor:?}")))?;
-    if name != store.name() {
-        let message = "this cursor is of another store: tokentap has been started without its --data-dir in between. \
+    if name != store.name() || number > store.last_finished() {
+        let message = "this cursor is of another store, or of what a crash has lost: tokentap has been started anew in between. \
                        Begin again without since";
         return Err(Problem::new(StatusCode::GONE, "other_store", message));
     }

@@ -107,12 +107,19 @@ pub(super) async fn reward(parts: &Parts, id: &str, said: RewardRequest) -> Resu
     let session = session(parts, id)?;
     let ack = parts.sessions.reward(&session, said.leaf, said.reward).map_err(|error| refused(id, error))?;
     super::written(parts, ack).await;
-    Ok(ok(&json!({"session": id, "leaf": said.leaf})))
+    // a turn that ends no path, or ends one no longer, has no row that the reward could stand in
+    let applies = said.leaf.is_none_or(|leaf| session.ends_path(leaf));
+    Ok(ok(&json!({"session": id, "leaf": said.leaf, "applies": applies})))
+}
+
+/// The tokens around the thinking, by the settings.
+pub(super) fn think_tokens(parts: &Parts) -> ThinkTokens {
+    ThinkTokens { start: parts.config.sessions.think_start, end: parts.config.sessions.think_end }
 }
 
 /// Members that trainers compute from each path.
 pub(super) fn annotate(parts: &Parts) -> Annotate {
-    let tokens = ThinkTokens { start: parts.config.sessions.think_start, end: parts.config.sessions.think_end };
+    let tokens = think_tokens(parts);
     Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))
 }
 

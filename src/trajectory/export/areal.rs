@@ -12,7 +12,7 @@ use crate::trajectory::{Path, Segment};
 /// Whole rows, `[B, L]`. AReaL makes them of Python lists, whose integers are int64 in torch; so they are here.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true });
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, kept: None });
     let rows = settled.rows;
     let groups = facts::groups(&rows);
     let entries: Vec<Entry<'_>> =

@@ -86,6 +86,15 @@ pub(super) fn groups(rows: &[Path]) -> Vec<usize> {
         .collect()
 }
 
+/// A name of the first prompt, the same in every export: what verl groups samples by, its `uid`. FNV-1a over the ids.
+pub(super) fn prompt_name(path: &Path) -> String {
+    let ids = path.steps.first().map_or(&[][..], |step| &step.turn.prompt[..]);
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{hash:016x}")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

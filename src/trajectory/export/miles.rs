@@ -13,7 +13,8 @@ use crate::trajectory::Path;
 /// miles refuses tensors that it does not expect, so `rollout_entropys.i` is there only if the batch asks for entropies.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies });
+    let settled =
+        settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, kept: None });
     let rows = settled.rows;
     let tensor = |name: &str, at: usize, dtype, width, row: fn(&Path, usize, Sink<'_>)| {
         let paths = rows.clone();

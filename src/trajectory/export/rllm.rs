@@ -9,7 +9,7 @@ use crate::trajectory::{Path, Turn};
 /// where rLLM's own type has no null.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: false });
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: false, kept: None });
     let rows = settled.rows;
     let steps = |(at, path): (usize, &Path)| -> Vec<(usize, usize)> {
         (0..path.steps.len()).filter(|step| path.steps[*step].trained).map(|step| (at, step)).collect()

@@ -74,7 +74,7 @@ mod tests {
     use crate::trajectory::export::Format;
     use crate::trajectory::export::fixture::{File, batch, bytes, path, rows_of, turn, turns};
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true };
+    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None };
 
     fn trained(settled: &Settled) -> Vec<Vec<bool>> {
         settled.rows.iter().map(|row| row.steps.iter().map(|step| step.trained).collect()).collect()

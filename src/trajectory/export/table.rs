@@ -22,7 +22,7 @@ pub(super) fn non_tensor(entries: &[Entry<'_>]) -> String {
             text.key(name).array(|list| entries.iter().for_each(|entry| item(entry, list)));
         };
         list("__num_turns__", &|entry, text| text.integer(entry.path.segments().count()));
-        list("uid", &|entry, text| text.string(&entry.path.session));
+        list("uid", &|entry, text| text.string(&facts::prompt_name(entry.path)));
         list("group", &|entry, text| text.integer(entry.group));
         list("session", &|entry, text| text.string(&entry.path.session));
         list("version", &|entry, text| text.integer(entry.path.version));

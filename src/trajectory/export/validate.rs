@@ -9,6 +9,8 @@ pub struct Needs {
     pub logprobs: bool,
     /// A finite entropy for each of them.
     pub entropy: bool,
+    /// How many tokens behind the first prompt are kept, where the rest is cut off.
+    pub kept: Option<usize>,
 }
 
 /// Whether the row is whole and has what the format needs.
@@ -35,6 +37,9 @@ pub fn validate(path: &Path, needs: Needs) -> Result<(), &'static str> {
     if path.trained_tokens() == 0 {
         return Err("no_trained_tokens");
     }
+    if needs.kept.is_some_and(|kept| first_trained(path) >= kept) {
+        return Err("truncated");
+    }
     for step in steps.iter().filter(|step| step.trained) {
         let turn = &step.turn;
         if needs.logprobs && !is_full(&turn.logprobs, turn) {
@@ -45,6 +50,12 @@ pub fn validate(path: &Path, needs: Needs) -> Result<(), &'static str> {
         }
     }
     Ok(())
+}
+
+/// Where behind the first prompt the first trained token stands.
+fn first_trained(path: &Path) -> usize {
+    let before = path.segments().take_while(|segment| !segment.trained).map(|segment| segment.ids.len());
+    before.sum::<usize>().saturating_sub(path.prompt_len())
 }
 
 fn lengths(turn: &Turn) -> Result<(), &'static str> {
@@ -68,7 +79,7 @@ mod tests {
     use crate::trajectory::Fault;
     use crate::trajectory::export::fixture::{rows_of, turns};
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true };
+    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None };
 
     /// What is said of the first row when its second turn, or the row itself, is changed.
     fn verdict(turn: impl FnOnce(&mut Turn), row: impl FnOnce(&mut Path), needs: Needs) -> Result<(), &'static str> {

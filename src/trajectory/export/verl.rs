@@ -14,7 +14,11 @@ use crate::trajectory::Path;
 /// actor computes, so nothing here has that name.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true });
+    let settled = settle(
+        batch.rows,
+        batch.refused,
+        Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length },
+    );
     let frame = Frame::of(settled.rows, batch.shape);
     let rewards = facts::rewards(&frame.rows).filter(|rewards| !rewards.is_empty());
     let groups = facts::groups(&frame.rows);
@@ -167,7 +171,7 @@ mod tests {
         assert_eq!(
             file.metadata_json("non_tensor_batch"),
             json!({
-                "__num_turns__": [4, 4], "uid": ["s", "s"], "group": [0, 0], "session": ["s", "s"], "version": [0, 0],
+                "__num_turns__": [4, 4], "uid": ["fd1f0f4381eb0395", "fd1f0f4381eb0395"], "group": [0, 0], "session": ["s", "s"], "version": [0, 0],
                 "leaf": [1, 2], "min_global_steps": [10, 12], "max_global_steps": [13, 12],
                 "finish_reason": ["length", "stop"],
                 "flags": [["crosses_versions", "policy_uncertain"], ["crosses_versions"]],

@@ -48,6 +48,11 @@ pub enum Record {
         /// The session.
         session: Arc<str>,
     },
+    /// A session left the memory; its name is free for another.
+    Evicted {
+        /// The session.
+        session: Arc<str>,
+    },
     /// A path is complete and can be handed to a trainer.
     Finished {
         /// Its session.
@@ -95,6 +100,9 @@ enum Head<'a> {
         session: Cow<'a, str>,
     },
     Deleted {
+        session: Cow<'a, str>,
+    },
+    Evicted {
         session: Cow<'a, str>,
     },
     Finished {
@@ -169,6 +177,7 @@ impl Record {
             Head::Freeze { session, turns } => Self::Freeze { session: session.into(), turns },
             Head::Incomplete { session } => Self::Incomplete { session: session.into() },
             Head::Deleted { session } => Self::Deleted { session: session.into() },
+            Head::Evicted { session } => Self::Evicted { session: session.into() },
             Head::Finished { session, leaf, turns, number } => {
                 Self::Finished { session: session.into(), leaf, turns, number }
             }
@@ -200,6 +209,7 @@ impl<'a> Head<'a> {
             Record::Freeze { session, turns } => Self::Freeze { session: (&**session).into(), turns: *turns },
             Record::Incomplete { session } => Self::Incomplete { session: (&**session).into() },
             Record::Deleted { session } => Self::Deleted { session: (&**session).into() },
+            Record::Evicted { session } => Self::Evicted { session: (&**session).into() },
             Record::Finished { session, leaf, turns, number } => {
                 Self::Finished { session: (&**session).into(), leaf: *leaf, turns: *turns, number: *number }
             }
@@ -313,6 +323,7 @@ mod tests {
             (session(), any::<u32>()).prop_map(|(session, turns)| Record::Freeze { session, turns }),
             session().prop_map(|session| Record::Incomplete { session }),
             session().prop_map(|session| Record::Deleted { session }),
+            session().prop_map(|session| Record::Evicted { session }),
             (session(), any::<[u32; 2]>(), any::<u64>())
                 .prop_map(|(session, [leaf, turns], number)| Record::Finished { session, leaf, turns, number }),
             (any::<u64>(), prop::option::of(text())).prop_map(|(epoch, version)| Record::Policy { epoch, version }),

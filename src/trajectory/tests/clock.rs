@@ -117,7 +117,7 @@ async fn a_call_that_began_before_its_session_keeps_it_too() {
     advance(20 * SECOND).await;
     turn(&store, "b", &[1], &[2]);
     store.sweep();
-    assert!(finished(&store).is_empty(), "it is not idle");
+    assert_eq!(finished(&store), ["b"], "it is not idle");
     assert_eq!(evicted(&store), [gone("b", "bytes")]);
     drop(refused);
     assert_eq!(slow.commit(draft(&[1], &[3])).0, Some(1), "it finds the session of its fellows");
