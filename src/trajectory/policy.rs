@@ -319,6 +319,22 @@ mod tests {
     }
 
     #[test]
+    fn the_last_label_says_nothing_of_where_a_response_began() {
+        let policy = Policy::new(1);
+        policy.observe(1, "a");
+        policy.changed();
+        policy.observe(1, "b");
+        let whole = policy.spans(1, 150, &reported("b", &[]), &[]);
+        assert_eq!(short(&whole), [(0, 150, 1, 2)]);
+        assert_eq!(whole[0].weight_version, None, "it may have been either");
+        let marks = [Mark { epoch: 1, first: 1, last: 100 }, Mark { epoch: 2, first: 101, last: 150 }];
+        let watched = policy.spans(1, 150, &reported("b", &[]), &marks);
+        assert_eq!(short(&watched), [(0, 100, 1, 1), (100, 101, 1, 2), (101, 150, 2, 2)]);
+        let labels: Vec<_> = watched.iter().map(|span| span.weight_version.as_deref()).collect();
+        assert_eq!(labels, [Some("a"), None, Some("b")]);
+    }
+
+    #[test]
     fn the_trainer_names_epochs() {
         let policy = Policy::new(0);
         assert_eq!((policy.named("step-1"), policy.named("step-1"), policy.named("step-2")), (1, 1, 2));

@@ -144,13 +144,54 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::trajectory::StoreLimits;
+
+    fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
+        let about = About { finish: Some("stop".into()), started_ms, ..About::default() };
+        let (logprobs, entropy) = (vec![-1.0; response.len()].into(), vec![0.5; response.len()].into());
+        let turn = Turn { id, parent, prompt: prompt.into(), response: response.into(), logprobs, entropy, about };
+        Record::Turn { session: "s".into(), turn: Arc::new(turn) }
+    }
+
+    fn restored(records: Vec<Record>) -> Store {
+        let limits = StoreLimits { bytes: 1 << 30, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
+        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        records.into_iter().for_each(|record| store.restore(record));
+        store
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_sessions_of_one_name_are_not_merged() {
+        let store = restored(vec![
+            turn(0, None, &[1], &[2], 5),
+            turn(1, Some(0), &[3], &[4], 6),
+            // the end of that session is not in the log
+            turn(0, None, &[1], &[7], 9),
+            turn(0, None, &[1], &[7], 9),
+        ]);
+        let rows = store.session("s").unwrap().snapshot(None).unwrap().paths(true).0;
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].leaf().response.to_vec(), rows[0].steps.len()), (vec![7], 1));
+        assert_eq!(store.session("s").unwrap().summary().created_ms, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_continues_a_turn_that_is_missing_is_not_trained() {
+        let store = restored(vec![
+            turn(0, None, &[1], &[2], 5),
+            turn(2, Some(1), &[3], &[4], 6),
+            turn(3, Some(0), &[3], &[5], 7),
+        ]);
+        let (rows, refused) = store.session("s").unwrap().snapshot(None).unwrap().paths(true);
+        assert_eq!(rows.iter().map(|row| row.leaf().id).collect::<Vec<_>>(), [3]);
+        let reasons: Vec<_> = refused.iter().map(|refused| (refused.leaf, refused.reason)).collect();
+        assert_eq!(reasons, [(1, "lost"), (2, "prompt_unknown")]);
+    }
 
     #[test]
     fn freezes_in_any_order_are_versions_in_theirs() {
-        let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::MAX, idle: Duration::MAX };
+        let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
         let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
         for turns in [5, 3] {
             store.restore(Record::Freeze { session: "s".into(), turns });

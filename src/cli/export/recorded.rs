@@ -97,3 +97,28 @@ fn chosen(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> 
     let known = |name: &String| store.session(name).ok_or_else(|| format!("the log has no session {name:?}"));
     names.iter().map(known).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trajectory::{About, Turn};
+
+    #[test]
+    fn a_session_that_was_evicted_is_exported_beside_its_successor() {
+        let turn = |id| {
+            let none = (Arc::default(), Box::default(), Box::default(), Box::default());
+            let (prompt, response, logprobs, entropy) = none;
+            let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about: About::default() };
+            Record::Turn { session: "s".into(), turn: Arc::new(turn) }
+        };
+        let mut names = Names::default();
+        let mut name = |record| match names.kept(record) {
+            Some(Record::Turn { session, .. }) => Some(session.to_string()),
+            _ => None,
+        };
+        assert_eq!(name(turn(0)).as_deref(), Some("s"));
+        assert_eq!(name(Record::Evicted { session: "s".into() }), None);
+        assert_eq!(name(turn(0)).as_deref(), Some("s~2"));
+        assert_eq!(name(turn(1)).as_deref(), Some("s~2"));
+    }
+}
