@@ -64,6 +64,8 @@ struct Attempt {
     waiting: Arc<Waiting>,
     /// Somebody reads it; changes with `reply` locked.
     live: AtomicBool,
+    /// No call like it ran at any time with it; changes with the list of attempts locked.
+    alone: AtomicBool,
     // held for one step of the reply, never across an await; the list of attempts may be locked before it, never behind it
     reply: Mutex<Reply>,
 }
@@ -76,7 +78,8 @@ impl std::fmt::Debug for Attempt {
 
 impl Attempt {
     fn new(key: Key, ties: Ties, reply: Reply) -> Self {
-        Self { key, ties, waiting: Arc::default(), live: AtomicBool::new(false), reply: Mutex::new(reply) }
+        let (live, alone) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { key, ties, waiting: Arc::default(), live, alone, reply: Mutex::new(reply) }
     }
 
     fn reply(&self) -> MutexGuard<'_, Reply> {
@@ -94,6 +97,15 @@ impl Attempt {
 
     fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
+    /// Another call like it runs.
+    fn has_company(&self) {
+        self.alone.store(false, Ordering::Relaxed);
     }
 
     /// A reader at the beginning, where that is still to be had.

@@ -195,6 +195,24 @@ async fn a_retry_joins_the_attempt_that_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_retry_of_one_sample_does_not_become_another() {
+    let (mut hand, proxy) = started().await;
+    let mut refused = send(&proxy, &[SESSION], &body(false)).await;
+    let call = taken(&mut hand).await;
+    let mut other = send(&proxy, &[SESSION], &body(false)).await;
+    let sample = taken(&mut hand).await;
+    call.reply(&message(503, &[], b"busy")).await;
+    assert_eq!(refused.answer().await.status, 503);
+    // one of two is left and runs: it is not the one that is asked for again
+    let mut again = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    taken(&mut hand).await.reply(&reply(&[6])).await;
+    sample.reply(&reply(&[4, 5])).await;
+    assert_eq!(again.answer().await.json()["output_ids"], json!([6]));
+    assert_eq!(other.answer().await.json()["output_ids"], json!([4, 5]));
+    assert_eq!(leaves(&proxy), (vec![0, 1], vec![]), "two samples");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_retry_joins_a_stream_from_its_beginning() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;

@@ -113,6 +113,8 @@ impl Attempts {
         let kept = Kept::new(self.0.bounds.reply, Weight::new(Arc::clone(&self.0.bytes)));
         let reply = Reply::new(begin(ties.clone()), kept);
         let attempt = Arc::new(Attempt::new(key, ties, reply));
+        let others = same.iter().filter(|other| other.is_live());
+        others.flat_map(|other| [other, &attempt]).for_each(|one| one.has_company());
         let id = attempt.join().expect("a reply that has not begun can be read from its beginning");
         listed.sessions.entry(Arc::clone(&attempt.key.session)).or_default().push(Arc::clone(&attempt));
         (reader(attempt, id), entered)
@@ -154,13 +156,13 @@ impl Attempts {
     }
 }
 
-/// The attempt that a call must have meant: one that did not arrive, or else the only one there is. Where several run, it cannot be told
-/// which one it was, and the samples of two clients must not become one.
+/// The attempt that a call must have meant: one that did not arrive, or else the only one there is. Where several run, or ran, it cannot
+/// be told which one it was, and the samples of two clients must not become one.
 fn again(same: &[Arc<Attempt>]) -> Option<(Arc<Attempt>, u64, Entered)> {
     let left = same.iter().filter(|attempt| !attempt.is_live());
     let mut left = left.filter_map(|attempt| Some((Arc::clone(attempt), attempt.join()?, Entered::Replayed)));
     left.next().or_else(|| match same {
-        [only] => Some((Arc::clone(only), only.join()?, Entered::Joined)),
+        [only] if only.is_alone() => Some((Arc::clone(only), only.join()?, Entered::Joined)),
         _ => None,
     })
 }
