@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::generation::plan::Plan;
 use crate::http::Parts;
 use crate::sglang::request::{GenerateRequest, IdShape, Texts};
 use crate::sglang::tokenize::tokenize;
@@ -21,12 +20,12 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// The text of a request; `None` where the reply will hold the ids, there is no text, or ids stand beside it, which the engine runs.
+    /// The text of a request; `None` where there is none, or ids stand beside it, which the engine runs.
     #[must_use]
-    pub fn of(request: &GenerateRequest, plan: &Plan, echoes: bool) -> Option<Self> {
-        let said = plan.echo || request.return_prompt_token_ids && echoes || request.ids.shape != IdShape::Absent;
-        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. }) && !said;
-        let span = request.text_span.clone().filter(|_| text)?;
+    pub fn of(request: &GenerateRequest) -> Option<Self> {
+        let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
+        let alone = request.ids.shape == IdShape::Absent;
+        let span = request.text_span.clone().filter(|_| text && alone)?;
         Some(Self { text: request.bytes.slice(span) })
     }
 

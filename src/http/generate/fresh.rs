@@ -73,13 +73,21 @@ impl Fresh {
         }
         let flight = take_off(parts, &plan, ties.as_ref().is_some_and(|ties| ties.again)).await?;
         let recorder = record.then(|| self.recorder(parts, &upstream, ties));
-        let prompts = record.then(|| Prompts::of(&self.request, &plan, upstream.echoes_prompt)).flatten();
+        let prompts = record.then(|| Prompts::of(&self.request)).flatten();
+        let own_echo = self.request.return_prompt_token_ids && upstream.echoes_prompt;
+        let echoed = plan.echo || own_echo;
         let Self { head, request, session, authorization, .. } = self;
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&parts.tools), &upstream);
         let mut running = Running::new(Arc::clone(parts), capture, authorization);
         let asked = ask(parts, &head, &mut running);
         let (reply, prompts) = match prompts {
+            // the reply will say them, unless the engine refuses what it was asked besides
+            Some(prompts) if echoed => {
+                let reply = asked.await?;
+                let echoes = own_echo || running.capture().plan().echo;
+                (reply, if echoes { None } else { prompts.tokenize(parts).await? })
+            }
             Some(prompts) => tokio::try_join!(asked, prompts.tokenize(parts))?,
             None => (asked.await?, None),
         };
