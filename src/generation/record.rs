@@ -103,12 +103,6 @@ impl Recorder {
         Self { call, asked, started: Instant::now(), started_ms: now_ms(), running: Vec::new(), acks: Vec::new() }
     }
 
-    /// The session's name.
-    #[must_use]
-    pub fn session(&self) -> &Arc<str> {
-        self.call.id()
-    }
-
     /// The ids of prompts that came as text; believed where there are as many lists as prompts.
     pub fn tokenized(&mut self, prompts: Vec<Arc<[u32]>>) {
         if prompts.len() == self.asked.prompts.len() {

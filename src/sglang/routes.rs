@@ -24,7 +24,7 @@ pub struct Route {
     pub kind: Kind,
 }
 
-/// Routes that change what the engine samples from.
+/// Trainers' calls that change what the engine samples from.
 const POLICY: [&str; 11] = [
     "/update_weights_from_disk",
     "/begin_weight_update",
@@ -69,29 +69,19 @@ const UNCAPTURED: [&str; 10] = [
     "/generate_from_file",
 ];
 
-const CONTROL: [&str; 25] = [
+/// Trainers' calls that leave the policy as it is.
+const CONTROL: [&str; 14] = [
     "/abort_request",
     "/flush_cache",
     "/pause_generation",
     "/continue_generation",
-    "/update_weights_from_disk",
-    "/begin_weight_update",
-    "/update_weights_from_distributed",
-    "/update_weights_from_tensor",
-    "/update_weights_from_ipc",
-    "/end_weight_update",
-    "/update_weight_version",
     "/init_weights_update_group",
     "/destroy_weights_update_group",
     "/init_weights_send_group_for_remote_instance",
     "/send_weights_to_remote_instance",
     "/get_weights_by_name",
     "/weights_checker",
-    "/load_lora_adapter",
-    "/load_lora_adapter_from_tensors",
-    "/unload_lora_adapter",
     "/release_memory_occupation",
-    "/resume_memory_occupation",
     "/set_internal_state",
     "/slow_down",
     "/pd_role_switch",
@@ -125,8 +115,8 @@ pub fn route(path: &str) -> Route {
     if path == "/generate" {
         return GENERATE;
     }
-    let tables: [(&[&'static str], Kind); 3] =
-        [(&UNCAPTURED, Kind::Uncaptured), (&CONTROL, Kind::Control), (&OTHER, Kind::Other)];
+    let tables: [(&[&'static str], Kind); 4] =
+        [(&UNCAPTURED, Kind::Uncaptured), (&POLICY, Kind::Control), (&CONTROL, Kind::Control), (&OTHER, Kind::Other)];
     for (paths, kind) in tables {
         if let Some(endpoint) = paths.iter().find(|known| **known == path) {
             return Route { endpoint, kind };

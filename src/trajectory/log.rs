@@ -123,6 +123,11 @@ impl OpenError {
     }
 }
 
+/// The id of a store that has no log, as one with a log would get it.
+pub(super) fn fresh_store() -> Box<str> {
+    StoreId::fresh().0
+}
+
 impl Log {
     /// Hands every record of the log to `each`, in the order they were written, then opens it for more. Blocks; a directory that is
     /// there but full gives a log that is [degraded](Health::Degraded).

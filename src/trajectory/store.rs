@@ -38,7 +38,7 @@ pub struct Store {
     pub(super) early: Early,
     pub(super) limits: StoreLimits,
     log: Option<Log>,
-    name: String,
+    name: Box<str>,
     /// Whose tokens they are.
     pub policy: Policy,
     pub(super) metrics: Arc<Metrics>,
@@ -56,8 +56,7 @@ impl Store {
     #[must_use]
     pub fn new(limits: StoreLimits, log: Option<Log>, metrics: Arc<Metrics>) -> Self {
         let policy = Policy::new(0);
-        let seed = (now_ms(), std::process::id());
-        let name = format!("{:016x}", std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), seed));
+        let name = super::log::fresh_store();
         let (sessions, order, early) = (DashMap::new(), Mutex::default(), Early::default());
         Self { sessions, order, early, limits, log, name, policy, metrics }
     }

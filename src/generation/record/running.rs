@@ -25,6 +25,8 @@ pub(super) struct Running {
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,
     pub(super) label: Option<Box<str>>,
+    /// An event's two lists of ids are not the same.
+    differs: bool,
     pub(super) recorded: bool,
 }
 
@@ -34,7 +36,13 @@ impl Running {
         let Seen { bytes, chunk, numbers, step, .. } = seen;
         if chunk.chosen.is_some() {
             let new = step.chosen_from..step.chosen_from + step.new;
-            self.ids.extend_from_slice(numbers.ids.get(new.clone()).unwrap_or_default());
+            let ids = numbers.ids.get(new.clone()).unwrap_or_default();
+            self.ids.extend_from_slice(ids);
+            // the last object's lists are compared in `read`, and with them all that earlier ones of a cumulative stream held
+            if let (Content::Delta, None, Some(span)) = (step.content, &chunk.finish, &chunk.output_ids) {
+                let mut listed = Vec::new();
+                self.differs |= Chunk::ids(bytes, span, &mut listed).is_err() || listed != ids;
+            }
             self.logprobs.extend_from_slice(numbers.chosen.get(new).unwrap_or_default());
         } else if let Some(span) = &chunk.output_ids {
             match step.content {
@@ -78,7 +86,11 @@ impl Running {
         }
         let Some(meta) = &chunk.meta else { return };
         for member in &meta.members {
-            let name = meta.key(bytes, member).decode();
+            let key = meta.key(bytes, member);
+            if !item.asked && !UNASKED.iter().any(|name| key.is(name)) {
+                continue; // most requests, with each event
+            }
+            let name = key.decode();
             if !is_kept(&name, item) {
                 continue;
             }
@@ -119,7 +131,7 @@ impl Running {
         let (Some(span), Some(_)) = (&chunk.output_ids, &chunk.chosen) else { return Ok(()) };
         Chunk::ids(bytes, span, &mut listed).map_err(|_| Fault::Unreadable)?;
         // the last event of an incremental stream lists only what is new
-        if self.ids.ends_with(&listed) { Ok(()) } else { Err(Fault::IdsMismatch) }
+        if self.ids.ends_with(&listed) && !self.differs { Ok(()) } else { Err(Fault::IdsMismatch) }
     }
 
     /// What does not fit together.
@@ -141,11 +153,14 @@ impl Running {
     }
 }
 
+/// What is kept also where no logprobs were asked for: the engine sends it on request only.
+const UNASKED: [&str; 2] = ["routed_experts", "indexer_topk"];
+
 /// Whether a member of `meta_info` is kept with the turn: only what the client asked for.
 fn is_kept(name: &str, item: &Item) -> bool {
     let prompt = ["input_token_logprobs", "input_token_ids_logprobs", "output_token_ids_logprobs"];
     let top = ["input_top_logprobs", "output_top_logprobs"];
-    matches!(name, "routed_experts" | "indexer_topk")
+    UNASKED.contains(&name)
         || item.asked && prompt.contains(&name)
         || item.asked_k > 0 && top.iter().any(|top| name.starts_with(top))
 }

@@ -53,3 +53,24 @@ async fn an_abort_that_repeats_tokens_is_recorded_without_the_repetition() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_two_lists_of_ids_differ_is_not_trained() {
+    for odd in [false, true] {
+        let mut second = event(&[2], 2, &Value::Null, true);
+        if odd {
+            second = second.replace("\"output_ids\":[2]", "\"output_ids\":[4]");
+        }
+        let stop = json!({"type": "stop", "matched": 3});
+        let events =
+            [event(&[1], 1, &Value::Null, true), second, event(&[3], 3, &stop, true), "data: [DONE]\n\n".to_owned()];
+        let nature = Nature { streaming: "incremental", ..Nature::default() };
+        let upstream = Upstream::start(nature, move |_| stream(&events.each_ref().map(|event| event.as_bytes()))).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let body = json!({"input_ids": [7, 8, 9], "stream": true}).to_string();
+        request(proxy.data, "POST", "/generate", &[("x-session-id", "s")], body.as_bytes()).await;
+        let exported = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
+        let expected = if odd { json!([{"leaf": 0, "reason": "ids_mismatch"}]) } else { json!([]) };
+        assert_eq!(exported["refused"], expected, "{exported}");
+    }
+}
