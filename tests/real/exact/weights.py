@@ -1,0 +1,47 @@
+"""What the entropies should be: the served weights over the same tokens, float32 forward, float64 softmax, full vocabulary.
+
+`logits` applies what SGLang applies before it reports: penalties, logit_bias, min_new_tokens. top-k, top-p and min-p are no part
+of the distribution that logprobs and entropies describe. With the overlap scheduler penalties lag one step: at output t >= 1 the
+counted tokens are the last one of the prompt and outputs 0 .. t-2; without it, outputs 0 .. t-1 (measured, 0.5.23)."""
+import torch
+import transformers
+
+torch.set_num_threads(1)
+END = (151645, 151643)  # <|im_end|>, <|endoftext|>
+
+
+class Weights:
+    def __init__(self, directory, lag):
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        self.lag = lag
+
+    def ids(self, prompt):
+        return list(prompt) if not isinstance(prompt, str) else self.tokenizer(prompt).input_ids
+
+    def entropies(self, prompt, output, sampling):
+        """One number a token of `output`, in nats, at the temperature of `sampling` (greedy: 1)."""
+        if not output:
+            return []
+        temperature = sampling.get("temperature", 1.0)
+        temperature = temperature if temperature >= 1e-6 else 1.0
+        logp = torch.log_softmax(self.logits(self.ids(prompt), output, sampling) / temperature, -1)
+        return (-(logp.exp() * logp).nan_to_num(0).sum(-1)).tolist()
+
+    def logits(self, ids, output, sampling):
+        with torch.no_grad():
+            logits = self.model(torch.tensor([ids + output[:-1]])).logits[0, len(ids) - 1:].double()
+        counts = torch.zeros(logits.shape[1], dtype=torch.float64)
+        frequency, presence = sampling.get("frequency_penalty", 0), sampling.get("presence_penalty", 0)
+        repetition = sampling.get("repetition_penalty", 1)
+        for t, row in enumerate(logits):
+            if t >= 1:
+                counts[(ids[-1] if t == 1 else output[t - 2]) if self.lag else output[t - 1]] += 1
+            row -= frequency * counts + presence * (counts > 0)
+            if repetition != 1:
+                row.copy_(torch.where(counts > 0, torch.where(row > 0, row / repetition, row * repetition), row))
+            for token, value in sampling.get("logit_bias", {}).items():
+                row[int(token)] += value
+            if sampling.get("min_new_tokens", 0) > t:
+                row[list(END)] = -torch.inf
+        return logits
