@@ -13,6 +13,9 @@ use super::verify::Limits;
 /// Tokens that SGLang keeps free at the end of the context.
 pub(super) const RESERVED: usize = 6;
 
+/// SGLang's `--sampling-mask-max-tokens`, as it is when nobody sets it.
+const MASK_LIMIT: usize = 4096;
+
 /// What was asked about logprobs.
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
@@ -31,6 +34,8 @@ pub(super) struct Item {
     /// Output tokens at most.
     pub(super) limit: usize,
     pub(super) logprobs: Option<Ask>,
+    /// The support of each token is named; `true`: with all its logprobs.
+    pub(super) mask: Option<bool>,
     pub(super) shape: Shape,
     pub(super) rng: Rng,
 }
@@ -80,12 +85,20 @@ impl Item {
             true => Some(ask(request, each, &limits, prompt.len())?),
             false => None,
         };
+        let mask = (!older && *request.return_sampling_mask.of(each)?).then_some(request.whole_support);
+        if mask.is_some() && params.top_k.is_none_or(|k| k > MASK_LIMIT) {
+            let top_k = params.top_k.unwrap_or(1 << 30);
+            return Err(Refusal::Value(format!(
+                "return_sampling_mask requires top_k=1 for greedy sampling or finite 1 < top_k <= {MASK_LIMIT}; got \
+                 top_k={top_k}. Lower top_k or increase --sampling-mask-max-tokens."
+            )));
+        }
         let limit =
             params.max_new_tokens.and_then(|most| usize::try_from(most).ok()).map_or(room, |most| most.min(room));
         // The sample is mixed in so that n > 1 with a seed gives n different samples.
         let seed = params.sampling_seed.map(|seed| (seed as u64).wrapping_add((sample as u64) << 48));
         let rng = Rng::new(seed.unwrap_or_else(|| engine.next_seed()));
-        Ok(Self { rid, prompt, params, limit, logprobs, shape: request.shape, rng })
+        Ok(Self { rid, prompt, params, limit, logprobs, mask, shape: request.shape, rng })
     }
 }
 

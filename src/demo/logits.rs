@@ -72,25 +72,30 @@ pub(super) fn top(values: &[f32], k: usize) -> Vec<u32> {
     ids
 }
 
-/// Draws from `probabilities` after top-k, top-p and min-p; `u` is in [0, 1).
-pub(super) fn draw(probabilities: &[f32], params: &SamplingParams, u: f64) -> u32 {
+/// The ids that may be drawn after top-k, top-p and min-p, likeliest first; at least one.
+pub(super) fn support(probabilities: &[f32], params: &SamplingParams) -> Vec<u32> {
     let order = top(probabilities, params.top_k.unwrap_or(probabilities.len()));
     let probability = |id: &u32| f64::from(probabilities[*id as usize]);
     let least = probability(&order[0]) * params.min_p;
     let mut before = 0.0;
-    let kept: Vec<u32> = order
+    let kept = order
         .iter()
-        .copied()
         .take_while(|id| {
             // As in nucleus sampling everywhere, the token that crosses top_p stays.
             let keep = before < params.top_p && probability(id) >= least && probability(id) > 0.0;
             before += probability(id);
             keep
         })
-        .collect();
-    let kept = if kept.is_empty() { &order[..1] } else { &kept[..] };
+        .count();
+    order[..kept.max(1)].to_vec()
+}
+
+/// Draws from `probabilities` after top-k, top-p and min-p; `u` is in [0, 1).
+pub(super) fn draw(probabilities: &[f32], params: &SamplingParams, u: f64) -> u32 {
+    let kept = support(probabilities, params);
+    let probability = |id: &u32| f64::from(probabilities[*id as usize]);
     let mut left = u * kept.iter().map(probability).sum::<f64>();
-    for id in kept {
+    for id in &kept {
         left -= probability(id);
         if left < 0.0 {
             return *id;

@@ -22,6 +22,22 @@ pub enum Dialect {
     Sglang056,
 }
 
+/// What stands in for the plugin `tokentap-sglang`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Plugin {
+    /// None: who asks for exact entropies gets none.
+    #[default]
+    Absent,
+    /// Entropies over the whole vocabulary.
+    Full,
+    /// Over the k largest logits, as `TOKENTAP_ENTROPY_TOP_K` makes it; null for who asks for the whole vocabulary.
+    TopK(usize),
+    /// Answers who asks for the whole vocabulary, as a probe does, and nobody else.
+    Mute,
+    /// As `Full`, but what it answers to anybody but a probe is one number short.
+    Short,
+}
+
 /// Options of an [`Engine`](super::Engine); the default is SGLang 0.5.23 as launched plainly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -43,6 +59,8 @@ pub struct EngineOptions {
     pub token_delay: Option<Duration>,
     /// The only ids that may be generated; the others are masked exactly.
     pub allowed: Option<Vec<u32>>,
+    /// Exact entropies for who asks (0.5.23 only).
+    pub plugin: Plugin,
     /// Keep a log of every sequence for [`Engine::journal`](super::Engine::journal); it grows for as long as the engine lives.
     pub journal: bool,
     /// Prompt and reply together, tokens.
@@ -60,6 +78,7 @@ impl Default for EngineOptions {
             seed: 0,
             token_delay: None,
             allowed: None,
+            plugin: Plugin::Absent,
             journal: false,
             context_length: 4096,
         }

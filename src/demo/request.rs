@@ -55,6 +55,9 @@ pub(super) struct GenerateRequest {
     pub(super) logprob_start_len: Each<i64>,
     pub(super) top_logprobs_num: Each<i64>,
     pub(super) token_ids_logprob: Each<Vec<i64>>,
+    pub(super) return_sampling_mask: Each<bool>,
+    /// The mask comes with the logprobs of all its tokens.
+    pub(super) whole_support: bool,
     pub(super) shape: Shape,
     /// A value error, which a stream hears about inside.
     pub(super) refused: Option<Refusal>,
@@ -100,6 +103,9 @@ impl GenerateRequest {
             logprob_start_len: number("logprob_start_len", -1)?,
             top_logprobs_num: number("top_logprobs_num", 0)?,
             token_ids_logprob: token_ids(object)?,
+            return_sampling_mask: each(object, "return_sampling_mask", |value| boolean("return_sampling_mask", value))?
+                .unwrap_or(Each::All(false)),
+            whole_support: member(object, "sampling_logprobs_mode").and_then(Value::as_str) == Some("support"),
             shape,
             refused,
         })

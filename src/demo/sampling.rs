@@ -65,6 +65,8 @@ pub struct SamplingParams {
     pub stream_interval: Option<usize>,
     /// A regex, schema or other grammar was asked for.
     pub grammar: bool,
+    /// The plugin is asked; `Some(true)`: for the whole vocabulary alone.
+    pub plugin: Option<bool>,
 }
 
 impl Default for SamplingParams {
@@ -89,6 +91,7 @@ impl Default for SamplingParams {
             sampling_seed: None,
             stream_interval: None,
             grammar: false,
+            plugin: None,
         }
     }
 }
@@ -173,6 +176,13 @@ impl SamplingParams {
                     Ok::<_, String>((id, float(bias)?))
                 };
                 self.logit_bias = biases.iter().map(bias).collect::<Result<_, _>>()?;
+            }
+            "custom_params" => {
+                self.plugin = match value.get("tokentap_entropy") {
+                    Some(Value::Bool(true)) => Some(false),
+                    Some(Value::String(text)) if text == "full" => Some(true),
+                    _ => None,
+                }
             }
             // An empty grammar is no grammar.
             "regex" | "json_schema" | "ebnf" | "structural_tag" => self.grammar |= value.as_str() != Some(""),

@@ -9,6 +9,7 @@ use super::logits;
 use super::model::Position;
 use super::options::{Dialect, Streaming};
 use super::rows::Rows;
+use super::said::Said;
 use super::transcript::Transcript;
 use super::weights::Weights;
 use super::wire::{Finish, Logprobs, Meta, Reply, Span, Timing};
@@ -29,6 +30,7 @@ pub(super) struct Sequence {
     transcript: Transcript,
     input_rows: Rows,
     output_rows: Rows,
+    said: Said,
     spans: Vec<Span>,
     shown_version: String,
     finish: Option<Finish>,
@@ -61,6 +63,7 @@ impl Sequence {
             transcript: Transcript::new(item.params.skip_special_tokens),
             input_rows,
             output_rows: Rows::default(),
+            said: Said::default(),
             spans: Vec::new(),
             shown_version: weights.shown.clone(),
             finish: None,
@@ -127,6 +130,7 @@ impl Sequence {
         if !room {
             return self.end(Finish::Length(0), engine);
         }
+        self.said.push(&adjusted, id, &self.item, engine.options());
         self.output.push(id);
         match self.spans.last_mut() {
             Some(span) if span.version == weights.label => span.end += 1,
@@ -244,6 +248,9 @@ impl Sequence {
                 weight_versions: &self.spans,
                 retractions: self.retractions,
                 logprobs,
+                masks: self.said.masks(&self.item, from.tokens),
+                masks_length: self.output.len(),
+                exact: self.said.entropies(&self.item, engine.options(), from.tokens),
                 timing: self.timing,
                 first: !from.any,
             },

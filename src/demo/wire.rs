@@ -4,10 +4,12 @@
 //! of any size can be made from any numbers.
 
 mod logprobs;
+mod mask;
 mod number;
 mod reply;
 
 pub use logprobs::{Form, Logprobs, Row, Side, Table};
+pub use mask::Mask;
 pub use reply::{Finish, Meta, Reply, Span, Timing};
 
 use super::options::Dialect;
@@ -85,6 +87,9 @@ impl Wire {
         if let Some(logprobs) = &meta.logprobs {
             writer.logprobs(logprobs, true);
         }
+        if let Some(masks) = meta.masks {
+            mask::write(writer, masks, meta.masks_length);
+        }
         writer.raw("\"reasoning_tokens\":0,");
         counts(writer, meta);
         if meta.finish.is_some() {
@@ -99,6 +104,14 @@ impl Wire {
         match meta.cached_tokens {
             0 => writer.raw("\"cached_tokens_details\":null,"),
             cached => writer.raw(&format!("\"cached_tokens_details\":{{\"device\":{cached},\"host\":0}},")),
+        }
+        if let Some(exact) = meta.exact {
+            writer.raw("\"output_token_entropy\":");
+            writer.list(exact, |writer, value| match value {
+                Some(value) => writer.float(f64::from(*value)),
+                None => writer.raw("null"),
+            });
+            writer.raw(",");
         }
         writer.raw("\"dp_rank\":null");
         self.times(writer, meta);
@@ -219,6 +232,9 @@ mod tests {
             weight_versions: spans,
             retractions: 0,
             logprobs: Some(logprobs),
+            masks: None,
+            masks_length: 0,
+            exact: None,
             timing: Timing::default(),
             first: true,
         };

@@ -1,6 +1,7 @@
 //! What a reply says, as plain data.
 
 use super::logprobs::Logprobs;
+use super::mask::Mask;
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +75,12 @@ pub struct Meta<'a> {
     pub retractions: usize,
     /// For `return_logprob`.
     pub logprobs: Option<Logprobs<'a>>,
+    /// For `return_sampling_mask`.
+    pub masks: Option<&'a [Mask]>,
+    /// How many tokens have a mask so far.
+    pub masks_length: usize,
+    /// What the plugin says.
+    pub exact: Option<&'a [Option<f32>]>,
     /// When things happened.
     pub timing: Timing,
     /// Nothing of this sequence was sent before.
