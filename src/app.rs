@@ -1,7 +1,7 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ use crate::trajectory::{Store, StoreLimits as SessionLimits};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
+
+/// A plugin that failed is probed again after this time.
+const REPRIEVE: Duration = Duration::from_secs(60);
 
 /// How long the information routes may take altogether.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -186,6 +189,7 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
     let mut asking: Option<tokio::task::JoinHandle<()>> = None;
     let mut missed = 0;
     let mut told = false;
+    let mut asked = tokio::time::Instant::now();
     loop {
         let up = *ready.borrow();
         let epoch = parts.sessions.policy.epoch();
@@ -208,8 +212,15 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
         {
             Ok(found) => {
                 missed = 0;
+                let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
+                if found.is_none() && again {
+                    asked = tokio::time::Instant::now();
+                    let known = Capabilities::clone(&probed.borrow());
+                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), known, probed.clone())));
+                }
                 if let Some(found) = found {
                     told = false;
+                    asked = tokio::time::Instant::now();
                     tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                     parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     probed.send_replace(Arc::new(found.clone()));
@@ -218,7 +229,7 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
                     if let Some(previous) = asking.take() {
                         previous.abort();
                     }
-                    asking = Some(tokio::spawn(ask(probe.clone(), found, probed.clone())));
+                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), found, probed.clone())));
                 }
             }
             Err(error) => {
@@ -240,7 +251,7 @@ async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilitie
 
 /// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
 /// rarely, as long as the engine did not answer them.
-async fn ask(probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
+async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
     let mut pause = Duration::from_secs(1);
     loop {
         match probe.ask(found.clone()).await {
@@ -249,11 +260,13 @@ async fn ask(probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabi
                     vocab_size = found.vocab_size,
                     flat = found.flat,
                     streaming = ?found.streaming,
+                    plugin = ?found.plugin,
                     original_logprobs = found.original_logprobs,
                     "the upstream has been probed"
                 );
                 let answered =
                     found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
+                parts.tools.plugin_failed.store(false, Ordering::Relaxed);
                 probed.send_replace(Arc::new(found));
                 if answered {
                     return;

@@ -21,11 +21,13 @@ mod kernel;
 mod report;
 mod scratch;
 pub mod store;
+mod support;
 mod tail;
 
 pub use cpu::Cpu;
 pub use estimator::Estimator;
 pub use flags::Flags;
+pub use support::whole_entropy;
 
 use crate::logprobs::Rows;
 

@@ -16,6 +16,7 @@ pub mod trim;
 pub mod wish;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Tools {
     pub flights: Flights,
     /// Every metric.
     pub metrics: Arc<Metrics>,
+    /// The engine's plugin was asked and did not answer as it should; until the next probe it is not asked.
+    pub plugin_failed: AtomicBool,
     /// Histograms by model, looked up by name once; held for a lookup only.
     models: Mutex<HashMap<(Arc<str>, &'static str), ModelMetrics>>,
 }
@@ -62,7 +65,14 @@ impl Tools {
     /// Tools around a backend.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, store: EntropyStore, metrics: Arc<Metrics>) -> Self {
-        Self { backend, store, flights: Flights::default(), metrics, models: Mutex::default() }
+        Self {
+            backend,
+            store,
+            flights: Flights::default(),
+            metrics,
+            plugin_failed: AtomicBool::new(false),
+            models: Mutex::default(),
+        }
     }
 
     fn model(&self, name: &Arc<str>, estimator: Estimator) -> ModelMetrics {
@@ -72,12 +82,12 @@ impl Tools {
     }
 
     /// Counts newly measured tokens; the histograms take them all at once.
-    fn observe(&self, model: &Arc<str>, estimator: Estimator, item: &Item, tokens: &[TokenStats]) {
+    fn observe(&self, model: &Arc<str>, estimator: Estimator, item: &Item, tokens: &[TokenStats], values: &[f32]) {
         if tokens.is_empty() {
             return;
         }
         let model = self.model(model, estimator);
-        model.token_entropy.observe(tokens.iter().map(|token| estimator.of(token)));
+        model.token_entropy.observe(values.iter().copied());
         model.topk_mass.observe(tokens.iter().map(|token| 1.0 - token.tail_mass));
         let anomaly = |kind: &str, count: usize| {
             if count > 0 {

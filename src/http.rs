@@ -18,7 +18,7 @@ pub mod v1;
 pub mod whole;
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderValue, Response, header};
@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::Config;
 use crate::error::Error;
 use crate::generation::Tools;
+use crate::generation::forcing::Since;
 use crate::generation::plan::Shape;
 use crate::metrics::Metrics;
 use crate::server::Phase;
@@ -69,10 +70,13 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Whether the engine refused this shape since the last probe.
+    /// What happened since the last probe, to requests of this shape or to all.
     #[must_use]
-    pub fn is_refused(&self, shape: Shape) -> bool {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape)
+    pub fn since(&self, shape: Shape) -> Since {
+        Since {
+            refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
+            plugin_failed: self.tools.plugin_failed.load(Ordering::Relaxed),
+        }
     }
 
     /// Notes that the engine fails on this shape when it is forced.

@@ -60,6 +60,8 @@ pub struct Metrics {
     pub anomalies: IntCounterVec,
     /// Sequences without entropy although it was wanted, by `reason`.
     pub skipped: IntCounterVec,
+    /// Sequences of which the engine itself was to say exact entropies and did not, by `reason`: missing, misaligned.
+    pub exact_lost: IntCounterVec,
     /// Requests asked again as the client wrote them, by `status_code` of the first answer.
     pub unforced_retries: IntCounterVec,
     /// Requests of clients that left before their reply was complete.
@@ -201,6 +203,11 @@ impl Metrics {
             ),
             tokens: d.counters("tokens_observed_total", "Tokens seen.", &["model_name", "kind"]),
             anomalies: d.counters("logprob_anomalies_total", "Logprob rows not as they should be.", &["kind"]),
+            exact_lost: d.counters(
+                "exact_lost_total",
+                "Sequences of which the engine was to say exact entropies, and did not.",
+                &["reason"],
+            ),
             skipped: d.counters("entropy_skipped_total", "Sequences without the entropy that was wanted.", &["reason"]),
             unforced_retries: d.counters(
                 "unforced_retries_total",

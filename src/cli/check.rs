@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cli::print;
 use crate::config::Config;
 use crate::sglang::client::Client;
-use crate::sglang::probe::{Capabilities, Dialect, Probe, Streaming, VocabSource};
+use crate::sglang::probe::{Capabilities, Dialect, Plugin, Probe, Streaming, VocabSource};
 
 /// How long the questions that generate may take: a paused engine never answers them.
 const GENERATION: Duration = Duration::from_secs(60);
@@ -116,6 +116,7 @@ fn describe(config: &Config, found: &Capabilities, report: &mut Report) {
             "nested JSON only: about three times the bytes of flat base64, which 0.5.23 offers",
         );
     }
+    plugin(found, report);
     temperature(found, report);
     logprobs(config, found, report);
     if config.sessions.record {
@@ -152,6 +153,31 @@ fn streaming(config: &Config, found: &Capabilities, report: &mut Report) {
             ),
         ),
         None => report.line(Verdict::Warn, "streams", "unknown, taken for cumulative"),
+    }
+}
+
+/// Whether entropies are exact, and if not, why.
+fn plugin(found: &Capabilities, report: &mut Report) {
+    use Verdict::{Ok, Warn};
+    match &found.plugin {
+        Plugin::Exact => report.line(Ok, "exact", "tokentap-sglang measures the full vocabulary inside the engine"),
+        Plugin::Unusable(reason) => {
+            report.line(Warn, "exact", format!("tokentap-sglang is there but not used, so entropies are estimates: {reason}"));
+        }
+        Plugin::Absent if found.dialect == Some(Dialect::Jax) => {
+            report.line(Ok, "exact", "no: sglang-jax has no place for a plugin, so entropies are estimates from top-k");
+        }
+        Plugin::Absent if found.sampling_mask.is_none() => {
+            report.line(Ok, "exact", "no: SGLang before 0.5.23 has no place for a plugin, so entropies are estimates from top-k");
+        }
+        Plugin::Absent => report.line(
+            Ok,
+            "exact",
+            "no: entropies are estimates from top-k; `pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact",
+        ),
+    }
+    if let Some(limit) = found.sampling_mask {
+        report.line(Ok, "sampled", format!("the estimator `sampled` is exact for top_k up to {limit}"));
     }
 }
 

@@ -13,13 +13,15 @@ pub enum Estimator {
     Lower,
     /// The certified upper bound.
     Upper,
-    /// The surprisal of the sampled token: right on average, wrong for each.
+    /// The entropy of the distribution that was sampled from, after top-k, top-p and min-p.
     Sampled,
+    /// The entropy of the full distribution, measured inside the engine.
+    Exact,
 }
 
 impl Estimator {
-    /// All of them, in the order of their metrics.
-    pub const ALL: [Self; 5] = [Self::Estimate, Self::Renormalized, Self::Lower, Self::Upper, Self::Sampled];
+    /// Those a request may name.
+    pub const NAMED: [Self; 5] = [Self::Estimate, Self::Renormalized, Self::Lower, Self::Upper, Self::Sampled];
 
     /// The name in requests, replies and metrics.
     #[must_use]
@@ -30,6 +32,7 @@ impl Estimator {
             Self::Lower => "lower",
             Self::Upper => "upper",
             Self::Sampled => "sampled",
+            Self::Exact => "exact",
         }
     }
 
@@ -42,7 +45,7 @@ impl Estimator {
         }
     }
 
-    /// The number of a token, in nats; NaN where there is none.
+    /// The number that a top-k row gives for a token, in nats; NaN where there is none, as for what a row does not tell.
     #[must_use]
     pub fn of(self, stats: &TokenStats) -> f32 {
         match self {
@@ -50,7 +53,7 @@ impl Estimator {
             Self::Renormalized => stats.renormalized,
             Self::Lower => stats.lower,
             Self::Upper => stats.upper,
-            Self::Sampled => stats.surprisal,
+            Self::Sampled | Self::Exact => f32::NAN,
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct Capture {
     recorder: Option<Recorder>,
     /// The published entropies of the event at hand.
     values: Vec<f32>,
+    /// What the engine itself said exactly of the event at hand, one number a token; NaN where it said none.
+    exact: Vec<f32>,
     observed: Observed,
 }
 
@@ -78,6 +80,7 @@ impl Capture {
             flight: Some(flight),
             recorder,
             values: Vec::new(),
+            exact: Vec::new(),
         }
     }
 
@@ -242,7 +245,7 @@ impl Capture {
         }
         let mut edit = Edit::new(bytes, meta);
         let mut cuts = Splice::default();
-        trim(&item, bytes, meta, &mut edit, &mut cuts)?;
+        trim(&self.plan, &item, bytes, meta, &mut edit, &mut cuts)?;
         let step = self.measure(bytes, chunk, index, &item, numbers);
         let wanted = self.plan.wish.wanted;
         let info = (wanted && chunk.finish.is_some()).then(|| self.info(&item, index));

@@ -13,7 +13,7 @@ use crate::trajectory::Measured;
 pub struct Info {
     /// Any token has a number.
     pub measured: bool,
-    /// Every row covered the vocabulary.
+    /// Every number is exact.
     pub exact: bool,
     /// Which number is published.
     pub estimator: Estimator,
@@ -60,7 +60,7 @@ impl Info {
             self.source(),
             self.estimator.name(),
             number(self.temperature),
-            count(self.measured.then_some(self.width)),
+            count(Some(self.width).filter(|width| self.measured && *width > 0)),
             count(self.vocab.map(|vocab| vocab as usize)),
             number(self.mean),
         )

@@ -1,9 +1,14 @@
 //! How much is forced on a request, and when forcing gives way (the rules of design.md, by their numbers).
 
+mod exact;
+
+pub use exact::{Exact, Since};
+
 use crate::config::EntropyConfig;
+use crate::entropy::Estimator;
 use crate::generation::reason::Reason;
 use crate::generation::wish::Wish;
-use crate::sglang::probe::{Capabilities, Dialect, Streaming};
+use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming};
 use crate::sglang::request::{GenerateRequest, PerItem, Sampling};
 
 /// Prefill/decode disaggregation hands over at most this many top logprobs.
@@ -24,6 +29,12 @@ pub struct Item {
     pub logprob: bool,
     /// k upstream.
     pub k: u32,
+    /// What the engine says exactly, besides logprobs.
+    pub exact: Option<Exact>,
+    /// The client asked the engine's plugin itself: what it says is the client's.
+    pub own_plugin: bool,
+    /// The client asked for sampling masks itself.
+    pub own_support: bool,
     /// The temperature that the logprobs are at, or why it is not known.
     pub temperature: Result<f64, Reason>,
     /// Temperature 1 is sent instead: the sampled token is the argmax either way.
@@ -50,21 +61,25 @@ pub struct Facts<'a> {
     pub flat: bool,
     /// The engine refused this shape since the last probe.
     refused_before: bool,
+    /// The plugin may be asked: it is there, and has not failed since the last probe.
+    plugin: bool,
     /// Some items asked for logprobs and others did not.
     mixed: bool,
 }
 
 impl<'a> Facts<'a> {
-    /// Gathers the facts; `refused_before` says whether the engine refused this shape since the last probe.
+    /// Gathers the facts; `since` says what happened since the last probe.
     #[must_use]
     pub fn new(
         request: &'a GenerateRequest,
         wish: Wish,
         upstream: &'a Capabilities,
         config: &'a EntropyConfig,
-        refused_before: bool,
+        since: Since,
     ) -> Self {
-        let mut facts = Self { request, wish, upstream, config, refused_before, flat: false, mixed: false };
+        let plugin = upstream.plugin == Plugin::Exact && !since.plugin_failed;
+        let refused_before = since.refused;
+        let mut facts = Self { request, wish, upstream, config, refused_before, plugin, flat: false, mixed: false };
         let asked = (0..facts.prompts()).filter(|at| facts.asked(*at)).count();
         let lists = (0..facts.prompts()).any(|at| facts.asked_k(at) > 0);
         facts.mixed = asked > 0 && asked < facts.prompts();
@@ -84,7 +99,9 @@ impl<'a> Facts<'a> {
     pub fn items(&self) -> Vec<Item> {
         let whole = self.whole_request();
         let budget = self.within_budget();
-        (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect()
+        let mut items: Vec<Item> = (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect();
+        exact::agree(&mut items);
+        items
     }
 
     fn asked(&self, at: usize) -> bool {
@@ -185,6 +202,9 @@ impl<'a> Facts<'a> {
             k: asked_k,
             temperature: Err(Reason::ProbePending),
             at_one: false,
+            exact: None,
+            own_plugin: self.asks_plugin(at),
+            own_support: !matches!(self.request.sampling_mask, PerItem::Absent),
             placeholder: self.upstream.dialect == Some(Dialect::Jax)
                 && asked
                 && asked_k == 0
@@ -192,35 +212,45 @@ impl<'a> Facts<'a> {
             reason: None,
         };
         if self.wish.wanted {
-            match whole {
-                Some((reason, chosen)) => {
-                    item.reason = (asked_k == 0).then_some(reason);
+            let exact = self.exact(at, whole);
+            item.exact = exact.unwrap_or(None);
+            // what only rows tell is asked for beside it
+            let rows = self.wish.stats || self.wish.bounds && self.wish.estimator == Estimator::Sampled;
+            match (whole, exact) {
+                (_, Ok(Some(_))) if !rows => item.logprob |= !self.companions_clash(),
+                (Some((_, chosen)), Ok(Some(_))) => item.logprob |= chosen && !self.companions_clash(),
+                (Some((reason, chosen)), _) => {
+                    item.reason = (asked_k == 0 || exact.is_err()).then_some(reason);
                     item.logprob |= chosen && !self.companions_clash();
                 }
-                None => self.force(at, budget, &mut item),
+                (None, Err(reason)) => {
+                    item.reason = Some(reason);
+                    item.logprob |= !self.companions_clash();
+                }
+                (None, Ok(_)) => self.force(at, budget, &mut item),
             }
         }
         if item.placeholder && item.k == 0 {
             // there, a request for chosen logprobs alone duplicates rows and can end the scheduler
             item.k = 1;
         }
-        (item.temperature, item.at_one) = self.temperature(at, asked, item.logprob);
+        (item.temperature, item.at_one) = self.temperature(at, &item);
         item
     }
 
     fn force(&self, at: usize, budget: u32, item: &mut Item) {
         let prompt_side = item.asked && self.request.logprob_start_len.get(at).is_some_and(|start| *start >= 0);
         if prompt_side && !self.flat {
-            item.reason = (item.asked_k == 0).then_some(Reason::PromptLogprobs);
+            item.reason = (item.asked_k == 0 && item.exact.is_none()).then_some(Reason::PromptLogprobs);
             return;
         }
         if self.companions_clash() {
-            item.reason = (item.asked_k == 0).then_some(Reason::Request);
+            item.reason = (item.asked_k == 0 && item.exact.is_none()).then_some(Reason::Request);
             return;
         }
         item.logprob = true;
         item.k = item.asked_k.max(budget);
-        item.reason = (item.k == 0).then_some(Reason::ReplyBudget);
+        item.reason = (item.k == 0 && item.exact.is_none()).then_some(Reason::ReplyBudget);
     }
 
     /// Whether ids asked for by some items would wake up for others: the engine takes no null inside `token_ids_logprob`.
@@ -234,7 +264,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The temperature of the distribution that the logprobs describe, and whether 1 is to be sent in its place.
-    fn temperature(&self, at: usize, asked: bool, logprob: bool) -> (Result<f64, Reason>, bool) {
+    fn temperature(&self, at: usize, item: &Item) -> (Result<f64, Reason>, bool) {
         let sampling: Option<&Sampling> = self.request.sampling.get(at);
         let preferred = &self.upstream.preferred;
         let temperature = sampling.and_then(|sampling| sampling.temperature).or(preferred.temperature).unwrap_or(1.0);
@@ -249,7 +279,12 @@ impl<'a> Facts<'a> {
         if top_k == Some(1) {
             // an object for all items is not this item's alone, and the engine's own default is nobody's to edit
             let own = sampling.is_some() && !(self.mixed && self.request.sampling.list_len().is_none());
-            return if logprob && !asked && own { (Ok(1.0), true) } else { (Err(Reason::TopK1), false) };
+            return match item.exact {
+                _ if item.logprob && !item.asked && own => (Ok(1.0), true),
+                // the plugin divides by it whatever the batch
+                Some(Exact::Plugin) => (Ok(temperature), false),
+                _ => (Err(Reason::TopK1), false),
+            };
         }
         match self.upstream.original_logprobs {
             Some(_) => (Ok(temperature), false),

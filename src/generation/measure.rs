@@ -1,6 +1,6 @@
 //! From rows to the text of the members that a reply gains.
 
-use crate::entropy::{Estimator, TokenStats};
+use crate::entropy::TokenStats;
 use crate::generation::sequence::Content;
 use crate::generation::wish::Wish;
 
@@ -48,11 +48,11 @@ impl Lists {
         }
     }
 
-    /// Adds tokens with their numbers.
-    pub fn push(&mut self, tokens: &[TokenStats], wish: &Wish, estimator: Estimator) {
-        self.entropy.text.reserve(tokens.len() * 12);
-        for token in tokens {
-            number(&mut self.entropy.text, estimator.of(token));
+    /// Adds tokens with their numbers; `values` are those that are published as their entropies.
+    pub fn push(&mut self, tokens: &[TokenStats], wish: &Wish, values: &[f32]) {
+        self.entropy.text.reserve(values.len() * 12);
+        for value in values {
+            number(&mut self.entropy.text, *value);
         }
         if wish.bounds {
             for token in tokens {

@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use crate::config::EntropyConfig;
 use crate::error::Error;
-use crate::generation::forcing::{Facts, Item};
+use crate::generation::forcing::{Facts, Item, Since};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
 use crate::generation::wish::Wish;
-use crate::sglang::probe::Capabilities;
+use crate::sglang::probe::{Capabilities, Plugin};
 use crate::sglang::request::{GenerateRequest, PerItem, Texts};
 
 /// What kind of request it is to an engine that failed on it: grammars and greedy sampling are what a forced top-k can break.
@@ -44,6 +44,8 @@ pub struct Plan {
     pub rid: Option<String>,
     /// What kind of request it is.
     pub shape: Shape,
+    /// The engine has a plugin, whose key may turn up in the reply to a request that did not ask it.
+    pub plugin: bool,
 }
 
 impl Shape {
@@ -67,16 +69,15 @@ impl Plan {
     ) -> Result<Self, Error> {
         let wish = Wish::of(request, config)?;
         let shape = shape(request);
-        let refused_before = (context.refused)(shape);
-        let facts = Facts::new(request, wish, upstream, config, refused_before);
+        let facts = Facts::new(request, wish, upstream, config, (context.since)(shape));
         let items = facts.items();
         let given = if context.assign_rid { assigned(request) } else { Vec::new() };
         let echo = context.record && wish.wanted && wants_echo(request, upstream);
         let body = rewrite(&facts, &items, &given, echo);
-        let forced = items.iter().any(|item| item.logprob && !item.asked);
+        let forced = items.iter().any(|item| item.logprob && !item.asked || item.is_asked_exactly());
         let unforced = (forced && items.iter().all(|item| !item.asked)).then(|| {
             let plain: Vec<Item> =
-                items.iter().map(|item| Item { logprob: false, k: 0, at_one: false, ..*item }).collect();
+                items.iter().map(|item| Item { logprob: false, k: 0, at_one: false, exact: None, ..*item }).collect();
             rewrite(&facts, &plain, &given, false)
         });
         let rid = match &request.rid {
@@ -94,6 +95,7 @@ impl Plan {
             unforced,
             rid,
             shape,
+            plugin: upstream.plugin != Plugin::Absent,
         })
     }
 
@@ -102,6 +104,7 @@ impl Plan {
     pub fn reads_reply(&self) -> bool {
         self.wish.wanted
             || self.echo
+            || self.plugin
             || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
     }
 
@@ -121,7 +124,7 @@ impl Plan {
     /// From now on the request is served as the client wrote it.
     pub fn give_up(&mut self, reason: Reason) {
         for item in &mut self.items {
-            (item.logprob, item.k, item.at_one) = (item.asked, item.asked_k, false);
+            (item.logprob, item.k, item.at_one, item.exact) = (item.asked, item.asked_k, false, None);
             item.reason = self.wish.wanted.then_some(reason);
         }
         if let Some(body) = self.unforced.take() {
@@ -137,8 +140,8 @@ pub struct Context<'a> {
     pub assign_rid: bool,
     /// Whether turns are recorded.
     pub record: bool,
-    /// Whether the engine refused this shape since the last probe.
-    pub refused: &'a dyn Fn(Shape) -> bool,
+    /// What happened since the last probe, to requests of this shape or to all.
+    pub since: &'a dyn Fn(Shape) -> Since,
 }
 
 impl std::fmt::Debug for Context<'_> {

@@ -33,6 +33,10 @@ pub enum Reason {
     Temperature,
     /// `top_k` is 1 and the temperature is not: the engine's answer depends on its batch.
     TopK1,
+    /// The distribution sampled from was wanted, and the engine names it only for a finite `top_k`, or not at all.
+    OpenSupport,
+    /// The engine's plugin, or its sampling mask, was asked and gave no number, or not one a token.
+    MissingValues,
     /// The engine sent no top-k although it was asked.
     MissingRows,
     /// The rows that came are no part of a distribution: NaN, or more than 1 in sum.
@@ -41,7 +45,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::CumulativeStream,
         Self::ReplyBudget,
         Self::Jax,
@@ -57,6 +61,8 @@ impl Reason {
         Self::ProbePending,
         Self::Temperature,
         Self::TopK1,
+        Self::OpenSupport,
+        Self::MissingValues,
         Self::MissingRows,
         Self::UnusableRows,
     ];
@@ -80,6 +86,8 @@ impl Reason {
             Self::ProbePending => "probe_pending",
             Self::Temperature => "temperature_unknown",
             Self::TopK1 => "top_k_1",
+            Self::OpenSupport => "open_support",
+            Self::MissingValues => "missing_values",
             Self::MissingRows => "missing_rows",
             Self::UnusableRows => "unusable_rows",
         }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::generation::forcing::{Facts, Item};
-use crate::json::{Edit, Object, Splice};
+use crate::generation::forcing::{Exact, Facts, Item};
+use crate::json::{Cursor, Edit, Object, Splice};
 use crate::sglang::probe::Dialect;
-use crate::sglang::request::{FLAT, GenerateRequest, PerItem};
+use crate::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 
 /// Writes the upstream body. `rids` are ids to be given to a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
@@ -27,9 +27,10 @@ pub fn rewrite(facts: &Facts<'_>, items: &[Item], rids: &[String], echo: bool) -
     if forced {
         force(facts, items, &mut edit);
     }
+    ask_exactly(request, items, &mut edit);
     edit.finish(&mut splice);
-    for at_one in temperatures(request, items) {
-        at_one.finish(bytes, &mut splice);
+    for parameters in parameters(request, items) {
+        parameters.finish(bytes, &mut splice);
     }
     if splice.is_empty() { request.bytes.clone() } else { splice.apply(bytes).into() }
 }
@@ -62,6 +63,18 @@ fn force(facts: &Facts<'_>, items: &[Item], edit: &mut Edit<'_>) {
     }
 }
 
+/// Asks the engine itself; where the parameters of sampling are the place to ask, and there are some, [`Parameters`] does it.
+fn ask_exactly(request: &GenerateRequest, items: &[Item], edit: &mut Edit<'_>) {
+    let asked = |exact| items.iter().any(|item| item.exact == Some(exact) && item.is_asked_exactly());
+    if asked(Exact::Support) {
+        edit.set("return_sampling_mask", b"true");
+        edit.set("sampling_logprobs_mode", b"\"support\"");
+    }
+    if asked(Exact::Plugin) && matches!(request.sampling, PerItem::Absent) {
+        edit.set("sampling_params", format!("{{\"custom_params\":{{\"{PLUGIN_SWITCH}\":true}}}}").as_bytes());
+    }
+}
+
 fn start(request: &GenerateRequest, at: usize) -> i64 {
     request.logprob_start_len.get(at).copied().unwrap_or(-1)
 }
@@ -91,32 +104,48 @@ fn list(values: impl Iterator<Item = String>) -> String {
     format!("[{}]", values.collect::<Vec<_>>().join(","))
 }
 
-/// One object of sampling parameters whose temperature becomes 1.
-struct AtOne {
-    start: usize,
+/// One object of sampling parameters in which something is to change.
+struct Parameters {
     object: Object,
+    /// The temperature becomes 1.
+    at_one: bool,
+    /// The engine's plugin is asked.
+    plugin: bool,
 }
 
-impl AtOne {
+impl Parameters {
     fn finish(&self, bytes: &[u8], splice: &mut Splice) {
-        debug_assert_eq!(self.start, self.object.span.start);
         let mut edit = Edit::new(bytes, &self.object);
-        edit.set("temperature", b"1.0");
+        if self.at_one {
+            edit.set("temperature", b"1.0");
+        }
+        if self.plugin {
+            edit.set("custom_params", &switched(self.object.get(bytes, "custom_params").unwrap_or(b"null")));
+        }
         edit.finish(splice);
     }
 }
 
-fn temperatures(request: &GenerateRequest, items: &[Item]) -> Vec<AtOne> {
-    let mut edits: Vec<AtOne> = Vec::new();
+/// The client's `custom_params` with the plugin's switch in it.
+fn switched(given: &[u8]) -> Vec<u8> {
+    let Ok(object) = Object::parse(given) else { return format!("{{\"{PLUGIN_SWITCH}\":true}}").into_bytes() };
+    let (mut edit, mut splice) = (Edit::new(given, &object), Splice::default());
+    edit.set(PLUGIN_SWITCH, b"true");
+    edit.finish(&mut splice);
+    splice.apply(given)
+}
+
+fn parameters(request: &GenerateRequest, items: &[Item]) -> Vec<Parameters> {
+    let mut edits: Vec<Parameters> = Vec::new();
     for (at, item) in items.iter().enumerate() {
-        let Some(sampling) = request.sampling.get(at).filter(|_| item.at_one) else { continue };
-        let start = sampling.span.start;
-        if edits.iter().any(|edit| edit.start == start) {
+        let plugin = item.exact == Some(Exact::Plugin) && item.is_asked_exactly();
+        let Some(sampling) = request.sampling.get(at).filter(|_| item.at_one || plugin) else { continue };
+        if edits.iter().any(|edit| edit.object.span == sampling.span) {
             continue; // one object for all items
         }
-        let mut cursor = crate::json::Cursor::at(&request.bytes, start);
+        let mut cursor = Cursor::at(&request.bytes, sampling.span.start);
         if let Ok(object) = Object::read(&mut cursor, |_, cursor| cursor.skip().map(drop)) {
-            edits.push(AtOne { start, object });
+            edits.push(Parameters { object, at_one: item.at_one, plugin });
         }
     }
     edits

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::entropy::{Estimator, Flags, TokenStats};
+use crate::generation::forcing::Exact;
 use crate::generation::measure::Lists;
 use crate::generation::reason::Reason;
 use crate::sglang::probe::Streaming;
@@ -26,16 +26,41 @@ pub struct Sequence {
     top_rows: usize,
     chosen_content: Bytes,
     top_content: Bytes,
+    exact_content: Bytes,
+    /// Numbers of the engine's own seen.
+    exact_seen: usize,
+    /// Why the engine's own numbers are not taken any more.
+    pub lost: Option<Lost>,
     /// The members to be added, as text.
     pub lists: Lists,
     sum: f64,
     measured: usize,
     /// The widest row.
     pub width: usize,
-    /// Every row so far covered the vocabulary.
+    /// Every number so far is exact: the engine's own, or of a row that covers the vocabulary.
     pub exact: bool,
     /// The event with a finish reason has been seen.
     pub finished: bool,
+}
+
+/// What became of numbers that the engine itself was to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// It said none.
+    Missing,
+    /// It did not say one a token, so that nobody knows whose they are.
+    Misaligned,
+}
+
+impl Lost {
+    /// The label of the metric.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Misaligned => "misaligned",
+        }
+    }
 }
 
 /// What the events of a stream are expected to hold.
@@ -86,6 +111,9 @@ impl Default for Sequence {
             top_rows: 0,
             chosen_content: Bytes::new(),
             top_content: Bytes::new(),
+            exact_content: Bytes::new(),
+            exact_seen: 0,
+            lost: None,
             lists: Lists::default(),
             sum: 0.0,
             measured: 0,
@@ -105,11 +133,15 @@ impl Sequence {
                 .as_ref()
                 .is_none_or(|array| array.known == 0 || bytes[array.content.clone()][..array.known] == content[..])
         };
-        let both_or_neither = match (&chunk.chosen, &chunk.top) {
-            (Some(chosen), Some(top)) => (chosen.known == 0) == (top.known == 0),
+        let both_or_neither = |other: &Option<Array>| match (&chunk.chosen, other) {
+            (Some(chosen), Some(other)) => (chosen.known == 0) == (other.known == 0),
             _ => true,
         };
-        own(&chunk.chosen, &self.chosen_content) && own(&chunk.top, &self.top_content) && both_or_neither
+        own(&chunk.chosen, &self.chosen_content)
+            && own(&chunk.top, &self.top_content)
+            && own(&chunk.exact, &self.exact_content)
+            && both_or_neither(&chunk.top)
+            && both_or_neither(&chunk.exact)
     }
 
     /// Takes note of an event: `chosen` and `rows` are how many were read, behind what was known.
@@ -176,17 +208,32 @@ impl Sequence {
             |array: &Option<Array>| array.as_ref().map_or_else(Bytes::new, |array| bytes.slice(array.content.clone()));
         self.chosen_content = content(&chunk.chosen);
         self.top_content = content(&chunk.top);
+        self.exact_content = content(&chunk.exact);
     }
 
-    /// Counts one token's number.
-    pub fn count(&mut self, stats: &TokenStats, estimator: Estimator) {
-        let value = estimator.of(stats);
+    /// Takes the engine's own numbers of the tokens of `step` from `said`, what was read of its list; `listed` is how many tokens the
+    /// event's own lists were read to have. One NaN a token where they do not belong to the tokens, which is then so for good.
+    pub fn take_exact(&mut self, said: Option<&[f32]>, listed: usize, step: &Step, out: &mut Vec<f32>) {
+        out.clear();
+        if step.new > 0 && self.lost.is_none() {
+            self.lost = match said {
+                // an event may end a sequence that has shown no token yet
+                None if self.exact_seen == 0 => Some(Lost::Missing),
+                Some(said) if said.len() == listed => None,
+                _ => Some(Lost::Misaligned),
+            };
+        }
+        let taken = said.filter(|_| self.lost.is_none()).and_then(|said| said.get(step.chosen_from..));
+        out.extend(taken.unwrap_or_default().iter().take(step.new));
+        self.exact_seen += out.len();
+        out.resize(step.new, f32::NAN);
+    }
+
+    /// Counts one token's number, NaN where it has none.
+    pub fn count(&mut self, value: f32) {
         if !value.is_nan() {
             self.sum += f64::from(value);
             self.measured += 1;
-        }
-        if stats.flags.contains(Flags::MISSING) {
-            self.exact = false;
         }
     }
 
@@ -198,9 +245,10 @@ impl Sequence {
 
     /// Why there is no number, although nothing on the request's side explains it.
     #[must_use]
-    pub fn lack(&self) -> Option<Reason> {
+    pub fn lack(&self, exact: Option<Exact>) -> Option<Reason> {
         match (self.tokens, self.width) {
             (0, _) => None,
+            _ if exact.is_some() => Some(Reason::MissingValues),
             (_, 0) => Some(Reason::MissingRows),
             _ => Some(Reason::UnusableRows),
         }
@@ -234,5 +282,9 @@ impl Known for KnownContent<'_> {
 
     fn top(&self, bytes: &[u8]) -> usize {
         Self::longest(self.0.iter().map(|sequence| &sequence.top_content), bytes)
+    }
+
+    fn exact(&self, bytes: &[u8]) -> usize {
+        Self::longest(self.0.iter().map(|sequence| &sequence.exact_content), bytes)
     }
 }

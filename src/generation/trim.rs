@@ -1,6 +1,7 @@
 //! Taking away from a reply what was forced on its request.
 
-use crate::generation::forcing::Item;
+use crate::generation::forcing::{Exact, Item};
+use crate::generation::plan::Plan;
 use crate::json::{Edit, Malformed, Object, Splice};
 use crate::sglang::flat::{self, Side};
 use crate::sglang::scan;
@@ -19,12 +20,20 @@ const LOGPROBS: [&str; 5] = [
 /// # Errors
 /// When the lists that are to be cut are not what SGLang writes.
 pub fn trim(
+    plan: &Plan,
     item: &Item,
     bytes: &[u8],
     meta: &Object,
     edit: &mut Edit<'_>,
     splice: &mut Splice,
 ) -> Result<(), Malformed> {
+    // the plugin's list is replaced by the same numbers, or was meant for a neighbour
+    if plan.wish.wanted || plan.plugin && !item.own_plugin {
+        edit.remove(|key| key.is("output_token_entropy"));
+    }
+    if item.exact == Some(Exact::Support) && item.is_asked_exactly() {
+        edit.remove(|key| key.decode().starts_with("output_token_sampling_"));
+    }
     if !item.logprob || item.k == item.asked_k && item.asked {
         return Ok(());
     }

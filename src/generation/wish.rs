@@ -16,6 +16,8 @@ pub struct Wish {
     pub estimator: Estimator,
     /// k, before any cap.
     pub top_k: u32,
+    /// The client asked for a k, or for a number that only a top-k gives.
+    pub by_top_k: bool,
     /// Add the certified interval.
     pub bounds: bool,
     /// Add the statistics of each token.
@@ -35,7 +37,7 @@ impl Wish {
         };
         let estimator = match options.estimator.as_deref() {
             None => Estimator::Estimate,
-            Some(name) => Estimator::ALL.into_iter().find(|estimator| estimator.name() == name).ok_or_else(|| {
+            Some(name) => Estimator::NAMED.into_iter().find(|estimator| estimator.name() == name).ok_or_else(|| {
                 Error::bad_request(format!(
                     "entropy_options.estimator: {name:?} is none of estimate, renormalized, lower, upper, sampled"
                 ))
@@ -59,6 +61,8 @@ impl Wish {
             explicit: request.return_entropy == Some(true),
             estimator,
             top_k: options.top_k.unwrap_or(config.top_logprobs),
+            by_top_k: options.top_k.is_some()
+                || matches!(estimator, Estimator::Renormalized | Estimator::Lower | Estimator::Upper),
             bounds: options.bounds,
             stats: options.stats,
         })

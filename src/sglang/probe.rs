@@ -2,6 +2,8 @@
 
 mod ask;
 mod facts;
+mod plugin;
+mod refusal;
 
 use std::sync::Arc;
 
@@ -26,6 +28,18 @@ pub enum Streaming {
     Incremental,
     /// New ids, but everything else so far (0.5.6 with `--stream-output`).
     IncrementalIds,
+}
+
+/// The plugin `tokentap-sglang`, which reports exact entropies from inside the engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Plugin {
+    /// The engine has none, or has not been asked yet.
+    #[default]
+    Absent,
+    /// It answered for the full vocabulary, and what it said lay within the certified intervals.
+    Exact,
+    /// It is there and cannot be used; the reason.
+    Unusable(String),
 }
 
 /// Where the vocabulary size is from.
@@ -73,6 +87,10 @@ pub struct Capabilities {
     pub flat: bool,
     /// Repeats the ids of a prompt when it is asked to.
     pub echoes_prompt: bool,
+    /// Its plugin for exact entropies.
+    pub plugin: Plugin,
+    /// Names the tokens each token was sampled from, up to so many; `None`: it does not.
+    pub sampling_mask: Option<u32>,
     /// The kind of speculative decoding.
     pub speculative: Option<String>,
     /// That kind refuses logprobs.
@@ -111,6 +129,8 @@ impl Default for Capabilities {
             streaming: None,
             flat: false,
             echoes_prompt: false,
+            plugin: Plugin::Absent,
+            sampling_mask: None,
             speculative: None,
             refuses_logprobs: false,
             disaggregated: false,

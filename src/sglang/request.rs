@@ -12,7 +12,7 @@ use bytes::Bytes;
 pub use field::PerItem;
 pub use options::{EntropyOptions, OptionsError};
 pub use prompt::{IdShape, Ids, Texts};
-pub use sampling::Sampling;
+pub use sampling::{Custom, PLUGIN_SWITCH, Sampling};
 
 use crate::json::{Cursor, Malformed, Object, Text};
 use crate::sglang::scan;
@@ -52,6 +52,12 @@ pub struct GenerateRequest {
     pub flat: [bool; 3],
     /// `return_text_in_logprobs`.
     pub text_in_logprobs: bool,
+    /// `custom_logit_processor` is given.
+    pub custom_processor: bool,
+    /// `return_sampling_mask`.
+    pub sampling_mask: PerItem<bool>,
+    /// `sampling_logprobs_mode`, where it is a string.
+    pub sampling_mode: Option<String>,
     /// `return_entropy`; `None` when absent or null.
     pub return_entropy: Option<bool>,
     /// Where `entropy_options` lies.
@@ -122,6 +128,9 @@ impl GenerateRequest {
                 let (span, text) = value(cursor)?;
                 self.entropy_options = (!is_null(text)).then_some(span);
             }
+            "custom_logit_processor" => self.custom_processor = !is_null(value(cursor)?.1),
+            "return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
+            "sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
             "return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
             "session_id" => self.sessions[0] = field::string(cursor)?,
             "_proxy_session_id" => self.sessions[2] = field::string(cursor)?,
@@ -212,6 +221,7 @@ impl GenerateRequest {
             && self.top_logprobs_num.is_readable()
             && self.logprob_start_len.is_readable()
             && self.token_ids_logprob.is_readable()
+            && self.sampling_mask.is_readable()
     }
 }
 

@@ -24,6 +24,10 @@ pub struct Numbers {
     pub ids: Vec<u32>,
     /// Top-k rows.
     pub rows: Rows,
+    /// Entropies that the engine's plugin measured, in nats; NaN for null.
+    pub exact: Vec<f32>,
+    /// Logprobs of the whole support that each token was sampled from.
+    pub support: Rows,
 }
 
 impl Numbers {
@@ -31,6 +35,8 @@ impl Numbers {
         self.chosen.clear();
         self.ids.clear();
         self.rows.clear();
+        self.exact.clear();
+        self.support.clear();
     }
 }
 
@@ -49,6 +55,8 @@ pub trait Known {
     fn chosen(&self, bytes: &[u8]) -> usize;
     /// For `output_top_logprobs`; `bytes` begins behind the bracket.
     fn top(&self, bytes: &[u8]) -> usize;
+    /// For the plugin's `output_token_entropy`; `bytes` begins behind the bracket.
+    fn exact(&self, bytes: &[u8]) -> usize;
 }
 
 /// Nothing is known: a non-streaming reply.
@@ -60,6 +68,9 @@ impl Known for Nothing {
         0
     }
     fn top(&self, _: &[u8]) -> usize {
+        0
+    }
+    fn exact(&self, _: &[u8]) -> usize {
         0
     }
 }
@@ -83,6 +94,10 @@ pub struct Chunk {
     pub chosen: Option<Array>,
     /// `output_top_logprobs` in its nested form.
     pub top: Option<Array>,
+    /// The plugin's `output_token_entropy`.
+    pub exact: Option<Array>,
+    /// Whether `output_token_sampling_logprobs` is there.
+    pub has_support: bool,
     /// Where `output_ids` lie, brackets included.
     pub output_ids: Option<Range<usize>>,
     /// Where `prompt_token_ids` lie, brackets included.
@@ -196,6 +211,24 @@ impl Chunk {
                         |bytes, at| scan::rows(bytes, at, &mut numbers.rows),
                     )?);
                 }
+                b"output_token_entropy" if cursor.peek() == Some(b'[') => {
+                    let bytes = cursor.bytes();
+                    // what counts the tokens is `chosen`: jumped over together, or not at all
+                    let together = self.chosen.as_ref().is_some_and(|chosen| chosen.known > 0);
+                    self.exact = optional(cursor, |cursor| {
+                        array(
+                            cursor,
+                            |at| if together { known.exact(&bytes[at..]) } else { 0 },
+                            |bytes, at| scan::numbers(bytes, at, &mut numbers.exact),
+                        )
+                    })?;
+                }
+                b"output_token_sampling_logprobs" if cursor.peek() == Some(b'[') => {
+                    let read = optional(cursor, |cursor| {
+                        array(cursor, |_| 0, |bytes, at| scan::lists(bytes, at, &mut numbers.support))
+                    })?;
+                    self.has_support = read.is_some();
+                }
                 _ => {
                     cursor.skip()?;
                 }
@@ -204,6 +237,22 @@ impl Chunk {
         })?;
         self.meta = Some(meta);
         Ok(())
+    }
+}
+
+/// A list that is not what it is known as is somebody else's under the same name; the reply is read without it.
+fn optional<'a, T>(
+    cursor: &mut Cursor<'a>,
+    read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Malformed>,
+) -> Result<Option<T>, Malformed> {
+    let start = cursor.clone();
+    match read(cursor) {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => {
+            *cursor = start;
+            cursor.skip()?;
+            Ok(None)
+        }
     }
 }
 

@@ -76,6 +76,21 @@ pub fn cuts(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -
     walk::cuts(bytes, at, keep, out)
 }
 
+/// Appends the elements of a flat array of numbers, such as the plugin's `output_token_entropy`; NaN for null.
+///
+/// `at` and the result are those of [`rows`].
+pub fn numbers(bytes: &[u8], at: usize, out: &mut Vec<f32>) -> Result<usize, Malformed> {
+    walk::numbers(bytes, at, |number| out.push(number))
+}
+
+/// Reads the elements of an array of arrays of numbers, such as `output_token_sampling_logprobs` in its mode `support`: a row each,
+/// none for null or for a number alone.
+///
+/// `at` and the result are those of [`rows`].
+pub fn lists(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+    walk::lists(bytes, at, out)
+}
+
 /// Appends the elements of a flat array of token ids, such as `output_ids`.
 ///
 /// `at` and the result are those of [`rows`].

@@ -12,6 +12,7 @@ mod disk;
 mod documents;
 mod draining;
 mod entropy;
+mod exact;
 mod exporting;
 mod failures;
 mod forwarding;

@@ -1,11 +1,13 @@
 //! What a capture measures and counts: the tokens of each object, and each sequence that has come to its end.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 
 use super::Capture;
-use crate::entropy::{Estimator, TopK};
+use crate::entropy::{Estimator, TopK, whole_entropy};
 use crate::generation::enrich::Info;
-use crate::generation::forcing::Item;
+use crate::generation::forcing::{Exact, Item};
 use crate::generation::reason::Reason;
 use crate::generation::sequence::{Content, Step};
 use crate::sglang::response::{Chunk, Numbers};
@@ -19,7 +21,6 @@ impl Capture {
         item: &Item,
         numbers: &mut Numbers,
     ) -> Step {
-        let estimator = self.estimator();
         let sequence = &mut self.sequences[index];
         let read = (numbers.chosen.len(), numbers.rows.len());
         let step = sequence.step(bytes, chunk, read, &mut self.content);
@@ -38,33 +39,78 @@ impl Capture {
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.wish.stats };
         self.tools.backend.top_k(&batch, &mut self.stats);
         self.stats.truncate(step.new);
-        for (at, stats) in self.stats.iter().enumerate() {
+        if let Some(exact) = item.exact {
+            self.said(bytes, chunk, index, exact, numbers, step);
+        }
+        let by_rows = self.by_rows();
+        let sequence = &mut self.sequences[index];
+        for (at, stats) in self.stats.iter_mut().enumerate() {
             let width = numbers.rows.row(at).len();
             sequence.width = sequence.width.max(width);
-            sequence.exact &= self.vocab.is_some_and(|vocab| width >= vocab as usize);
-            sequence.count(stats, estimator);
+            let value = match (item.exact, self.exact.get(at).copied().filter(|value| value.is_finite())) {
+                (Some(Exact::Support), value) => value.unwrap_or(f32::NAN),
+                (Some(Exact::Plugin), Some(value)) => {
+                    // what is known exactly has no interval around it
+                    (stats.lower, stats.upper) = (value, value);
+                    value
+                }
+                (exact, _) => {
+                    let whole = self.vocab.is_some_and(|vocab| width >= vocab as usize) && stats.flags.is_measured();
+                    // a null among the engine's own numbers is no number, and makes the others no less exact
+                    sequence.exact &= whole || exact.is_some() && width == 0 && sequence.lost.is_none();
+                    by_rows.of(stats)
+                }
+            };
+            sequence.count(value);
+            self.values.push(value);
         }
         sequence.lists.begin_event();
-        sequence.lists.push(&self.stats, &self.plan.wish, estimator);
-        self.values.extend(self.stats.iter().map(|stats| estimator.of(stats)));
+        sequence.lists.push(&self.stats, &self.plan.wish, &self.values);
         self.ticket.append(index, self.values.iter().copied());
-        self.tools.observe(&self.model, estimator, item, &self.stats);
+        let estimator = self.estimator(item, index);
+        self.tools.observe(&self.model, estimator, item, &self.stats, &self.values);
         step
     }
 
-    /// The estimator that can be carried out with what is known.
-    fn estimator(&self) -> Estimator {
+    /// Reads what the engine itself said of the tokens of a step, into `exact`.
+    fn said(&mut self, bytes: &Bytes, chunk: &Chunk, index: usize, exact: Exact, numbers: &mut Numbers, step: Step) {
+        let listed = if chunk.chosen.is_some() { numbers.chosen.len() } else { chunk.count_ids(bytes) };
+        let said = match exact {
+            Exact::Plugin => chunk.exact.is_some().then_some(&numbers.exact[..]),
+            Exact::Support => {
+                numbers.exact.clear();
+                numbers.exact.extend((0..numbers.support.len()).map(|at| whole_entropy(numbers.support.row(at))));
+                // read whole, where of `chosen` only what is new may have been
+                let known = chunk.chosen.as_ref().is_some_and(|chosen| chosen.known > 0);
+                let from = if known { numbers.exact.len().saturating_sub(listed) } else { 0 };
+                chunk.has_support.then(|| &numbers.exact[from..])
+            }
+        };
+        self.sequences[index].take_exact(said, listed, &step, &mut self.exact);
+    }
+
+    /// The estimator of tokens of which the engine itself says nothing, as far as it can be carried out with what is known.
+    fn by_rows(&self) -> Estimator {
         let wished = self.plan.wish.estimator;
         if self.vocab.is_some() { wished } else { wished.without_vocabulary() }
     }
 
+    /// The estimator that the numbers of a sequence are named by: the weakest of them.
+    fn estimator(&self, item: &Item, index: usize) -> Estimator {
+        let sequence = &self.sequences[index];
+        match item.exact {
+            Some(Exact::Plugin) if sequence.exact => Estimator::Exact,
+            _ => self.by_rows(),
+        }
+    }
+
     pub(super) fn info(&self, item: &Item, index: usize) -> Info {
         let sequence = &self.sequences[index];
-        let reason = if sequence.is_measured() { None } else { item.reason.or_else(|| sequence.lack()) };
+        let reason = if sequence.is_measured() { None } else { item.reason.or_else(|| sequence.lack(item.exact)) };
         Info {
             measured: sequence.is_measured(),
             exact: sequence.exact,
-            estimator: self.estimator(),
+            estimator: self.estimator(item, index),
             temperature: item.temperature.ok(),
             width: sequence.width,
             vocab: self.vocab,
@@ -78,6 +124,18 @@ impl Capture {
         if std::mem::replace(&mut sequence.finished, true) {
             return;
         }
+        if let Some(lost) = sequence.lost {
+            self.tools.metrics.exact_lost.with_label_values(&[lost.name()]).inc();
+            if item.exact == Some(Exact::Plugin) {
+                let before = self.tools.plugin_failed.swap(true, Ordering::Relaxed);
+                if !before {
+                    tracing::warn!(
+                        lost = lost.name(),
+                        "the engine's plugin did not answer as it should; top-k is asked until the next probe"
+                    );
+                }
+            }
+        }
         self.ticket.finish(index, kind);
         self.observed.finished += 1;
         self.observed.tokens += sequence.tokens as u64;
@@ -86,7 +144,7 @@ impl Capture {
             self.observed.mean = Some(mean);
         }
         if self.plan.wish.wanted && !sequence.is_measured() && sequence.tokens > 0 {
-            let reason = item.reason.or_else(|| sequence.lack()).unwrap_or(Reason::MissingRows);
+            let reason = item.reason.or_else(|| sequence.lack(item.exact)).unwrap_or(Reason::MissingRows);
             self.observed.missing = Some(reason);
             self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }

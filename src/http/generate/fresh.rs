@@ -127,7 +127,7 @@ fn plan(parts: &Parts, upstream: &Capabilities, request: &GenerateRequest, assig
         guard::check(request, bounds).map_err(|refusal| refused(parts, refusal))?;
     }
     let record = parts.config.sessions.record;
-    let context = Context { assign_rid, record, refused: &|shape| parts.is_refused(shape) };
+    let context = Context { assign_rid, record, since: &|shape| parts.since(shape) };
     Plan::try_new(request, upstream, config, &context)
 }
 

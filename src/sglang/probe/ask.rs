@@ -8,8 +8,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::facts::{Facts, Models, dialect};
+use super::plugin::{self, FirstToken};
+use super::refusal::{config_vocab, mask_limit, range_end};
 use super::{Capabilities, Dialect, VocabSource};
 use crate::sglang::client::{Client, Failure};
+use crate::sglang::request::PLUGIN_SWITCH;
 
 /// An id above every vocabulary that still fits 31 bits.
 const NO_TOKEN: u32 = 2_000_000_000;
@@ -100,6 +103,7 @@ impl Probe {
         }
         if !found.refuses_logprobs {
             self.logprobs(&mut found).await?;
+            self.sampling_mask(&mut found).await?;
         }
         if found.streaming.is_none() {
             // by now the engine has generated, which 0.5.6 needs before it answers
@@ -178,12 +182,32 @@ impl Probe {
         Ok(())
     }
 
+    /// Whether the engine says what it sampled from, and up to how many tokens: asked in a way that it refuses before it generates.
+    /// An engine that does not know the field generates one token.
+    async fn sampling_mask(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        if found.dialect != Some(Dialect::Sglang) {
+            return Ok(());
+        }
+        let body = json!({
+            "input_ids": PROMPTS[0],
+            "return_sampling_mask": true,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0, "top_k": -1},
+        });
+        let (status, answer) = self.generate(&body).await?;
+        if status == StatusCode::BAD_REQUEST {
+            found.sampling_mask = mask_limit(&String::from_utf8_lossy(&answer));
+        }
+        Ok(())
+    }
+
     /// The same prompt at temperature 1 and 0.5: the gap between the two likeliest tokens doubles where logprobs are at the
     /// request's temperature, and stays where they are at 1.
     async fn logprobs(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         for prompt in PROMPTS {
             let Some(at_one) = self.first_row(&prompt, 1.0, found).await? else { return Ok(()) };
             let Some(at_half) = self.first_row(&prompt, 0.5, found).await? else { return Ok(()) };
+            found.plugin = plugin::judge(&[&at_one, &at_half], found.vocab_size);
+            let (at_one, at_half) = (at_one.logprobs, at_half.logprobs);
             // a masked second token is equally far away at every temperature
             let gap = |row: &[f64]| Some(row.first()? - row.get(1).filter(|second| **second > -1e30)?);
             if let (Some(one), Some(half)) = (gap(&at_one), gap(&at_half)) {
@@ -208,7 +232,7 @@ impl Probe {
         prompt: &[u32],
         temperature: f64,
         found: &mut Capabilities,
-    ) -> Result<Option<Vec<f64>>, ProbeError> {
+    ) -> Result<Option<FirstToken>, ProbeError> {
         let jax = found.dialect == Some(Dialect::Jax);
         let mut body = json!({
             "input_ids": prompt,
@@ -222,6 +246,8 @@ impl Probe {
             body["return_flat_raw_output_top_logprobs"] = json!(true);
             body["return_flat_raw_top_logprobs_b64"] = json!(true);
             body["return_prompt_token_ids"] = json!(true);
+            // for the full vocabulary alone: else the plugin may have been told to renormalise over fewer tokens
+            body["sampling_params"]["custom_params"] = json!({PLUGIN_SWITCH: "full"});
         }
         let (status, answer) = self.generate(&body).await?;
         if !status.is_success() {
@@ -234,6 +260,7 @@ impl Probe {
         }
         let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(None) };
         let meta = &answer.meta_info;
+        let exact = meta.get("output_token_entropy").cloned();
         let flat = meta.get("output_top_logprobs_val_flat_b64").and_then(Value::as_str);
         found.flat |= flat.is_some();
         found.echoes_prompt |= answer.prompt_token_ids.as_ref() == Some(&json!(prompt));
@@ -241,10 +268,11 @@ impl Probe {
             let bytes = base64_simd::STANDARD.decode_to_vec(text).unwrap_or_default();
             let floats =
                 bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
-            return Ok(Some(floats.collect()));
+            return Ok(Some(FirstToken { logprobs: floats.collect(), exact }));
         }
         let row = meta.pointer("/output_top_logprobs/0").and_then(Value::as_array);
-        Ok(row.map(|row| row.iter().filter_map(|triple| triple.get(0).and_then(Value::as_f64)).collect()))
+        let logprobs = row.map(|row| row.iter().filter_map(|triple| triple.get(0).and_then(Value::as_f64)).collect());
+        Ok(logprobs.map(|logprobs| FirstToken { logprobs, exact }))
     }
 }
 
@@ -252,45 +280,4 @@ impl Probe {
 fn is_bf16(row: &[f64]) -> bool {
     let mut told = row.iter().map(|value| *value as f32).filter(|value| *value != 0.0 && *value > -1e30).peekable();
     told.peek().is_some() && told.all(|value| value.to_bits() & 0xffff == 0)
-}
-
-/// The vocabulary size in a refusal: `… [0, 151935] …` names the last id, `… [0, 151936) …` the one behind it.
-fn range_end(text: &str) -> Option<u32> {
-    let range = &text[text.find("[0, ")? + 4..];
-    let digits = range.bytes().take_while(u8::is_ascii_digit).count();
-    let end: u32 = range[..digits].parse().ok()?;
-    match range.as_bytes().get(digits) {
-        Some(b']') => end.checked_add(1),
-        Some(b')') => Some(end),
-        _ => None,
-    }
-}
-
-fn config_vocab(text: &[u8]) -> Option<u32> {
-    let config: Value = serde_json::from_slice(text).ok()?;
-    let size = config.get("vocab_size").or_else(|| config.pointer("/text_config/vocab_size"))?;
-    size.as_u64().and_then(|size| u32::try_from(size).ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_range_is_read_from_either_refusal() {
-        assert_eq!(
-            range_end(r#"{"error":{"message":"logit_bias must has keys in [0, 151935], got 2000000000."}}"#),
-            Some(151_936)
-        );
-        assert_eq!(range_end("token id 999999; valid range is [0, 151936)."), Some(151_936));
-        for text in ["", "[0, ", "[0, x]", "[0, 12", "[0, 99999999999]"] {
-            assert_eq!(range_end(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_vocabulary_of_a_config_may_lie_deeper() {
-        assert_eq!(config_vocab(br#"{"vocab_size":10}"#), Some(10));
-        assert_eq!(config_vocab(br#"{"text_config":{"vocab_size":11}}"#), Some(11));
-    }
 }

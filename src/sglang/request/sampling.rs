@@ -4,6 +4,23 @@ use std::ops::Range;
 
 use crate::json::{Cursor, Malformed, Object};
 
+/// Member of `custom_params` by which a request asks the plugin `tokentap-sglang` for exact entropies.
+pub const PLUGIN_SWITCH: &str = "tokentap_entropy";
+
+/// `custom_params` of one object of sampling parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Custom {
+    /// Absent or null.
+    #[default]
+    Absent,
+    /// An object, without [`PLUGIN_SWITCH`].
+    Free,
+    /// An object in which the client itself has set [`PLUGIN_SWITCH`]; whether that asks for anything.
+    Switched(bool),
+    /// Nothing that could be added to.
+    Other,
+}
+
 /// One object of sampling parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -25,6 +42,8 @@ pub struct Sampling {
     pub bias_overflows: bool,
     /// `top_k` is beyond 32 bits, in whatever spelling.
     pub top_k_overflows: bool,
+    /// `custom_params`.
+    pub custom: Custom,
     /// The numbers above are numbers.
     pub readable: bool,
 }
@@ -46,6 +65,7 @@ impl Sampling {
             grammar: false,
             bias_overflows: false,
             top_k_overflows: false,
+            custom: Custom::Absent,
             readable: true,
         };
         let object = Object::read(cursor, |key, cursor| {
@@ -56,6 +76,10 @@ impl Sampling {
                     let text = std::str::from_utf8(&cursor.bytes()[member.value.clone()]).unwrap_or_default();
                     text.parse::<f64>().is_ok_and(|value| (value as f32).is_infinite())
                 });
+                return Ok(());
+            }
+            if name == "custom_params" && cursor.peek() == Some(b'{') {
+                sampling.custom = custom(cursor)?;
                 return Ok(());
             }
             let span = cursor.skip()?;
@@ -71,6 +95,7 @@ impl Sampling {
                 "n" => sampling.n = sampling.number(text, null),
                 "max_new_tokens" => sampling.max_new_tokens = Some(sampling.number(text, null)),
                 "beam_width" => sampling.beams = sampling.number::<i64>(text, null).is_some_and(|width| width > 1),
+                "custom_params" => sampling.custom = if null { Custom::Absent } else { Custom::Other },
                 "json_schema" | "regex" | "ebnf" | "structural_tag" => sampling.grammar |= !null && text != "\"\"",
                 _ => {}
             }
@@ -85,4 +110,18 @@ impl Sampling {
         self.readable &= null || number.is_some();
         number
     }
+}
+
+/// Reads the object at the cursor.
+fn custom(cursor: &mut Cursor<'_>) -> Result<Custom, Malformed> {
+    let mut custom = Custom::Free;
+    Object::read(cursor, |key, cursor| {
+        let span = cursor.skip()?;
+        if key.is(PLUGIN_SWITCH) {
+            let asks = matches!(&cursor.bytes()[span], b"true" | b"\"full\"");
+            custom = Custom::Switched(asks);
+        }
+        Ok(())
+    })?;
+    Ok(custom)
 }

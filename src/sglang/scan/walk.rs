@@ -113,6 +113,31 @@ pub(super) fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, 
     Ok(step.end())
 }
 
+/// See [`super::numbers`].
+pub(super) fn numbers(bytes: &[u8], at: usize, mut each: impl FnMut(f32)) -> Result<usize, Malformed> {
+    let mut step = first(bytes, at);
+    while let Step::Element(at) = step {
+        let (number, end) = number::nullable(bytes, at)?;
+        each(number);
+        step = next(bytes, end)?;
+    }
+    Ok(step.end())
+}
+
+/// See [`super::lists`].
+pub(super) fn lists(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+    let mut row = first(bytes, at);
+    while let Step::Element(at) = row {
+        let end = match lex::byte(bytes, at, b'[') {
+            Ok(at) => numbers(bytes, at, |number| out.push(number))?,
+            Err(_) => number::nullable(bytes, at)?.1,
+        };
+        out.end_row();
+        row = next(bytes, end)?;
+    }
+    Ok(row.end())
+}
+
 /// Where the walk through an array stands.
 enum Step {
     /// Before the element at this index.

@@ -50,6 +50,8 @@ pub struct Nature {
     pub streaming: &'static str,
     pub jax: bool,
     pub original: bool,
+    /// Its plugin answers the probe.
+    pub plugin: bool,
     pub server_info: Value,
     /// Whether the probe gets answers by nature; else its questions go to the script.
     pub answers_probe: bool,
@@ -63,6 +65,7 @@ impl Default for Nature {
             streaming: "cumulative",
             jax: false,
             original: false,
+            plugin: false,
             server_info: json!({}),
             answers_probe: true,
         }
@@ -284,6 +287,10 @@ impl Nature {
             meta["output_top_logprobs_val_flat_b64"] = json!(base64_simd::STANDARD.encode_to_string(raw));
         } else {
             meta["output_top_logprobs"] = json!([[[-0.1, 1, null], [-0.1 + gap, 2, null]]]);
+        }
+        if self.plugin && sampling["custom_params"]["tokentap_entropy"] == "full" {
+            // what the two logprobs above allow, at either temperature
+            meta["output_token_entropy"] = json!([0.4135]);
         }
         Some(json_message(200, json!({"text": "", "output_ids": [1], "meta_info": meta}).to_string().as_bytes()))
     }

@@ -34,7 +34,6 @@ async fn every_estimator_publishes_its_number() {
         ("estimate", &full["output_token_entropy"]),
         ("lower", &full["output_token_entropy_lower"]),
         ("upper", &full["output_token_entropy_upper"]),
-        ("sampled", &full["output_token_stats"]["surprisal"]),
     ] {
         let meta = ask(json!({"estimator": name})).await;
         assert_eq!(&meta["output_token_entropy"], expected, "{name}");

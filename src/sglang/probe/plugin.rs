@@ -1,0 +1,97 @@
+//! Whether the engine's plugin says the truth.
+//!
+//! It is never believed for being there: each of its numbers must lie within the interval that the logprobs of the same token
+//! certify. The bounds are those of `entropy`, written once more, because here they check another's number and not our own.
+
+use serde_json::Value;
+
+use super::Plugin;
+
+/// What the plugin may be off by, in nats: float32 on both sides.
+const SLACK: f64 = 1e-3;
+
+/// The first token of a reply to the probe.
+#[derive(Debug)]
+pub(super) struct FirstToken {
+    /// Its top logprobs, the largest first.
+    pub logprobs: Vec<f64>,
+    /// The member `output_token_entropy`.
+    pub exact: Option<Value>,
+}
+
+/// Judges the plugin by the tokens of several replies to requests that asked it.
+pub(super) fn judge(tokens: &[&FirstToken], vocab: Option<u32>) -> Plugin {
+    let mut verdict = Plugin::Absent;
+    for token in tokens {
+        let Some(said) = &token.exact else { return Plugin::Absent };
+        let Some([value]) = said.as_array().map(Vec::as_slice) else {
+            return Plugin::Unusable(format!("it answered {said} for one token"));
+        };
+        let Some(value) = value.as_f64() else {
+            return Plugin::Unusable(
+                "it does not measure the full vocabulary: unset TOKENTAP_ENTROPY_TOP_K".to_owned(),
+            );
+        };
+        let (lower, upper) = interval(&token.logprobs, vocab);
+        if !(lower - SLACK..=upper + SLACK).contains(&value) {
+            return Plugin::Unusable(format!("it said {value:.4} nats of a token that has {lower:.4} to {upper:.4}"));
+        }
+        verdict = Plugin::Exact;
+    }
+    verdict
+}
+
+/// The certified interval of a row: its own entropy, plus a tail of as few tokens as its last entry allows, or of all others alike.
+fn interval(row: &[f64], vocab: Option<u32>) -> (f64, f64) {
+    let told = row.iter().filter(|logprob| logprob.is_finite() && **logprob > -1e30);
+    let (mut mass, mut own, mut last) = (0.0, 0.0, f64::NEG_INFINITY);
+    for logprob in told {
+        mass += logprob.exp();
+        own -= logprob.exp() * logprob;
+        last = *logprob;
+    }
+    let rest = 1.0 - mass;
+    if rest <= 0.0 {
+        return (own, own);
+    }
+    let others = vocab.map_or(f64::INFINITY, |vocab| f64::from(vocab) - row.len() as f64);
+    let upper = if others >= 1.0 { own + rest * (others / rest).ln() } else { own };
+    (own - rest * last, upper.max(own - rest * last))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn token(exact: Value) -> FirstToken {
+        // 0.5, 0.25 and 0.25 among five tokens
+        FirstToken { logprobs: [0.5_f64, 0.125].map(f64::ln).to_vec(), exact: Some(exact) }
+    }
+
+    #[test]
+    fn a_number_within_the_interval_is_believed() {
+        // lower: 0.5 ln 2 + 0.5 ln 8; upper: 0.5 ln 2 + 0.125 ln 8 + 0.375 ln (3 / 0.375)
+        let (lower, upper) = interval(&token(Value::Null).logprobs, Some(5));
+        assert!((lower - 1.386_294_361).abs() < 1e-8 && (upper - 1.386_294_361).abs() < 1e-8, "{lower} {upper}");
+        assert_eq!(judge(&[&token(json!([1.3863]))], Some(5)), Plugin::Exact);
+    }
+
+    #[test]
+    fn whatever_else_it_says_is_not() {
+        for said in
+            [json!([1.2]), json!([1.5]), json!([null]), json!([]), json!([1.38, 1.38]), json!(1.38), json!(["1.38"])]
+        {
+            let verdict = judge(&[&token(json!([1.3863])), &token(said.clone())], Some(5));
+            assert!(matches!(verdict, Plugin::Unusable(_)), "{said}: {verdict:?}");
+        }
+        assert_eq!(judge(&[&FirstToken { exact: None, ..token(Value::Null) }], Some(5)), Plugin::Absent);
+    }
+
+    #[test]
+    fn without_a_vocabulary_there_is_no_upper_bound() {
+        assert_eq!(judge(&[&token(json!([9.0]))], None), Plugin::Exact);
+        assert!(matches!(judge(&[&token(json!([1.0]))], None), Plugin::Unusable(_)));
+    }
+}

@@ -1,0 +1,4 @@
+//! Exact entropies from the engine itself: its plugin's are used, published as what they are, and not believed when they cannot be.
+
+mod plugin;
+mod sampled;

@@ -1,0 +1,309 @@
+//! The plugin `tokentap-sglang`, which the demo engine stands in for.
+
+use serde_json::{Value, json};
+use tokentap::demo::{Dialect, EngineOptions, Plugin, SamplingParams, Streaming};
+use tokentap::sglang::probe::Plugin as Found;
+
+use crate::support::binary::output;
+use crate::support::client::{get, post};
+use crate::support::demo::{Demo, all_numbers, assert_close, ids, numbers, sampling};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Deed, Nature, Upstream, message};
+
+const WITH: EngineOptions = EngineOptions {
+    plugin: Plugin::Full,
+    streaming: Streaming::Cumulative,
+    dialect: Dialect::Sglang0523,
+    original_logprob: false,
+    hide_vocab: false,
+    metrics: false,
+    seed: 0,
+    token_delay: None,
+    allowed: None,
+    journal: false,
+    context_length: 4096,
+};
+
+fn params(temperature: f64) -> SamplingParams {
+    SamplingParams {
+        temperature,
+        max_new_tokens: Some(12),
+        sampling_seed: Some(4),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    }
+}
+
+/// A generation's entropies are the engine's own, to the last bit of a float32.
+fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, reply: &Value, about: &str) {
+    let meta = &reply["meta_info"];
+    let info = &meta["entropy_info"];
+    assert_eq!((&info["source"], &info["estimator"]), (&json!("exact"), &json!("exact")), "{about}: {info}");
+    let temperature = params.clone().normalised().temperature;
+    assert_eq!((info["temperature"].as_f64(), &info["top_k"]), (Some(temperature), &Value::Null), "{about}: {info}");
+    let truth: Vec<f64> = demo.entropies(prompt, &ids(reply), params);
+    assert_close(&all_numbers(&meta["output_token_entropy"]), &truth, 1e-6, about);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_token_s_entropy_is_the_engine_s_own() {
+    let demo = Demo::start(WITH, &[]).await;
+    assert_eq!(demo.proxy.parts.upstream.borrow().plugin, Found::Exact, "the probe finds it");
+    let prompt = demo.encode("the lamp");
+    let bias = vec![(300, 4.0), (40, -2.0)];
+    let some = [
+        params(0.0),
+        params(0.3),
+        params(1.0),
+        params(1.5),
+        SamplingParams { top_k: Some(3), top_p: 0.7, min_p: 0.1, ..params(0.9) },
+        SamplingParams { frequency_penalty: 1.0, presence_penalty: 0.5, repetition_penalty: 1.2, ..params(0.8) },
+        SamplingParams { logit_bias: bias, min_new_tokens: 3, ..params(0.7) },
+    ];
+    for params in some {
+        let about = sampling(&params).to_string();
+        let mut body = json!({"input_ids": prompt, "sampling_params": sampling(&params)});
+        check(&demo, &prompt, &params, &demo.ask(&body).await, &about);
+        for event in demo.stream(&body).await {
+            let list = numbers(&event["meta_info"]["output_token_entropy"]);
+            assert_eq!(list.len(), ids(&event).len(), "{about}: one a token in every event");
+        }
+        check(&demo, &prompt, &params, demo.stream(&body).await.last().unwrap(), &about);
+        body["return_logprob"] = json!(true);
+        let own = demo.ask(&body).await;
+        check(&demo, &prompt, &params, &own, &format!("{about}, own logprobs"));
+        assert_eq!(own["meta_info"]["output_token_logprobs"].as_array().unwrap().len(), 12, "which stay");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_either_kind_and_any_length_are_exact() {
+    for streaming in [Streaming::Cumulative, Streaming::Incremental] {
+        let demo = Demo::start(EngineOptions { streaming, ..WITH }, &[]).await;
+        let prompt = demo.encode("the sea");
+        // longer than top-k would be asked for on a cumulative stream
+        let params = SamplingParams { max_new_tokens: Some(700), ..params(1.0) };
+        let events = demo.stream(&json!({"input_ids": prompt, "sampling_params": sampling(&params)})).await;
+        let mut lists = events.iter().map(|event| all_numbers(&event["meta_info"]["output_token_entropy"]));
+        let (output, said) = match streaming {
+            Streaming::Cumulative => (ids(events.last().unwrap()), lists.next_back().unwrap()),
+            Streaming::Incremental => (events.iter().flat_map(ids).collect(), lists.flatten().collect()),
+        };
+        assert_eq!(output.len(), 700);
+        assert_close(&said, &demo.entropies(&prompt, &output, &params), 1e-6, &format!("{streaming:?}"));
+        let meta = &events.last().unwrap()["meta_info"];
+        assert_eq!(meta["entropy_info"]["source"], "exact");
+        assert!(meta.get("output_token_logprobs").is_none(), "what was forced is taken away");
+        let samples = json!({"input_ids": [prompt, [40, 41]], "sampling_params": {"n": 3, "max_new_tokens": 9}});
+        for event in demo.stream(&samples).await {
+            let meta = &event["meta_info"];
+            assert_eq!(all_numbers(&meta["output_token_entropy"]).len(), ids(&event).len(), "{meta}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_and_samples_are_each_their_own() {
+    let demo = Demo::start(WITH, &[]).await;
+    let prompts = [demo.encode("the lamp"), demo.encode("a dark night")];
+    let kinds = [params(0.4), SamplingParams { max_new_tokens: Some(5), ..params(1.3) }];
+    let replies =
+        demo.ask(&json!({"input_ids": prompts, "sampling_params": [sampling(&kinds[0]), sampling(&kinds[1])]})).await;
+    for (at, reply) in replies.as_array().unwrap().iter().enumerate() {
+        check(&demo, &prompts[at], &kinds[at], reply, &format!("item {at}"));
+    }
+    let many = SamplingParams { n: 3, ..params(1.0) };
+    let replies = demo.ask(&json!({"input_ids": prompts, "sampling_params": sampling(&many)})).await;
+    for (at, reply) in replies.as_array().unwrap().iter().enumerate() {
+        check(&demo, &prompts[at / 3], &many, reply, &format!("sample {at}"));
+    }
+    let none = demo.ask(&json!({"input_ids": prompts[0]})).await;
+    assert_eq!(none["meta_info"]["entropy_info"]["source"], "exact", "a request without parameters asks as well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_a_top_k_tells_is_asked_for_beside_it_or_instead() {
+    let demo = Demo::start(WITH, &[]).await;
+    let prompt = demo.encode("the lamp");
+    let ask = async |options: Value| {
+        let body = json!({"input_ids": prompt, "sampling_params": sampling(&params(0.9)), "entropy_options": options});
+        demo.ask(&body).await
+    };
+    let with_stats = ask(json!({"stats": true, "bounds": true})).await;
+    let meta = &with_stats["meta_info"];
+    assert_eq!((&meta["entropy_info"]["source"], &meta["entropy_info"]["top_k"]), (&json!("exact"), &json!(20)));
+    let truth = demo.entropies(&prompt, &ids(&with_stats), &params(0.9));
+    for list in ["output_token_entropy", "output_token_entropy_lower", "output_token_entropy_upper"] {
+        assert_close(&all_numbers(&meta[list]), &truth, 1e-6, list);
+    }
+    assert!(all_numbers(&meta["output_token_stats"]["tail_mass"]).iter().any(|mass| *mass > 0.0), "rows were read");
+    for options in [json!({"top_k": 20}), json!({"estimator": "renormalized"}), json!({"estimator": "lower"})] {
+        let reply = ask(options.clone()).await;
+        let info = &reply["meta_info"]["entropy_info"];
+        assert_eq!((&info["source"], &info["top_k"]), (&json!("top_k"), &json!(20)), "{options}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn greedy_by_top_k_has_a_temperature() {
+    let demo = Demo::start(WITH, &[]).await;
+    let body = |logprob: bool| json!({"text": "a", "return_logprob": logprob, "sampling_params": {"top_k": 1, "temperature": 0.5, "max_new_tokens": 3}});
+    let own = demo.ask(&body(true)).await;
+    let info = &own["meta_info"]["entropy_info"];
+    assert_eq!((&info["temperature"], info.get("reason")), (&json!(0.5), None), "the plugin divides by it: {info}");
+    let forced = demo.ask(&body(false)).await;
+    assert_eq!(forced["meta_info"]["entropy_info"]["temperature"], 1.0, "as it is without the plugin");
+}
+
+/// An engine with the plugin, which the probe has found; then replies as given.
+async fn scripted(reply: Value) -> (Upstream, Proxy) {
+    let body = reply.to_string().into_bytes();
+    let nature = Nature { plugin: true, ..Nature::default() };
+    let upstream =
+        Upstream::start(nature, move |_| Deed::Say(vec![message(200, &[("content-type", "application/json")], &body)]))
+            .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    (upstream, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_plugin_is_asked_and_the_client_s_parameters_stay() {
+    let (upstream, proxy) = scripted(json!({"text": "", "output_ids": [], "meta_info": {}})).await;
+    for (sent, expected) in [
+        (json!({}), json!({"custom_params": {"tokentap_entropy": true}})),
+        (json!({"sampling_params": null}), json!({"custom_params": {"tokentap_entropy": true}})),
+        (
+            json!({"sampling_params": {"temperature": 0.5}}),
+            json!({"temperature": 0.5, "custom_params": {"tokentap_entropy": true}}),
+        ),
+        (
+            json!({"sampling_params": {"custom_params": {"budget": 5}, "n": 2}}),
+            json!({"custom_params": {"budget": 5, "tokentap_entropy": true}, "n": 2}),
+        ),
+        (json!({"sampling_params": {"custom_params": {}}}), json!({"custom_params": {"tokentap_entropy": true}})),
+        (
+            json!({"sampling_params": {"custom_params": {"tokentap_entropy": "full"}}}),
+            json!({"custom_params": {"tokentap_entropy": "full"}}),
+        ),
+        (
+            json!({"sampling_params": {"top_k": 1, "temperature": 0.5, "custom_params": null}}),
+            json!({"top_k": 1, "temperature": 1.0, "custom_params": {"tokentap_entropy": true}}),
+        ),
+    ] {
+        let mut body = json!({"text": "a"});
+        body.as_object_mut().unwrap().extend(sent.as_object().unwrap().clone());
+        post(proxy.data, "/generate", body.to_string().as_bytes()).await;
+        let asked = upstream.generations().pop().unwrap();
+        assert_eq!(asked["sampling_params"], expected, "{sent}");
+        assert_eq!(asked["return_logprob"], true, "turns are recorded with logprobs");
+        assert!(
+            asked["top_logprobs_num"].as_u64().unwrap_or(0) == 0
+                && asked.get("return_flat_raw_output_top_logprobs").is_none()
+        );
+    }
+    // where the plugin cannot know, or the client declined it, top-k is asked
+    for sent in [
+        json!({"custom_logit_processor": "{}"}),
+        json!({"sampling_params": {"custom_params": {"tokentap_entropy": false}}}),
+    ] {
+        let mut body = json!({"text": "a"});
+        body.as_object_mut().unwrap().extend(sent.as_object().unwrap().clone());
+        post(proxy.data, "/generate", body.to_string().as_bytes()).await;
+        let asked = upstream.generations().pop().unwrap();
+        assert_eq!(asked["top_logprobs_num"], 20, "{sent}: {asked}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_leaks_from_a_neighbour_is_taken_away() {
+    let reply = json!({"text": "a", "output_ids": [5], "meta_info": {"id": "x", "output_token_entropy": [null], "completion_tokens": 1,
+        "finish_reason": {"type": "length", "length": 1}}});
+    let (_upstream, proxy) = scripted(reply).await;
+    let silent = json!({"text": "a", "return_entropy": false});
+    let answer = post(proxy.data, "/generate", silent.to_string().as_bytes()).await.json();
+    assert!(answer["meta_info"].get("output_token_entropy").is_none(), "{answer}");
+    let mut own = silent.clone();
+    own["sampling_params"] = json!({"custom_params": {"tokentap_entropy": true}});
+    let answer = post(proxy.data, "/generate", own.to_string().as_bytes()).await.json();
+    assert_eq!(
+        answer["meta_info"]["output_token_entropy"],
+        json!([null]),
+        "who asks the plugin itself gets its answer"
+    );
+    let reply = json!({"text": "a", "output_ids": [5], "meta_info": {"output_token_entropy": "of another plugin"}});
+    let (_upstream, proxy) = scripted(reply).await;
+    let answer = post(proxy.data, "/generate", br#"{"text":"a"}"#).await.json();
+    assert_eq!(
+        answer["meta_info"]["output_token_entropy"],
+        json!([null]),
+        "a value of another kind is nobody's entropy"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_fails_costs_its_request_the_entropies_and_is_not_asked_again() {
+    for (plugin, lost) in [(Plugin::Mute, "missing"), (Plugin::Short, "misaligned")] {
+        let demo = Demo::start(EngineOptions { plugin, ..WITH }, &[]).await;
+        let body = json!({"text": "the lamp", "sampling_params": {"max_new_tokens": 6}});
+        let first = demo.ask(&body).await;
+        let meta = &first["meta_info"];
+        assert_eq!(numbers(&meta["output_token_entropy"]), vec![None; 6], "{plugin:?}");
+        let info = &meta["entropy_info"];
+        assert_eq!((&info["source"], &info["reason"]), (&json!("none"), &json!("missing_values")), "{plugin:?}");
+        let counted = format!("tokentap_exact_lost_total{{reason=\"{lost}\"}}");
+        assert_eq!(demo.proxy.metric(&counted).await, 1.0, "{plugin:?}");
+        let skipped = "tokentap_entropy_skipped_total{reason=\"missing_values\"}";
+        assert_eq!(demo.proxy.metric(skipped).await, 1.0, "{plugin:?}");
+        let second = demo.ask(&body).await;
+        assert_eq!(
+            second["meta_info"]["entropy_info"]["source"], "top_k",
+            "{plugin:?}: the next request has estimates"
+        );
+        // with rows of its own a request loses nothing but exactness
+        let demo = Demo::start(EngineOptions { plugin, ..WITH }, &[]).await;
+        let mut own = body.clone();
+        (own["return_logprob"], own["top_logprobs_num"]) = (json!(true), json!(5));
+        let reply = demo.ask(&own).await;
+        let info = &reply["meta_info"]["entropy_info"];
+        assert_eq!((&info["source"], &info["estimator"]), (&json!("top_k"), &json!("estimate")), "{plugin:?}: {info}");
+        assert_eq!(all_numbers(&reply["meta_info"]["output_token_entropy"]).len(), 6);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_of_another_kind_is_not_used_and_check_says_why() {
+    for (options, said) in [
+        (EngineOptions { plugin: Plugin::TopK(20), ..WITH }, "TOKENTAP_ENTROPY_TOP_K"),
+        (EngineOptions { plugin: Plugin::Absent, ..WITH }, "pip install tokentap-sglang"),
+        (EngineOptions { dialect: Dialect::Sglang056, ..WITH }, "before 0.5.23"),
+        (WITH, "inside the engine"),
+    ] {
+        let demo = Demo::start(options.clone(), &[]).await;
+        let reply = demo.ask(&json!({"text": "the lamp", "sampling_params": {"max_new_tokens": 3}})).await;
+        let source = if options == WITH { "exact" } else { "top_k" };
+        assert_eq!(reply["meta_info"]["entropy_info"]["source"], source, "{options:?}");
+        let upstream = format!("http://{}", demo.direct);
+        let done = output(&["check", "--upstream", &upstream]).await;
+        let text = String::from_utf8(done.stdout).unwrap();
+        let line = text.lines().find(|line| line.contains("exact")).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(said), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trajectories_and_metrics_hold_the_exact_numbers() {
+    let demo = Demo::start(WITH, &[]).await;
+    let body = json!({"input_ids": [299, 467], "sampling_params": {"max_new_tokens": 6, "temperature": 0.7}});
+    let reply = demo
+        .ask(&json!({"session_id": "run", "input_ids": body["input_ids"], "sampling_params": body["sampling_params"]}))
+        .await;
+    let answer = get(demo.proxy.control, "/v1/sessions/run/trajectories").await.json();
+    let path = &answer["trajectories"][0];
+    let text = path.to_string();
+    assert!(text.contains("\"source\":\"exact\"") && text.contains("\"estimator\":\"exact\""), "{text}");
+    let said = all_numbers(&reply["meta_info"]["output_token_entropy"]);
+    let kept: Vec<f64> = numbers(&path["entropy"]).into_iter().flatten().collect();
+    assert_close(&kept, &said, 0.0, "what is kept is what was said");
+    let count = "tokentap_token_entropy_nats_count{model_name=\"tokentap-demo\",estimator=\"exact\"}";
+    assert_eq!(demo.proxy.metric(count).await, 6.0);
+}
