@@ -59,6 +59,17 @@ fn agree(bytes: &[u8], start: usize) {
     let mut got = vec![];
     let end = ids(bytes, start + 1, &mut got);
     assert_eq!(end.ok().map(|end| (got, end)), wanted, "{}", shown());
+    if !foreign {
+        let wanted = array.as_ref().and_then(|(array, end)| Some((oracle::numbers(array)?, start + end)));
+        let mut got = vec![];
+        let end = numbers(bytes, start + 1, &mut got);
+        assert_eq!(end.ok().map(|end| (bits(&got), end)), wanted, "{}", shown());
+        let wanted = array.as_ref().and_then(|(array, end)| Some((oracle::lists(array)?, start + end)));
+        let mut got = Rows::new();
+        let end = lists(bytes, start + 1, &mut got);
+        let rows = (0..got.len()).map(|at| bits(got.row(at))).collect();
+        assert_eq!(end.ok().map(|end| (rows, end)), wanted, "{}", shown());
+    }
 }
 
 /// `agree` on `array` with its end near to and far from the end of the buffer.
@@ -83,8 +94,12 @@ fn numbers_in_every_spelling() {
         assert!(document(number.as_bytes()).is_some(), "{number} is JSON");
         agree_anywhere(&format!("[[{number},5,null]]"));
         agree_anywhere(&format!("[[[{number},5,null],[{number},151935,\"x\"]],null]"));
+        agree_anywhere(&format!("[{number},null, {number}]"));
+        agree_anywhere(&format!("[[{number}, {number},null],{number},[],null]"));
     }
     for number in refused.split(' ') {
+        agree_anywhere(&format!("[1,{number}]"));
+        agree_anywhere(&format!("[[1,{number}],{number}]"));
         for array in [format!("[[[{number},5,null]]]{TAIL}"), format!("[[{number},5,null]]{TAIL}")] {
             agree(array.as_bytes(), 0);
             assert!(ROWS.iter().all(|read| read_rows(*read, array.as_bytes(), 1).is_err()), "{array}");

@@ -43,6 +43,26 @@ pub(super) fn ids(array: &Value) -> Option<Vec<u32>> {
     array.as_array()?.iter().map(id).collect()
 }
 
+pub(super) fn numbers(array: &Value) -> Option<Vec<u32>> {
+    array.as_array()?.iter().map(number).collect()
+}
+
+pub(super) fn lists(array: &Value) -> Option<Vec<Vec<u32>>> {
+    let list = |element: &Value| match element {
+        Value::Array(_) => numbers(element),
+        other => number(other).map(|_| vec![]),
+    };
+    array.as_array()?.iter().map(list).collect()
+}
+
+fn number(number: &Value) -> Option<u32> {
+    match number {
+        Value::Null => Some(f32::NAN.to_bits()),
+        Value::Number(number) => Some((number.as_f64()? as f32).to_bits()),
+        _ => None,
+    }
+}
+
 fn logprob(triple: &Value) -> Option<u32> {
     match triple.as_array()?.as_slice() {
         [Value::Null, _, Value::Null | Value::String(_)] => Some(f32::NAN.to_bits()),

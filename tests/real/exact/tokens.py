@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""exact.py --base URL --model DIR [--how plugin|tokentap|intervals] [--no-lag] [--only WORDS] SUITE...
+"""tokens.py --base URL --model DIR [--how plugin|tokentap|intervals] [--no-lag] [--only WORDS] SUITE...
 
 Are the entropies that a real SGLang reports the true ones, token by token?
   plugin     SGLang itself is asked, through custom_params.tokentap_entropy

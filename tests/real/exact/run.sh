@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# exact/run.sh [MODE...]   the plugin in real SGLang 0.5.23 servers on the CPU: every token's entropy against the weights, in
+# SGLang itself, through tokentap, and, in a server without the plugin, the intervals. All modes take about twenty minutes.
+#   TOKENTAP          the binary (target/release/tokentap)
+#   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
+set -uo pipefail
+modes=("$@")
+((${#modes[@]})) || modes=(overlap incremental no-overlap retraction retraction-no-overlap grammar intervals cost)
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
+model=$REAL_SGLANG_HOME/model-0
+python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
+work=$(mktemp -d)
+server='' proxy='' table='' failed=0 direct='' via=''
+
+stop() {
+  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
+  if [[ $server ]]; then
+    kill -- "-$server" 2>/dev/null
+    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
+    kill -9 -- "-$server" 2>/dev/null
+  fi
+  server='' proxy=''
+}
+trap 'stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+free_ports() {
+  python3 -c 'import socket
+s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*[x.getsockname()[1] for x in s])'
+}
+
+start() { # start PLUGIN [server arguments]: an engine, with the plugin or without, and tokentap in front of it
+  local plugin=$1 engine data control; shift
+  read -r engine data control < <(free_ports)
+  direct=http://127.0.0.1:$engine via=http://127.0.0.1:$data
+  local path=''; ((plugin)) && path=$work/site
+  PYTHONPATH=$path "$here/../serve.sh" 0.5.23 "$engine" "$@"; local served=$?
+  server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
+  ((served)) && return "$served"
+  grep -h 'token entropy' "$REAL_SGLANG_HOME/$engine.log"
+  "$tokentap" serve --upstream "$direct" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
+    >"$work/tokentap.log" 2>&1 &
+  proxy=$!
+  for _ in $(seq 60); do
+    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" && break
+    kill -0 "$proxy" 2>/dev/null || break
+    sleep 0.5
+  done
+  "$tokentap" check --upstream "$direct"
+}
+
+tokens() { # tokens HOW [options] SUITE...
+  local how=$1 base=$direct; shift
+  [[ $how == plugin ]] || base=$via
+  "$python" "$here/tokens.py" --base "$base" --model "$model" --how "$how" "$@"
+}
+
+one() {
+  local bad=0 everything=(basic penalties streams batches neighbours aborts)
+  case $1 in
+    overlap) start 1 || return
+      tokens plugin "${everything[@]}" || bad=1; tokens tokentap "${everything[@]}" || bad=1 ;;
+    incremental) start 1 --incremental-streaming-output --chunked-prefill-size 32 || return
+      tokens plugin chunks streams neighbours aborts || bad=1; tokens tokentap chunks streams neighbours aborts || bad=1 ;;
+    no-overlap) start 1 --disable-overlap-schedule --chunked-prefill-size 32 || return
+      tokens plugin --no-lag chunks "${everything[@]}" || bad=1; tokens tokentap --no-lag penalties chunks streams || bad=1 ;;
+    retraction) start 1 --max-total-tokens 400 || return
+      tokens plugin retraction || bad=1; tokens tokentap retraction || bad=1 ;;
+    retraction-no-overlap) start 1 --max-total-tokens 400 --disable-overlap-schedule || return
+      tokens plugin --no-lag retraction || bad=1 ;;
+    grammar) start 1 --grammar-backend xgrammar --enable-custom-logit-processor || return
+      "$python" "$here/masks.py" --base "$direct" || bad=1; "$python" "$here/masks.py" --base "$via" --through || bad=1 ;;
+    intervals) start 0 || return
+      tokens intervals basic penalties streams batches || bad=1 ;;
+    cost) start 1 || return
+      "$python" "$here/cost.py" --base "$direct" || bad=1
+      stop; start 0 || return
+      "$python" "$here/cost.py" --base "$direct" --without || bad=1 ;;
+    *) echo "no mode $1"; return 1 ;;
+  esac
+  ((bad)) && tail -20 "$work/tokentap.log"
+  return $bad
+}
+
+"$here/../setup.sh" 0.5.23 || exit
+# apart from the server's own packages, so that other runs have it without the plugin
+uv pip install -q --python "$python" --no-deps --target "$work/site" "$here/../../../python/tokentap-sglang" || exit
+for mode in "${modes[@]}"; do
+  echo "== $mode"
+  one "$mode" >"$work/$mode.out" 2>&1; code=$?
+  cat "$work/$mode.out"
+  stop
+  ((code)) && failed=1
+  table+=$(printf '%-22s %5d ok %5d FAIL  %s' "$mode" "$(grep -c '^ok ' "$work/$mode.out")" \
+    "$(grep -c '^FAIL ' "$work/$mode.out")" "$( ((code)) && echo failed || echo passed)")$'\n'
+done
+printf '\n%s' "$table"
+exit $failed
