@@ -1,0 +1,301 @@
+"""The client of a program with an event loop; needs aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import routes
+from .call import Call, Reply
+from .errors import ConnectionFailed, Interrupted, TokentapError
+from .generation import Generation
+from .retry import Retry
+from .routes import Ids, Json, Texts
+from .samples import Samples
+from .stream import Decoder, Delta, Deltas
+
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
+
+# As many as strands-sglang and the OpenAI clients open.
+CONNECTIONS = 1000
+PIECE = 1 << 16
+
+
+class AsyncClient:
+    """`Client` for an event loop, with the same arguments, methods and errors; `async with`, or `await close()`.
+
+    It belongs to the loop in which it is first used.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:30001",
+        control_url: str | None = "http://127.0.0.1:30002",
+        *,
+        token: str | None = None,
+        control_token: str | None = None,
+        timeout: float | None = 900.0,
+        connect_timeout: float | None = 5.0,
+        retries: int = 60,
+        pause: float = 1.0,
+    ) -> None:
+        self._data = base_url.rstrip("/")
+        self._control = None if control_url is None else control_url.rstrip("/")
+        self._token, self._control_token = token, control_token
+        self._timeout, self._connect_timeout = timeout, connect_timeout
+        self._retry = Retry(retries, pause)
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; a later call opens new ones."""
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def generate(
+        self,
+        text: str | None = None,
+        *,
+        input_ids: Sequence[int] | None = None,
+        sampling_params: Mapping[str, object] | None = None,
+        session: str | None = None,
+        return_entropy: bool | None = None,
+        entropy_options: Mapping[str, object] | None = None,
+        rid: str | None = None,
+        done: bool = False,
+        **fields: object,
+    ) -> Generation:
+        """See `Client.generate`."""
+        if not routes.is_single(text, input_ids, sampling_params):
+            raise ValueError("several sequences come back: generate_batch")
+        generations = await self.generate_batch(
+            text,
+            input_ids=input_ids,
+            sampling_params=sampling_params,
+            session=session,
+            return_entropy=return_entropy,
+            entropy_options=entropy_options,
+            rid=rid,
+            done=done,
+            **fields,
+        )
+        return generations[0]
+
+    async def generate_batch(
+        self,
+        text: Texts | None = None,
+        *,
+        input_ids: Ids | None = None,
+        sampling_params: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
+        session: str | None = None,
+        return_entropy: bool | None = None,
+        entropy_options: Mapping[str, object] | None = None,
+        rid: str | Sequence[str] | None = None,
+        done: bool = False,
+        **fields: object,
+    ) -> list[Generation]:
+        """See `Client.generate_batch`."""
+        return await self._send(
+            routes.generate(
+                text,
+                input_ids,
+                sampling_params=sampling_params,
+                session=session,
+                return_entropy=return_entropy,
+                entropy_options=entropy_options,
+                rid=rid,
+                done=done,
+                stream=False,
+                fields=fields,
+            )
+        )
+
+    def stream(
+        self,
+        text: Texts | None = None,
+        *,
+        input_ids: Ids | None = None,
+        sampling_params: Mapping[str, object] | None = None,
+        session: str | None = None,
+        return_entropy: bool | None = None,
+        entropy_options: Mapping[str, object] | None = None,
+        rid: str | Sequence[str] | None = None,
+        done: bool = False,
+        **fields: object,
+    ) -> AsyncGenerator[Delta, None]:
+        """See `Client.stream`; `contextlib.aclosing` around it ends the generation with the block."""
+        call = routes.generate(
+            text,
+            input_ids,
+            sampling_params=sampling_params,
+            session=session,
+            return_entropy=return_entropy,
+            entropy_options=entropy_options,
+            rid=rid,
+            done=done,
+            stream=True,
+            fields=fields,
+        )
+        return self._deltas(call)
+
+    async def sessions(self) -> AsyncIterator[Json]:
+        """See `Client.sessions`."""
+        after: str | None = None
+        while True:
+            page = await self.sessions_page(after)
+            for session in page["sessions"]:
+                yield session
+            after = page["next"]
+            if after is None:
+                return
+
+    async def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
+        """See `Client.sessions_page`."""
+        return await self._send(routes.page(after, limit))
+
+    async def session(self, name: str, version: int | None = None) -> Json:
+        """See `Client.session`."""
+        return await self._send(routes.session(name, version))
+
+    async def trajectories(self, session: str, version: int | None = None) -> Json:
+        """See `Client.trajectories`."""
+        return await self._send(routes.trajectories(session, version))
+
+    async def freeze(self, session: str) -> int:
+        """See `Client.freeze`."""
+        return await self._send(routes.freeze(session))
+
+    async def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
+        """See `Client.reward`."""
+        return await self._send(routes.reward(session, reward, leaf))
+
+    async def delete(self, session: str) -> None:
+        """See `Client.delete`."""
+        await self._send(routes.delete(session))
+
+    async def finished(self, since: str | None = None, limit: int = 1000) -> AsyncIterator[Json]:
+        """See `Client.finished`."""
+        while lines := await self._send(routes.finished(since, limit)):
+            for line in lines:
+                yield line
+            since = lines[-1].get("cursor", since)
+
+    async def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
+        """See `Client.samples`."""
+        return await self._send(routes.samples(sessions, format, options))
+
+    async def advantages(
+        self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object
+    ) -> Json:
+        """See `Client.advantages`."""
+        return await self._send(routes.advantages(groups, estimator, options))
+
+    async def policy(self) -> Json:
+        """See `Client.policy`."""
+        return await self._send(routes.policy())
+
+    async def set_policy(self, version: str | int) -> int:
+        """See `Client.set_policy`."""
+        return await self._send(routes.set_policy(version))
+
+    async def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
+        """See `Client.entropy`."""
+        return await self._send(routes.entropy(rid, since, index))
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            import aiohttp
+
+            self._http = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_timeout),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+            )
+        return self._http
+
+    def _request(self, call: Call[Any], attempt: int) -> Any:
+        """What aiohttp enters to send the call."""
+        from yarl import URL
+
+        base, token = (self._control, self._control_token) if call.control else (self._data, self._token)
+        if base is None:
+            raise ValueError("this client was made without a control_url")
+        # the target is quoted already
+        url = URL(base + call.target, encoded=True)
+        head = call.head(token, attempt)
+        return self._session().request(call.method, url, data=call.body, headers=head, allow_redirects=False)
+
+    async def _send(self, call: Call[T]) -> T:
+        attempt = 0
+        while True:
+            try:
+                request = self._request(call, attempt)
+                with failures():
+                    async with request as response:
+                        headers = {name.lower(): value for name, value in response.headers.items()}
+                        reply = Reply(response.status, headers, await response.read())
+                return call.answer(reply)
+            except TokentapError as error:
+                if not self._retry.goes_on(attempt, error, call.again):
+                    raise
+            attempt += 1
+            await asyncio.sleep(self._retry.pause)
+
+    async def _deltas(self, call: Call[Any]) -> AsyncGenerator[Delta, None]:
+        attempt, begun = 0, False
+        while True:
+            try:
+                async with aclosing(self._events(call, attempt)) as events:
+                    async for delta in events:
+                        begun = True
+                        yield delta
+                return
+            except TokentapError as error:
+                if begun or not self._retry.goes_on(attempt, error, call.again):
+                    raise
+            attempt += 1
+            await asyncio.sleep(self._retry.pause)
+
+    async def _events(self, call: Call[Any], attempt: int) -> AsyncGenerator[Delta, None]:
+        request = self._request(call, attempt)
+        with failures():
+            async with request as response:
+                if response.status >= 400:
+                    Reply(response.status, {}, await response.read()).check()
+                decoder, deltas = Decoder(), Deltas()
+                async for piece in response.content.iter_chunked(PIECE):
+                    for event in decoder.feed(piece):
+                        yield deltas.of(event)
+                if not decoder.ended:
+                    raise Interrupted("the stream ended before its end mark", status=response.status)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Turns what aiohttp raises into this package's errors."""
+    import aiohttp
+
+    try:
+        yield
+    except TokentapError:
+        raise
+    except aiohttp.ClientConnectorError as error:
+        raise ConnectionFailed(str(error), sent=False) from error
+    except (TimeoutError, asyncio.TimeoutError) as error:
+        sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
+        raise ConnectionFailed("no whole reply in time", sent=sent) from error
+    except Exception as error:
+        raise Interrupted(f"the connection failed: {error!r}") from error

@@ -1,0 +1,86 @@
+"""A request, and how its reply is read; the same for both clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+from .errors import Undecodable, of_status
+from .retry import Rule, of_control
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole reply; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def check(self) -> None:
+        """Raises the error of a status of 400 or more."""
+        if self.status >= 400:
+            raise of_status(self.status, self.body.decode("utf-8", "replace"))
+
+    def json(self) -> Any:
+        """The body, whatever its content type says; `Undecodable` where it is no JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            text = self.body.decode("utf-8", "replace")
+            raise Undecodable(f"not JSON: {error}", status=self.status, body=text) from error
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request; `read` makes the answer of a reply below 400."""
+
+    method: str
+    # Path and query, below the base URL.
+    target: str
+    read: Callable[[Reply], T]
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # Whether it goes to the control port.
+    control: bool = True
+    # After which errors it may be sent again.
+    again: Rule = of_control
+
+    def answer(self, reply: Reply) -> T:
+        """What the reply says; raises what is wrong with it."""
+        reply.check()
+        try:
+            return self.read(reply)
+        except (KeyError, TypeError, AttributeError) as error:
+            text = reply.body.decode("utf-8", "replace")[:1000]
+            raise Undecodable(f"{self.target}: {error!r} in the reply", status=reply.status, body=text) from error
+
+    def head(self, token: str | None, attempt: int) -> dict[str, str]:
+        """The headers of an attempt, counted from 0."""
+        head = dict(self.headers)
+        if self.body is not None:
+            head["content-type"] = "application/json"
+        if token is not None:
+            head["authorization"] = f"Bearer {token}"
+        if attempt:
+            # by this and the same body tokentap knows a call that was sent again from another sample
+            head["x-stainless-retry-count"] = str(attempt)
+        return head
+
+
+def target(*parts: str, **query: object) -> str:
+    """A path of these parts, each quoted, with what is not None as query."""
+    path = "".join(f"/{quote(part, safe='')}" for part in parts)
+    said = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(said)}" if said else path
+
+
+def encoded(body: Mapping[str, object]) -> bytes:
+    """A body without the members that are None."""
+    said = {name: value for name, value in body.items() if value is not None}
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()

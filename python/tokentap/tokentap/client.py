@@ -1,0 +1,262 @@
+"""The client of a program that waits for its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import routes
+from .call import Call, Reply
+from .errors import Interrupted, TokentapError
+from .generation import Generation
+from .retry import Retry
+from .routes import Ids, Json, Texts
+from .samples import Samples
+from .stream import Decoder, Delta, Deltas
+from .transport import Connections
+
+T = TypeVar("T")
+
+
+class Client:
+    """Talks to a tokentap; safe to share between threads, each call with a kept connection of its own.
+
+    `base_url` is the data port, `control_url` the control port (None where it is not needed). `token` is the engine's
+    API key, `control_token` that of the control port. An attempt ends after `timeout` seconds, connecting after
+    `connect_timeout`; a failed call is sent up to `retries` more times, `pause` seconds apart. Each method raises
+    `TokentapError` when that did not help.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:30001",
+        control_url: str | None = "http://127.0.0.1:30002",
+        *,
+        token: str | None = None,
+        control_token: str | None = None,
+        timeout: float | None = 900.0,
+        connect_timeout: float | None = 5.0,
+        retries: int = 60,
+        pause: float = 1.0,
+    ) -> None:
+        self._data = Connections(base_url, timeout, connect_timeout)
+        self._control = None if control_url is None else Connections(control_url, timeout, connect_timeout)
+        self._token, self._control_token = token, control_token
+        self._retry = Retry(retries, pause)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the kept connections; a later call opens new ones."""
+        self._data.close()
+        if self._control is not None:
+            self._control.close()
+
+    def generate(
+        self,
+        text: str | None = None,
+        *,
+        input_ids: Sequence[int] | None = None,
+        sampling_params: Mapping[str, object] | None = None,
+        session: str | None = None,
+        return_entropy: bool | None = None,
+        entropy_options: Mapping[str, object] | None = None,
+        rid: str | None = None,
+        done: bool = False,
+        **fields: object,
+    ) -> Generation:
+        """One sample of one prompt, `text` or `input_ids`.
+
+        It is recorded in `session`; with `done` the session has finished after it. `fields` are other members of
+        SGLang's request, like `return_logprob`. An attempt that repeats a call with a session is known to tokentap
+        and makes no second sample; without a session it may, in a session that nobody reads.
+        """
+        if not routes.is_single(text, input_ids, sampling_params):
+            raise ValueError("several sequences come back: generate_batch")
+        return self.generate_batch(
+            text,
+            input_ids=input_ids,
+            sampling_params=sampling_params,
+            session=session,
+            return_entropy=return_entropy,
+            entropy_options=entropy_options,
+            rid=rid,
+            done=done,
+            **fields,
+        )[0]
+
+    def generate_batch(
+        self,
+        text: Texts | None = None,
+        *,
+        input_ids: Ids | None = None,
+        sampling_params: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
+        session: str | None = None,
+        return_entropy: bool | None = None,
+        entropy_options: Mapping[str, object] | None = None,
+        rid: str | Sequence[str] | None = None,
+        done: bool = False,
+        **fields: object,
+    ) -> list[Generation]:
+        """Several prompts, or several samples (`n` in `sampling_params`), in the order of the engine: by prompt."""
+        return self._send(
+            routes.generate(
+                text,
+                input_ids,
+                sampling_params=sampling_params,
+                session=session,
+                return_entropy=return_entropy,
+                entropy_options=entropy_options,
+                rid=rid,
+                done=done,
+                stream=False,
+                fields=fields,
+            )
+        )
+
+    def stream(
+        self,
+        text: Texts | None = None,
+        *,
+        input_ids: Ids | None = None,
+        sampling_params: Mapping[str, object] | None = None,
+        session: str | None = None,
+        return_entropy: bool | None = None,
+        entropy_options: Mapping[str, object] | None = None,
+        rid: str | Sequence[str] | None = None,
+        done: bool = False,
+        **fields: object,
+    ) -> Generator[Delta, None, None]:
+        """What each event of a stream adds, whichever way the engine streams.
+
+        Closing the iterator ends the generation. It is sent again only before its first event; a stream that breaks
+        later raises `Interrupted`.
+        """
+        call = routes.generate(
+            text,
+            input_ids,
+            sampling_params=sampling_params,
+            session=session,
+            return_entropy=return_entropy,
+            entropy_options=entropy_options,
+            rid=rid,
+            done=done,
+            stream=True,
+            fields=fields,
+        )
+        return self._deltas(call)
+
+    def sessions(self) -> Iterator[Json]:
+        """A summary of each session, in the order of their birth."""
+        after: str | None = None
+        while True:
+            page = self.sessions_page(after)
+            yield from page["sessions"]
+            after = page["next"]
+            if after is None:
+                return
+
+    def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
+        """`sessions` after that page, `next` page or None, and those that were `evicted`."""
+        return self._send(routes.page(after, limit))
+
+    def session(self, name: str, version: int | None = None) -> Json:
+        """A session's summary and the `list` of its turns."""
+        return self._send(routes.session(name, version))
+
+    def trajectories(self, session: str, version: int | None = None) -> Json:
+        """A session's `trajectories`: ids, mask, logprobs, entropies, policy; by default the last frozen version."""
+        return self._send(routes.trajectories(session, version))
+
+    def freeze(self, session: str) -> int:
+        """Makes what is there a version that stays, and gives its number."""
+        return self._send(routes.freeze(session))
+
+    def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
+        """Sets the reward of a session or of one leaf; whether an exported path ends in that leaf."""
+        return self._send(routes.reward(session, reward, leaf))
+
+    def delete(self, session: str) -> None:
+        """Forgets a session."""
+        self._send(routes.delete(session))
+
+    def finished(self, since: str | None = None, limit: int = 1000) -> Iterator[Json]:
+        """Each path that has finished after the cursor `since`, each once, until there is none left for now.
+
+        An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` where it was evicted or deleted,
+        or `{"missed": n}` where so many are no longer known. `limit` is what is asked at once.
+        """
+        while lines := self._send(routes.finished(since, limit)):
+            yield from lines
+            since = lines[-1].get("cursor", since)
+
+    def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
+        """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
+        `max_response_length`, `include_branches` and `entropies`."""
+        return self._send(routes.samples(sessions, format, options))
+
+    def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
+        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"}]}`; `options` are `lambda`,
+        `alpha`, `normalize_std`, `think_start`, `think_end`, `version` and `high_entropy_threshold`."""
+        return self._send(routes.advantages(groups, estimator, options))
+
+    def policy(self) -> Json:
+        """The `epoch`, the engine's `weight_version` and the `version` that the trainer named."""
+        return self._send(routes.policy())
+
+    def set_policy(self, version: str | int) -> int:
+        """Names the policy from here on; the new epoch."""
+        return self._send(routes.set_policy(version))
+
+    def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
+        """The entropies of a request from token `since` on, while it runs and for a while after."""
+        return self._send(routes.entropy(rid, since, index))
+
+    def _server(self, call: Call[Any]) -> tuple[Connections, str | None]:
+        if not call.control:
+            return self._data, self._token
+        if self._control is None:
+            raise ValueError("this client was made without a control_url")
+        return self._control, self._control_token
+
+    def _send(self, call: Call[T]) -> T:
+        server, token = self._server(call)
+        attempt = 0
+        while True:
+            try:
+                return call.answer(server.exchange(call.method, call.target, call.head(token, attempt), call.body))
+            except TokentapError as error:
+                if not self._retry.goes_on(attempt, error, call.again):
+                    raise
+            attempt += 1
+            time.sleep(self._retry.pause)
+
+    def _deltas(self, call: Call[Any]) -> Generator[Delta, None, None]:
+        server, token = self._server(call)
+        attempt, begun = 0, False
+        while True:
+            try:
+                with server.open(call.method, call.target, call.head(token, attempt), call.body) as exchange:
+                    if exchange.status >= 400:
+                        Reply(exchange.status, exchange.headers, b"".join(exchange)).check()
+                    decoder, deltas = Decoder(), Deltas()
+                    for piece in exchange:
+                        for event in decoder.feed(piece):
+                            begun = True
+                            yield deltas.of(event)
+                    if not decoder.ended:
+                        raise Interrupted("the stream ended before its end mark", status=exchange.status)
+                return
+            except TokentapError as error:
+                if begun or not self._retry.goes_on(attempt, error, call.again):
+                    raise
+            attempt += 1
+            time.sleep(self._retry.pause)

@@ -1,0 +1,156 @@
+"""Every route of tokentap as a call."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from .call import Call, Reply, encoded, target
+from .generation import Generation
+from .retry import of_change, of_generation
+from .samples import Samples
+
+Json = dict[str, Any]
+Texts = str | Sequence[str]
+Ids = Sequence[int] | Sequence[Sequence[int]]
+
+SESSION = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+
+
+def session_name(session: str) -> str:
+    """The name, if it can be one; tokentap would pass over another and record the call elsewhere."""
+    if not SESSION.fullmatch(session):
+        raise ValueError(f"a session's name has 1 to 128 of A-Z a-z 0-9 . _ ~ -, not {session!r}")
+    return session
+
+
+def read_all(reply: Reply) -> list[Generation]:
+    """The generations of a reply, of one as well."""
+    raw = reply.json()
+    return [Generation.of(item, reply.headers) for item in (raw if isinstance(raw, list) else [raw])]
+
+
+def read_lines(reply: Reply) -> list[Json]:
+    """The objects of JSON Lines."""
+    return [json.loads(line) for line in reply.body.splitlines()]
+
+
+def is_single(text: Texts | None, input_ids: Ids | None, sampling_params: Any) -> bool:
+    """Whether one sequence comes back rather than a list."""
+    if (text is None) == (input_ids is None):
+        raise ValueError("either text or input_ids")
+    several = sampling_params if isinstance(sampling_params, Mapping) else {}
+    batch = not isinstance(text, str) if text is not None else bool(input_ids) and not is_number(input_ids)
+    return not batch and several.get("n", 1) == 1
+
+
+def is_number(input_ids: Ids | None) -> bool:
+    """Whether these are the ids of one prompt."""
+    return input_ids is not None and not isinstance(input_ids[0], Sequence)
+
+
+def generate(
+    text: Texts | None,
+    input_ids: Ids | None,
+    *,
+    sampling_params: Any,
+    session: str | None,
+    return_entropy: bool | None,
+    entropy_options: Mapping[str, object] | None,
+    rid: str | Sequence[str] | None,
+    done: bool,
+    stream: bool,
+    fields: Mapping[str, object],
+) -> Call[list[Generation]]:
+    """`POST /generate`; its reply may be one generation or a list."""
+    if rid is None and is_single(text, input_ids, sampling_params):
+        # the same in every attempt, so that the engine and tokentap know a repeated call from a new one
+        rid = uuid4().hex
+    body = encoded(
+        {
+            "text": text,
+            "input_ids": input_ids,
+            "sampling_params": sampling_params,
+            "return_entropy": return_entropy,
+            "entropy_options": entropy_options,
+            "rid": rid,
+            **({"stream": True} if stream else {}),
+            **fields,
+        }
+    )
+    path = target("generate") if session is None else target("sessions", session_name(session), "generate")
+    headers = {"x-session-done": "true"} if done else {}
+    return Call("POST", path, read_all, body, headers, control=False, again=of_generation)
+
+
+def page(after: str | None, limit: int | None) -> Call[Json]:
+    """`GET /v1/sessions`."""
+    return Call("GET", target("v1", "sessions", after=after, limit=limit), Reply.json)
+
+
+def session(name: str, version: int | None) -> Call[Json]:
+    """`GET /v1/sessions/{id}`."""
+    return Call("GET", target("v1", "sessions", name, version=version), Reply.json)
+
+
+def trajectories(name: str, version: int | None) -> Call[Json]:
+    """`GET /v1/sessions/{id}/trajectories`."""
+    return Call("GET", target("v1", "sessions", name, "trajectories", version=version), Reply.json)
+
+
+def freeze(name: str) -> Call[int]:
+    """`POST /v1/sessions/{id}/freeze`; the version."""
+    return Call(
+        "POST",
+        target("v1", "sessions", name, "freeze"),
+        lambda reply: int(reply.json()["version"]),
+        b"",
+        again=of_change,
+    )
+
+
+def reward(name: str, value: float | Mapping[str, object], leaf: int | None) -> Call[bool]:
+    """`POST /v1/sessions/{id}/reward`; whether an exported path ends in that leaf."""
+    body = encoded({"reward": value, "leaf": leaf})
+    return Call("POST", target("v1", "sessions", name, "reward"), lambda reply: bool(reply.json()["applies"]), body)
+
+
+def delete(name: str) -> Call[None]:
+    """`DELETE /v1/sessions/{id}`."""
+    return Call("DELETE", target("v1", "sessions", name), lambda _: None, again=of_change)
+
+
+def finished(since: str | None, limit: int) -> Call[list[Json]]:
+    """`GET /v1/trajectories`."""
+    return Call("GET", target("v1", "trajectories", since=since, limit=limit), read_lines)
+
+
+def samples(sessions: Sequence[str], format: str, options: Mapping[str, object]) -> Call[Samples]:
+    """`POST /v1/samples`."""
+    body = encoded({"sessions": list(sessions), "format": format, **options})
+    return Call("POST", target("v1", "samples"), lambda reply: Samples.of(format, reply), body)
+
+
+def advantages(groups: Sequence[Mapping[str, object]], estimator: str, options: Mapping[str, object]) -> Call[Json]:
+    """`POST /v1/advantages`."""
+    body = encoded({"groups": list(groups), "estimator": estimator, **options})
+    return Call("POST", target("v1", "advantages"), Reply.json, body)
+
+
+def policy() -> Call[Json]:
+    """`GET /v1/policy`."""
+    return Call("GET", target("v1", "policy"), Reply.json)
+
+
+def set_policy(version: str | int) -> Call[int]:
+    """`POST /v1/policy`; the epoch."""
+    body = encoded({"version": version})
+    return Call("POST", target("v1", "policy"), lambda reply: int(reply.json()["epoch"]), body, again=of_change)
+
+
+def entropy(rid: str, since: int, index: int) -> Call[Json]:
+    """`GET /v1/requests/{rid}/entropy`."""
+    return Call("GET", target("v1", "requests", rid, "entropy", since=since, index=index), Reply.json)

@@ -1,0 +1,76 @@
+"""Sessions in the format of a trainer, as `POST /v1/samples` gives them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .call import Reply
+from .safetensors import File
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+Array = TypeVar("Array")
+
+TENSORS = ("verl", "miles", "areal")
+
+
+@dataclass(frozen=True)
+class Batch(Generic[Array]):
+    """The rows of a format of tensors.
+
+    `tensors` by the names that the trainer reads; `non_tensor_batch` has lists with one entry a row, and is empty where
+    the format has none; `refused` names the leaves that are no rows, each with its reason.
+    """
+
+    tensors: dict[str, Array]
+    non_tensor_batch: dict[str, list[Any]]
+    refused: list[dict[str, Any]]
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The body of an export, read when it is asked for."""
+
+    format: str
+    # How many rows it holds, and how many leaves it does not, by reason.
+    rows: int
+    refused: dict[str, int]
+    body: bytes
+
+    @classmethod
+    def of(cls, format: str, reply: Reply) -> Samples:
+        """The samples of a reply."""
+        rows, refused = reply.headers["tokentap-rows"], reply.headers["tokentap-refused"]
+        return cls(format, int(rows), json.loads(refused), reply.body)
+
+    def json(self) -> Any:
+        """Of `slime`, `tunix`, `strands` and `rllm` the object with `samples` and `refused`, of `jsonl` a list."""
+        if self.format == "jsonl":
+            return [json.loads(line) for line in self.body.splitlines()]
+        if self.format in (*TENSORS, "arrow", "parquet"):
+            raise ValueError(f"{self.format} is no JSON; see numpy(), torch() and body")
+        return json.loads(self.body)
+
+    def numpy(self) -> Batch[NDArray[Any]]:
+        """The tensors as arrays; needs numpy."""
+        file = self._file()
+        return self._batch(file, {name: tensor.numpy() for name, tensor in file.tensors.items()})
+
+    def torch(self) -> Batch[torch.Tensor]:
+        """The tensors as torch's, on the CPU; needs torch."""
+        file = self._file()
+        return self._batch(file, {name: tensor.torch() for name, tensor in file.tensors.items()})
+
+    def _file(self) -> File:
+        if self.format not in TENSORS:
+            raise ValueError(f"{self.format} has no tensors; formats that have: {', '.join(TENSORS)}")
+        return File.of(self.body)
+
+    def _batch(self, file: File, tensors: dict[str, Array]) -> Batch[Array]:
+        table = json.loads(file.metadata.get("non_tensor_batch", "{}"))
+        return Batch(tensors, table, json.loads(file.metadata.get("refused", "[]")), file.metadata)

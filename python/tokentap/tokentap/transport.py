@@ -1,0 +1,149 @@
+"""Kept HTTP/1.1 connections to one server, for as many threads as there are."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from urllib.parse import urlsplit
+
+from .call import Reply
+from .errors import ConnectionFailed, Interrupted
+
+PIECE = 1 << 16
+
+# tokentap closes a connection that was idle for 75 s.
+IDLE_S = 60.0
+
+
+class Connections:
+    """Connections to a base URL; each request has one for itself and gives it back with the last byte of its reply.
+
+    `timeout` is for a request from its first byte to the reply's last, `connect_timeout` for a new connection, both in
+    seconds; None waits for ever.
+    """
+
+    def __init__(self, base_url: str, timeout: float | None, connect_timeout: float | None) -> None:
+        url = urlsplit(base_url)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"a base URL like http://127.0.0.1:30001, not {base_url!r}")
+        self._kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        self._address = (url.hostname, url.port)
+        self._path = url.path.rstrip("/")
+        self._timeout, self._connect_timeout = timeout, connect_timeout
+        # append and pop are atomic; the latest is taken, so that what is too many grows old
+        self._idle: deque[tuple[float, HTTPConnection]] = deque()
+
+    def close(self) -> None:
+        """Closes what is idle; what is in use is closed as it comes back."""
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        """A request and its whole reply."""
+        with self.open(method, target, headers, body) as exchange:
+            return Reply(exchange.status, exchange.headers, b"".join(exchange))
+
+    @contextmanager
+    def open(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Iterator[Exchange]:
+        """A request, and its reply as it comes; left before the end of it, the connection is closed."""
+        end = None if self._timeout is None else time.monotonic() + self._timeout
+        connection = self._connection()
+        try:
+            exchange = Exchange(connection, end)
+            exchange.send(method, self._path + target, headers, body)
+            yield exchange
+        except BaseException:
+            connection.close()
+            raise
+        if exchange.is_over and not exchange.response.will_close:
+            self._idle.append((time.monotonic(), connection))
+        else:
+            connection.close()
+
+    def _connection(self) -> HTTPConnection:
+        while self._idle:
+            since, connection = self._idle.pop()
+            if time.monotonic() - since < IDLE_S and is_quiet(connection.sock):
+                return connection
+            connection.close()
+        connection = self._kind(*self._address, timeout=self._connect_timeout)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise ConnectionFailed(f"{self._address[0]}:{connection.port}: {error}", sent=False) from error
+        return connection
+
+
+class Exchange:
+    """One request on a connection, and the reply's pieces."""
+
+    status: int
+    headers: dict[str, str]
+    response: HTTPResponse
+
+    def __init__(self, connection: HTTPConnection, end: float | None) -> None:
+        self._connection, self._end = connection, end
+        # http.client forgets the socket of a reply that ends with the connection, while it is still read
+        self._socket = connection.sock
+        self.is_over = False
+
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
+        """Sends the request and waits for the reply's head."""
+        with self._failures():
+            self._connection.request(method, target, body, dict(headers))
+            self._wait()
+            self.response = self._connection.getresponse()
+        self.status = self.response.status
+        self.headers = {name.lower(): value for name, value in self.response.getheaders()}
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self._piece():
+            yield piece
+        # read1 leaves a reply of known length open behind its last byte
+        self.response.close()
+        self.is_over = True
+
+    def _piece(self) -> bytes:
+        with self._failures():
+            self._wait()
+            piece = self.response.read1(PIECE)
+            if not piece and self.response.length:
+                # read1 does not tell a torn body from a whole one
+                raise Interrupted(f"the reply ended {self.response.length} bytes early", status=self.status)
+            return piece
+
+    def _wait(self) -> None:
+        left = None if self._end is None else self._end - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError("timed out")
+        self._socket.settimeout(left)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Interrupted:
+            raise
+        except TimeoutError as error:
+            raise ConnectionFailed("no whole reply in time", sent=True) from error
+        except Exception as error:
+            raise Interrupted(f"the connection failed: {error!r}") from error
+
+
+def is_quiet(connection: socket.socket) -> bool:
+    """Whether an idle connection is still open, and nothing came that nobody asked for."""
+    try:
+        connection.settimeout(0)
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except ValueError:
+        # TLS has no peek; what is closed shows when it is used
+        return True
+    except OSError:
+        return False
+    return False
