@@ -30,7 +30,8 @@ PIECE = 1 << 16
 class AsyncClient:
     """`Client` for an event loop, with the same arguments, methods and errors; `async with`, or `await close()`.
 
-    It belongs to the loop in which it is first used.
+    It belongs to the loop in which it is first used. aiohttp by itself sends a GET or DELETE once more whose connection
+    was closed without an answer.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ def policy() -> Call[Json]:
 def set_policy(version: str | int) -> Call[int]:
     """`POST /v1/policy`; the epoch."""
     body = encoded({"version": version})
-    return Call("POST", target("v1", "policy"), lambda reply: int(reply.json()["epoch"]), body, again=of_change)
+    return Call("POST", target("v1", "policy"), lambda reply: int(reply.json()["epoch"]), body)
 
 
 def entropy(rid: str, since: int, index: int) -> Call[Json]:

@@ -73,7 +73,8 @@ class Connections:
         connection = self._kind(*self._address, timeout=self._connect_timeout)
         try:
             connection.connect()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # a host that no name can be is no OSError
             raise ConnectionFailed(f"{self._address[0]}:{connection.port}: {error}", sent=False) from error
         return connection
 

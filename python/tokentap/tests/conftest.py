@@ -1,0 +1,115 @@
+"""A running demo and a scripted server, and both clients behind one way to call them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import Scripted
+
+from tokentap import AsyncClient, Client
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where a `tokentap demo` answers."""
+
+    data: str
+    control: str
+
+
+def binary() -> str:
+    """The tokentap under test; the tests fail without one, because without one they say nothing."""
+    named = os.environ.get("TOKENTAP_BIN")
+    built = ROOT / "target" / "debug" / "tokentap"
+    found = named or (str(built) if built.exists() else shutil.which("tokentap"))
+    assert found, "no tokentap: cargo build, or TOKENTAP_BIN=..."
+    return found
+
+
+@pytest.fixture(scope="session")
+def demo() -> Iterator[Demo]:
+    command = [binary(), "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "warn"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line.startswith("Metrics:"):
+                break
+        data, control = re.search(r"(http://[\d.:]+)/generate", said), re.search(r"(http://[\d.:]+)/v1", said)
+        assert data, said
+        assert control, said
+        yield Demo(data[1], control[1])
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    with Scripted() as server:
+        yield server
+
+
+class Either:
+    """Runs a method of `Client` or of `AsyncClient`, and gives what it gives; a list for an iterator."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, where: Demo | Scripted, method: str, *args: Any, **kwargs: Any) -> Any:
+        options = {name[1:]: kwargs.pop(name) for name in list(kwargs) if name.startswith("_")}
+        options = {"retries": 0, "pause": 0.0, **options}
+        if self.kind == "blocking":
+            with Client(where.data, where.control, **options) as client:
+                made = getattr(client, method)(*args, **kwargs)
+                return list(made) if hasattr(made, "__next__") else made
+        return asyncio.run(self._run(where, method, args, kwargs, options))
+
+    async def _run(self, where: Demo | Scripted, method: str, args: Any, kwargs: Any, options: Any) -> Any:
+        async with AsyncClient(where.data, where.control, **options) as client:
+            made = getattr(client, method)(*args, **kwargs)
+            return [item async for item in made] if hasattr(made, "__anext__") else await made
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def do(request: pytest.FixtureRequest) -> Either:
+    """`do(where, method, ..., _retries=2)`: arguments with an underscore are the client's own."""
+    return Either(request.param)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that clients make, none of which takes any time."""
+    made: list[float] = []
+    wait: Callable[..., Any] = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        made.append(seconds)
+        await wait(0)
+
+    monkeypatch.setattr("tokentap.client.time.sleep", made.append)
+    monkeypatch.setattr("tokentap.aio.asyncio.sleep", sleep)
+    return made
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, demo: Demo) -> Iterator[str]:
+    """A name that no other test uses."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:128]
+    yield name
+    with Client(demo.data, demo.control, retries=0) as client, suppress(Exception):
+        client.delete(name)

@@ -1,0 +1,114 @@
+"""What trainers read and say on the control port."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from conftest import Demo, Either
+
+from tokentap import HttpError
+
+SAMPLING = {"max_new_tokens": 4, "ignore_eos": True}
+
+
+def test_sessions_are_listed_page_by_page(do: Either, demo: Demo, session: str) -> None:
+    names = [f"{session}-{at}" for at in range(3)]
+    for name in names:
+        do(demo, "generate", "a", session=name, sampling_params=SAMPLING)
+    found = [one for one in do(demo, "sessions") if one["session"] in names]
+    assert [one["session"] for one in found] == names
+    assert all(one["turns"] == 1 and one["sampled_tokens"] == 4 for one in found)
+    page = do(demo, "sessions_page", limit=1)
+    assert len(page["sessions"]) == 1
+    assert page["evicted"] == []
+    following = do(demo, "sessions_page", page["next"], limit=1)["sessions"][0]
+    assert following["session"] != page["sessions"][0]["session"]
+
+
+def test_a_deleted_session_is_unknown(do: Either, demo: Demo, session: str) -> None:
+    do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
+    assert do(demo, "delete", session) is None
+    for method in ("session", "trajectories", "delete", "freeze"):
+        with pytest.raises(HttpError) as raised:
+            do(demo, method, session)
+        assert (raised.value.status, raised.value.code) == (404, "no_such_session")
+
+
+def test_a_frozen_version_stays(do: Either, demo: Demo, session: str) -> None:
+    do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
+    assert do(demo, "reward", session, 0.5) is True
+    assert do(demo, "reward", session, {"score": 1.0}, leaf=0) is True
+    assert do(demo, "freeze", session) == 1
+    do(demo, "generate", "b", session=session, sampling_params=SAMPLING)
+    assert do(demo, "freeze", session) == 2
+    first, second = do(demo, "trajectories", session, 1), do(demo, "trajectories", session, version=2)
+    assert (first["version"], second["version"]) == (1, 2)
+    assert [path["reward"] for path in first["trajectories"]] == [{"score": 1.0}]
+    # the next version holds what came before, too
+    assert [path["turns"][-1]["id"] for path in second["trajectories"]] == [0, 1]
+    with pytest.raises(HttpError) as raised:
+        do(demo, "session", session, version=9)
+    assert raised.value.code == "no_such_version"
+
+
+def test_finished_paths_come_once(do: Either, demo: Demo, session: str) -> None:
+    before = [line["cursor"] for line in do(demo, "finished")][-1:]
+    since = before[0] if before else None
+    names = [f"{session}-{at}" for at in range(5)]
+    for name in names:
+        do(demo, "generate", "a", session=name, sampling_params=SAMPLING, done=True)
+    do(demo, "delete", names[2])
+    lines = do(demo, "finished", since, limit=2)
+    assert [line["session"] for line in lines] == names
+    assert lines[2]["gone"] == "deleted"
+    assert len(lines[0]["token_ids"]) == len(lines[0]["entropy"])
+    assert do(demo, "finished", lines[-1]["cursor"]) == []
+    with pytest.raises(HttpError) as raised:
+        do(demo, "finished", "0-0")
+    assert raised.value.code == "other_store"
+
+
+def test_the_policy_has_a_name(do: Either, demo: Demo, session: str) -> None:
+    before, version = do(demo, "policy")["epoch"], f"step of {do.kind}"
+    assert do(demo, "set_policy", version) == before + 1
+    # the same name again is the same policy
+    assert do(demo, "set_policy", version) == before + 1
+    do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
+    assert do(demo, "policy") == {"epoch": before + 1, "version": version, "weight_version": "default"}
+    (path,) = do(demo, "trajectories", session)["trajectories"]
+    assert [(span["epoch"], span["version"]) for span in path["policy"]] == [(before + 1, version)]
+
+
+def test_advantages_are_the_formulas(do: Either, demo: Demo, session: str) -> None:
+    rewards = [1.0, 0.0, 0.25]
+    names = [f"{session}-{at}" for at in range(3)]
+    for name in names:
+        do(demo, "generate", "a", session=name, sampling_params=SAMPLING)
+    samples = [{"session": name, "reward": reward} for name, reward in zip(names, rewards, strict=True)]
+    answer = do(demo, "advantages", [{"id": "g", "samples": samples}], estimator="grpo", normalize_std=True)
+    mean, deviation = statistics.mean(rewards), statistics.stdev(rewards)
+    for sample, reward in zip(answer["groups"][0]["samples"], rewards, strict=True):
+        # verl adds 1e-6 to the deviation
+        assert sample["advantage"] == pytest.approx((reward - mean) / (deviation + 1e-6), rel=1e-9)
+        assert sum(one != 0 for one in sample["advantages"]) == 4
+    # the answer says which parameters it used
+    shaped = do(demo, "advantages", [{"id": "h", "samples": samples}], estimator="egpo", **{"lambda": 0.25, "alpha": 3})
+    assert (shaped["estimator"], shaped["lambda"], shaped["alpha"]) == ("egpo", 0.25, 3)
+
+
+def test_entropies_can_be_read_by_rid(do: Either, demo: Demo) -> None:
+    made = do(demo, "generate_batch", "a", rid="by rid/1", sampling_params={**SAMPLING, "n": 1})
+    read = do(demo, "entropy", "by rid/1")
+    assert read["entropy"] == made[0].entropy
+    assert (read["next"], read["finished"], read["finish_reason"]) == (4, True, "length")
+    with pytest.raises(HttpError) as raised:
+        do(demo, "entropy", "nobody's")
+    assert raised.value.status == 404
+
+
+def test_without_a_control_port(do: Either, demo: Demo) -> None:
+    where = Demo(demo.data, None)  # type: ignore[arg-type]
+    assert do(where, "generate", "a", sampling_params=SAMPLING).output_ids
+    with pytest.raises(ValueError, match="control_url"):
+        do(where, "policy")

@@ -1,0 +1,199 @@
+"""Each kind of failure: its error, and how often the call is sent."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from conftest import Either
+from scripted import GOOD, Scripted, Step, events, generated, leave, reply, tear
+
+from tokentap import (
+    ConnectionFailed,
+    ContextLengthExceeded,
+    HttpError,
+    Interrupted,
+    Throttled,
+    TokentapError,
+    Undecodable,
+)
+
+HALF = json.dumps(generated([1, 2])).encode()[:40]
+
+# step, error, whether the call is sent again
+ROWS: dict[str, tuple[Step, type[TokentapError], bool]] = {
+    "not JSON": (reply(200, "<html>"), Undecodable, True),
+    "no generation": (reply(200, "{}"), Undecodable, True),
+    "400 exceed": (reply(400, '{"error":{"message":"Requested tokens EXCEED it"}}'), ContextLengthExceeded, False),
+    "400 too long": (reply(400, "the prompt is Too Long"), ContextLengthExceeded, False),
+    "400 maximum length": (reply(400, "over the maximum length"), ContextLengthExceeded, False),
+    "400 context length": (reply(400, "the model's context length (4096)"), ContextLengthExceeded, False),
+    "400 otherwise": (reply(400, "weights are being loaded"), HttpError, True),
+    "413 too long": (reply(413, "too long"), HttpError, True),
+    **{str(status): (reply(status, "no"), HttpError, False) for status in (401, 403, 404)},
+    **{str(status): (reply(status, "wait"), Throttled, True) for status in (429, 503)},
+    **{str(status): (reply(status, "?"), HttpError, True) for status in (402, 408, 409, 422, 500, 502, 504)},
+    "left": (leave, Interrupted, True),
+    "torn body": (tear(HALF, 1000), Interrupted, True),
+    "torn chunks": (tear(HALF, None), Interrupted, True),
+    "torn before the first chunk": (tear(b"", None), Interrupted, True),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_failure_is_named_and_sent_again_as_often_as_it_may_be(
+    do: Either, scripted: Scripted, pauses: list[float], name: str
+) -> None:
+    step, error, again = ROWS[name]
+    scripted.script(step)
+    with pytest.raises(error) as raised:
+        do(scripted, "generate", "a", _retries=3, _pause=1.5)
+    assert type(raised.value) is error
+    assert len(scripted.asked) == (4 if again else 1)
+    assert pauses == [1.5] * (len(scripted.asked) - 1)
+    assert raised.value.hint in str(raised.value)
+    if isinstance(raised.value, HttpError):
+        assert str(raised.value.status) in str(raised.value)
+        assert raised.value.body
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[2]])
+def test_what_passes_is_not_noticed(do: Either, scripted: Scripted, pauses: list[float], name: str) -> None:
+    scripted.script(ROWS[name][0], ROWS[name][0], GOOD)
+    assert do(scripted, "generate", "a", _retries=5).output_ids == [1, 2]
+    assert len(scripted.asked) == 3
+
+
+def test_attempts_are_one_call(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+    scripted.script(leave, reply(503, "wait"), reply(200, "<"), GOOD)
+    do(scripted, "generate", "a", session="s", _retries=3, _token="key")
+    first = scripted.asked[0]
+    assert [asked.headers.get("x-stainless-retry-count") for asked in scripted.asked] == [None, "1", "2", "3"]
+    for asked in scripted.asked:
+        assert (asked.path, asked.body) == ("/sessions/s/generate", first.body)
+        assert asked.headers["authorization"] == "Bearer key"
+    assert len(first.json()["rid"]) == 32
+
+
+def test_two_calls_are_two_rids(do: Either, scripted: Scripted) -> None:
+    scripted.script(GOOD)
+    for _ in range(2):
+        do(scripted, "generate", "a")
+    assert scripted.asked[0].json()["rid"] != scripted.asked[1].json()["rid"]
+
+
+def test_the_defaults_wait_for_a_minute(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+    scripted.script(reply(503, "wait"))
+    from tokentap import AsyncClient, Client
+
+    kind = Client if do.kind == "blocking" else AsyncClient
+    assert kind.__init__.__kwdefaults__ == {
+        "token": None,
+        "control_token": None,
+        "timeout": 900.0,
+        "connect_timeout": 5.0,
+        "retries": 60,
+        "pause": 1.0,
+    }
+    with pytest.raises(Throttled):
+        do(scripted, "generate", "a", _retries=60, _pause=1.0)
+    assert len(scripted.asked) == 61
+    assert sum(pauses) == 60
+
+
+def test_no_answer_in_time(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+    scripted.script(scripted.hang)
+    with pytest.raises(ConnectionFailed) as raised:
+        do(scripted, "generate", "a", _retries=2, _timeout=0.05)
+    assert raised.value.sent
+    assert len(scripted.asked) == 3
+
+
+def test_a_reply_that_does_not_end_in_time(do: Either, scripted: Scripted) -> None:
+    def trickle(handler: object) -> None:
+        tear(b"{", None)(handler)  # type: ignore[arg-type]
+        handler.wfile.flush()  # type: ignore[attr-defined]
+        scripted.released.wait(60)
+
+    scripted.script(trickle)
+    with pytest.raises(ConnectionFailed):
+        do(scripted, "generate", "a", _timeout=0.05)
+
+
+def test_nobody_listens(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        scripted.data = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ConnectionFailed) as raised:
+        do(scripted, "generate", "a", _retries=2)
+    assert not raised.value.sent
+    assert len(pauses) == 2
+
+
+def test_no_such_host(do: Either, scripted: Scripted) -> None:
+    # an empty label is a name that no resolver is asked for, so the test needs no network
+    scripted.data = "http://a..b:1"
+    with pytest.raises(ConnectionFailed if do.kind == "blocking" else TokentapError):
+        do(scripted, "generate", "a")
+
+
+@pytest.mark.parametrize(
+    ("step", "count"), [(leave, 1), (reply(500, "?"), 1), (reply(400, "?"), 1), (reply(503, "?"), 3)]
+)
+@pytest.mark.parametrize(("method", "args"), [("freeze", ["s"]), ("delete", ["s"])])
+def test_a_change_is_not_made_twice(
+    do: Either, scripted: Scripted, pauses: list[float], step: Step, count: int, method: str, args: list[object]
+) -> None:
+    scripted.script(step)
+    with pytest.raises(TokentapError):
+        do(scripted, method, *args, _retries=2)
+    # aiohttp sends a GET or DELETE once more by itself when it was left without an answer
+    twice = step is leave and do.kind == "asyncio" and scripted.asked[0].method in ("GET", "DELETE")
+    assert len(scripted.asked) == count * (2 if twice else 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "count"), [(leave, 3), (reply(500, "?"), 3), (reply(400, "?"), 1), (reply(404, "?"), 1)]
+)
+@pytest.mark.parametrize(("method", "args"), [("session", ["s"]), ("samples", [["s"]]), ("set_policy", [1])])
+def test_what_may_be_done_twice_is_sent_again(
+    do: Either, scripted: Scripted, pauses: list[float], step: Step, count: int, method: str, args: list[object]
+) -> None:
+    scripted.script(step)
+    with pytest.raises(TokentapError):
+        do(scripted, method, *args, _retries=2)
+    # aiohttp sends a GET or DELETE once more by itself when it was left without an answer
+    twice = step is leave and do.kind == "asyncio" and scripted.asked[0].method in ("GET", "DELETE")
+    assert len(scripted.asked) == count * (2 if twice else 1)
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[1] is not Undecodable])
+def test_a_stream_is_sent_again_before_its_first_event(
+    do: Either, scripted: Scripted, pauses: list[float], name: str
+) -> None:
+    step, error, again = ROWS[name]
+    scripted.script(step, events(generated([1], finish="stop")))
+    if again:
+        assert [delta.output_ids for delta in do(scripted, "stream", "a", _retries=1)] == [[1]]
+        assert [asked.headers.get("x-stainless-retry-count") for asked in scripted.asked] == [None, "1"]
+    else:
+        with pytest.raises(error):
+            do(scripted, "stream", "a", _retries=1)
+        assert len(scripted.asked) == 1
+
+
+def test_a_stream_that_breaks_later_is_not(do: Either, scripted: Scripted) -> None:
+    scripted.script(events(generated([1], finish=None), done=False))
+    with pytest.raises(Interrupted):
+        do(scripted, "stream", "a", _retries=3)
+    assert len(scripted.asked) == 1
+
+
+def test_an_error_in_a_stream_is_the_reply_it_would_have_been(do: Either, scripted: Scripted) -> None:
+    scripted.script(events({"error": {"message": "longer than the context length", "code": 400}}))
+    with pytest.raises(ContextLengthExceeded):
+        do(scripted, "stream", "a", _retries=3)
+    scripted.script(events({"error": "engine died"}), events(generated([1])))
+    with pytest.raises(HttpError) as raised:
+        do(scripted, "stream", "a")
+    assert raised.value.status == 500

@@ -1,0 +1,189 @@
+"""Streams of every mode, live and as real servers sent them, made into what each event adds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Demo, Either
+from scripted import Scripted, events, generated
+
+from tokentap import AsyncClient, Client, Undecodable
+from tokentap.stream import Decoder, Deltas
+
+FIXTURES = ROOT / "tests" / "fixtures"
+
+
+def recorded() -> list[Path]:
+    """Cases in which a real SGLang streamed a generation."""
+    found = []
+    for case in sorted(FIXTURES.glob("*/*/*/request.json")):
+        request = json.loads(case.read_text())
+        body = request.get("body")
+        status = (case.parent / "response.status").read_text().strip()
+        if request["path"] == "/generate" and isinstance(body, dict) and body.get("stream") and status == "200":
+            found.append(case.parent)
+    return found
+
+
+def said(case: Path) -> list[dict[str, Any]]:
+    """The events of a recording, read without the code under test."""
+    lines = (case / "response.body").read_text().split("\n")
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+# some end without an event, and some are errors
+RECORDED = [case for case in recorded() if all("meta_info" in event for event in said(case) or [{}])]
+
+
+def last_holds_all(case: Path) -> bool:
+    """Whether this server's streams repeat everything; known from how it was started."""
+    return case.parent.name != "incremental" and "stream-output" not in case.parts
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}-{case.name}")
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_deltas_of_a_recorded_stream_add_up(case: Path, size: int) -> None:
+    body = (case / "response.body").read_bytes()
+    decoder, deltas = Decoder(), Deltas()
+    made = defaultdict(list)
+    for at in range(0, len(body), size):
+        for event in decoder.feed(body[at : at + size]):
+            delta = deltas.of(event)
+            made[delta.index].append(delta)
+    assert decoder.ended
+    whole: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in said(case):
+        whole[event.get("index") or 0].append(event)
+    assert set(made) == set(whole)
+    for index, parts in made.items():
+        last = whole[index][-1]
+        ids = [one for part in parts for one in part.output_ids]
+        text = "".join(part.text for part in parts)
+        rows = last["meta_info"].get("output_token_logprobs")
+        if case.parent.name == "incremental":
+            assert ids == [one for event in whole[index] for one in event["output_ids"]]
+            assert text == "".join(event["text"] for event in whole[index])
+        elif last_holds_all(case):
+            assert (ids, text) == (last["output_ids"], last["text"])
+        else:
+            # 0.5.6 --stream-output: ids are new in each event, text and logprobs are whole
+            assert ids == [one for event in whole[index] for one in event["output_ids"]]
+            assert rows is None or text == last["text"]
+        if rows is not None and case.parent.name != "incremental":
+            assert [one for part in parts for one in part.logprobs or []] == [row[0] for row in rows]
+        assert len(ids) == last["meta_info"]["completion_tokens"]
+        assert [part.finish_reason for part in parts[:-1]] == [None] * (len(parts) - 1)
+        assert parts[-1].finish_reason == last["meta_info"]["finish_reason"]["type"]
+
+
+def test_there_are_recordings() -> None:
+    assert len(RECORDED) >= 20
+    assert {case.parent.parent.name for case in RECORDED} == {"sglang-0.5.23", "sglang-0.5.6.post2", "sglang-jax"}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_live_stream_adds_up_to_its_record(do: Either, demo: Demo, session: str, n: int) -> None:
+    made = do(
+        demo,
+        "stream",
+        input_ids=[299, 467],
+        session=session,
+        sampling_params={"max_new_tokens": 20, "n": n},
+        entropy_options={"bounds": True},
+        return_logprob=True,
+    )
+    sums: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for delta in made:
+        for name in ("output_ids", "entropy", "lower", "upper", "logprobs"):
+            sums[delta.index][name] += getattr(delta, name)
+    paths = do(demo, "trajectories", session)["trajectories"]
+    assert sorted(path["token_ids"][2:] for path in paths) == sorted(one["output_ids"] for one in sums.values())
+    for path in paths:
+        one = next(one for one in sums.values() if one["output_ids"] == path["token_ids"][2:])
+        assert path["entropy"][2:] == one["entropy"]
+        assert len(one["lower"]) == len(one["upper"]) == len(one["logprobs"]) == 20
+    last = [delta for delta in made if delta.finish_reason]
+    assert len(last) == n
+    assert all(delta.entropy_info["source"] == "top_k" for delta in last)
+
+
+def cumulative(ids: list[int], entropy: list[float], text: str, finish: str | None) -> dict[str, Any]:
+    return generated(ids, text, finish, output_token_entropy=entropy)
+
+
+def test_entropies_of_a_cumulative_stream(do: Either, scripted: Scripted) -> None:
+    scripted.script(
+        events(
+            cumulative([5], [0.5], "a\ufffd", None),
+            cumulative([5, 6, 7], [0.5, 0.6, 0.7], "aé b", None),
+            cumulative([5, 6, 7], [0.5, 0.6, 0.7], "aé b", "stop"),
+        )
+    )
+    made = do(scripted, "stream", "x")
+    assert [delta.output_ids for delta in made] == [[5], [6, 7], []]
+    assert [delta.entropy for delta in made] == [[0.5], [0.6, 0.7], []]
+    assert [delta.text for delta in made] == ["a", "é b", ""]
+
+
+def test_an_abort_in_an_incremental_stream_repeats_everything(do: Either, scripted: Scripted) -> None:
+    first, second = generated([5], "a", None), generated([6], "b", None)
+    second["meta_info"]["completion_tokens"] = 2
+    scripted.script(events(first, second, generated([5, 6], "ab", "abort")))
+    made = do(scripted, "stream", "x")
+    assert [delta.output_ids for delta in made] == [[5], [6], []]
+    assert "".join(delta.text for delta in made) == "ab"
+    assert made[-1].finish_reason == "abort"
+
+
+def test_half_a_character_of_an_incremental_stream_is_not_lost(do: Either, scripted: Scripted) -> None:
+    second = generated([6], "b", "stop")
+    second["meta_info"]["completion_tokens"] = 2
+    scripted.script(events(generated([5], "a\ufffd", None), second))
+    assert "".join(delta.text for delta in do(scripted, "stream", "x")) == "a\ufffdb"
+
+
+@pytest.mark.parametrize(
+    "event", [{"choices": []}, {"meta_info": {}}, {"meta_info": {"completion_tokens": 1}, "output_ids": 5}, [1]]
+)
+def test_an_event_that_is_none(do: Either, scripted: Scripted, event: object) -> None:
+    scripted.script(events(event))
+    with pytest.raises(Undecodable):
+        do(scripted, "stream", "x")
+
+
+def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:
+    sampling = {"max_new_tokens": 4000, "ignore_eos": True}
+
+    def tokens(turns: int) -> int:
+        """Of the session once so many turns are recorded."""
+        with Client(demo.data, demo.control, retries=0) as client:
+            end = time.monotonic() + 20
+            while time.monotonic() < end:
+                seen = [one for one in client.sessions() if one["session"] == session]
+                if seen and seen[0]["turns"] == turns:
+                    return int(seen[0]["sampled_tokens"])
+        raise TimeoutError(f"{turns} turns were not recorded")
+
+    with Client(demo.data, demo.control, retries=0) as client:
+        stream = client.stream("a", session=session, sampling_params=sampling)
+        next(stream)
+        stream.close()
+        assert not client._data._idle, "a connection with half a reply in it must not be kept"
+    assert tokens(1) < 4000
+
+    async def leave() -> None:
+        async with (
+            AsyncClient(demo.data, demo.control, retries=0) as client,
+            aclosing(client.stream("b", session=session, sampling_params=sampling)) as stream,
+        ):
+            await anext(stream)
+
+    asyncio.run(leave())
+    assert tokens(2) < 8000
