@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# run.sh [--real] [NAME...]   trainers generate through tokentap: NAMEs of folders beside this file, all without one.
+#   --real            in front of a real SGLang 0.5.23 on the CPU instead of tokentap's demo engine (../real; minutes, 6 GB)
+#   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
+#   REAL_SGLANG_HOME  where ../real/setup.sh installs SGLang (~/.cache/real-sglang)
+# Builds nothing. Each program of a folder that has a main part is run: without arguments it starts its own demo (TOKENTAP),
+# with --base, --control and --model it asks what is there. Exit status 1 if one failed.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+real=''
+if [[ ${1:-} == --real ]]; then real=1; shift; fi
+names=("$@")
+if ((!${#names[@]})); then
+  for list in "$here"/requirements-*.txt; do list=${list##*/requirements-}; names+=("${list%.txt}"); done
+fi
+tokentap=${TOKENTAP:-}
+for build in release debug; do
+  if [[ ! $tokentap && -x $here/../../target/$build/tokentap ]]; then tokentap=$here/../../target/$build/tokentap; fi
+done
+if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+TOKENTAP=$(realpath "$tokentap")
+# the second is what the package's own tests read
+export TOKENTAP TOKENTAP_BIN=$TOKENTAP PYTHONPATH=$here/../../python/tokentap PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
+work=$(mktemp -d)
+server='' proxy='' failed=0 table=''
+
+stop() {
+  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
+  if [[ $server ]]; then
+    kill -- "-$server" 2>/dev/null
+    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
+    kill -9 -- "-$server" 2>/dev/null
+  fi
+  server='' proxy=''
+}
+trap 'stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+arguments=()
+if [[ $real ]]; then
+  read -r engine data control < <(python3 -c 'import socket
+s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*[x.getsockname()[1] for x in s])')
+  "$here/../real/setup.sh" 0.5.23 || exit
+  "$here/../real/serve.sh" 0.5.23 "$engine"; code=$?
+  server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
+  if ((code)); then exit "$code"; fi
+  "$TOKENTAP" serve --upstream "http://127.0.0.1:$engine" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
+    >"$work/tokentap.log" 2>&1 &
+  proxy=$!
+  for _ in $(seq 60); do
+    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" && break
+    kill -0 "$proxy" 2>/dev/null || break
+    sleep 0.5
+  done
+  curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" || { tail -20 "$work/tokentap.log"; echo "not ready"; exit 1; }
+  arguments=(--base "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" --model "$REAL_SGLANG_HOME/model-0")
+fi
+
+for name in "${names[@]}"; do
+  venv=$("$here/setup.sh" "$name") || { failed=1; table+="$name: no environment"$'\n'; continue; }
+  for program in "$here/$name"/*.py; do
+    grep -q '^if __name__ == "__main__":' "$program" || continue
+    # one that knows no address of its own can only be run with the demo
+    if [[ $real ]] && ! grep -q -- '"--base"' "$program"; then continue; fi
+    echo "== $name/$(basename "$program")${real:+, SGLang 0.5.23}"
+    "$venv/bin/python" "$program" ${arguments[@]+"${arguments[@]}"} >"$work/out" 2>"$work/errors"; code=$?
+    cat "$work/out"
+    if ((code)); then failed=1; tail -30 "$work/errors"; fi
+    table+=$(printf '%-28s %4d ok %4d FAIL  %s' "$name/$(basename "$program")" "$(grep -c '^ok ' "$work/out")" \
+      "$(grep -c '^FAIL ' "$work/out")" "$( ((code)) && echo failed || echo passed)")$'\n'
+  done
+done
+printf '\n%s' "$table"
+exit $failed
