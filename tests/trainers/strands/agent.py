@@ -1,0 +1,252 @@
+"""agent.py [--base URL --control URL --model FOLDER]
+
+Agents of strands-agents with tools, on strands-sglang's own client and model, several at once through tokentap. What
+each model kept as its rollout must be tokentap's export of the session, to the last bit of each logprob, and the
+exported entropies must be those that came with the replies. Prints a line a check; exit status 1 if one failed.
+
+Without arguments: $TOKENTAP demo. Its language model has learnt to call tools from a few dialogues, so the calls are
+sampled and found by strands-sglang's own parser (the checks demand that some came). With arguments: a server with
+random weights, which never writes a call. There a parser of ours says that each of the first two answers was one;
+everything else, the agent's loop, the tool, its result as the next prompt, is as ever. Its answers end at any of 9478
+stop tokens, because <|im_end|> is as rare as any other word to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from strands import Agent, tool
+from strands.types.exceptions import EventLoopException, MaxTokensReachedException
+from strands_sglang import LoopLimiter, LoopLimitReachedError, SGLangModel
+from strands_sglang.tool_parsers import HermesToolParser, ToolParser
+from strands_sglang.tool_parsers.base import ToolParseResult
+from tokentap import Client
+from tokentap.strands import SessionClient, episodes, rollout
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+ASSETS = Path(__file__).resolve().parents[3] / "src" / "demo" / "assets"
+SYSTEM = "You are the keeper of a lighthouse. Answer briefly and kindly."
+QUESTIONS = ["What is the weather today?", "When is high water on Monday?"]
+failed: list[str] = []
+
+
+def check(name: str, *problems: str, said: str = "") -> None:
+    """Prints what was found."""
+    failed.extend([name] * bool(problems))
+    print("FAIL" if problems else "ok  ", name, *([f"({said})"] if said else []), *problems, sep="  ", flush=True)
+
+
+def differ(what: str, got: Any, want: Any) -> list[str]:
+    """Both, shortened, where they are not the same."""
+    return [] if got == want else [f"{what}: {str(got)[:200]} instead of {str(want)[:200]}"]
+
+
+@tool
+def weather(place: str = "here") -> str:
+    """Tells the weather.
+
+    Args:
+        place: Where.
+    """
+    return f"Wind west, force 4. Visibility at {place} good, nine miles."
+
+
+@tool
+def tides(day: str = "today") -> str:
+    """Tells the tides.
+
+    Args:
+        day: When.
+    """
+    return f"High water {day} 06:12, low water 12:25."
+
+
+class Listening(SessionClient):
+    """Keeps the replies, before strands-sglang sees them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.replies: list[dict[str, Any]] = []
+
+    async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
+        reply = await super().generate(input_ids, **fields)
+        self.replies.append(reply)
+        return reply
+
+
+class TwiceATool(ToolParser):
+    """Takes the first two answers for calls of a tool, whatever they say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def parse(self, text: str) -> list[ToolParseResult]:
+        self.calls += 1
+        if self.calls > 2:
+            return []
+        return [ToolParseResult(id=f"call_{self.calls:04d}", name="weather", input={"place": text[-12:]})]
+
+
+@dataclass
+class Run:
+    """An episode that is over."""
+
+    client: Listening
+    model: SGLangModel
+    # Names of the tools whose results went back to the model.
+    called: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and what is asked."""
+
+    base: str
+    tokenizer: PreTrainedTokenizerBase
+    sampling: dict[str, Any]
+    has_calls: bool
+
+    async def episode(self, number: int) -> Run:
+        """One agent, one question."""
+        async with Listening(self.base, session=f"strands-{uuid4().hex[:8]}-{number}", max_retries=2) as client:
+            model = SGLangModel(
+                client=client,
+                tokenizer=self.tokenizer,
+                tool_parser=HermesToolParser() if self.has_calls else TwiceATool(),
+                sampling_params={**self.sampling, "sampling_seed": number},
+            )
+            run = Run(client, model)
+            agent = Agent(
+                model=model,
+                tools=[weather, tides],
+                system_prompt=SYSTEM,
+                callback_handler=None,
+                hooks=[LoopLimiter(max_tool_iters=3)],
+            )
+            try:
+                # strands ends an episode with an error at these limits; its rollout stays
+                with suppress(MaxTokensReachedException):
+                    await agent.invoke_async(QUESTIONS[number % len(QUESTIONS)])
+            except EventLoopException as error:
+                if not isinstance(error.original_exception, LoopLimitReachedError):
+                    raise
+            blocks = [block for message in agent.messages for block in message["content"]]
+            run.called = [block["toolUse"]["name"] for block in blocks if "toolUse" in block]
+            return run
+
+
+def compare(control: Client, run: Run) -> None:
+    """The model's rollout and the replies' entropies against the session."""
+    session, kept = run.client.session, run.model.rollout
+    found = rollout(control, session)
+    problems = [
+        *differ("paths", len(episodes(control, session)), 1),
+        *differ("token_ids", found.rollout.token_ids, kept.token_ids),
+        *differ("loss_mask", found.rollout.loss_mask, kept.loss_mask),
+        *differ("logprobs", found.rollout.logprobs, kept.logprobs),
+        *differ("segment_info", found.rollout.segment_info, kept.segment_info),
+        *differ("initial_prompt_length", found.rollout.initial_prompt_length, kept.initial_prompt_length),
+        *differ("logprobs that are missing", [at for at, x in enumerate(found.rollout.logprobs) if x is None], [0]),
+    ]
+    came = [x for reply in run.client.replies for x in reply["meta_info"]["output_token_entropy"]]
+    masked = [x for x, mask in zip(found.entropy, kept.loss_mask, strict=True) if mask]
+    problems += differ("entropies", masked, came) + differ("one a sampled token", len(came), sum(kept.loss_mask))
+    if any(x is None for x in came):
+        problems.append("an entropy is missing")
+    if any(x is not None for x, mask in zip(found.entropy, kept.loss_mask, strict=True) if not mask):
+        problems.append("an entropy where nothing was sampled")
+    turns, calls = len(run.client.replies), len(run.called)
+    check(
+        f"episode {session[-2:].strip('-')}",
+        *problems,
+        said=f"{turns} turns, {calls} calls, {len(masked)} of {len(kept)} sampled",
+    )
+
+
+async def prove(setting: Setting, control: str, count: int) -> None:
+    """Episodes side by side, then one after the other compared."""
+    runs = await asyncio.gather(*(setting.episode(number) for number in range(count)))
+    with Client(setting.base, control) as client:
+        for run in runs:
+            compare(client, run)
+    several = [run for run in runs if len(run.client.replies) > 1]
+    check(
+        "turns", *([] if several else ["no episode has two"]), said=f"{len(several)} of {count} episodes have several"
+    )
+    results = sum(text.count("force 4") + text.count("06:12, low") for text in map(observations, several))
+    problems = [] if results else ["no tool's result is in a prompt"]
+    check("tools", *problems, said=f"{results} results stand in rollouts, between sampled tokens")
+
+
+def observations(run: Run) -> str:
+    """What an episode's later prompts say."""
+    kept, at, texts = run.model.rollout, 0, []
+    for is_output, length in kept.segment_info:
+        if not is_output and at:
+            texts.append(run.model.tokenizer.decode(kept.token_ids[at : at + length]))
+        at += length
+    return " ".join(texts)
+
+
+@contextmanager
+def demo() -> Iterator[tuple[str, str]]:
+    """`tokentap demo` on ports of its own: data and control."""
+    command = [
+        os.environ["TOKENTAP"],
+        "demo",
+        "--listen",
+        "127.0.0.1:0",
+        "--control-listen",
+        "127.0.0.1:0",
+        "--log",
+        "warn",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = ""
+            for line in process.stdout or ():
+                said += line
+                if line.startswith("Metrics:"):
+                    break
+            data, control = re.search(r"(http://[\d.:]+)/generate", said), re.search(r"(http://[\d.:]+)/v1", said)
+            if not data or not control:
+                raise RuntimeError(f"the demo did not start: {said}")
+            yield data[1], control[1]
+        finally:
+            process.terminate()
+
+
+def main() -> int:
+    args = argparse.ArgumentParser()
+    args.add_argument("--base")
+    args.add_argument("--control")
+    args.add_argument("--model", type=Path)
+    said = args.parse_args()
+    if said.base:
+        stops = list(range(0, 151643, 16))
+        sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop_token_ids": stops}
+        setting = Setting(said.base, AutoTokenizer.from_pretrained(said.model), sampling, has_calls=False)
+        asyncio.run(prove(setting, said.control, 4))
+    else:
+        with demo() as (data, control):
+            tokenizer = AutoTokenizer.from_pretrained(ASSETS)
+            sampling = {"temperature": 0.6, "max_new_tokens": 150, "stop_token_ids": [tokenizer.eos_token_id]}
+            asyncio.run(prove(Setting(data, tokenizer, sampling, has_calls=True), control, 16))
+    print(f"{len(failed)} FAIL")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
