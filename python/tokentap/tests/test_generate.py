@@ -20,7 +20,7 @@ def test_a_generation_is_what_was_recorded(do: Either, demo: Demo, session: str)
         "generate",
         input_ids=PROMPT,
         session=session,
-        sampling_params={"max_new_tokens": 9, "temperature": 0.9},
+        sampling_params={"max_new_tokens": 9, "ignore_eos": True, "temperature": 0.9},
         entropy_options={"bounds": True},
         return_logprob=True,
     )
@@ -48,7 +48,7 @@ def test_the_entropy_is_that_of_the_distribution(do: Either, demo: Demo) -> None
         demo,
         "generate",
         "The lamp",
-        sampling_params={"max_new_tokens": 12, "temperature": 1.3},
+        sampling_params={"max_new_tokens": 12, "ignore_eos": True, "temperature": 1.3},
         return_logprob=True,
         top_logprobs_num=1024,
     )
@@ -61,16 +61,27 @@ def test_the_entropy_is_that_of_the_distribution(do: Either, demo: Demo) -> None
 
 
 def test_a_text_and_its_continuation_are_one_path(do: Either, demo: Demo, session: str) -> None:
-    first = do(demo, "generate", input_ids=PROMPT, session=session, sampling_params={"max_new_tokens": 4})
+    first = do(
+        demo, "generate", input_ids=PROMPT, session=session, sampling_params={"max_new_tokens": 4, "ignore_eos": True}
+    )
     whole = PROMPT + first.output_ids + [258]
-    second = do(demo, "generate", input_ids=whole, session=session, sampling_params={"max_new_tokens": 4}, done=True)
+    second = do(
+        demo,
+        "generate",
+        input_ids=whole,
+        session=session,
+        sampling_params={"max_new_tokens": 4, "ignore_eos": True},
+        done=True,
+    )
     (path,) = do(demo, "trajectories", session)["trajectories"]
     assert path["token_ids"] == whole + second.output_ids
     assert do(demo, "session", session)["done"] is True
 
 
 def test_what_was_declined_is_absent(do: Either, demo: Demo) -> None:
-    made = do(demo, "generate", "The lamp", return_entropy=False, sampling_params={"max_new_tokens": 3})
+    made = do(
+        demo, "generate", "The lamp", return_entropy=False, sampling_params={"max_new_tokens": 3, "ignore_eos": True}
+    )
     assert (made.entropy, made.lower, made.upper, made.entropy_info, made.logprobs) == (None,) * 5
     assert len(made.output_ids) == 3
 
@@ -79,7 +90,7 @@ def test_what_was_declined_is_absent(do: Either, demo: Demo) -> None:
     ("prompts", "n"), [({"text": ["The lamp", "The sea"]}, 1), ({"input_ids": [PROMPT, [1, 2]]}, 2), ({"text": "a"}, 3)]
 )
 def test_a_batch_is_a_list(do: Either, demo: Demo, session: str, prompts: dict[str, object], n: int) -> None:
-    sampling = {"max_new_tokens": 3, "n": n}
+    sampling = {"max_new_tokens": 3, "ignore_eos": True, "n": n}
     with pytest.raises(ValueError, match="generate_batch"):
         do(demo, "generate", session=session, sampling_params=sampling, **prompts)
     made = do(demo, "generate_batch", session=session, sampling_params=sampling, **prompts)
@@ -92,6 +103,11 @@ def test_a_batch_is_a_list(do: Either, demo: Demo, session: str, prompts: dict[s
 def test_a_batch_of_one_comes_back_as_a_list(do: Either, demo: Demo) -> None:
     assert len(do(demo, "generate_batch", ["The lamp"], sampling_params={"max_new_tokens": 1})) == 1
     assert len(do(demo, "generate_batch", "The lamp", sampling_params={"max_new_tokens": 1})) == 1
+
+
+def test_a_stream_is_another_method(do: Either, demo: Demo) -> None:
+    with pytest.raises(ValueError, match="streams"):
+        do(demo, "generate", "a", stream=True)
 
 
 def test_a_prompt_is_either_text_or_ids(do: Either, demo: Demo) -> None:
@@ -141,6 +157,14 @@ def test_connections_are_kept(demo: Demo) -> None:
             client.generate("a", sampling_params={"temperature": -1.0, "max_new_tokens": 1})
         (again,) = client._data._idle
         assert again[1] is kept[1]
+
+
+def test_a_kept_connection_takes_a_large_body(demo: Demo) -> None:
+    # more than the buffers between hold, so that sending it must wait
+    with Client(demo.data, demo.control, retries=0) as client:
+        client.generate("a", sampling_params={"max_new_tokens": 1})
+        with pytest.raises(ContextLengthExceeded):
+            client.generate(input_ids=[123] * 5_000_000)
 
 
 def test_a_connection_that_was_closed_meanwhile_is_not_used(demo: Demo) -> None:

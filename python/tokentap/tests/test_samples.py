@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tokentap.safetensors import NUMPY, SIZES, TORCH, File
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def record(do: Either, demo: Demo, session: str) -> list[dict[str, object]]:
+def record(do: Either, demo: Demo, session: str) -> list[dict[str, Any]]:
     """A conversation with a tool's answer in it and two samples of its first prompt; its exported paths."""
     sampling = {"max_new_tokens": 6, "ignore_eos": True}
     call = {"session": session, "return_logprob": True, "sampling_params": sampling}
@@ -102,7 +103,14 @@ def test_formats_of_bytes(do: Either, demo: Demo, session: str, format: str, mag
 
 
 def test_refusals_are_told(do: Either, demo: Demo, session: str) -> None:
-    do(demo, "generate", input_ids=[1], session=session, return_entropy=False, sampling_params={"max_new_tokens": 2})
+    do(
+        demo,
+        "generate",
+        input_ids=[1],
+        session=session,
+        return_entropy=False,
+        sampling_params={"max_new_tokens": 2, "ignore_eos": True},
+    )
     samples = do(demo, "samples", [session])
     assert (samples.rows, samples.refused) == (0, {"missing_logprobs": 1})
     assert samples.numpy().refused == [{"session": session, "leaf": 0, "reason": "missing_logprobs"}]

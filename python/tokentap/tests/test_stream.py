@@ -95,7 +95,7 @@ def test_a_live_stream_adds_up_to_its_record(do: Either, demo: Demo, session: st
         "stream",
         input_ids=[299, 467],
         session=session,
-        sampling_params={"max_new_tokens": 20, "n": n},
+        sampling_params={"max_new_tokens": 20, "ignore_eos": True, "n": n},
         entropy_options={"bounds": True},
         return_logprob=True,
     )

@@ -56,7 +56,7 @@ class Call(Generic[T]):
         reply.check()
         try:
             return self.read(reply)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = reply.body.decode("utf-8", "replace")[:1000]
             raise Undecodable(f"{self.target}: {error!r} in the reply", status=reply.status, body=text) from error
 

@@ -44,7 +44,7 @@ def is_single(text: Texts | None, input_ids: Ids | None, sampling_params: Any) -
         raise ValueError("either text or input_ids")
     several = sampling_params if isinstance(sampling_params, Mapping) else {}
     batch = not isinstance(text, str) if text is not None else bool(input_ids) and not is_number(input_ids)
-    return not batch and several.get("n", 1) == 1
+    return not batch and (several.get("n") or 1) == 1
 
 
 def is_number(input_ids: Ids | None) -> bool:
@@ -66,6 +66,8 @@ def generate(
     fields: Mapping[str, object],
 ) -> Call[list[Generation]]:
     """`POST /generate`; its reply may be one generation or a list."""
+    if "stream" in fields:
+        raise ValueError("stream() streams, the other methods do not")
     if rid is None and is_single(text, input_ids, sampling_params):
         # the same in every attempt, so that the engine and tokentap know a repeated call from a new one
         rid = uuid4().hex

@@ -95,6 +95,7 @@ class Exchange:
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
         """Sends the request and waits for the reply's head."""
         with self._failures():
+            self._wait()
             self._connection.request(method, target, body, dict(headers))
             self._wait()
             self.response = self._connection.getresponse()
