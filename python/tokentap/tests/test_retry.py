@@ -105,9 +105,10 @@ def test_the_defaults_wait_for_a_minute(do: Either, scripted: Scripted, pauses: 
 def test_no_answer_in_time(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     scripted.script(scripted.hang)
     with pytest.raises(ConnectionFailed) as raised:
-        do(scripted, "generate", "a", _retries=2, _timeout=0.05)
+        do(scripted, "generate", "a", _retries=2, _timeout=0.2)
     assert raised.value.sent
-    assert len(scripted.asked) == 3
+    assert len(pauses) == 2
+    assert scripted.asked
 
 
 def test_a_reply_that_does_not_end_in_time(do: Either, scripted: Scripted) -> None:
@@ -118,7 +119,7 @@ def test_a_reply_that_does_not_end_in_time(do: Either, scripted: Scripted) -> No
 
     scripted.script(trickle)
     with pytest.raises(ConnectionFailed):
-        do(scripted, "generate", "a", _timeout=0.05)
+        do(scripted, "generate", "a", _timeout=0.2)
 
 
 def test_nobody_listens(do: Either, scripted: Scripted, pauses: list[float]) -> None:

@@ -160,6 +160,8 @@ def test_an_event_that_is_none(do: Either, scripted: Scripted, event: object) ->
 
 def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:
     sampling = {"max_new_tokens": 4000, "ignore_eos": True}
+    # 24 MB of events, more than the buffers between hold
+    rows: dict[str, Any] = {"return_logprob": True, "top_logprobs_num": 200}
 
     def tokens(turns: int) -> int:
         """Of the session once so many turns are recorded."""
@@ -172,7 +174,7 @@ def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:
         raise TimeoutError(f"{turns} turns were not recorded")
 
     with Client(demo.data, demo.control, retries=0) as client:
-        stream = client.stream("a", session=session, sampling_params=sampling)
+        stream = client.stream("a", session=session, sampling_params=sampling, **rows)
         next(stream)
         stream.close()
         assert not client._data._idle, "a connection with half a reply in it must not be kept"
@@ -181,7 +183,7 @@ def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:
     async def leave() -> None:
         async with (
             AsyncClient(demo.data, demo.control, retries=0) as client,
-            aclosing(client.stream("b", session=session, sampling_params=sampling)) as stream,
+            aclosing(client.stream("b", session=session, sampling_params=sampling, **rows)) as stream,
         ):
             await anext(stream)
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from . import routes
-from .call import Call, Reply
-from .errors import ConnectionFailed, Interrupted, TokentapError
+from .aiotransport import AsyncConnections
+from .call import Call
+from .errors import Interrupted, TokentapError
 from .generation import Generation
 from .retry import Retry
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
 
-if TYPE_CHECKING:
-    import aiohttp
-
 T = TypeVar("T")
-
-# As many as strands-sglang and the OpenAI clients open.
-CONNECTIONS = 1000
-PIECE = 1 << 16
 
 
 class AsyncClient:
@@ -46,12 +39,10 @@ class AsyncClient:
         retries: int = 60,
         pause: float = 1.0,
     ) -> None:
-        self._data = base_url.rstrip("/")
-        self._control = None if control_url is None else control_url.rstrip("/")
+        self._data = AsyncConnections(base_url, timeout, connect_timeout)
+        self._control = None if control_url is None else AsyncConnections(control_url, timeout, connect_timeout)
         self._token, self._control_token = token, control_token
-        self._timeout, self._connect_timeout = timeout, connect_timeout
         self._retry = Retry(retries, pause)
-        self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -63,9 +54,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the connections; a later call opens new ones."""
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        await self._data.close()
+        if self._control is not None:
+            await self._control.close()
 
     async def generate(
         self,
@@ -217,38 +208,21 @@ class AsyncClient:
         """See `Client.entropy`."""
         return await self._send(routes.entropy(rid, since, index))
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            import aiohttp
-
-            self._http = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_timeout),
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
-            )
-        return self._http
-
-    def _request(self, call: Call[Any], attempt: int) -> Any:
-        """What aiohttp enters to send the call."""
-        from yarl import URL
-
-        base, token = (self._control, self._control_token) if call.control else (self._data, self._token)
-        if base is None:
+    def _server(self, call: Call[Any]) -> tuple[AsyncConnections, str | None]:
+        if not call.control:
+            return self._data, self._token
+        if self._control is None:
             raise ValueError("this client was made without a control_url")
-        # the target is quoted already
-        url = URL(base + call.target, encoded=True)
-        head = call.head(token, attempt)
-        return self._session().request(call.method, url, data=call.body, headers=head, allow_redirects=False)
+        return self._control, self._control_token
 
     async def _send(self, call: Call[T]) -> T:
+        server, token = self._server(call)
         attempt = 0
         while True:
             try:
-                request = self._request(call, attempt)
-                with failures():
-                    async with request as response:
-                        headers = {name.lower(): value for name, value in response.headers.items()}
-                        reply = Reply(response.status, headers, await response.read())
-                return call.answer(reply)
+                return call.answer(
+                    await server.exchange(call.method, call.target, call.head(token, attempt), call.body)
+                )
             except TokentapError as error:
                 if not self._retry.goes_on(attempt, error, call.again):
                     raise
@@ -256,47 +230,23 @@ class AsyncClient:
             await asyncio.sleep(self._retry.pause)
 
     async def _deltas(self, call: Call[Any]) -> AsyncGenerator[Delta, None]:
+        server, token = self._server(call)
         attempt, begun = 0, False
         while True:
             try:
-                async with aclosing(self._events(call, attempt)) as events:
-                    async for delta in events:
-                        begun = True
-                        yield delta
+                async with server.open(call.method, call.target, call.head(token, attempt), call.body) as exchange:
+                    if exchange.status >= 400:
+                        (await exchange.reply()).check()
+                    decoder, deltas = Decoder(), Deltas()
+                    async for piece in exchange.pieces():
+                        for event in decoder.feed(piece):
+                            begun = True
+                            yield deltas.of(event)
+                    if not decoder.ended:
+                        raise Interrupted("the stream ended before its end mark", status=exchange.status)
                 return
             except TokentapError as error:
                 if begun or not self._retry.goes_on(attempt, error, call.again):
                     raise
             attempt += 1
             await asyncio.sleep(self._retry.pause)
-
-    async def _events(self, call: Call[Any], attempt: int) -> AsyncGenerator[Delta, None]:
-        request = self._request(call, attempt)
-        with failures():
-            async with request as response:
-                if response.status >= 400:
-                    Reply(response.status, {}, await response.read()).check()
-                decoder, deltas = Decoder(), Deltas()
-                async for piece in response.content.iter_chunked(PIECE):
-                    for event in decoder.feed(piece):
-                        yield deltas.of(event)
-                if not decoder.ended:
-                    raise Interrupted("the stream ended before its end mark", status=response.status)
-
-
-@contextmanager
-def failures() -> Iterator[None]:
-    """Turns what aiohttp raises into this package's errors."""
-    import aiohttp
-
-    try:
-        yield
-    except TokentapError:
-        raise
-    except aiohttp.ClientConnectorError as error:
-        raise ConnectionFailed(str(error), sent=False) from error
-    except (TimeoutError, asyncio.TimeoutError) as error:
-        sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
-        raise ConnectionFailed("no whole reply in time", sent=sent) from error
-    except Exception as error:
-        raise Interrupted(f"the connection failed: {error!r}") from error

@@ -77,7 +77,7 @@ class Client:
 
         It is recorded in `session`; with `done` the session has finished after it. `fields` are other members of
         SGLang's request, like `return_logprob`. An attempt that repeats a call with a session is known to tokentap
-        and makes no second sample; without a session it may, in a session that nobody reads.
+        and makes no second sample where tokentap saw that the reply was lost.
         """
         if not routes.is_single(text, input_ids, sampling_params):
             raise ValueError("several sequences come back: generate_batch")

@@ -31,9 +31,10 @@ from strands.types.exceptions import EventLoopException, MaxTokensReachedExcepti
 from strands_sglang import LoopLimiter, LoopLimitReachedError, SGLangModel
 from strands_sglang.tool_parsers import HermesToolParser, ToolParser
 from strands_sglang.tool_parsers.base import ToolParseResult
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
 from tokentap import Client
 from tokentap.strands import SessionClient, episodes, rollout
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 ASSETS = Path(__file__).resolve().parents[3] / "src" / "demo" / "assets"
 SYSTEM = "You are the keeper of a lighthouse. Answer briefly and kindly."

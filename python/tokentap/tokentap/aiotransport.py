@@ -1,0 +1,104 @@
+"""Kept HTTP/1.1 connections to one server, for the tasks of an event loop; aiohttp's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from .call import Reply
+from .errors import ConnectionFailed, Interrupted, TokentapError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# As many as strands-sglang and the OpenAI clients open; more requests wait for one, and their time-out runs.
+CONNECTIONS = 1000
+PIECE = 1 << 16
+
+
+class AsyncConnections:
+    """Connections to a base URL, opened in the loop that is first seen; time-outs as those of `Connections`."""
+
+    def __init__(self, base_url: str, timeout: float | None, connect_timeout: float | None) -> None:
+        self._base = base_url.rstrip("/")
+        self._timeout, self._connect_timeout = timeout, connect_timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Closes the connections; a later request opens new ones."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        """A request and its whole reply."""
+        async with self.open(method, target, headers, body) as exchange:
+            return await exchange.reply()
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> AsyncIterator[AsyncExchange]:
+        """A request, and its reply as it comes; left before the end of it, the connection is closed."""
+        from yarl import URL
+
+        # the target is quoted already
+        url = URL(self._base + target, encoded=True)
+        request = self._opened().request(method, url, data=body, headers=headers, allow_redirects=False)
+        with failures():
+            response = await request
+        async with response:
+            yield AsyncExchange(response)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_timeout),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+            )
+        return self._session
+
+
+class AsyncExchange:
+    """The reply to one request."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+
+    async def reply(self) -> Reply:
+        """All of it."""
+        with failures():
+            body = await self._response.read()
+        return Reply(self.status, {name.lower(): value for name, value in self._response.headers.items()}, body)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The bytes of its body as they come."""
+        while True:
+            with failures():
+                piece = await self._response.content.read(PIECE)
+            if not piece:
+                return
+            yield piece
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Turns what aiohttp raises into this package's errors."""
+    import aiohttp
+
+    try:
+        yield
+    except TokentapError:
+        raise
+    except aiohttp.ClientConnectorError as error:
+        raise ConnectionFailed(str(error), sent=False) from error
+    except (TimeoutError, asyncio.TimeoutError) as error:
+        sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
+        raise ConnectionFailed("no whole reply in time", sent=sent) from error
+    except Exception as error:
+        raise Interrupted(f"the connection failed: {error!r}") from error
