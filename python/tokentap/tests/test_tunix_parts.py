@@ -1,0 +1,171 @@
+"""What the tunix rollout is made of, without tunix."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tokentap.tunix
+from tokentap.generation import Generation
+from tokentap.tunix.padding import left_padded
+from tokentap.tunix.recent import Recent
+from tokentap.tunix.sample import Sample, SampleUnusable
+from tokentap.tunix.sampling import extra, sampling_params, seed_of
+
+PAD = 9
+
+
+def config(**said: Any) -> Any:
+    fields = {"max_tokens_to_generate": 8, "temperature": 0.9, "top_p": 1.0, "top_k": None, "eos_tokens": None}
+    return SimpleNamespace(**(fields | said))
+
+
+def ids(*tokens: int) -> Any:
+    return np.array(tokens, dtype=np.int32)
+
+
+def sample(prompt: Any, tokens: Any, start: float = -1.0) -> Sample:
+    logprobs = (start - np.arange(len(tokens))).astype(np.float32)
+    return Sample(prompt, "", tokens, logprobs, None, None, "s", "stop", None)
+
+
+def reply(**changed: Any) -> Generation:
+    meta = {
+        "id": "r",
+        "finish_reason": {"type": "stop", "matched": 7},
+        "completion_tokens": 2,
+        "weight_version": "3",
+        "output_token_logprobs": [[-0.1070956140756607, 5, None], [-2.5, 7, None]],
+        "output_token_entropy": [0.25, None],
+        "entropy_info": {"source": "top_k"},
+    }
+    return Generation.of({"text": "a", "output_ids": [5, 7], "meta_info": meta | changed}, {"x-tokentap-session": "s"})
+
+
+def test_the_parts_need_no_tunix() -> None:
+    assert "tunix" not in sys.modules
+    assert "jax" not in sys.modules
+    with pytest.raises(AttributeError, match="no attribute 'Rollout'"):
+        tokentap.tunix.Rollout  # noqa: B018
+
+
+def test_fields_are_those_of_the_config_and_none_is_left_to_the_server() -> None:
+    assert sampling_params(config(), 2, None) == {
+        "max_new_tokens": 8,
+        "temperature": 0.9,
+        "top_p": 1.0,
+        "stop_token_ids": [2],
+    }
+    said = sampling_params(config(top_k=np.int64(5), eos_tokens=[3, 4], top_p=None), 2, 11)
+    assert said == {
+        "max_new_tokens": 8,
+        "temperature": 0.9,
+        "top_k": 5,
+        "stop_token_ids": [3, 4],
+        "sampling_seed": 11,
+    }
+    assert type(said["top_k"]) is int, "as JSON can say it"
+
+
+def test_what_the_trainer_must_know_is_not_set_beside_its_config() -> None:
+    assert extra({"min_p": 0.1}) == {"min_p": 0.1}
+    for name in ("temperature", "max_new_tokens", "n", "top_p"):
+        with pytest.raises(ValueError, match=name):
+            extra({name: 1})
+
+
+def test_seeds_are_the_same_again_and_of_each_sample_its_own() -> None:
+    seeds = [seed_of([0, 7], number) for number in range(1000)]
+    assert seeds == [seed_of([0, 7], number) for number in range(1000)]
+    assert len(set(seeds)) == 1000
+    assert seed_of([0, 8], 0) != seeds[0]
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_reply_becomes_arrays() -> None:
+    made = Sample.of(reply(), ids(1, 2), "asked")
+    assert made.tokens.tolist() == [5, 7]
+    assert made.logprobs.dtype == np.float32
+    assert made.logprobs.tolist() == [float(np.float32(-0.1070956140756607)), -2.5]
+    assert made.entropy is not None
+    assert made.entropy[0] == np.float32(0.25)
+    assert np.isnan(made.entropy[1])
+    assert (made.session, made.finish_reason, made.weight_version) == ("s", "stop", "3")
+
+
+def test_rows_beyond_the_count_are_no_tokens() -> None:
+    rows = [[-1.0, 5, None], [-2.0, 7, None], [-3.0, 8, None]]
+    assert Sample.of(reply(output_token_logprobs=rows), ids(1), "s").tokens.tolist() == [5, 7]
+
+
+def test_no_entropies_are_none_with_the_reason() -> None:
+    made = Sample.of(reply(output_token_entropy=[None, None], entropy_info={"reason": "jax"}), ids(1), "s")
+    assert made.entropy is None
+    assert made.reason == "jax"
+    assert Sample.of(reply(output_token_entropy=None, entropy_info=None), ids(1), "s").reason is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"finish_reason": {"type": "abort", "message": "Aborted"}}, "ended by .*Aborted"),
+        ({"output_token_logprobs": [[-1.0, 5, None]]}, "a logprob for each"),
+        ({"output_token_logprobs": None}, "a logprob for each"),
+        ({"output_token_logprobs": [[None, 5, None], [-1.0, 7, None]]}, "a logprob for each"),
+        ({"output_token_entropy": [0.5]}, "1 entropies"),
+    ],
+)
+def test_what_cannot_be_trained_says_why(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(SampleUnusable, match=why):
+        Sample.of(reply(**changed), ids(1), "s")
+
+
+def test_prompts_are_padded_on_the_left() -> None:
+    rows = left_padded([ids(1), ids(1, 2, 3)], 5, PAD)
+    assert rows.tolist() == [[9, 9, 9, 9, 1], [9, 9, 1, 2, 3]]
+    assert rows.dtype == np.int32
+
+
+@pytest.mark.parametrize(("longest", "width"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (9, 16)])
+def test_a_prompt_that_is_too_long_widens_the_array(longest: int, width: int) -> None:
+    for length in (longest - 1, None):
+        assert left_padded([ids(*range(longest))], length, PAD).shape == (1, width)
+
+
+def test_logprobs_are_found_by_padded_rows() -> None:
+    recent = Recent(8, PAD)
+    recent.add([sample(ids(1, 2), ids(3, 4), -1.0), sample(ids(2), ids(3, 4, 5), -5.0)])
+    prompts, completions = ids(9, 9, 2, 9, 1, 2).reshape(2, 3), ids(3, 4, 5, 9, 3, 4, 9, 9).reshape(2, 4)
+    assert recent.logprobs(prompts, completions).tolist() == [[-5, -6, -7, 0], [-1, -2, 0, 0]]
+    with pytest.raises(LookupError, match="row 1"):
+        recent.logprobs(prompts, ids(3, 4, 5, 9, 3, 5, 9, 9).reshape(2, 4))
+
+
+def test_a_stop_token_that_is_the_pad_keeps_its_logprob() -> None:
+    recent = Recent(8, PAD)
+    recent.add([sample(ids(1), ids(3, PAD), -1.0)])
+    assert recent.logprobs(ids(1).reshape(1, 1), ids(3, 9, 9).reshape(1, 3)).tolist() == [[-1, -2, 0]]
+
+
+def test_of_two_alike_the_later_and_the_oldest_leave() -> None:
+    recent = Recent(2, PAD)
+    old, new, other = (sample(ids(1), ids(3), start) for start in (-1.0, -2.0, -3.0))
+    recent.add([old])
+    recent.add([new])
+    ask = ids(1).reshape(1, 1), ids(3).reshape(1, 1)
+    assert recent.logprobs(*ask).tolist() == [[-2]]
+    assert recent.last(2) == [old, new]
+    recent.add([sample(ids(8), ids(8))])
+    assert recent.logprobs(*ask).tolist() == [[-2]], "the older of the two has left, the later is still known"
+    recent.add([other, sample(ids(8), ids(7))])
+    assert recent.logprobs(*ask).tolist() == [[-3]]
+    recent.add([sample(ids(8), ids(6))])
+    with pytest.raises(LookupError, match="2 samples ago"):
+        recent.logprobs(*ask)
+    with pytest.raises(ValueError, match="3 samples asked, 2 kept"):
+        recent.last(3)
+    assert recent.last(0) == []

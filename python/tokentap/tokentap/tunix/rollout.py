@@ -1,0 +1,221 @@
+"""tunix's `BaseRollout` over HTTP: SGLang samples, tokentap measures and records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+from uuid import uuid4
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tunix.generate.tokenizer_adapter import TokenizerAdapter
+from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOutput
+
+from ..client import Client
+from .engine import logprob_fields
+from .padding import left_padded
+from .recent import Recent
+from .sample import EntropyMissing, Floats, Ids, Sample
+from .sampling import extra, sampling_params, seed_of
+from .weights import NO_SAVER, Saver, WeightsNotUpdated, publish
+
+
+@dataclass
+class TokentapRolloutOutput(RolloutOutput):  # type: ignore[misc]
+    """`RolloutOutput` and the samples it was made of, row by row."""
+
+    samples: list[Sample]
+
+    @property
+    def entropies(self) -> list[Floats | None]:
+        """Nats, one number for each of `tokens`; None for a row without."""
+        return [sample.entropy for sample in self.samples]
+
+
+class TokentapRollout(BaseRollout):  # type: ignore[misc]
+    """Samples at the engine behind tokentap, a session for each sample.
+
+    `ClusterConfig(rollout_engine=functools.partial(TokentapRollout, client=Client(...), saver=...))` puts it into an
+    `RLCluster`, which gives the first four arguments.
+
+    - `saver` writes weights for `update_params`; without one that call raises `WeightsNotUpdated`.
+    - `version` is the number of the weights that the engine has now; each `update_params` adds one.
+    - `sampling_params` holds fields that `RolloutConfig` lacks, like `min_p`; of the others it raises ValueError.
+    - `entropy`: True requires entropies (`EntropyMissing`), False declines them, None leaves it to tokentap.
+    - `session` begins the names of sessions; a number follows. By default it is new for each rollout.
+    - `concurrency` is how many samples of a batch are asked for at once.
+    - `keep` is how many samples `recent` and `get_per_token_logps` know.
+    """
+
+    def __init__(
+        self,
+        rollout_actor: Any = None,
+        tokenizer: Any = None,
+        mesh: Any = None,
+        rollout_config: RolloutConfig | None = None,
+        *,
+        client: Client,
+        saver: Saver | None = None,
+        version: int = 0,
+        sampling_params: Mapping[str, Any] | None = None,
+        entropy: bool | None = None,
+        session: str | None = None,
+        concurrency: int = 64,
+        keep: int = 4096,
+    ) -> None:
+        del rollout_actor, mesh  # the engine has its own model and its own devices
+        self._client = client
+        self._saver = saver
+        self._version = version
+        self._tokenizer = tokenizer if isinstance(tokenizer, TokenizerAdapter) else TokenizerAdapter(tokenizer)
+        self._config = rollout_config
+        self._extra = extra(sampling_params or {})
+        self._entropy = entropy
+        self._session = session or f"tunix-{uuid4().hex[:12]}"
+        self._episode: ContextVar[str | None] = ContextVar("episode", default=None)
+        self._lock = Lock()
+        self._count = 0
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="tokentap")
+        self._recent = Recent(keep, self.pad_id())
+        self._logprobs = logprob_fields(client)
+        client.set_policy(version)
+
+    @property
+    def version(self) -> int:
+        """The number of the weights that the engine has."""
+        return self._version
+
+    def generate(
+        self, prompts: list[str], rollout_config: RolloutConfig | None = None, **kwargs: Any
+    ) -> TokentapRolloutOutput:
+        """One sample a prompt; `kwargs` are further fields of `sampling_params`.
+
+        Raises the client's `TokentapError`, `SampleUnusable` for a sample that was aborted or lacks logprobs, and
+        `EntropyMissing`. The rest of the batch is then recorded by tokentap, but not returned.
+        """
+        config = rollout_config if rollout_config is not None else self._config
+        if config is None:
+            raise ValueError("no rollout_config, neither here nor at construction")
+        fields = self._extra | extra(kwargs)
+        ids = [self._encoded(str(prompt)) for prompt in prompts]
+        words = seed_words(config.seed)
+        begin = self._numbered(len(ids))
+        episode = self._episode.get()
+
+        def one(row: int) -> Sample:
+            number = begin + row
+            seed = None if words is None else seed_of(words, number)
+            params = sampling_params(config, self.eos_id(), seed) | fields
+            if episode is None:
+                return self._sample(ids[row], params, f"{self._session}-{number}", done=True)
+            return self._sample(ids[row], params, episode if len(ids) == 1 else f"{episode}-{row}", done=False)
+
+        samples = [one(0)] if len(ids) == 1 else list(self._pool.map(one, range(len(ids))))
+        self._recent.add(samples)
+        return TokentapRolloutOutput(
+            text=[sample.text for sample in samples],
+            logits=None,
+            tokens=[sample.tokens for sample in samples],
+            left_padded_prompt_tokens=left_padded(ids, config.max_prompt_length, self.pad_id()),
+            logprobs=[sample.logprobs for sample in samples],
+            samples=samples,
+        )
+
+    @contextmanager
+    def episode(self, name: str) -> Iterator[None]:
+        """Calls of this thread belong to the session `name`, turn by turn, until the block ends.
+
+        For conversations of several turns; a batch of several prompts has a session `name-row` for each.
+        """
+        token = self._episode.set(name)
+        try:
+            yield
+        finally:
+            self._episode.reset(token)
+
+    def recent(self, count: int) -> list[Sample]:
+        """The last `count` samples in the order of generation; ValueError where not so many are kept.
+
+        `RLCluster.generate` makes one plain `RolloutOutput` of several calls, which has no place for entropies: in a
+        reward or metric function of a GRPO learner `recent(len(completions))` are the samples of `completions`.
+        """
+        return self._recent.last(count)
+
+    def get_per_token_logps(self, prompt_tokens: jax.Array, completion_tokens: jax.Array) -> jax.Array:
+        """[B, T] logprobs that the sampled tokens had when they were sampled, 0 at padding.
+
+        Learners ask with more than one iteration over a batch, for the policy of before the first. LookupError for rows
+        that are not of the last `keep` samples.
+        """
+        return jnp.asarray(self._recent.logprobs(np.asarray(prompt_tokens), np.asarray(completion_tokens)))
+
+    def update_params(self, params: Any, filter_types: tuple[Any, ...] | None = None) -> None:
+        """Saves the parameters, has the engine load them, and names tokentap's policy; WeightsNotUpdated.
+
+        `filter_types` is not looked at: a saver that is handed LoRA parameters alone has to merge them.
+        """
+        del filter_types
+        if self._saver is None:
+            raise WeightsNotUpdated(NO_SAVER)
+        version = self._version + 1
+        # but on TPU and GPU, RLCluster forbids every transfer in `sync_weights`, and a saver may need some
+        with jax.transfer_guard("allow"):
+            path = self._saver(params, version)
+        publish(self._client, path, version)
+        self._version = version
+
+    def pad_id(self) -> int:
+        """The tokenizer's, or its end of sequence where it has no pad token."""
+        return int(self._tokenizer.pad_id())
+
+    def eos_id(self) -> int:
+        """The tokenizer's."""
+        return int(self._tokenizer.eos_id())
+
+    def model(self) -> None:
+        """None: the model is in another process, so RLCluster finds weights that are not shared, and synchronises."""
+        return
+
+    def close(self) -> None:
+        """Ends the threads; the client is the caller's."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _encoded(self, prompt: str) -> Ids:
+        # tunix's samplers put the bos id in front, unless it is 0 or the tokenizer has put it there already
+        bos = self._tokenizer.bos_id()
+        ids = ([bos] if bos else []) + list(self._tokenizer.encode(prompt))
+        return np.array(self._tokenizer.dedup_bos_ids(ids), dtype=np.int32)
+
+    def _numbered(self, count: int) -> int:
+        with self._lock:
+            begin, self._count = self._count, self._count + count
+        return begin
+
+    def _sample(self, prompt: Ids, params: dict[str, Any], session: str, *, done: bool) -> Sample:
+        generation = self._client.generate(
+            input_ids=prompt.tolist(),
+            sampling_params=params,
+            session=session,
+            return_entropy=self._entropy,
+            done=done,
+            **self._logprobs,
+        )
+        sample = Sample.of(generation, prompt, session)
+        if self._entropy and sample.entropy is None:
+            raise EntropyMissing(f"session {session}: no entropy: {sample.reason}")
+        return sample
+
+
+def seed_words(seed: Any) -> list[int] | None:
+    """The words of a seed as tunix takes them: a number, or a key of jax of either kind."""
+    if seed is None:
+        return None
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        seed = jax.random.key_data(seed)
+    return [int(word) for word in np.asarray(seed).ravel()]

@@ -1,0 +1,78 @@
+"""One sampled sequence, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..generation import Generation
+
+Ids = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+class SampleUnusable(RuntimeError):
+    """A reply from which nothing can be trained; the message says why."""
+
+
+class EntropyMissing(SampleUnusable):
+    """Entropies were required and there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One sampled sequence of T tokens, with the stop token where one was sampled.
+
+    `logprobs` are those of the policy at the temperature of the request, in nats. `entropy` is in nats, NaN at a token
+    without one; None where tokentap measured nothing, and `reason` says why.
+    """
+
+    prompt: Ids  # [P], not padded
+    text: str
+    tokens: Ids  # [T]
+    logprobs: Floats  # [T]
+    entropy: Floats | None  # [T]
+    reason: str | None
+    # Where tokentap recorded it.
+    session: str
+    finish_reason: str
+    # The engine's name of the weights at the last token; None of an engine that has none.
+    weight_version: str | None
+
+    @classmethod
+    def of(cls, generation: Generation, prompt: Ids, session: str) -> Sample:
+        """The sample of a reply that was asked with logprobs; SampleUnusable where it is none."""
+        meta = generation.meta_info
+        count = int(meta.get("completion_tokens", 0))
+        if generation.finish_reason not in ("stop", "length"):
+            raise SampleUnusable(f"session {session}: ended by {meta.get('finish_reason')} after {count} tokens")
+        # The ids beside the logprobs are what was sampled; `output_ids` of sglang-jax lack special tokens. An engine
+        # may send a row more than it counts.
+        rows: list[Any] = (meta.get("output_token_logprobs") or [])[:count]
+        if len(rows) != count or any(row[0] is None for row in rows):
+            raise SampleUnusable(f"session {session}: {count} tokens, and not a logprob for each of them")
+        info = generation.entropy_info or {}
+        return cls(
+            prompt=prompt,
+            text=generation.text,
+            tokens=np.array([row[1] for row in rows], dtype=np.int32),
+            logprobs=np.array([row[0] for row in rows], dtype=np.float32),
+            entropy=entropy(generation, count, session),
+            reason=info.get("reason"),
+            session=generation.session or session,
+            finish_reason=generation.finish_reason,
+            weight_version=meta.get("weight_version"),
+        )
+
+
+def entropy(generation: Generation, count: int, session: str) -> Floats | None:
+    """One number a token; None where there is no number at all."""
+    numbers = generation.entropy
+    if numbers is None or (all(number is None for number in numbers) and count > 0):
+        return None
+    if len(numbers) != count:
+        raise SampleUnusable(f"session {session}: {count} tokens, but {len(numbers)} entropies")
+    return np.array([np.nan if number is None else number for number in numbers], dtype=np.float32)

@@ -1,0 +1,62 @@
+"""What a tunix `RolloutConfig` asks for, in SGLang's `sampling_params`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+# The trainer divides its logits by the temperature of its RolloutConfig, pads to its max_tokens_to_generate and
+# repeats prompts itself: another value at the engine would go unseen there.
+OF_CONFIG = {
+    "max_new_tokens": "RolloutConfig.max_tokens_to_generate",
+    "temperature": "RolloutConfig.temperature",
+    "top_p": "RolloutConfig.top_p",
+    "top_k": "RolloutConfig.top_k",
+    "stop_token_ids": "RolloutConfig.eos_tokens",
+    "sampling_seed": "RolloutConfig.seed",
+    "n": "num_generations of the learner's config, which repeats each prompt",
+}
+
+
+class Config(Protocol):
+    """The fields of `RolloutConfig` that say how to sample."""
+
+    max_tokens_to_generate: int
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+    eos_tokens: list[int] | None
+
+
+def extra(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that `RolloutConfig` has no name for, like `min_p`; ValueError for one that it has."""
+    for name, place in OF_CONFIG.items():
+        if name in params:
+            raise ValueError(f"sampling_params: {name} is set by {place}")
+    return dict(params)
+
+
+def sampling_params(config: Config, eos_id: int, seed: int | None) -> dict[str, Any]:
+    """The fields for one sample; what the config leaves at None is left to the server."""
+    said = {
+        "max_new_tokens": int(config.max_tokens_to_generate),
+        "temperature": float(config.temperature),
+        "top_p": None if config.top_p is None else float(config.top_p),
+        "top_k": None if config.top_k is None else int(config.top_k),
+        # as tunix's samplers: the config's ids in place of the tokenizer's
+        "stop_token_ids": [int(token) for token in config.eos_tokens or [eos_id]],
+        "sampling_seed": seed,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def seed_of(words: Sequence[int], number: int) -> int:
+    """The seed of the sample with this number, 31 bits.
+
+    tunix has one seed for a whole run. Given to each request as it is, a server that honours seeds would answer every
+    sample of a group with the same tokens.
+    """
+    (drawn,) = np.random.SeedSequence([*words, number]).generate_state(1, np.uint32)
+    return int(drawn >> 1)

@@ -1,0 +1,233 @@
+"""Two steps of tunix's own GRPO learner, sampled through tokentap; what the learner got is held against the record.
+
+The actor is tunix's toy transformer and the demo engine has a model of its own, so what is proved is the way of the
+data (ids, padding, logprobs, entropies, versions of the policy), not that anything is learnt.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from demo import TOKENIZER, demo
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+from transformers import AutoTokenizer
+from tunix.generate import sampler, utils
+from tunix.generate.tokenizer_adapter import TokenizerAdapter
+from tunix.rl import rl_cluster
+from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.rollout.base_rollout import RolloutConfig
+from tunix.tests import test_common
+
+from tokentap import Client
+from tokentap.tunix import Sample, TokentapRollout
+
+VOCABULARY = 1024
+GROUP = 4
+STEPS = 2
+TEMPERATURE = 0.8
+PROMPT, ANSWER = 16, 24
+# Answers end at it, so that their lengths differ; the demo's own end of sequence is also what it pads with.
+FULL_STOP = 13
+PROMPTS = [["The lamp", "The keeper of the lighthouse wrote"], ["Every morning the", "A"]]
+
+
+class Watched(GRPOLearner):
+    """The learner, with what it made of each batch kept beside the samples and the full distributions behind them."""
+
+    def __init__(self, *args: Any, client: Client, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.client = client
+        self.seen: list[tuple[Any, list[Sample], list[Any]]] = []
+
+    def _generate_and_compute_advantage(self, training_input: Any, mode: Any = rl_cluster.Mode.TRAIN) -> Any:
+        example = super()._generate_and_compute_advantage(training_input, mode)
+        samples = self.rl_cluster.rollout.recent(len(training_input["prompts"]))
+        # asked now, while the engine still has the weights that it sampled with
+        truth = [full_rows(self.client, samples[at]) for at in range(0, len(samples), GROUP)]
+        self.seen.append((example, samples, truth))
+        return example
+
+
+def full_rows(client: Client, sample: Sample) -> Any:
+    """[T, V] the engine's own logprobs of the whole vocabulary at each token of a sample, in float64."""
+    rows = []
+    for at in range(len(sample.tokens)):
+        answer = client.generate(
+            input_ids=[*sample.prompt.tolist(), *sample.tokens[:at].tolist()],
+            sampling_params={"max_new_tokens": 1, "temperature": TEMPERATURE},
+            return_entropy=False,
+            return_logprob=True,
+            token_ids_logprob=list(range(VOCABULARY)),
+        )
+        (row,) = answer.meta_info["output_token_ids_logprobs"]
+        rows.append([logprob for logprob, _, _ in row])
+    return np.array(rows, dtype=np.float64)
+
+
+def saver(folder: Path) -> Any:
+    """Writes parameters as safetensors, a directory for each version."""
+
+    def save(params: Any, version: int) -> Path:
+        flat = {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in params.flat_state()}
+        place = folder / str(version)
+        place.mkdir()
+        save_file(flat, place / "model.safetensors")
+        return place
+
+    return save
+
+
+def reward(prompts: Any, completions: list[str], **_: Any) -> list[float]:
+    """Prefers answers with many letters e."""
+    return [float(text.count("e")) for text in completions]
+
+
+def entropy_metric(rollout: Any) -> Any:
+    """The mean entropy of a batch, as a metric of tunix."""
+
+    def metric(completions: list[str], **_: Any) -> dict[str, Any]:
+        samples = rollout().recent(len(completions))
+        assert [sample.text for sample in samples] == completions, "recent samples are those of the completions"
+        return {"entropy/mean": (np.mean(np.concatenate([sample.entropy for sample in samples])), np.mean)}
+
+    return metric
+
+
+def cluster(client: Client, tokenizer: Any, folder: Path) -> rl_cluster.RLCluster:
+    """An RLCluster on the CPU with tokentap's rollout."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
+    roles = dict.fromkeys(rl_cluster.Role, mesh)
+    model = functools.partial(test_common.ToyTransformer, test_common.ModelConfig(vocab_size=VOCABULARY))
+    training = rl_cluster.RLTrainingConfig(
+        actor_optimizer=optax.sgd(1e-2),
+        eval_every_n_steps=100,
+        max_steps=STEPS * 2,  # two iterations over each batch
+        mini_batch_size=2,
+        train_micro_batch_size=2,
+        rollout_micro_batch_size=1,
+    )
+    rollout = RolloutConfig(
+        max_tokens_to_generate=ANSWER,
+        max_prompt_length=PROMPT,
+        temperature=TEMPERATURE,
+        seed=jax.random.PRNGKey(7),
+        eos_tokens=[FULL_STOP],
+    )
+    engine = functools.partial(TokentapRollout, client=client, saver=saver(folder), entropy=True, session="grpo")
+    config = rl_cluster.ClusterConfig(
+        role_to_mesh=roles,
+        rollout_engine=engine,
+        offload_to_cpu=False,
+        training_config=training,
+        rollout_config=rollout,
+    )
+    return rl_cluster.RLCluster(
+        actor=model(rngs=nnx.Rngs(0)), reference=model(rngs=nnx.Rngs(0)), tokenizer=tokenizer, cluster_config=config
+    )
+
+
+def rows(learner: Watched) -> Iterator[tuple[int, int, Any, Sample]]:
+    """(step, row, example, sample) of everything that was sampled."""
+    for step, (example, samples, _) in enumerate(learner.seen):
+        for row, sample in enumerate(samples):
+            yield step, row, example, sample
+
+
+def same_bits(mine: Any, others: Any) -> bool:
+    """Whether both are the same float32 numbers, bit by bit."""
+    return np.asarray(mine, np.float32).tobytes() == np.asarray(others, np.float32).tobytes()
+
+
+def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> None:
+    """What the learner trains on is what tunix's own sampler and padding would have made of prompt and tokens."""
+    prompts = [prompt for batch in PROMPTS for prompt in batch for _ in range(GROUP)]
+    vanilla = functools.partial(sampler.Sampler.tokenize, type("Bare", (), {"tokenizer": tokenizer})())
+    for (_, row, example, sample), prompt in zip(rows(learner), prompts, strict=True):
+        ids = vanilla(prompt)
+        assert np.array_equal(sample.prompt, ids), "the prompt has the ids of tunix's sampler"
+        padded = utils.pad_to_length(ids, PROMPT, tokenizer.pad_id(), left=True)
+        assert np.array_equal(example.prompt_ids[row], padded), "prompts are padded on the left as tunix pads"
+        padded = utils.pad_to_length(sample.tokens, ANSWER, tokenizer.pad_id())
+        assert np.array_equal(example.completion_ids[row], padded), "tokens reach the learner unchanged"
+        old = utils.pad_to_length(sample.logprobs, ANSWER)
+        assert same_bits(example.old_per_token_logps[row], old), "old logprobs are those of the sampled tokens"
+
+
+def check_record(learner: Watched, client: Client) -> int:
+    """Tokens, logprobs, entropies and policies are those that tokentap recorded; returns how many tokens."""
+    tokens = 0
+    for step, _, _, sample in rows(learner):
+        (path,) = client.trajectories(sample.session)["trajectories"]
+        sampled = [at for at, mask in enumerate(path["loss_mask"]) if mask]
+        assert path["token_ids"] == [*sample.prompt.tolist(), *sample.tokens.tolist()], "ids are those of the record"
+        assert same_bits(sample.logprobs, [path["logprobs"][at] for at in sampled]), "logprobs are those of the record"
+        assert sample.entropy is not None
+        assert same_bits(sample.entropy, [path["entropy"][at] for at in sampled]), "entropies are those of the record"
+        names = {(span["version"], span["weight_version"]) for span in path["policy"]}
+        expected = {(str(step), str(step) if step else "default")}
+        assert names == expected, f"step {step} was sampled from its own policy, not {names}"
+        tokens += len(sampled)
+    return tokens
+
+
+def check_truth(learner: Watched) -> tuple[int, float]:
+    """Logprobs and entropies against the full distributions; how many tokens, and the largest error in nats."""
+    count, worst = 0, 0.0
+    for _, samples, truth in learner.seen:
+        for sample, full in zip(samples[::GROUP], truth, strict=True):
+            assert same_bits(sample.logprobs, full[np.arange(len(full)), sample.tokens]), "logprobs are the engine's"
+            exact = -np.sum(np.exp(full) * full, axis=1)
+            worst = max(worst, float(np.max(np.abs(sample.entropy - exact))))
+            count += len(full)
+    assert worst < 1e-5, f"with all logprobs asked the entropy is the exact one, not {worst} nats off"
+    return count, worst
+
+
+def check_policy(client: Client, folder: Path, model: Any) -> None:
+    """The engine and tokentap have the last version; what was saved last is what the actor has."""
+    assert client.policy()["version"] == str(STEPS), f"tokentap calls the policy {client.policy()}"
+    saved = load_file(folder / str(STEPS) / "model.safetensors")
+    first = load_file(folder / "1" / "model.safetensors")
+    actor = {".".join(map(str, path)): leaf[...] for path, leaf in nnx.state(model, nnx.Param).flat_state()}
+    assert saved.keys() == actor.keys()
+    assert all(np.array_equal(saved[name], actor[name]) for name in actor), "the last weights are the actor's"
+    assert any(not np.array_equal(saved[name], first[name]) for name in saved), "the second step changed the weights"
+
+
+def main() -> int:
+    """Trains, and checks everything."""
+    with demo("--top-logprobs", str(VOCABULARY)) as client, tempfile.TemporaryDirectory() as name:
+        tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+        rl = cluster(client, tokenizer, Path(name))
+        config = GRPOConfig(num_generations=GROUP, num_iterations=2, beta=0.04)
+        learner = Watched(rl, config, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)
+        learner.train([{"prompts": np.array(batch)} for batch in PROMPTS])
+        assert len(learner.seen) == STEPS, f"{STEPS} batches were sampled, not {len(learner.seen)}"
+        groups = [samples for _, samples, _ in learner.seen]
+        texts = [sample.text for sample in itertools.chain.from_iterable(groups)]
+        assert len(set(texts)) > len(texts) // 2, "samples of one prompt differ, although tunix has one seed"
+        lengths = {len(sample.tokens) for sample in itertools.chain.from_iterable(groups)}
+        assert min(lengths) < ANSWER, "some answers end early"
+        assert max(lengths) == ANSWER, "and some do not"
+        check_padding(learner, TokenizerAdapter(tokenizer))
+        tokens = check_record(learner, client)
+        against, worst = check_truth(learner)
+        check_policy(client, Path(name), rl.actor_trainer.model)
+        rl.rollout.close()
+    print(f"grpo: {STEPS} steps, {len(texts)} samples, {tokens} tokens equal to the record in ids, logprobs, entropies")
+    print(f"grpo: {against} tokens against the full distribution: logprobs equal, entropy within {worst:.1e} nats")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
