@@ -16,22 +16,21 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
-from demo import TOKENIZER, demo
 from flax import nnx
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from tokentap import Client
+from tokentap.tunix import Sample
 from transformers import AutoTokenizer
 from tunix.generate import sampler, utils
 from tunix.generate.tokenizer_adapter import TokenizerAdapter
 from tunix.rl import rl_cluster
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rollout.base_rollout import RolloutConfig
-from tunix.tests import test_common
 
-from tokentap import Client
-from tokentap.tunix import Sample, TokentapRollout
+from bits import same_bits
+from demo import TOKENIZER, demo
+from toy import VOCABULARY, cluster, flat, reward, saver
 
-VOCABULARY = 1024
 GROUP = 4
 STEPS = 2
 TEMPERATURE = 0.8
@@ -74,24 +73,6 @@ def full_rows(client: Client, sample: Sample) -> Any:
     return np.array(rows, dtype=np.float64)
 
 
-def saver(folder: Path) -> Any:
-    """Writes parameters as safetensors, a directory for each version."""
-
-    def save(params: Any, version: int) -> Path:
-        flat = {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in params.flat_state()}
-        place = folder / str(version)
-        place.mkdir()
-        save_file(flat, place / "model.safetensors")
-        return place
-
-    return save
-
-
-def reward(prompts: Any, completions: list[str], **_: Any) -> list[float]:
-    """Prefers answers with many letters e."""
-    return [float(text.count("e")) for text in completions]
-
-
 def entropy_metric(rollout: Any) -> Any:
     """The mean entropy of a batch, as a metric of tunix."""
 
@@ -103,36 +84,14 @@ def entropy_metric(rollout: Any) -> Any:
     return metric
 
 
-def cluster(client: Client, tokenizer: Any, folder: Path) -> rl_cluster.RLCluster:
-    """An RLCluster on the CPU with tokentap's rollout."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
-    roles = dict.fromkeys(rl_cluster.Role, mesh)
-    model = functools.partial(test_common.ToyTransformer, test_common.ModelConfig(vocab_size=VOCABULARY))
-    training = rl_cluster.RLTrainingConfig(
-        actor_optimizer=optax.sgd(1e-2),
-        eval_every_n_steps=100,
-        max_steps=STEPS * 2,  # two iterations over each batch
-        mini_batch_size=2,
-        train_micro_batch_size=2,
-        rollout_micro_batch_size=1,
-    )
-    rollout = RolloutConfig(
+def config() -> RolloutConfig:
+    """How to sample."""
+    return RolloutConfig(
         max_tokens_to_generate=ANSWER,
         max_prompt_length=PROMPT,
         temperature=TEMPERATURE,
         seed=jax.random.PRNGKey(7),
         eos_tokens=[FULL_STOP],
-    )
-    engine = functools.partial(TokentapRollout, client=client, saver=saver(folder), entropy=True, session="grpo")
-    config = rl_cluster.ClusterConfig(
-        role_to_mesh=roles,
-        rollout_engine=engine,
-        offload_to_cpu=False,
-        training_config=training,
-        rollout_config=rollout,
-    )
-    return rl_cluster.RLCluster(
-        actor=model(rngs=nnx.Rngs(0)), reference=model(rngs=nnx.Rngs(0)), tokenizer=tokenizer, cluster_config=config
     )
 
 
@@ -141,11 +100,6 @@ def rows(learner: Watched) -> Iterator[tuple[int, int, Any, Sample]]:
     for step, (example, samples, _) in enumerate(learner.seen):
         for row, sample in enumerate(samples):
             yield step, row, example, sample
-
-
-def same_bits(mine: Any, others: Any) -> bool:
-    """Whether both are the same float32 numbers, bit by bit."""
-    return np.asarray(mine, np.float32).tobytes() == np.asarray(others, np.float32).tobytes()
 
 
 def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> None:
@@ -198,7 +152,7 @@ def check_policy(client: Client, folder: Path, model: Any) -> None:
     assert client.policy()["version"] == str(STEPS), f"tokentap calls the policy {client.policy()}"
     saved = load_file(folder / str(STEPS) / "model.safetensors")
     first = load_file(folder / "1" / "model.safetensors")
-    actor = {".".join(map(str, path)): leaf[...] for path, leaf in nnx.state(model, nnx.Param).flat_state()}
+    actor = flat(nnx.state(model, nnx.Param))
     assert saved.keys() == actor.keys()
     assert all(np.array_equal(saved[name], actor[name]) for name in actor), "the last weights are the actor's"
     assert any(not np.array_equal(saved[name], first[name]) for name in saved), "the second step changed the weights"
@@ -208,9 +162,10 @@ def main() -> int:
     """Trains, and checks everything."""
     with demo("--top-logprobs", str(VOCABULARY)) as client, tempfile.TemporaryDirectory() as name:
         tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-        rl = cluster(client, tokenizer, Path(name))
-        config = GRPOConfig(num_generations=GROUP, num_iterations=2, beta=0.04)
-        learner = Watched(rl, config, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)
+        # each batch is gone over twice
+        rl = cluster(client, tokenizer, config(), STEPS * 2, saver=saver(Path(name)), entropy=True, session="grpo")
+        algorithm = GRPOConfig(num_generations=GROUP, num_iterations=2, beta=0.04)
+        learner = Watched(rl, algorithm, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)
         learner.train([{"prompts": np.array(batch)} for batch in PROMPTS])
         assert len(learner.seen) == STEPS, f"{STEPS} batches were sampled, not {len(learner.seen)}"
         groups = [samples for _, samples, _ in learner.seen]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -92,7 +92,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         return self._version
 
     def generate(
-        self, prompts: list[str], rollout_config: RolloutConfig | None = None, **kwargs: Any
+        self, prompts: str | Sequence[str], rollout_config: RolloutConfig | None = None, **kwargs: Any
     ) -> TokentapRolloutOutput:
         """One sample a prompt; `kwargs` are further fields of `sampling_params`.
 
@@ -103,7 +103,8 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         if config is None:
             raise ValueError("no rollout_config, neither here nor at construction")
         fields = self._extra | extra(kwargs)
-        ids = [self._encoded(str(prompt)) for prompt in prompts]
+        # tunix's agentic learners hand over one prompt as it is
+        ids = [self._encoded(str(prompt)) for prompt in ([prompts] if isinstance(prompts, str) else prompts)]
         words = seed_words(config.seed)
         begin = self._numbered(len(ids))
         episode = self._episode.get()
