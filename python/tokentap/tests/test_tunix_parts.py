@@ -97,6 +97,12 @@ def test_a_reply_becomes_arrays() -> None:
     assert (made.session, made.finish_reason, made.weight_version) == ("s", "stop", "3")
 
 
+def test_the_ids_are_those_beside_the_logprobs() -> None:
+    cut = Generation.of(reply().raw | {"output_ids": [5]}, {})
+    assert Sample.of(cut, ids(1), "s").tokens.tolist() == [5, 7], "sglang-jax cuts the stop token from output_ids"
+    assert Sample.of(cut, ids(1), "asked").session == "asked"
+
+
 def test_rows_beyond_the_count_are_no_tokens() -> None:
     rows = [[-1.0, 5, None], [-2.0, 7, None], [-3.0, 8, None]]
     assert Sample.of(reply(output_token_logprobs=rows), ids(1), "s").tokens.tolist() == [5, 7]

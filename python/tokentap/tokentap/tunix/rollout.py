@@ -209,7 +209,8 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         )
         sample = Sample.of(generation, prompt, session)
         if self._entropy and sample.entropy is None:
-            raise EntropyMissing(f"session {session}: no entropy: {sample.reason}")
+            why = sample.reason or "tokentap gave none, not even a reason; see its --entropy"
+            raise EntropyMissing(f"session {session}: no entropy: {why}")
         return sample
 
 

@@ -1,0 +1,171 @@
+"""The rollout beside tunix's own sampler, and what it says when it cannot do what is asked."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokentap import Client
+from tokentap.tunix import EntropyMissing, TokentapRollout, WeightsNotUpdated
+from transformers import AutoTokenizer
+from tunix.generate.sampler import CacheConfig, Sampler
+from tunix.generate.tokenizer_adapter import TokenizerAdapter
+from tunix.rl.rollout.base_rollout import RolloutConfig
+
+from demo import TOKENIZER, demo
+from toy import VOCABULARY, cluster, model, saver
+
+PROMPTS = ["The lamp", "A", "The keeper of the lighthouse wrote to the captain of the ship"]
+
+
+class WithBos:
+    """A tokenizer with a bos token, which the demo's has not; one id a letter."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
+    def bos_id(self) -> int:
+        return ord("B")
+
+    def eos_id(self) -> int:
+        return 1
+
+    def pad_id(self) -> int:
+        return 2
+
+
+def raised(kind: type[Exception], words: str, call: Callable[[], object]) -> None:
+    """Checks that a call fails, and that it says why."""
+    said = None
+    try:
+        call()
+    except kind as error:
+        said = str(error)
+    assert said is not None, f"{kind.__name__} was expected"
+    assert words in said, f"{words!r} is not in {said}"
+
+
+def padding(client: Client) -> int:
+    """Prompts and their padding are those of tunix's sampler, whatever max_prompt_length is; how many were compared."""
+    compared = 0
+    for tokenizer in (AutoTokenizer.from_pretrained(TOKENIZER), WithBos()):
+        rollout = TokentapRollout(None, tokenizer, client=client)
+        vanilla = Sampler(model(), TokenizerAdapter(tokenizer), CacheConfig(256, 4, 4, 16))
+        for length in (2, 8, 64):
+            config = RolloutConfig(max_tokens_to_generate=2, max_prompt_length=length)
+            for prompts in (PROMPTS, ["B", "BB"], PROMPTS[0]):
+                mine = rollout.generate(prompts, config).left_padded_prompt_tokens
+                theirs = vanilla(prompts, max_generation_steps=2, max_prompt_length=length).padded_prompt_tokens
+                assert mine.dtype == np.int32
+                assert np.array_equal(mine, theirs), f"{prompts} at {length}: {mine} and not {theirs}"
+                compared += 1
+        assert (rollout.pad_id(), rollout.eos_id()) == (vanilla.tokenizer.pad_id(), vanilla.tokenizer.eos_id())
+        rollout.close()
+    return compared
+
+
+def seeds(client: Client) -> None:
+    """The same seed gives the same run again, in each form in which tunix takes one; another seed another run."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+
+    def run(seed: Any) -> list[list[int]]:
+        rollout = TokentapRollout(None, tokenizer, client=client)
+        config = RolloutConfig(max_tokens_to_generate=12, seed=seed, temperature=1.0)
+        tokens = [tokens.tolist() for _ in range(2) for tokens in rollout.generate(["The"] * 4, config).tokens]
+        rollout.close()
+        return tokens
+
+    first = run(jax.random.PRNGKey(7))
+    assert first == run(jax.random.key(7)) == run(np.array([0, 7]))
+    assert first != run(jax.random.PRNGKey(8))
+    assert len({tuple(tokens) for tokens in first}) > 4, "samples of one prompt and calls after another differ"
+
+
+def templates(client: Client) -> None:
+    """RLCluster renders messages, and what it made of micro batches comes back in order."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    rl = cluster(client, tokenizer, RolloutConfig(max_tokens_to_generate=4, max_prompt_length=64), 1)
+    chats = [[{"role": "user", "content": text}] for text in PROMPTS]
+    output = rl.generate(chats, apply_chat_template=True, micro_batch_size=2, max_generation_steps=3)
+    samples = rl.rollout.recent(3)
+    for chat, row, tokens, sample in zip(chats, output.left_padded_prompt_tokens, output.tokens, samples, strict=True):
+        rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer.encode(rendered)
+        assert row[-len(ids) :].tolist() == ids, "the prompt is the rendered chat"
+        assert tokens.tolist() == sample.tokens.tolist(), "recent samples stand in the order of the output"
+        assert len(tokens) == 3, "RLCluster's own limit holds"
+    old = rl.get_old_per_token_logps(
+        jnp.asarray(output.left_padded_prompt_tokens), jnp.asarray(np.stack(output.tokens)), micro_batch_size=1
+    )
+    assert np.array_equal(old, np.stack(output.logprobs)), "old logprobs are found row by row"
+    unknown = jnp.zeros((1, 3), jnp.int32)
+    raised(LookupError, "not sampled", lambda: rl.rollout.get_per_token_logps(unknown, unknown))
+    raised(ValueError, "temperature", lambda: rl.rollout.generate(["The"], temperature=0.5))
+    raised(WeightsNotUpdated, "no `saver`", rl.sync_weights)
+    rl.rollout.close()
+
+
+def weights(client: Client, folder: Path) -> None:
+    """sync_weights moves engine and policy together, or neither."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    place = [Path("/nonexistent")]
+    save = saver(folder)
+
+    def doubled(params: Any, version: int) -> Path:
+        # computes on the device, which RLCluster forbids around it
+        save(jax.tree.map(lambda leaf: leaf * 2.0, params), version)
+        return place[0]
+
+    rl = cluster(client, tokenizer, RolloutConfig(max_tokens_to_generate=4), 1, saver=doubled, version=40)
+    assert client.policy()["version"] == "40"
+    raised(WeightsNotUpdated, "no weights at '/nonexistent'", rl.sync_weights)
+    assert client.policy()["version"] == "40", "what the engine refused has no name"
+    (folder / "41" / "model.safetensors").unlink()
+    (folder / "41").rmdir()
+    place[0] = folder / "41"
+    rl.sync_weights()
+    assert rl.rollout.version == 41
+    assert client.policy()["version"] == "41"
+    (sample,) = rl.rollout.generate(["The lamp"]).samples
+    assert sample.weight_version == "41"
+    (path,) = client.trajectories(sample.session)["trajectories"]
+    assert [span["version"] for span in path["policy"]] == ["41"]
+    rl.rollout.close()
+
+
+def entropies(client: Client) -> None:
+    """Without entropies there are None and the reason; required, that is an error."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    config = RolloutConfig(max_tokens_to_generate=4)
+    rollout = TokentapRollout(None, tokenizer, client=client)
+    assert rollout.generate(["The"], config).entropies == [None]
+    rollout.close()
+    rollout = TokentapRollout(None, tokenizer, client=client, entropy=True)
+    raised(EntropyMissing, "--entropy", lambda: rollout.generate(["The"], config))
+    rollout.close()
+
+
+def main() -> int:
+    """Checks everything."""
+    with demo() as client, tempfile.TemporaryDirectory() as name:
+        compared = padding(client)
+        seeds(client)
+        templates(client)
+        weights(client, Path(name))
+    with demo("--entropy", "off") as client:
+        entropies(client)
+    print(f"interface: {compared} padded batches equal to those of tunix's sampler (vocabulary {VOCABULARY})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
