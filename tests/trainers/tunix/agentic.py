@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokentap import Client
+from bits import same_bits
+from demo import TOKENIZER, demo
+from toy import cluster, reward, saver
 from transformers import AutoTokenizer
 from tunix.rl.agentic.agentic_grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.agentic.environments.base_environment import BaseTaskEnv, EnvStepResult
 from tunix.rl.agentic.parser.chat_template_parser.parser import QwenChatTemplateParser
 from tunix.rl.rollout.base_rollout import RolloutConfig
 
-from bits import same_bits
-from demo import TOKENIZER, demo
-from toy import cluster, reward, saver
+from tokentap import Client
 
 GROUP = 3
 STEPS = 2

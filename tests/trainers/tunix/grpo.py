@@ -16,10 +16,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from bits import same_bits
+from demo import TOKENIZER, demo
 from flax import nnx
 from safetensors.numpy import load_file
-from tokentap import Client
-from tokentap.tunix import Sample
+from toy import VOCABULARY, cluster, flat, reward, saver
 from transformers import AutoTokenizer
 from tunix.generate import sampler, utils
 from tunix.generate.tokenizer_adapter import TokenizerAdapter
@@ -27,9 +28,8 @@ from tunix.rl import rl_cluster
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
 from tunix.rl.rollout.base_rollout import RolloutConfig
 
-from bits import same_bits
-from demo import TOKENIZER, demo
-from toy import VOCABULARY, cluster, flat, reward, saver
+from tokentap import Client
+from tokentap.tunix import Sample
 
 GROUP = 4
 STEPS = 2

@@ -11,15 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tokentap import Client
-from tokentap.tunix import EntropyMissing, TokentapRollout, WeightsNotUpdated
+from demo import TOKENIZER, demo
+from toy import VOCABULARY, cluster, model, saver
 from transformers import AutoTokenizer
 from tunix.generate.sampler import CacheConfig, Sampler
 from tunix.generate.tokenizer_adapter import TokenizerAdapter
 from tunix.rl.rollout.base_rollout import RolloutConfig
 
-from demo import TOKENIZER, demo
-from toy import VOCABULARY, cluster, model, saver
+from tokentap import Client
+from tokentap.tunix import EntropyMissing, TokentapRollout, WeightsNotUpdated
 
 PROMPTS = ["The lamp", "A", "The keeper of the lighthouse wrote to the captain of the ship"]
 

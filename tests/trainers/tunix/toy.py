@@ -12,11 +12,12 @@ import numpy as np
 import optax
 from flax import nnx
 from safetensors.numpy import save_file
-from tokentap import Client
-from tokentap.tunix import TokentapRollout
 from tunix.rl import rl_cluster
 from tunix.rl.rollout.base_rollout import RolloutConfig
 from tunix.tests import test_common
+
+from tokentap import Client
+from tokentap.tunix import TokentapRollout
 
 # That of the demo's tokenizer.
 VOCABULARY = 1024
