@@ -49,7 +49,7 @@ class Watched(GRPOLearner):
         self.seen: list[dict[str, Any]] = []
 
     def _model_call(self, chat_lists: Any, env: Any = None, max_generation_steps: int | None = None) -> Any:
-        with self.rl_cluster.rollout.episode(session(env.extra_kwargs["group_id"], env.extra_kwargs["pair_index"])):
+        with self.rl_cluster.rollout.episode(episode(env.extra_kwargs["group_id"], env.extra_kwargs["pair_index"])):
             return super()._model_call(chat_lists, env, max_generation_steps)
 
     def _process_results(self, trajectories: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,9 +57,9 @@ class Watched(GRPOLearner):
         return super()._process_results(trajectories, *args, **kwargs)
 
 
-def session(group: int, pair: int) -> str:
+def episode(group: int, pair: int) -> str:
     """The name of an episode."""
-    return f"episode-{group}-{pair}"
+    return f"{group}-{pair}"
 
 
 def recorded(paths: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]:
@@ -75,7 +75,7 @@ def recorded(paths: list[dict[str, Any]]) -> list[tuple[list[int], list[float]]]
 
 def check(traj: dict[str, Any], client: Client, pad: int) -> tuple[int, int, str]:
     """Holds one trajectory against its session; tokens sampled, turns, and how the last turn was attached."""
-    name = session(traj["group_id"], traj["pair"])
+    name = f"agentic-{episode(traj['group_id'], traj['pair'])}"
     paths = client.trajectories(name)["trajectories"]
     turns = recorded(paths)
     sampled = np.flatnonzero(traj["conversation_masks"])
@@ -103,7 +103,9 @@ def main() -> int:
         rollout = RolloutConfig(
             max_tokens_to_generate=ANSWER, max_prompt_length=PROMPT, temperature=1.0, return_logprobs=True
         )
-        rl = cluster(client, tokenizer, rollout, STEPS, saver=saver(Path(name)), entropy=True, sampling_params=ENDS)
+        rl = cluster(
+            client, tokenizer, rollout, STEPS, saver=saver(Path(name)), session="agentic", sampling_params=ENDS
+        )
         algorithm = GRPOConfig(num_generations=GROUP, max_response_length=ANSWER, use_rollout_logps=True)
         parser = QwenChatTemplateParser(tokenizer)
         learner = Watched(rl, algorithm, reward, chat_parser=parser, env_class=Twice)

@@ -115,7 +115,8 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
             params = sampling_params(config, self.eos_id(), seed) | fields
             if episode is None:
                 return self._sample(ids[row], params, f"{self._session}-{number}", done=True)
-            return self._sample(ids[row], params, episode if len(ids) == 1 else f"{episode}-{row}", done=False)
+            turn = episode if len(ids) == 1 else f"{episode}-{row}"
+            return self._sample(ids[row], params, f"{self._session}-{turn}", done=False)
 
         samples = [one(0)] if len(ids) == 1 else list(self._pool.map(one, range(len(ids))))
         self._recent.add(samples)
@@ -130,9 +131,9 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
 
     @contextmanager
     def episode(self, name: str) -> Iterator[None]:
-        """Calls of this thread belong to the session `name`, turn by turn, until the block ends.
+        """Calls of this thread belong to one session, turn by turn, until the block ends.
 
-        For conversations of several turns; a batch of several prompts has a session `name-row` for each.
+        Its name is that of the rollout's sessions with `name` behind it, and for several prompts at once their number.
         """
         token = self._episode.set(name)
         try:
