@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bits import same_bits
 from demo import TOKENIZER, demo
+from outcome import outcome, same_bits
 from toy import cluster, reward, saver
 from transformers import AutoTokenizer
 from tunix.rl.agentic.agentic_grpo_learner import GRPOConfig, GRPOLearner
@@ -96,6 +96,16 @@ def check(traj: dict[str, Any], client: Client, pad: int) -> tuple[int, int, str
     return len(sampled), len(turns), client.session(name)["list"][-1]["cause"]
 
 
+def check_all(learner: Watched, client: Client) -> str:
+    """Every trajectory that the learner got."""
+    assert len(learner.seen) == STEPS * 2 * GROUP, f"{len(learner.seen)} trajectories"
+    found = [check(traj, client, learner.rl_cluster.rollout.pad_id()) for traj in learner.seen]
+    tokens, turns = sum(count for count, _, _ in found), sum(count for _, count, _ in found)
+    assert turns > len(found), "some episodes have a second turn"
+    causes = dict(Counter(cause for _, _, cause in found))
+    return f"{len(found)} episodes, {turns} turns, {tokens} sampled tokens; last turns: {causes}"
+
+
 def main() -> int:
     """Trains, and checks everything."""
     with demo() as client, tempfile.TemporaryDirectory() as name:
@@ -110,14 +120,9 @@ def main() -> int:
         parser = QwenChatTemplateParser(tokenizer)
         learner = Watched(rl, algorithm, reward, chat_parser=parser, env_class=Twice)
         learner.train([{"prompts": np.array(batch)} for batch in PROMPTS])
-        assert len(learner.seen) == STEPS * 2 * GROUP
-        found = [check(traj, client, rl.rollout.pad_id()) for traj in learner.seen]
+        status = outcome(("trajectories equal the sessions", lambda: check_all(learner, client)))
         rl.rollout.close()
-    causes = Counter(cause for _, _, cause in found)
-    tokens, turns = sum(count for count, _, _ in found), sum(count for _, count, _ in found)
-    assert turns > len(found), "some episodes have a second turn"
-    print(f"agentic: {len(found)} episodes, {turns} turns, {tokens} sampled tokens equal to the record; {dict(causes)}")
-    return 0
+    return status
 
 
 if __name__ == "__main__":

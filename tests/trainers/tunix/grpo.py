@@ -7,7 +7,6 @@ data (ids, padding, logprobs, entropies, versions of the policy), not that anyth
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,9 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from bits import same_bits
 from demo import TOKENIZER, demo
 from flax import nnx
+from outcome import outcome, same_bits
+from record import equals_record
 from safetensors.numpy import load_file
 from toy import VOCABULARY, cluster, flat, reward, saver
 from transformers import AutoTokenizer
@@ -102,7 +102,19 @@ def rows(learner: Watched) -> Iterator[tuple[int, int, Any, Sample]]:
             yield step, row, example, sample
 
 
-def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> None:
+def check_variety(learner: Watched) -> str:
+    """tunix has one seed for all, and repeats prompts."""
+    assert len(learner.seen) == STEPS, f"{STEPS} batches were sampled, not {len(learner.seen)}"
+    samples = [sample for _, _, _, sample in rows(learner)]
+    texts = {sample.text for sample in samples}
+    assert len(texts) > len(samples) // 2, f"{len(texts)} different texts"
+    lengths = [len(sample.tokens) for sample in samples]
+    assert min(lengths) < ANSWER, "some answers end early"
+    assert max(lengths) == ANSWER, "and some do not"
+    return f"{len(texts)} texts in {len(samples)} samples, {min(lengths)} to {max(lengths)} tokens"
+
+
+def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> str:
     """What the learner trains on is what tunix's own sampler and padding would have made of prompt and tokens."""
     prompts = [prompt for batch in PROMPTS for prompt in batch for _ in range(GROUP)]
     vanilla = functools.partial(sampler.Sampler.tokenize, type("Bare", (), {"tokenizer": tokenizer})())
@@ -115,27 +127,20 @@ def check_padding(learner: Watched, tokenizer: TokenizerAdapter) -> None:
         assert np.array_equal(example.completion_ids[row], padded), "tokens reach the learner unchanged"
         old = utils.pad_to_length(sample.logprobs, ANSWER)
         assert same_bits(example.old_per_token_logps[row], old), "old logprobs are those of the sampled tokens"
+    return f"{len(prompts)} rows"
 
 
-def check_record(learner: Watched, client: Client) -> int:
-    """Tokens, logprobs, entropies and policies are those that tokentap recorded; returns how many tokens."""
-    tokens = 0
-    for step, _, _, sample in rows(learner):
-        (path,) = client.trajectories(sample.session)["trajectories"]
-        sampled = [at for at, mask in enumerate(path["loss_mask"]) if mask]
-        assert path["token_ids"] == [*sample.prompt.tolist(), *sample.tokens.tolist()], "ids are those of the record"
-        assert same_bits(sample.logprobs, [path["logprobs"][at] for at in sampled]), "logprobs are those of the record"
-        assert sample.entropy is not None
-        assert same_bits(sample.entropy, [path["entropy"][at] for at in sampled]), "entropies are those of the record"
-        names = {(span["version"], span["weight_version"]) for span in path["policy"]}
-        expected = {(str(step), str(step) if step else "default")}
-        assert names == expected, f"step {step} was sampled from its own policy, not {names}"
-        tokens += len(sampled)
-    return tokens
+def check_record(learner: Watched, client: Client) -> str:
+    """Tokens, logprobs, entropies and policies are those that tokentap recorded."""
+    tokens = [
+        equals_record(client, sample, (str(step), str(step) if step else "default"))
+        for step, _, _, sample in rows(learner)
+    ]
+    return f"{STEPS} steps, {len(tokens)} samples, {sum(tokens)} tokens"
 
 
-def check_truth(learner: Watched) -> tuple[int, float]:
-    """Logprobs and entropies against the full distributions; how many tokens, and the largest error in nats."""
+def check_truth(learner: Watched) -> str:
+    """Logprobs and entropies against the full distributions."""
     count, worst = 0, 0.0
     for _, samples, truth in learner.seen:
         for sample, full in zip(samples[::GROUP], truth, strict=True):
@@ -144,10 +149,10 @@ def check_truth(learner: Watched) -> tuple[int, float]:
             worst = max(worst, float(np.max(np.abs(sample.entropy - exact))))
             count += len(full)
     assert worst < 1e-5, f"with all logprobs asked the entropy is the exact one, not {worst} nats off"
-    return count, worst
+    return f"{count} tokens, logprobs equal, entropies within {worst:.1e} nats"
 
 
-def check_policy(client: Client, folder: Path, model: Any) -> None:
+def check_policy(client: Client, folder: Path, model: Any) -> str:
     """The engine and tokentap have the last version; what was saved last is what the actor has."""
     assert client.policy()["version"] == str(STEPS), f"tokentap calls the policy {client.policy()}"
     saved = load_file(folder / str(STEPS) / "model.safetensors")
@@ -156,6 +161,7 @@ def check_policy(client: Client, folder: Path, model: Any) -> None:
     assert saved.keys() == actor.keys()
     assert all(np.array_equal(saved[name], actor[name]) for name in actor), "the last weights are the actor's"
     assert any(not np.array_equal(saved[name], first[name]) for name in saved), "the second step changed the weights"
+    return f"version {STEPS}, epoch {client.policy()['epoch']}"
 
 
 def main() -> int:
@@ -167,21 +173,15 @@ def main() -> int:
         algorithm = GRPOConfig(num_generations=GROUP, num_iterations=2, beta=0.04)
         learner = Watched(rl, algorithm, reward, metric_fns=[entropy_metric(lambda: rl.rollout)], client=client)
         learner.train([{"prompts": np.array(batch)} for batch in PROMPTS])
-        assert len(learner.seen) == STEPS, f"{STEPS} batches were sampled, not {len(learner.seen)}"
-        groups = [samples for _, samples, _ in learner.seen]
-        texts = [sample.text for sample in itertools.chain.from_iterable(groups)]
-        assert len(set(texts)) > len(texts) // 2, "samples of one prompt differ, although tunix has one seed"
-        lengths = {len(sample.tokens) for sample in itertools.chain.from_iterable(groups)}
-        assert min(lengths) < ANSWER, "some answers end early"
-        assert max(lengths) == ANSWER, "and some do not"
-        check_padding(learner, TokenizerAdapter(tokenizer))
-        tokens = check_record(learner, client)
-        against, worst = check_truth(learner)
-        check_policy(client, Path(name), rl.actor_trainer.model)
+        status = outcome(
+            ("samples of one prompt differ", lambda: check_variety(learner)),
+            ("padding and old logprobs are tunix's", lambda: check_padding(learner, TokenizerAdapter(tokenizer))),
+            ("samples equal the record", lambda: check_record(learner, client)),
+            ("the full distribution agrees", lambda: check_truth(learner)),
+            ("weights and policy move together", lambda: check_policy(client, Path(name), rl.actor_trainer.model)),
+        )
         rl.rollout.close()
-    print(f"grpo: {STEPS} steps, {len(texts)} samples, {tokens} tokens equal to the record in ids, logprobs, entropies")
-    print(f"grpo: {against} tokens against the full distribution: logprobs equal, entropy within {worst:.1e} nats")
-    return 0
+    return status
 
 
 if __name__ == "__main__":

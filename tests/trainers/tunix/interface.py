@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from demo import TOKENIZER, demo
-from toy import VOCABULARY, cluster, model, saver
+from outcome import outcome
+from toy import cluster, model, saver
 from transformers import AutoTokenizer
 from tunix.generate.sampler import CacheConfig, Sampler
 from tunix.generate.tokenizer_adapter import TokenizerAdapter
@@ -54,8 +55,8 @@ def raised(kind: type[Exception], words: str, call: Callable[[], object]) -> Non
     assert words in said, f"{words!r} is not in {said}"
 
 
-def padding(client: Client) -> int:
-    """Prompts and their padding are those of tunix's sampler, whatever max_prompt_length is; how many were compared."""
+def padding(client: Client) -> str:
+    """Prompts and their padding are those of tunix's sampler, whatever max_prompt_length is."""
     compared = 0
     for tokenizer in (AutoTokenizer.from_pretrained(TOKENIZER), WithBos()):
         rollout = TokentapRollout(None, tokenizer, client=client)
@@ -70,10 +71,10 @@ def padding(client: Client) -> int:
                 compared += 1
         assert (rollout.pad_id(), rollout.eos_id()) == (vanilla.tokenizer.pad_id(), vanilla.tokenizer.eos_id())
         rollout.close()
-    return compared
+    return f"{compared} batches"
 
 
-def seeds(client: Client) -> None:
+def seeds(client: Client) -> str:
     """The same seed gives the same run again, in each form in which tunix takes one; another seed another run."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
 
@@ -88,9 +89,10 @@ def seeds(client: Client) -> None:
     assert first == run(jax.random.key(7)) == run(np.array([0, 7]))
     assert first != run(jax.random.PRNGKey(8))
     assert len({tuple(tokens) for tokens in first}) > 4, "samples of one prompt and calls after another differ"
+    return f"{len(first)} samples"
 
 
-def templates(client: Client) -> None:
+def templates(client: Client) -> str:
     """RLCluster renders messages, and what it made of micro batches comes back in order."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     rl = cluster(client, tokenizer, RolloutConfig(max_tokens_to_generate=4, max_prompt_length=64), 1)
@@ -112,9 +114,10 @@ def templates(client: Client) -> None:
     raised(ValueError, "temperature", lambda: rl.rollout.generate(["The"], temperature=0.5))
     raised(WeightsNotUpdated, "no `saver`", rl.sync_weights)
     rl.rollout.close()
+    return f"{len(samples)} chats"
 
 
-def weights(client: Client, folder: Path) -> None:
+def weights(client: Client, folder: Path) -> str:
     """sync_weights moves engine and policy together, or neither."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     place = [Path("/nonexistent")]
@@ -140,9 +143,10 @@ def weights(client: Client, folder: Path) -> None:
     (path,) = client.trajectories(sample.session)["trajectories"]
     assert [span["version"] for span in path["policy"]] == ["41"]
     rl.rollout.close()
+    return "version 40 to 41"
 
 
-def entropies(client: Client) -> None:
+def entropies(client: Client) -> str:
     """Without entropies there are None and the reason; required, that is an error."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     config = RolloutConfig(max_tokens_to_generate=4)
@@ -152,19 +156,20 @@ def entropies(client: Client) -> None:
     rollout = TokentapRollout(None, tokenizer, client=client, entropy=True)
     raised(EntropyMissing, "--entropy", lambda: rollout.generate(["The"], config))
     rollout.close()
+    return "None, or an error"
 
 
 def main() -> int:
     """Checks everything."""
     with demo() as client, tempfile.TemporaryDirectory() as name:
-        compared = padding(client)
-        seeds(client)
-        templates(client)
-        weights(client, Path(name))
+        status = outcome(
+            ("padding is that of tunix's sampler", lambda: padding(client)),
+            ("seeds give the same run again", lambda: seeds(client)),
+            ("chats, micro batches, old logprobs", lambda: templates(client)),
+            ("sync_weights moves engine and policy", lambda: weights(client, Path(name))),
+        )
     with demo("--entropy", "off") as client:
-        entropies(client)
-    print(f"interface: {compared} padded batches equal to those of tunix's sampler (vocabulary {VOCABULARY})")
-    return 0
+        return outcome(("missing entropies", lambda: entropies(client))) or status
 
 
 if __name__ == "__main__":

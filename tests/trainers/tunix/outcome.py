@@ -1,0 +1,28 @@
+"""What the programs of this folder check, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# What is checked, and a function that returns the figures or fails an assertion.
+Check = tuple[str, Callable[[], object]]
+
+
+def outcome(*checks: Check) -> int:
+    """Runs them in this order and prints `ok` or `FAIL`; the exit status."""
+    failed = 0
+    for title, check in checks:
+        try:
+            print(f"ok   {title}: {check()}", flush=True)
+        except AssertionError as error:
+            failed += 1
+            print(f"FAIL {title}: {error}", flush=True)
+    return min(failed, 1)
+
+
+def same_bits(mine: Any, others: Any) -> bool:
+    """Whether both are the same float32 numbers, bit by bit."""
+    return np.asarray(mine, np.float32).tobytes() == np.asarray(others, np.float32).tobytes()
