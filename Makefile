@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real readers check valgrind
+.PHONY: help test bench real real-exact trainers readers check valgrind
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -19,6 +19,14 @@ bench: ## speed of forwarding and of the whole job, beside the upstream directly
 real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU (half an hour, 13 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
+
+real-exact: ## the plugin in real SGLang servers on the CPU: every token's entropy against the weights (half an hour, 7 GB)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/exact/run.sh
+
+trainers: ## verl, tunix and strands-sglang themselves, with the adapters, in front of the demo engine (a few minutes, 5 GB)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
 
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release

@@ -93,7 +93,8 @@ fn stream(engine: Arc<Engine>, items: Vec<Item>, indexed: bool, received: f64) -
             });
         }
         drop(events);
-        running.join_all().await;
+        // not join_all, which panics on what a shutdown has cancelled
+        while running.join_next().await.is_some() {}
     });
     event_stream(Body::events(receiver, work))
 }

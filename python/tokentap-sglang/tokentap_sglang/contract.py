@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 
 VERSIONS = re.compile(r"0\.5\.23(\.post\d+)?$")
-"""Versions whose sampling and output code was read and run. Another one may move a value by a token without any error."""
+"""Versions whose sampling and output code was read and run. Another one may move a value by a token without any
+error."""
 
 _SRT = "sglang.srt."
 MODEL_RUNNER_INIT = _SRT + "model_executor.model_runner.ModelRunner.__init__"
@@ -42,7 +43,8 @@ class Settings:
     top_k: int
     """0: the full vocabulary; k: the k largest logits, renormalised."""
     original: bool
-    """`SGLANG_RETURN_ORIGINAL_LOGPROB`: SGLang's logprobs are at temperature 1, and so is the entropy of the same distribution."""
+    """`SGLANG_RETURN_ORIGINAL_LOGPROB`: SGLang's logprobs are at temperature 1, and so is the entropy of the same
+    distribution."""
 
     @classmethod
     def read(cls) -> Settings:

@@ -1,7 +1,8 @@
 """Entropy of softmax((logits + bias) / temperature), row by row, in nats.
 
-With x = (l - max l) / T the entropy is log Z - E[x], Z = sum exp x: one maximum, one exponential and two sums an element, all in
-float32. Against float64 it is within 2e-6 nat for logits of any scale. Not -sum p log p of a softmax: rounding p costs 1e-4 there.
+With x = (l - max l) / T the entropy is log Z - E[x], Z = sum exp x: one maximum, one exponential and two sums an
+element, all in float32. Against float64 it is within 2e-6 nat for logits of any scale. Not -sum p log p of a softmax:
+rounding p costs 1e-4 there.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ ROWS_BYTES = 64 << 20
 def entropy(
     logits: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor | None, top_k: int = 0
 ) -> torch.Tensor:
-    """[B] float32 of logits [B, V], bias [B, V] and temperature [B, 1]; NaN where a row has no finite maximum. `top_k` > 0
-    renormalises over the k largest."""
+    """[B] float32 of logits [B, V], bias [B, V] and temperature [B, 1]; NaN where a row has no finite maximum. `top_k`
+    > 0 renormalises over the k largest."""
     block = max(1, ROWS_BYTES // (4 * logits.shape[-1]))
     if logits.shape[0] <= block:
         return _block(logits, bias, temperature, top_k)
-    starts = range(0, logits.shape[0], block)
-    parts = [
-        _block(*(None if t is None else t[at : at + block] for t in (logits, bias, temperature)), top_k)  # type: ignore[arg-type]
-        for at in starts
-    ]
+    parts = []
+    for at in range(0, logits.shape[0], block):
+        rows = slice(at, at + block)
+        some_bias = None if bias is None else bias[rows]
+        some_temperature = None if temperature is None else temperature[rows]
+        parts.append(_block(logits[rows], some_bias, some_temperature, top_k))
     return torch.cat(parts)
 
 
@@ -56,8 +58,8 @@ def _block(
 
 
 def reduction(top_k: int, device: Any, vocab: int) -> tuple[Reduce, str]:
-    """How rows of `vocab` logits are reduced on this device, and its name for the log: the fused kernel on CUDA, where it agrees
-    with float64, else plain torch."""
+    """How rows of `vocab` logits are reduced on this device, and its name for the log: the fused kernel on CUDA, where
+    it agrees with float64, else plain torch."""
     plain = functools.partial(entropy, top_k=top_k)
     if top_k == 0 and torch.device(device).type == "cuda":
         try:
@@ -74,7 +76,8 @@ def reduction(top_k: int, device: Any, vocab: int) -> tuple[Reduce, str]:
 
 
 def disagreement(reduce: Reduce, device: Any, vocab: int) -> float:
-    """The largest difference from float64 in nats, over rows of several scales, masked tokens, biases and temperatures."""
+    """The largest difference from float64 in nats, over rows of several scales, masked tokens, biases and
+    temperatures."""
     rows = 6
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(rows, vocab, generator=generator) * torch.logspace(-1, 1.5, rows).unsqueeze(1)

@@ -1,8 +1,9 @@
-"""The same entropy in one reading of the logits, as a Triton kernel: float32, bfloat16 or float16 logits, no temporaries.
+"""The same entropy in one reading of the logits, as a Triton kernel: float32, bfloat16 or float16 logits, no
+temporaries.
 
-Each program takes a share of a row and keeps (m, s, t): the maximum of x = l / T so far, s = sum exp(x - m) and
-t = sum exp(x - m) (x - m). When the maximum grows by d, s becomes s e^-d and t becomes (t - d s) e^-d. A second, tiny kernel merges
-the shares in a fixed order, so that the same row always gives the same number: H = log s - t / s.
+Each program takes a share of a row and keeps (m, s, t): the largest logit so far, s = sum exp y and t = sum y exp y for
+y = (l - m) / T. When m grows by T d, s becomes s e^-d and t becomes (t - d s) e^-d. A second, tiny kernel merges the
+shares in a fixed order, so that the same row always gives the same number: H = log s - t / s.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PROGRAMS = 512
 
 
 # These vary with the batch: a version compiled for each would stop the scheduler when it first turns up.
-@triton.jit(do_not_specialize=["share", "shares"], do_not_specialize_on_alignment=["out"])
+@triton.jit(do_not_specialize=["blocks", "shares"], do_not_specialize_on_alignment=["out"])  # type: ignore[untyped-decorator]
 def _shares(  # type: ignore[no-untyped-def]
     logits,
     bias,
@@ -27,7 +28,7 @@ def _shares(  # type: ignore[no-untyped-def]
     vocab,
     logits_stride,
     bias_stride,
-    share,
+    blocks,
     shares,
     HAS_BIAS: tl.constexpr,
     HAS_TEMPERATURE: tl.constexpr,
@@ -41,8 +42,9 @@ def _shares(  # type: ignore[no-untyped-def]
     top = tl.full((), float("-inf"), tl.float32)
     total = tl.full((), 0.0, tl.float32)
     moment = tl.full((), 0.0, tl.float32)
-    start = part * share
-    end = tl.minimum(start + share, vocab)
+    # in whole blocks, so that the compiler knows each load to begin at a multiple of 16 bytes
+    start = part * blocks * BLOCK
+    end = tl.minimum(start + blocks * BLOCK, vocab)
     for at in range(start, end, BLOCK):
         place = at + tl.arange(0, BLOCK)
         # shares are whole blocks, so only the row's end cuts one; said of `vocab`, loads stay 16 bytes wide
@@ -50,15 +52,14 @@ def _shares(  # type: ignore[no-untyped-def]
         x = tl.load(logits + row * logits_stride + place, mask=inside, other=float("-inf")).to(tl.float32)
         if HAS_BIAS:
             x += tl.load(bias + row * bias_stride + place, mask=inside, other=0.0).to(tl.float32)
-        x *= scale
         found = tl.maximum(top, tl.max(x, axis=0))
         # a share may hold masked tokens alone
         anchor = tl.where(found == float("-inf"), 0.0, found)
         # the clamp keeps 0 * -inf out of the sums; a NaN stays one
-        y = tl.where(x == float("-inf"), -1e4, x - anchor)
+        y = tl.where(x == float("-inf"), -1e4, (x - anchor) * scale)
         y = tl.where(y < -1e4, -1e4, y)
         weight = tl.where(inside, tl.exp(y), 0.0)
-        shift = tl.where(top == float("-inf"), 0.0, top - anchor)
+        shift = tl.where(top == float("-inf"), 0.0, (top - anchor) * scale)
         keep = tl.where(top == float("-inf"), 0.0, tl.exp(shift))
         moment = keep * (moment + shift * total) + tl.sum(weight * y, axis=0)
         total = keep * total + tl.sum(weight, axis=0)
@@ -69,9 +70,12 @@ def _shares(  # type: ignore[no-untyped-def]
     tl.store(place + 2, moment)
 
 
-@triton.jit(do_not_specialize=["shares"], do_not_specialize_on_alignment=["partial", "out"])
-def _merge(partial, out, shares, SHARES: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["shares"], do_not_specialize_on_alignment=["partial", "out"])  # type: ignore[untyped-decorator]
+def _merge(partial, temperature, out, shares, HAS_TEMPERATURE: tl.constexpr, SHARES: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
+    scale = 1.0
+    if HAS_TEMPERATURE:
+        scale = 1.0 / tl.load(temperature + row).to(tl.float32)
     part = tl.arange(0, SHARES)
     inside = part < shares
     place = partial + (row * shares + part) * 3
@@ -80,7 +84,7 @@ def _merge(partial, out, shares, SHARES: tl.constexpr):  # type: ignore[no-untyp
     moment = tl.load(place + 2, mask=inside, other=0.0)
     all_top = tl.max(top, axis=0)
     empty = top == float("-inf")
-    shift = tl.where(empty, 0.0, top - all_top)
+    shift = tl.where(empty, 0.0, (top - all_top) * scale)
     keep = tl.where(empty, 0.0, tl.exp(shift))
     # e^-88 is 0 in float32: what lies further down has no weight, and its shift must not make 0 * inf
     moment = tl.sum(tl.where(keep == 0.0, 0.0, keep * (moment + shift * total)), axis=0)
@@ -91,7 +95,8 @@ def _merge(partial, out, shares, SHARES: tl.constexpr):  # type: ignore[no-untyp
 
 
 def fused_entropy(logits: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor | None) -> torch.Tensor:
-    """[B] float32 nats of logits [B, V], bias [B, V] or None, temperature [B, 1] or None for 1. Two launches, no waiting."""
+    """[B] float32 nats of logits [B, V], bias [B, V] or None, temperature [B, 1] or None for 1. Two launches, no
+    waiting."""
     rows, vocab = logits.shape
     if logits.stride(1) != 1:
         logits = logits.contiguous()
@@ -100,8 +105,10 @@ def fused_entropy(logits: torch.Tensor, bias: torch.Tensor | None, temperature: 
     blocks = triton.cdiv(vocab, BLOCK)
     most = triton.next_power_of_2(blocks)
     shares = max(1, min(blocks, PROGRAMS // max(rows, 1)))
-    share = triton.cdiv(blocks, shares) * BLOCK
-    shares = triton.cdiv(vocab, share)
+    each = triton.cdiv(blocks, shares)
+    shares = triton.cdiv(blocks, each)
+    # a pointer that is not read, where there is none
+    given_temperature = logits if temperature is None else temperature.contiguous()
     partial = torch.empty((rows, shares, 3), dtype=torch.float32, device=logits.device)
     out = torch.empty(rows, dtype=torch.float32, device=logits.device)
     if rows == 0:
@@ -109,17 +116,17 @@ def fused_entropy(logits: torch.Tensor, bias: torch.Tensor | None, temperature: 
     _shares[(rows, shares)](
         logits,
         logits if bias is None else bias,
-        logits if temperature is None else temperature.contiguous(),
+        given_temperature,
         partial,
         vocab,
         logits.stride(0),
         0 if bias is None else bias.stride(0),
-        share,
+        each,
         shares,
         HAS_BIAS=bias is not None,
         HAS_TEMPERATURE=temperature is not None,
         BLOCK=BLOCK,
         num_warps=8,
     )
-    _merge[(rows,)](partial, out, shares, SHARES=most)
+    _merge[(rows,)](partial, given_temperature, out, shares, HAS_TEMPERATURE=temperature is not None, SHARES=most)
     return out

@@ -46,7 +46,8 @@ def _say_once(reason: str) -> None:
 
 
 def install(_: None, runner: ModelRunner, *args: Any, **kwargs: Any) -> None:
-    """After `ModelRunner.__init__`, in each scheduler: gives the runner an observer, on the rank whose results are sent on."""
+    """After `ModelRunner.__init__`, in each scheduler: gives the runner an observer, on the rank whose results are sent
+    on."""
     try:
         if runner.is_draft_worker:
             return
@@ -67,7 +68,7 @@ def install(_: None, runner: ModelRunner, *args: Any, **kwargs: Any) -> None:
         log.info("token entropy over %s, at %s, by %s", over, at, name)
         if getattr(runner.server_args, "tokenizer_worker_num", 1) > 1:
             log.warning(
-                "token entropy: tokenizer workers load no plugins, so neighbours of a request that asks may see null entries"
+                "token entropy: tokenizer workers load no plugins, so neighbours of a request that asks may see nulls"
             )
     except Declined as reason:
         log.warning("no token entropy: %s", reason)
@@ -105,8 +106,8 @@ def only_if_asked(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before a request's `meta_info` is filled: SGLang pads each key to every request of the batch; who did not ask must not see
-    ours."""
+    """Before a request's `meta_info` is filled: SGLang pads each key to every request of the batch; who did not ask
+    must not see ours."""
     if not isinstance(customized_info, dict) or FIELD not in customized_info or asked_by(getattr(state, "obj", None)):
         return None
     rest = {key: values for key, values in customized_info.items() if key != FIELD}

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokentap_sglang.contract import Settings
 from tokentap_sglang.request import FIELD, wish
@@ -28,7 +28,8 @@ GATE = "_tokentap_wanted"
 
 @dataclass
 class Trouble:
-    """Counts what went wrong. It is never raised: an error in these methods would end the scheduler, and with it the server."""
+    """Counts what went wrong. It is never raised: an error in these methods would end the scheduler, and with it the
+    server."""
 
     count: int = 0
 
@@ -52,8 +53,8 @@ class EntropyObserver:
         return bool(getattr(sampling_info, GATE, True))
 
     def before_grammar(self, logits: torch.Tensor, sampling_info: SamplingBatchInfo) -> torch.Tensor | None:
-        """Entropies [B] of logits [B, V], which hold the penalties; grammar and bias come after this call, so they are applied to a
-        copy here. The sampler overwrites `logits` later; nothing of it is kept."""
+        """Entropies [B] of logits [B, V], which hold the penalties; grammar and bias come after this call, so they are
+        applied to a copy here. The sampler overwrites `logits` later; nothing of it is kept."""
         try:
             info = sampling_info
             if info.grammar_mask is not None:
@@ -95,13 +96,13 @@ class HostEntropy:
     trouble: Trouble
 
     def consume(self, batch: ScheduleBatch, commits: Sequence[CommittedTokens | None]) -> None:
-        """Hands each value to the request that has kept the step's token: not those of chunked prefill, of steps run in vain, of
-        retracted requests."""
+        """Hands each value to the request that has kept the step's token: not those of chunked prefill, of steps run in
+        vain, of retracted requests."""
         try:
             values = self.values.tolist()
             if len(values) < len(batch.reqs):
                 raise ValueError(f"{len(values)} values for {len(batch.reqs)} requests")
-            for req, commit, value in zip(batch.reqs, commits, values):
+            for req, commit, value in zip(batch.reqs, commits, values, strict=False):
                 asked = wish(req.sampling_params.custom_params)
                 if commit is not None and asked is not False and getattr(req, "beam_group", None) is None:
                     known = math.isfinite(value) and (self.full or asked is True)

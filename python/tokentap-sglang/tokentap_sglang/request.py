@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 SWITCH = "tokentap_entropy"
-"""Member of `sampling_params.custom_params`. `true` asks for what the server offers, `"full"` for the full vocabulary alone:
-where `TOKENTAP_ENTROPY_TOP_K` makes the server offer something else, each value is null."""
+"""Member of `sampling_params.custom_params`. `true` asks for what the server offers, `"full"` for the full vocabulary
+alone: where `TOKENTAP_ENTROPY_TOP_K` makes the server offer something else, each value is null."""
 
 FIELD = "output_token_entropy"
 """Member of `meta_info`: nats, one entry a token of `output_ids`; null where a value is not known."""

@@ -5,7 +5,7 @@
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 set -uo pipefail
 modes=("$@")
-((${#modes[@]})) || modes=(overlap incremental no-overlap retraction retraction-no-overlap grammar intervals cost)
+((${#modes[@]})) || modes=(numerics overlap incremental no-overlap retraction retraction-no-overlap grammar intervals cost)
 here=$(cd "$(dirname "$0")" && pwd)
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
@@ -61,6 +61,8 @@ tokens() { # tokens HOW [options] SUITE...
 one() {
   local bad=0 everything=(basic penalties streams batches neighbours aborts)
   case $1 in
+    numerics) PYTHONPATH=$work/site "$python" "$here/numerics.py" || bad=1
+      PYTHONPATH=$work/site "$python" "$here/numerics.py" --compile || bad=1 ;;
     overlap) start 1 || return
       tokens plugin "${everything[@]}" || bad=1; tokens tokentap "${everything[@]}" || bad=1 ;;
     incremental) start 1 --incremental-streaming-output --chunked-prefill-size 32 || return
@@ -81,7 +83,7 @@ one() {
       "$python" "$here/cost.py" --base "$direct" --without || bad=1 ;;
     *) echo "no mode $1"; return 1 ;;
   esac
-  ((bad)) && tail -20 "$work/tokentap.log"
+  ((bad)) && [[ -f $work/tokentap.log ]] && tail -20 "$work/tokentap.log"
   return $bad
 }
 
