@@ -88,8 +88,9 @@ one() {
 }
 
 "$here/../setup.sh" 0.5.23 || exit
-# apart from the server's own packages, so that other runs have it without the plugin
-uv pip install -q --python "$python" --no-deps --target "$work/site" "$here/../../../python/tokentap-sglang" || exit
+# from a copy, because building leaves files behind; apart from the server's packages, so that other runs are without it
+cp -r "$here/../../../python/tokentap-sglang" "$work/source"
+uv pip install -q --python "$python" --no-deps --target "$work/site" "$work/source" || exit
 for mode in "${modes[@]}"; do
   echo "== $mode"
   one "$mode" >"$work/$mode.out" 2>&1; code=$?
