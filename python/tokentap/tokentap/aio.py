@@ -101,7 +101,7 @@ class AsyncClient:
         **fields: object,
     ) -> list[Generation]:
         """See `Client.generate_batch`."""
-        return await self._send(
+        return await self.send(
             routes.generate(
                 text,
                 input_ids,
@@ -157,56 +157,56 @@ class AsyncClient:
 
     async def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
         """See `Client.sessions_page`."""
-        return await self._send(routes.page(after, limit))
+        return await self.send(routes.page(after, limit))
 
     async def session(self, name: str, version: int | None = None) -> Json:
         """See `Client.session`."""
-        return await self._send(routes.session(name, version))
+        return await self.send(routes.session(name, version))
 
     async def trajectories(self, session: str, version: int | None = None) -> Json:
         """See `Client.trajectories`."""
-        return await self._send(routes.trajectories(session, version))
+        return await self.send(routes.trajectories(session, version))
 
     async def freeze(self, session: str) -> int:
         """See `Client.freeze`."""
-        return await self._send(routes.freeze(session))
+        return await self.send(routes.freeze(session))
 
     async def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
         """See `Client.reward`."""
-        return await self._send(routes.reward(session, reward, leaf))
+        return await self.send(routes.reward(session, reward, leaf))
 
     async def delete(self, session: str) -> None:
         """See `Client.delete`."""
-        await self._send(routes.delete(session))
+        await self.send(routes.delete(session))
 
     async def finished(self, since: str | None = None, limit: int = 1000) -> AsyncIterator[Json]:
         """See `Client.finished`."""
-        while lines := await self._send(routes.finished(since, limit)):
+        while lines := await self.send(routes.finished(since, limit)):
             for line in lines:
                 yield line
             since = lines[-1].get("cursor", since)
 
     async def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """See `Client.samples`."""
-        return await self._send(routes.samples(sessions, format, options))
+        return await self.send(routes.samples(sessions, format, options))
 
     async def advantages(
         self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object
     ) -> Json:
         """See `Client.advantages`."""
-        return await self._send(routes.advantages(groups, estimator, options))
+        return await self.send(routes.advantages(groups, estimator, options))
 
     async def policy(self) -> Json:
         """See `Client.policy`."""
-        return await self._send(routes.policy())
+        return await self.send(routes.policy())
 
     async def set_policy(self, version: str | int) -> int:
         """See `Client.set_policy`."""
-        return await self._send(routes.set_policy(version))
+        return await self.send(routes.set_policy(version))
 
     async def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
         """See `Client.entropy`."""
-        return await self._send(routes.entropy(rid, since, index))
+        return await self.send(routes.entropy(rid, since, index))
 
     def _server(self, call: Call[Any]) -> tuple[AsyncConnections, str | None]:
         if not call.control:
@@ -215,7 +215,8 @@ class AsyncClient:
             raise ValueError("this client was made without a control_url")
         return self._control, self._control_token
 
-    async def _send(self, call: Call[T]) -> T:
+    async def send(self, call: Call[T]) -> T:
+        """Makes a call of any route, sent again as its kind allows; the methods above make theirs with it."""
         server, token = self._server(call)
         attempt = 0
         while True:

@@ -107,7 +107,7 @@ class Client:
         **fields: object,
     ) -> list[Generation]:
         """Several prompts, or several samples (`n` in `sampling_params`), in the order of the engine: by prompt."""
-        return self._send(
+        return self.send(
             routes.generate(
                 text,
                 input_ids,
@@ -166,27 +166,27 @@ class Client:
 
     def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
         """`sessions` after that page, `next` page or None, and those that were `evicted`."""
-        return self._send(routes.page(after, limit))
+        return self.send(routes.page(after, limit))
 
     def session(self, name: str, version: int | None = None) -> Json:
         """A session's summary and the `list` of its turns."""
-        return self._send(routes.session(name, version))
+        return self.send(routes.session(name, version))
 
     def trajectories(self, session: str, version: int | None = None) -> Json:
         """A session's `trajectories`: ids, mask, logprobs, entropies, policy; by default the last frozen version."""
-        return self._send(routes.trajectories(session, version))
+        return self.send(routes.trajectories(session, version))
 
     def freeze(self, session: str) -> int:
         """Makes what is there a version that stays, and gives its number."""
-        return self._send(routes.freeze(session))
+        return self.send(routes.freeze(session))
 
     def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
         """Sets the reward of a session or of one leaf; whether an exported path ends in that leaf."""
-        return self._send(routes.reward(session, reward, leaf))
+        return self.send(routes.reward(session, reward, leaf))
 
     def delete(self, session: str) -> None:
         """Forgets a session."""
-        self._send(routes.delete(session))
+        self.send(routes.delete(session))
 
     def finished(self, since: str | None = None, limit: int = 1000) -> Iterator[Json]:
         """Each path that has finished after the cursor `since`, each once, until there is none left for now.
@@ -194,31 +194,31 @@ class Client:
         An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` where it was evicted or deleted,
         or `{"missed": n}` where so many are no longer known. `limit` is what is asked at once.
         """
-        while lines := self._send(routes.finished(since, limit)):
+        while lines := self.send(routes.finished(since, limit)):
             yield from lines
             since = lines[-1].get("cursor", since)
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
         `max_response_length`, `include_branches` and `entropies`."""
-        return self._send(routes.samples(sessions, format, options))
+        return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
         """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"}]}`; `options` are `lambda`,
         `alpha`, `normalize_std`, `think_start`, `think_end`, `version` and `high_entropy_threshold`."""
-        return self._send(routes.advantages(groups, estimator, options))
+        return self.send(routes.advantages(groups, estimator, options))
 
     def policy(self) -> Json:
         """The `epoch`, the engine's `weight_version` and the `version` that the trainer named."""
-        return self._send(routes.policy())
+        return self.send(routes.policy())
 
     def set_policy(self, version: str | int) -> int:
         """Names the policy from here on; the new epoch."""
-        return self._send(routes.set_policy(version))
+        return self.send(routes.set_policy(version))
 
     def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
         """The entropies of a request from token `since` on, while it runs and for a while after."""
-        return self._send(routes.entropy(rid, since, index))
+        return self.send(routes.entropy(rid, since, index))
 
     def _server(self, call: Call[Any]) -> tuple[Connections, str | None]:
         if not call.control:
@@ -227,7 +227,8 @@ class Client:
             raise ValueError("this client was made without a control_url")
         return self._control, self._control_token
 
-    def _send(self, call: Call[T]) -> T:
+    def send(self, call: Call[T]) -> T:
+        """Makes a call of any route, sent again as its kind allows; the methods above make theirs with it."""
         server, token = self._server(call)
         attempt = 0
         while True:

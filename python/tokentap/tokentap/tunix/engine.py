@@ -23,7 +23,7 @@ def is_jax(client: Client) -> bool:
     """Whether it is sglang-jax, the only one without /model_info."""
     call: Call[Any] = Call("GET", "/model_info", Reply.json, control=False)
     try:
-        client._send(call)
+        client.send(call)
     except HttpError as error:
         if error.status != 404:
             raise

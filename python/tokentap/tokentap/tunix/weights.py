@@ -34,7 +34,7 @@ def publish(client: Client, path: str | os.PathLike[str], version: int) -> int:
     body = encoded({"model_path": os.fspath(path), "weight_version": str(version)})
     call: Call[Any] = Call("POST", "/update_weights_from_disk", Reply.json, body, again=of_change)
     try:
-        client._send(call)
+        client.send(call)
     except HttpError as error:
         why = NO_ROUTE if error.status in (404, 405) else "the engine refused to load them"
         raise WeightsNotUpdated(f"weights of version {version} at {os.fspath(path)!r}: {why}: {error}") from error
