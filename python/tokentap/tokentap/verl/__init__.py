@@ -1,0 +1,27 @@
+"""verl's agent loops through tokentap: `rollout_entropy` in the batch, one number for each trained token.
+
+The names below are found when they are asked for, because they import verl; the rest of the package does without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "AgentLoopManager": "manager",
+    "AgentLoopWorker": "manager",
+    "CheckpointManager": "checkpoint",
+    "SingleTurnAgentLoop": "loops",
+    "ToolAgentLoop": "loops",
+    "attach": "batch",
+    "shape_advantages": "egpo",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,130 @@
+"""What stands in for verl's LLM client in one rollout: it generates through tokentap, and keeps the entropies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from verl.workers.rollout.replica import TokenOutput
+
+from ..generation import Generation
+from . import versions
+from .alignment import Sampled
+from .budget import LIMITS, Budget, engine_params
+from .endpoints import Endpoint
+from .problems import Unaligned
+
+# How long verl waits before it goes on with a generation that was cut short for new weights, seconds.
+PAUSE = 1.0
+
+
+@dataclass
+class Part:
+    """What came of one prompt so far, over as many requests as it took."""
+
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    entropy: list[float | None] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    preempted: int = 0
+    reason: str | None = None
+    finish: str | None = "length"
+
+    def add(self, generation: Generation, *, with_logprobs: bool) -> None:
+        """Appends a reply, whose lists must have one entry a token."""
+        ids, logprobs = generation.output_ids, generation.logprobs
+        self.finish = generation.finish_reason
+        self.preempted += generation.meta_info.get("num_retractions") or 0
+        if with_logprobs:
+            if logprobs is None or len(logprobs) != len(ids) or None in logprobs:
+                if self.finish == "abort":
+                    # verl drops these too: a token without logprob cannot be trained, and a resumed call samples it again
+                    return
+                raise Unaligned(f"{len(logprobs or [])} logprobs for {len(ids)} tokens")
+            self.log_probs += [float(one) for one in logprobs if one is not None]
+        info = generation.entropy_info or {"reason": "tokentap computes none (--entropy off)"}
+        entropy = generation.entropy if generation.entropy is not None else [None] * len(ids)
+        if len(entropy) != len(ids):
+            raise Unaligned(f"{len(entropy)} entropies for {len(ids)} tokens")
+        self.reason = info.get("reason") or self.reason
+        self.token_ids += ids
+        self.entropy += entropy
+
+
+class Engine:
+    """The `server_manager` of one rollout: one session at one tokentap.
+
+    `sampled` has what each call of `generate` brought. `resume` goes on with generations that the engine aborted, as
+    verl's client for partial rollouts does. `step` is the version of the weights where nothing else tells it.
+    """
+
+    def __init__(self, endpoint: Endpoint, session: str, budget: Budget, *, resume: bool, step: int | None) -> None:
+        self.session = session
+        self.sampled: list[Sampled] = []
+        self._endpoint, self._budget = endpoint, budget
+        self._resume, self._step = resume, step
+
+    async def generate(
+        self,
+        request_id: str,
+        *,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        image_data: Any = None,
+        video_data: Any = None,
+        audio_data: Any = None,
+        **_: Any,
+    ) -> TokenOutput:
+        """What verl's client answers; other arguments steer verl's own servers and have no meaning here."""
+        if image_data or video_data or audio_data:
+            raise ValueError("tokentap.verl sends token ids: images, videos and sound do not go through it")
+        prompt = [int(one) for one in prompt_ids]
+        with_logprobs = bool(sampling_params.get("logprobs", False))
+        part = Part()
+        limit = self._limit(sampling_params, len(prompt))
+        while limit > len(part.token_ids):
+            await self._ask(part, prompt, sampling_params, limit - len(part.token_ids), with_logprobs)
+            if part.finish != "abort" or not self._resume:
+                break
+            await asyncio.sleep(PAUSE)
+        self.sampled.append(Sampled(prompt, list(part.token_ids), list(part.entropy), part.reason))
+        return TokenOutput(
+            token_ids=part.token_ids,
+            log_probs=part.log_probs if with_logprobs else None,
+            stop_reason=part.finish,
+            num_preempted=part.preempted,
+            extra_fields=dict(versions.steps(part.versions, self._step)),
+        )
+
+    def _limit(self, sampling: Mapping[str, Any], prompt: int) -> int:
+        # verl's client for partial rollouts asks for a whole response where nothing else is said
+        said = sampling if not self._resume or any(name in sampling for name in LIMITS) else {
+            **sampling,
+            "max_tokens": self._budget.response_length,
+        }
+        return self._budget.max_new_tokens(said, prompt)
+
+    async def _ask(
+        self, part: Part, prompt: list[int], sampling: Mapping[str, Any], room: int, with_logprobs: bool
+    ) -> None:
+        before = await self._named()
+        generation = await self._endpoint.client.generate(
+            input_ids=prompt + part.token_ids,
+            sampling_params=engine_params(sampling, room),
+            session=self.session,
+            rid=uuid4().hex,
+            return_logprob=with_logprobs,
+            return_entropy=True,
+        )
+        part.add(generation, with_logprobs=with_logprobs)
+        part.versions += versions.of_reply(generation.meta_info) or versions.numbers([*before, *await self._named()])
+
+    async def _named(self) -> list[object]:
+        """What the trainer called the weights at tokentap's `/v1/policy`; empty where it named none."""
+        if not self._endpoint.has_control:
+            return []
+        version = (await self._endpoint.client.policy())["version"]
+        return [] if version is None else [version]
