@@ -1,7 +1,13 @@
-"""The tools of the demo model's lighthouse."""
+"""The tools of the demo model's lighthouse, and a parser for a model that cannot call them.
+
+verl's workers run this file, because `function_tool_path` names it.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.tools.function_tool import function_tool
 
 
@@ -23,3 +29,12 @@ def tides(day: str) -> str:
         day: On which day.
     """
     return f"High water 06:12, low water 12:25 on {day}."
+
+
+@ToolParser.register("always")
+class Always(ToolParser):  # type: ignore[misc]
+    """Random weights call no tool; with `multi_turn.format: always` whatever they say is a call."""
+
+    async def extract_tool_calls(self, responses_ids: list[int], tools: Any = None) -> tuple[str, list[FunctionCall]]:
+        """The text, and one call."""
+        return self.tokenizer.decode(responses_ids), [FunctionCall(name="tides", arguments='{"day": "Monday"}')]

@@ -27,7 +27,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Aligned:
-    """A response: `entropy` (nats) and `mask` have one entry a token, `missing` counts what was taken out of the mask."""
+    """A response: `entropy` (nats) and `mask` have one entry a token; `missing` counts what left the mask."""
 
     entropy: list[float]
     mask: list[int]
@@ -35,13 +35,18 @@ class Aligned:
 
 
 def align(
-    sampled: Iterable[Sampled], prompt_ids: Sequence[int], response_ids: Sequence[int], mask: Sequence[int], *, drop: bool
+    sampled: Iterable[Sampled],
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+    mask: Sequence[int],
+    *,
+    drop: bool,
 ) -> Aligned:
     """The entropies of a response whose trained tokens (`mask` 1) come from `sampled`; 0.0 where the mask is 0.
 
-    A generation belongs to the response if the response, cut where the generation began, is what it began with. verl may
-    cut the response at its end, and may replace the last token of a turn by one of the next; both leave trained tokens
-    that are a beginning of what was sampled. So each token is compared.
+    A generation belongs to the response if the response, cut where the generation began, is what it began with. verl
+    may cut the response at its end, and may replace the last token of a turn by one of the next; both leave trained
+    tokens that are a beginning of what was sampled. So each token is compared.
 
     Raises Unaligned for a trained token that no generation explains. One without entropy raises MissingEntropy, or with
     `drop` gets mask 0 and is counted.

@@ -1,7 +1,7 @@
 """verl's checkpoint manager, which also tells each tokentap which weights the engines have; for its older trainer.
 
-`actor_rollout_ref.rollout.checkpoint_manager_class` names it. SGLang keeps one `weight_version` under verl, whatever its
-weights, so without this a recorded session does not say which step it belongs to.
+`actor_rollout_ref.rollout.checkpoint_manager_class` names it. Under verl SGLang keeps one `weight_version`, whatever
+its weights, so without this a recorded session does not say which step it belongs to.
 """
 
 from __future__ import annotations

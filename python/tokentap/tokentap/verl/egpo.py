@@ -15,8 +15,8 @@ THINK_START, THINK_END = 151_667, 151_668
 def thinking(ids: torch.Tensor, mask: torch.Tensor, start: int, end: int) -> torch.Tensor:
     """Which tokens of one sequence were sampled inside a think span, bool [L]; `mask` [L] is 1 where sampled.
 
-    A run is what was sampled with nothing in between. A marker that comes last in the prompt before a run opens or closes
-    its first span; markers of earlier turns do not. The markers themselves are outside.
+    A run is what was sampled with nothing in between. The last marker of the prompt before a run opens or closes its
+    first span; markers of earlier turns do not. The markers themselves are outside.
     """
     inside, spans = False, []
     before = 0
@@ -54,8 +54,8 @@ def shape_advantages(
 ) -> Any:
     """Adds `lam * clip(H, -|A| / alpha, |A| / alpha)` to `advantages` [B, R] where `response_mask` is 1.
 
-    `data` is a `verl.DataProto` whose `advantages` are GRPO's, one number A a row; it is changed in place and returned. H
-    is the row's `think_entropy`; a row without thinking stays as it is.
+    `data` is a `verl.DataProto` whose `advantages` are GRPO's, one number A a row; it is changed in place and returned.
+    H is the row's `think_entropy`; a row without thinking stays as it is.
     """
     if alpha <= 0:
         raise ValueError(f"alpha is positive, not {alpha}")

@@ -26,7 +26,9 @@ class Addresses:
 
     def __post_init__(self) -> None:
         if not self.base:
-            raise ValueError(f"no tokentap: say base_url in the agent loop's config, or {BASE_URL}=http://host:port,...")
+            raise ValueError(
+                f"no tokentap: say base_url in the agent loop's config, or {BASE_URL}=http://host:port,..."
+            )
         if self.control and len(self.control) != len(self.base):
             raise ValueError(f"{len(self.control)} control URLs for {len(self.base)} base URLs")
 

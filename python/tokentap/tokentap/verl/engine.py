@@ -41,7 +41,7 @@ class Part:
         if with_logprobs:
             if logprobs is None or len(logprobs) != len(ids) or None in logprobs:
                 if self.finish == "abort":
-                    # verl drops these too: a token without logprob cannot be trained, and a resumed call samples it again
+                    # verl drops these too: a token without logprob cannot be trained, and is sampled again
                     return
                 raise Unaligned(f"{len(logprobs or [])} logprobs for {len(ids)} tokens")
             self.log_probs += [float(one) for one in logprobs if one is not None]
@@ -100,12 +100,10 @@ class Engine:
         )
 
     def _limit(self, sampling: Mapping[str, Any], prompt: int) -> int:
-        # verl's client for partial rollouts asks for a whole response where nothing else is said
-        said = sampling if not self._resume or any(name in sampling for name in LIMITS) else {
-            **sampling,
-            "max_tokens": self._budget.response_length,
-        }
-        return self._budget.max_new_tokens(said, prompt)
+        if self._resume and not any(name in sampling for name in LIMITS):
+            # verl's client for partial rollouts asks for a whole response where nothing else is said
+            sampling = {**sampling, "max_tokens": self._budget.response_length}
+        return self._budget.max_new_tokens(sampling, prompt)
 
     async def _ask(
         self, part: Part, prompt: list[int], sampling: Mapping[str, Any], room: int, with_logprobs: bool

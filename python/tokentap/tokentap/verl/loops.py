@@ -1,4 +1,4 @@
-"""verl's own agent loops, which generate through tokentap: `tokentap_agent` and `tokentap_tool_agent`."""
+"""verl's own agent loops, which generate through tokentap."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Tapped:
     """Goes before an agent loop of verl: its `server_manager` is an Engine, and its output has entropies.
 
     `base_url` and `control_url` are each a URL or several, see `Addresses.of`. `missing_entropy` says what becomes of a
-    trained token without entropy: `raise` ends the rollout with the reason, `mask` sets its response mask to 0 and counts
-    it in `extra_fields["tokentap_missing_entropy"]`. An instance runs one rollout at a time, as verl makes one for each.
+    trained token without entropy: `raise` ends the rollout with the reason, `mask` sets its response mask to 0 and
+    counts it in `extra_fields["tokentap_missing_entropy"]`. An instance runs one rollout at a time, as verl makes one
+    for each.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Tapped:
         self._trainer = trainer_config.config
         check(self._trainer)
         self._resume = resumes(self._trainer, server_manager)
-        super().__init__(trainer_config, server_manager, *args, **kwargs)
+        super().__init__(trainer_config, server_manager, *args, **kwargs)  # type: ignore[call-arg]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> EntropyOutput:
         """As the loop of verl; EntropyProblem where a trained token's entropy is not known."""
@@ -100,11 +101,9 @@ def sync_step(trainer: Any, sample: dict[str, Any]) -> int | None:
     return None if step is None or mode != "sync" else int(step) - 1
 
 
-@agent_loop.register("tokentap_agent")
 class SingleTurnAgentLoop(Tapped, single_turn_agent_loop.SingleTurnAgentLoop):  # type: ignore[misc]
     """verl's `single_turn_agent`."""
 
 
-@agent_loop.register("tokentap_tool_agent")
 class ToolAgentLoop(Tapped, tool_agent_loop.ToolAgentLoop):  # type: ignore[misc]
     """verl's `tool_agent`."""

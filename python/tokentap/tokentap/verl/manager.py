@@ -10,10 +10,10 @@ from typing import Any
 import ray
 from verl.experimental.agent_loop import agent_loop
 
-from . import loops
+from . import registry
 from .batch import attach
 
-__all__ = ["AgentLoopManager", "AgentLoopWorker", "loops"]
+__all__ = ["AgentLoopManager", "AgentLoopWorker", "registry"]
 
 
 class AgentLoopWorker(agent_loop.AgentLoopWorker):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def of_reply(meta_info: Mapping[str, Any]) -> list[int]:
-    """The versions in a reply's `weight_versions`, or its `weight_version`, oldest first; empty unless all are numbers."""
+    """The versions in a reply's `weight_versions`, or its `weight_version`, in order; empty unless all are numbers."""
     spans = meta_info.get("weight_versions") or [{"version": meta_info.get("weight_version")}]
     return numbers(span.get("version") for span in spans)
 

@@ -1,0 +1,168 @@
+"""The parts of tokentap.verl that need no verl."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tokentap.verl.alignment import Sampled, align
+from tokentap.verl.budget import Budget, engine_params
+from tokentap.verl.endpoints import Addresses, Endpoints, close, shared
+from tokentap.verl.problems import MissingEntropy, Unaligned
+from tokentap.verl.versions import of_reply, steps
+
+PROMPT = [1, 2, 3]
+
+
+def test_a_single_turn_has_its_entropies_in_order() -> None:
+    one = Sampled(PROMPT, [7, 8, 9], [0.1, 0.2, 0.3])
+    assert align([one], PROMPT, [7, 8, 9], [1, 1, 1], drop=False).entropy == [0.1, 0.2, 0.3]
+
+
+def test_observations_are_zero_and_turns_keep_their_places() -> None:
+    first = Sampled(PROMPT, [7, 8], [0.1, 0.2])
+    second = Sampled([*PROMPT, 7, 8, 40, 41], [7, 9], [0.3, 0.4])
+    aligned = align([first, second], PROMPT, [7, 8, 40, 41, 7, 9], [1, 1, 0, 0, 1, 1], drop=False)
+    assert aligned.entropy == [0.1, 0.2, 0.0, 0.0, 0.3, 0.4]
+    assert aligned.missing == 0
+
+
+def test_a_response_that_was_cut_keeps_a_beginning() -> None:
+    first = Sampled(PROMPT, [7, 8], [0.1, 0.2])
+    second = Sampled([*PROMPT, 7, 8, 40, 41], [7, 9], [0.3, 0.4])
+    assert align([first, second], PROMPT, [7, 8, 40, 41, 7], [1, 1, 0, 0, 1], drop=False).entropy[4] == 0.3
+    # the second turn begins behind the end
+    assert align([first, second], PROMPT, [7, 8, 40], [1, 1, 0], drop=False).entropy == [0.1, 0.2, 0.0]
+
+
+def test_a_stop_token_that_the_next_turn_replaces_leaves_no_entropy() -> None:
+    # as verl does with GLM: token 50 was sampled, and stands there again as the role of the observation
+    first = Sampled(PROMPT, [7, 50], [0.1, 0.2])
+    second = Sampled([*PROMPT, 7, 50, 41], [50, 9], [0.3, 0.4])
+    aligned = align([first, second], PROMPT, [7, 50, 41, 50, 9], [1, 0, 0, 1, 1], drop=False)
+    assert aligned.entropy == [0.1, 0.0, 0.0, 0.3, 0.4]
+
+
+def test_a_prompt_that_verl_cut_from_the_left_is_what_was_sent() -> None:
+    one = Sampled(PROMPT[1:], [7], [0.1])
+    assert align([one], PROMPT[1:], [7], [1], drop=False).entropy == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "response", "mask"),
+    [
+        ([], [7], [1]),
+        ([Sampled(PROMPT, [8], [0.1])], [7], [1]),
+        ([Sampled([1, 2, 4], [7], [0.1])], [7], [1]),
+        ([Sampled(PROMPT, [7], [0.1])], [7, 8], [1, 1]),
+        ([Sampled(PROMPT, [7], [0.1])], [7, 8], [1]),
+    ],
+    ids=["nothing sampled", "another token", "another prompt", "one too many", "a short mask"],
+)
+def test_a_trained_token_that_was_not_sampled_there_is_refused(
+    sampled: list[Sampled], response: list[int], mask: list[int]
+) -> None:
+    with pytest.raises(Unaligned):
+        align(sampled, PROMPT, response, mask, drop=True)
+
+
+def test_as_many_entropies_as_tokens() -> None:
+    with pytest.raises(Unaligned):
+        Sampled(PROMPT, [7, 8], [0.1])
+
+
+def test_a_missing_entropy_is_refused_with_its_reason() -> None:
+    one = Sampled(PROMPT, [7, 8], [0.1, None], "missing_rows")
+    with pytest.raises(MissingEntropy, match=r"token 1 .* missing_rows"):
+        align([one], PROMPT, [7, 8], [1, 1], drop=False)
+
+
+def test_or_its_token_is_not_trained_and_counted() -> None:
+    one = Sampled(PROMPT, [7, 8, 9], [0.1, None, 0.3])
+    aligned = align([one], PROMPT, [7, 8, 9], [1, 1, 1], drop=True)
+    assert (aligned.entropy, aligned.mask, aligned.missing) == ([0.1, 0.0, 0.3], [1, 0, 1], 1)
+
+
+def test_a_missing_entropy_of_a_token_that_is_not_trained_is_none_of_ours() -> None:
+    one = Sampled(PROMPT, [7, 8], [0.1, None])
+    assert align([one], PROMPT, [7, 8], [1, 0], drop=False).entropy == [0.1, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "prompt", "expected"),
+    [
+        ({}, 50, 64),
+        ({}, 120, 44),
+        ({}, 170, 0),
+        ({"max_tokens": 10}, 50, 10),
+        ({"max_new_tokens": 11, "max_tokens": 10}, 50, 11),
+        ({"max_tokens": 100}, 170, 9),
+    ],
+    ids=["a whole response", "what is left", "nothing left", "vLLM's word", "SGLang's word first", "the model's end"],
+)
+def test_the_budget_is_that_of_verls_server(sampling: dict[str, int], prompt: int, expected: int) -> None:
+    assert Budget(100, 64, 180).max_new_tokens(sampling, prompt) == expected
+
+
+def test_a_prompt_beyond_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_model_len"):
+        Budget(100, 64, 180).max_new_tokens({}, 180)
+
+
+def test_sampling_parameters_go_on_but_for_verls_own() -> None:
+    said = {"temperature": 0.7, "top_k": -1, "logprobs": True, "max_tokens": 9, "stop_token_ids": [3]}
+    assert engine_params(said, 5) == {"temperature": 0.7, "top_k": -1, "stop_token_ids": [3], "max_new_tokens": 5}
+    with pytest.raises(ValueError, match="prompt_logprobs"):
+        engine_params({"prompt_logprobs": 0}, 5)
+
+
+def test_versions_are_steps_if_all_are_numbers() -> None:
+    assert of_reply({"weight_versions": [{"version": "4"}, {"version": "5"}]}) == [4, 5]
+    assert of_reply({"weight_version": "6"}) == [6]
+    assert of_reply({"weight_versions": [{"version": "4"}, {"version": "default"}]}) == []
+    assert of_reply({}) == []
+
+
+def test_steps_are_the_oldest_and_newest_seen_or_what_stands_in() -> None:
+    assert steps([5, 4, 6], 9) == {"global_steps": 6, "min_global_steps": 4, "max_global_steps": 6}
+    assert steps([], 9) == {"global_steps": 9, "min_global_steps": 9, "max_global_steps": 9}
+    assert set(steps([], None).values()) == {None}
+
+
+def test_addresses_come_from_the_config_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Addresses.of(["http://a", "http://b"], None).base == ("http://a", "http://b")
+    monkeypatch.setenv("TOKENTAP_BASE_URL", "http://c, http://d")
+    monkeypatch.setenv("TOKENTAP_CONTROL_URL", "http://e,http://f")
+    assert Addresses.of(None, None) == Addresses(("http://c", "http://d"), ("http://e", "http://f"))
+    with pytest.raises(ValueError, match="2 control URLs for 1"):
+        Addresses.of("http://a", None)
+    monkeypatch.delenv("TOKENTAP_BASE_URL")
+    with pytest.raises(ValueError, match="TOKENTAP_BASE_URL"):
+        Addresses.of(None, None)
+
+
+def test_rollouts_spread_and_count() -> None:
+    async def run() -> None:
+        endpoints = shared(Addresses(("http://a", "http://b", "http://c")))
+        with endpoints.rollout() as one, endpoints.rollout() as two, endpoints.rollout() as three:
+            assert len({id(one), id(two), id(three)}) == 3
+            with endpoints.rollout() as four:
+                assert four.rollouts == 2
+        assert [endpoint.rollouts for endpoint in endpoints.all] == [0, 0, 0]
+        assert shared(Addresses(("http://a", "http://b", "http://c"))) is endpoints
+        await close()
+        assert shared(Addresses(("http://a", "http://b", "http://c"))) is not endpoints
+
+    asyncio.run(run())
+
+
+def test_another_loop_has_endpoints_of_its_own() -> None:
+    seen: list[Endpoints] = []
+
+    async def run() -> None:
+        seen.append(shared(Addresses(("http://a",))))
+
+    for _ in range(2):
+        asyncio.run(run())
+    assert seen[0] is not seen[1]

@@ -1,0 +1,98 @@
+"""The parts of tokentap.verl that need torch, and no verl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tokentap.verl.batch import attach, padded  # noqa: E402
+from tokentap.verl.egpo import shape_advantages, think_entropy, thinking  # noqa: E402
+from tokentap.verl.problems import NoEntropies, Unaligned  # noqa: E402
+
+OPEN, CLOSE = 3, 4
+
+
+@dataclass
+class Data:
+    """What is used of a DataProto."""
+
+    batch: dict[str, Any]
+    non_tensor_batch: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.batch["response_mask"])
+
+
+def test_rows_are_padded_on_the_right_as_float32() -> None:
+    mask = torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])
+    data = attach(Data({"response_mask": mask}, {"rollout_entropy": [[0.1, 0.0, 0.3], [0.5]]}))
+    entropy = data.batch["rollout_entropy"]
+    assert entropy.dtype == torch.float32
+    assert entropy.tolist() == torch.tensor([[0.1, 0, 0.3, 0], [0.5, 0, 0, 0]]).tolist()
+    assert "rollout_entropy" not in data.non_tensor_batch
+
+
+def test_rows_of_another_loop_are_refused() -> None:
+    mask = torch.ones(2, 2, dtype=torch.long)
+    with pytest.raises(NoEntropies, match="row 1"):
+        padded([[0.1, 0.2], None], mask)
+    with pytest.raises(NoEntropies, match="row 0"):
+        attach(Data({"response_mask": mask}))
+
+
+@pytest.mark.parametrize("row", [[0.1, 0.2, 0.3], [0.1, 0.2], [float("nan")]], ids=["long", "untrained", "nan"])
+def test_numbers_that_fit_no_token_are_refused(row: list[float]) -> None:
+    with pytest.raises(Unaligned):
+        padded([row], torch.tensor([[1, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "expected"),
+    [
+        ([9, OPEN, 8, 7, CLOSE, 6], [0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0]),
+        ([9, OPEN, 8, 7], [0, 0, 1, 1], [0, 0, 1, 1]),
+        ([9, OPEN, CLOSE, 8], [0, 0, 0, 1], [0, 0, 0, 0]),
+        ([9, OPEN, 8, 5, 7], [0, 1, 1, 0, 1], [0, 0, 1, 0, 0]),
+        ([9, 8, 5, OPEN, 7, CLOSE, 6], [0, 1, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 0, 0]),
+        ([9, 8, 7], [0, 1, 1], [0, 0, 0]),
+    ],
+    ids=["sampled", "opened by the prompt", "closed by the prompt", "ended by an observation", "second turn", "none"],
+)
+def test_what_is_thinking(ids: list[int], mask: list[int], expected: list[int]) -> None:
+    assert thinking(torch.tensor(ids), torch.tensor(mask), OPEN, CLOSE).tolist() == [bool(one) for one in expected]
+
+
+def rows(advantages: list[list[float]]) -> Data:
+    """Two rows of a prompt of 2 and a response of 4; the second is shorter and does not think."""
+    return Data(
+        {
+            "prompts": torch.tensor([[9, 9], [0, 9]]),
+            "input_ids": torch.tensor([[9, 9, OPEN, 8, 7, CLOSE], [0, 9, 8, 7, 0, 0]]),
+            "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0]]),
+            "response_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]),
+            "rollout_entropy": torch.tensor([[5.0, 0.25, 0.75, 5.0], [1.0, 1.0, 0.0, 0.0]]),
+            "advantages": torch.tensor(advantages),
+        }
+    )
+
+
+def test_the_mean_is_over_the_thinking_alone() -> None:
+    data = rows([[1.0] * 4, [1.0, 1.0, 0.0, 0.0]])
+    assert think_entropy(data, think_start=OPEN, think_end=CLOSE) == [0.5, None]
+
+
+@pytest.mark.parametrize(("base", "expected"), [(2.0, 2.2), (0.5, 0.6), (-0.5, -0.4), (0.0, 0.0)])
+def test_a_bonus_is_clipped_by_the_advantage(base: float, expected: float) -> None:
+    data = rows([[base] * 4, [base, base, 0.0, 0.0]])
+    shape_advantages(data, lam=0.4, alpha=2.0, think_start=OPEN, think_end=CLOSE)
+    assert data.batch["advantages"][0].tolist() == pytest.approx([expected] * 4)
+    assert data.batch["advantages"][1].tolist() == [base, base, 0.0, 0.0]
+
+
+def test_advantages_that_are_not_grpos_are_refused() -> None:
+    with pytest.raises(ValueError, match="several advantages"):
+        shape_advantages(rows([[1.0, 2.0, 1.0, 1.0], [0.0] * 4]), think_start=OPEN, think_end=CLOSE)

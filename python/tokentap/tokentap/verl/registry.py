@@ -1,0 +1,15 @@
+"""Registers the agent loops as `tokentap_agent` and `tokentap_tool_agent`, with what the environment says.
+
+`VERL_USE_EXTERNAL_MODULES=tokentap.verl.registry` has verl import this in each of its processes; `manager` imports it
+too. It stands apart from `loops`: verl reads an `agent_loop_config_path` first and imports the classes in it later, and
+an entry there must not be replaced by one of the same name without its options.
+"""
+
+from __future__ import annotations
+
+from verl.experimental.agent_loop.agent_loop import register
+
+from .loops import SingleTurnAgentLoop, ToolAgentLoop
+
+register("tokentap_agent")(SingleTurnAgentLoop)
+register("tokentap_tool_agent")(ToolAgentLoop)

@@ -1,0 +1,21 @@
+"""What the checks found, a line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Account:
+    """Prints `ok` or `FAIL` with the name of each check; `failed` has the names of those that failed."""
+
+    failed: list[str] = field(default_factory=list)
+    passed: int = 0
+
+    def check(self, name: str, problems: list[str], said: str = "") -> None:
+        """A check passes without problems; `said` is a figure worth knowing."""
+        if problems:
+            self.failed.append(name)
+        else:
+            self.passed += 1
+        print("FAIL" if problems else "ok  ", name, f"({said})" if said else "", *problems[:5], sep="  ", flush=True)

@@ -1,0 +1,84 @@
+"""EGPO of a verl batch, three ways: tokentap's answer, tokentap.verl's function, and NumPy over the batch's tensors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rows import Row, rows
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+from tokentap import Client
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path += [str(ROOT / "tests" / "readers"), str(ROOT / "python" / "examples")]
+import egpo_reference  # noqa: E402
+import verl_egpo  # noqa: E402
+
+LAMBDA, ALPHA = 0.4, 2.0
+
+
+def steps(row: Row) -> list[dict[str, Any]]:
+    """The row as turns: what was not sampled, then what was."""
+    turns: list[dict[str, Any]] = [{"prompt": list(row.prompt), "response": [], "entropy": []}]
+    for token, bit, nats in zip(row.response, row.mask, row.entropy.tolist(), strict=True):
+        if not bit and turns[-1]["response"]:
+            turns.append({"prompt": [], "response": [], "entropy": []})
+        turns[-1]["response" if bit else "prompt"].append(token)
+        if bit:
+            turns[-1]["entropy"].append(nats)
+    return turns
+
+
+def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str], str]:
+    """Differences between the three, and how many rows had entropy to be shaped by."""
+    found, uid = rows(data), data.non_tensor_batch["uid"]
+    # any rewards do, if groups differ and some rows are below their mean
+    rewards = [float(len(row.response) % 7) / 4 + at % 2 for at, row in enumerate(found)]
+    scores = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
+    for at, (row, reward) in enumerate(zip(found, rewards, strict=True)):
+        scores[at, len(row.response) - 1] = reward
+    data.batch["token_level_rewards"] = scores
+    grpo_alone, _ = compute_grpo_outcome_advantage(scores, data.batch["response_mask"], uid)
+    verl_egpo.advantages(data, lam=LAMBDA, alpha=ALPHA, think_start=think[0], think_end=think[1])
+
+    groups: dict[str, list[dict[str, object]]] = {}
+    for row, group, reward in zip(found, uid, rewards, strict=True):
+        groups.setdefault(str(group), []).append({"session": row.session, "reward": reward})
+    asked = [{"id": group, "samples": samples} for group, samples in groups.items()]
+    options = {"lambda": LAMBDA, "alpha": ALPHA, "think_start": think[0], "think_end": think[1]}
+    answer = client.advantages(asked, "egpo", **options)
+    theirs = {sample["session"]: sample for group in answer["groups"] for sample in group["samples"]}
+
+    problems, thought, raised, cut = [], 0, 0, 0
+    for at, row in enumerate(found):
+        told = theirs[row.session]
+        grpo = float(grpo_alone[at][data.batch["response_mask"][at].bool()][0])
+        nats, _, _ = egpo_reference.think(steps(row), *think)
+        bound = abs(grpo) / ALPHA
+        want = grpo if nats is None else grpo + LAMBDA * float(np.clip(nats, -bound, bound))
+        mask = np.array(row.mask, float)
+        ours = data.batch["advantages"][at][: len(mask)].numpy()
+        thought += nats is not None
+        raised += want != grpo
+        if not np.allclose(ours, want * mask, rtol=1e-6, atol=1e-7):
+            problems.append(f"row {at}: tokentap.verl has other advantages than NumPy")
+        if len(told["advantages"]) > len(row.ids):
+            # verl cut this response; tokentap's H is of all that was sampled
+            cut += 1
+            continue
+        if (nats is None) != (told["H"] is None) or (nats is not None and abs(nats - told["H"]) > 1e-6):
+            problems.append(f"row {at}: H {nats} and {told['H']}")
+        if not np.allclose(grpo, told["grpo_advantage"], rtol=1e-5, atol=1e-6):
+            problems.append(f"row {at}: GRPO {grpo} and {told['grpo_advantage']}")
+        if not np.allclose(want, told["advantage"], rtol=1e-5, atol=1e-6):
+            problems.append(f"row {at}: {want} and {told['advantage']}")
+        broadcast = np.array(told["advantages"])[len(row.prompt) : len(row.ids)]
+        if not np.allclose(broadcast, ours, rtol=1e-5, atol=1e-6):
+            problems.append(f"row {at}: tokentap's numbers a token differ")
+    if not raised or cut == len(found):
+        problems.append("no row was shaped, so nothing was compared")
+    return problems, f"{len(found)} rows, {thought} with thinking, {raised} shaped, {cut} cut by verl"
