@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from rows import Row, rows
-from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
-
 from tokentap import Client
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path += [str(ROOT / "tests" / "readers"), str(ROOT / "python" / "examples")]

@@ -46,8 +46,11 @@ def demo(binary: str, *options: str) -> Iterator[Addresses]:
         process.wait(timeout=30)
 
 
-def whole_vocabulary(engine: str, vocabulary: int) -> Any:
-    """A Truth: not tokentap but the engine is asked for the logprobs of its whole vocabulary at each place."""
+def whole_vocabulary(engine: str, vocabulary: int, temperature: float) -> Any:
+    """A Truth: not tokentap but the engine is asked for the logprobs of its whole vocabulary at each place.
+
+    Those are at temperature 1, whatever sampled; at another they are divided by it, and the sum is 1 again.
+    """
 
     def truth(ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
         body = {"input_ids": list(ids), "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": vocabulary}
@@ -59,7 +62,8 @@ def whole_vocabulary(engine: str, vocabulary: int) -> Any:
         # nothing comes before the first token
         entropies = [np.nan]
         for place in places[1:]:
-            logprobs = np.array([entry[0] for entry in place], np.float64)
+            logits = np.array([entry[0] for entry in place], np.float64) / temperature
+            logprobs = logits - np.log(np.exp(logits).sum())
             entropies.append(float(-(np.exp(logprobs) * logprobs).sum()))
         return np.array(entropies)
 

@@ -9,7 +9,6 @@ from typing import Any
 import engines
 import lab
 from account import Account
-
 from tokentap.verl import AgentLoopWorker
 from tokentap.verl.endpoints import close
 from tokentap.verl.problems import MissingEntropy

@@ -12,10 +12,9 @@ from account import Account
 from omegaconf import DictConfig
 from rows import Row, as_recorded
 from tensordict import TensorDict
+from tokentap import Client
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
-
-from tokentap import Client
 
 FIELDS = ["prompts", "responses", "response_mask", "rollout_entropy", "rollout_log_probs", "extra_fields"]
 STEP = 3

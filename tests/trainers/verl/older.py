@@ -9,10 +9,9 @@ import lab
 from account import Account
 from omegaconf import DictConfig
 from rows import Truth, as_recorded, as_true, rows, shape
-from transformers import AutoTokenizer
-
 from tokentap import Client
 from tokentap.verl import AgentLoopManager
+from transformers import AutoTokenizer
 
 
 class Older:

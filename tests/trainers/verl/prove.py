@@ -17,11 +17,11 @@ import lab
 import missing
 import newer
 import ray
+import resumed
 import weights
 from account import Account
 from egpo import compare
 from older import Older
-
 from tokentap import Client
 
 QUESTIONS = ["What is the weather today?", "When is high water on Monday?", "What is two and three?"]
@@ -29,6 +29,8 @@ THINK = (1020, 1021)
 # The whole vocabulary of the demo model, so that entropies are exact up to float32.
 EXACT = ("--top-logprobs", "1024", "--think-start", str(THINK[0]), "--think-end", str(THINK[1]))
 VERSION = 7
+# At this temperature the demo model calls tools more often than at 1.
+COOL = 0.5
 
 
 def with_demo(binary: str, work: Path, account: Account) -> None:
@@ -39,21 +41,22 @@ def with_demo(binary: str, work: Path, account: Account) -> None:
         plain = lab.demo_model(work / "plain")
         single = Older("demo", lab.config(plain, named), client, account)
         data = single.batch("tokentap_agent", QUESTIONS, 4)
-        single.check_truth(data, engines.whole_vocabulary(at.engine, 1024), 1e-4)
+        single.check_truth(data, engines.whole_vocabulary(at.engine, 1024, 1.0), 1e-4)
         single.check_versions(data, VERSION)
         account.check("demo: EGPO", *compare(data, client, THINK))
 
         thoughtful = lab.demo_model(work / "thoughtful", thought=lab.THOUGHT)
-        tools = Older("demo with tools", lab.config(thoughtful, named), client, account)
+        tools = Older("demo with tools", lab.config(thoughtful, named, temperature=COOL), client, account)
         data = tools.batch("tokentap_tool_agent", QUESTIONS, 4)
         tools.check_tools(data)
-        tools.check_truth(data, engines.whole_vocabulary(at.engine, 1024), 1e-4)
+        tools.check_truth(data, engines.whole_vocabulary(at.engine, 1024, COOL), 1e-4)
         account.check("demo with tools: EGPO", *compare(data, client, THINK))
 
         unnamed = lab.loops(work / "unnamed.yaml", at.base, None)
         for model, loop in ((plain, "tokentap_agent"), (thoughtful, "tokentap_tool_agent")):
             newer.check(lab.config(model, unnamed, n=2, **{"agent.num_workers": 1}), client, account, QUESTIONS, loop)
     missing.check(binary, plain, work, account)
+    resumed.check(account)
 
 
 def with_engine(base: str, control: str, model: Path, work: Path, account: Account) -> None:
@@ -61,7 +64,7 @@ def with_engine(base: str, control: str, model: Path, work: Path, account: Accou
     with Client(base, control) as client:
         named = lab.loops(work / "named.yaml", base, None)
         single = Older("engine", lab.config(model, named), client, account)
-        data = single.batch("tokentap_agent", QUESTIONS, 3)
+        data = single.batch("tokentap_agent", QUESTIONS, 4)
         single.check_side_by_side(data)
         single.check_truth(data, engines.weights(str(model)), None)
         config = lab.config(model, named, **{"multi_turn.format": "always", "response_length": 96})

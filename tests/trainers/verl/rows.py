@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from tokentap import Client
 
 # Entropies in float64 of a distribution over the whole vocabulary before each token, nats.

@@ -9,10 +9,9 @@ from unittest.mock import patch
 import ray
 from account import Account
 from engines import Addresses
-from verl.workers.config import CheckpointEngineConfig
-
 from tokentap import Client
 from tokentap.verl import CheckpointManager
+from verl.workers.config import CheckpointEngineConfig
 
 
 class Trainer:

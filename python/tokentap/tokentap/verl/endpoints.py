@@ -67,7 +67,9 @@ class Endpoints:
         controls = self.addresses.control or (None,) * len(self.addresses.base)
         token = os.environ.get(CONTROL_TOKEN)
         for base, control in zip(self.addresses.base, controls, strict=True):
-            self.all.append(Endpoint(AsyncClient(base, control, control_token=token), control is not None))
+            # verl waits for a response as long as it takes; a limit would sample a long one again and again
+            client = AsyncClient(base, control, control_token=token, timeout=None)
+            self.all.append(Endpoint(client, control is not None))
 
     @contextmanager
     def rollout(self) -> Iterator[Endpoint]:

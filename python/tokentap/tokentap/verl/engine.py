@@ -33,8 +33,8 @@ class Part:
     reason: str | None = None
     finish: str | None = "length"
 
-    def add(self, generation: Generation, *, with_logprobs: bool) -> None:
-        """Appends a reply, whose lists must have one entry a token."""
+    def add(self, generation: Generation, seen: list[int], *, with_logprobs: bool) -> None:
+        """Appends a reply, whose lists must have one entry a token; `seen` are the versions that sampled it."""
         ids, logprobs = generation.output_ids, generation.logprobs
         self.finish = generation.finish_reason
         self.preempted += generation.meta_info.get("num_retractions") or 0
@@ -52,6 +52,7 @@ class Part:
         self.reason = info.get("reason") or self.reason
         self.token_ids += ids
         self.entropy += entropy
+        self.versions += seen
 
 
 class Engine:
@@ -117,8 +118,8 @@ class Engine:
             return_logprob=with_logprobs,
             return_entropy=True,
         )
-        part.add(generation, with_logprobs=with_logprobs)
-        part.versions += versions.of_reply(generation.meta_info) or versions.numbers([*before, *await self._named()])
+        seen = versions.of_reply(generation.meta_info) or versions.numbers([*before, *await self._named()])
+        part.add(generation, seen, with_logprobs=with_logprobs)
 
     async def _named(self) -> list[object]:
         """What the trainer called the weights at tokentap's `/v1/policy`; empty where it named none."""

@@ -1,0 +1,71 @@
+"""A generation that new weights cut short, and what verl's client for partial rollouts would make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from account import Account
+from tokentap import Generation
+from tokentap.verl import engine
+from tokentap.verl.budget import Budget
+from tokentap.verl.endpoints import Endpoint
+
+PROMPT = [1, 2, 3]
+
+
+def reply(ids: list[int], version: str, finish: str, logprobs: bool = True) -> Generation:
+    """What tokentap says: logprob -id, entropy id / 10."""
+    meta: dict[str, Any] = {
+        "finish_reason": {"type": finish},
+        "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
+        "output_token_logprobs": [[-float(one), one, None] for one in ids] if logprobs else [],
+        "output_token_entropy": [one / 10 for one in ids],
+        "entropy_info": {"source": "top_k"},
+    }
+    return Generation.of({"text": "", "output_ids": ids, "meta_info": meta}, {})
+
+
+@dataclass
+class Scripted:
+    """A client with these replies; `asked` has the ids and the room of each call."""
+
+    replies: list[Generation]
+    asked: list[tuple[list[int], int]] = field(default_factory=list)
+
+    async def generate(self, *, input_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> Generation:
+        """The next reply."""
+        self.asked.append((input_ids, sampling_params["max_new_tokens"]))
+        return self.replies.pop(0)
+
+
+def check(account: Account) -> None:
+    """Goes on behind what came, with what room is left; without resuming, what came is the answer."""
+    # nothing is kept of the second, nor its version
+    replies = [reply([7, 8], "4", "abort"), reply([9], "3", "abort", logprobs=False), reply([10], "6", "stop")]
+    client = Scripted(list(replies))
+    output, sampled = generate(client, resume=True)
+    problems = []
+    if client.asked != [([*PROMPT], 16), ([*PROMPT, 7, 8], 14), ([*PROMPT, 7, 8], 14)]:
+        problems.append(f"asked {client.asked}")
+    if (output.token_ids, output.log_probs, output.stop_reason) != ([7, 8, 10], [-7.0, -8.0, -10.0], "stop"):
+        problems.append(f"{output}")
+    if (sampled.prompt_ids, sampled.entropy) != (PROMPT, [0.7, 0.8, 1.0]):
+        problems.append(f"{sampled}")
+    steps = {name: output.extra_fields[name] for name in ("min_global_steps", "max_global_steps")}
+    if steps != {"min_global_steps": 4, "max_global_steps": 6}:
+        problems.append(f"{steps}")
+    output, _ = generate(Scripted(list(replies)), resume=False)
+    if (output.token_ids, output.stop_reason) != ([7, 8], "abort"):
+        problems.append(f"not resumed: {output}")
+    account.check("aborted for new weights: resumed as verl does", problems)
+
+
+def generate(client: Any, *, resume: bool) -> Any:
+    """The output, and what was kept of it."""
+    tap = engine.Engine(Endpoint(client, False), "s", Budget(8, 16), resume=resume, step=None)
+    with patch.object(engine, "PAUSE", 0):
+        output = asyncio.run(tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True}))
+    return output, tap.sampled[0]
