@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokentap.verl import shape_advantages
 from verl import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 from verl.trainer.ppo.ray_trainer import compute_advantage
+
+from tokentap.verl import shape_advantages
 
 
 def advantages(data: DataProto, **options: Any) -> DataProto:

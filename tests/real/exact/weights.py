@@ -2,11 +2,16 @@
 
 `logits` applies what SGLang applies before it reports: penalties, logit_bias, min_new_tokens. top-k, top-p and min-p are no part
 of the distribution that logprobs and entropies describe. With the overlap scheduler penalties lag one step: at output t >= 1 the
-counted tokens are the last one of the prompt and outputs 0 .. t-2; without it, outputs 0 .. t-1 (measured, 0.5.23)."""
+counted tokens are the last one of the prompt and outputs 0 .. t-2; without it, outputs 0 .. t-1 (measured, 0.5.23).
+Repetition scales what frequency and presence have been subtracted from; without the overlap scheduler the order is that of a Python
+set of classes, another one in each process, so each is tried."""
+import itertools
+
 import torch
 import transformers
 
 torch.set_num_threads(1)
+ORDER = ("frequency", "presence", "repetition")
 END = (151645, 151643)  # <|im_end|>, <|endoftext|>
 
 
@@ -20,15 +25,21 @@ class Weights:
         return list(prompt) if not isinstance(prompt, str) else self.tokenizer(prompt).input_ids
 
     def entropies(self, prompt, output, sampling):
-        """One number a token of `output`, in nats, at the temperature of `sampling` (greedy: 1)."""
+        """Lists of one number a token of `output`, in nats, at the temperature of `sampling` (greedy: 1): one list, or one for each
+        order in which the server may have penalised."""
         if not output:
-            return []
+            return [[]]
         temperature = sampling.get("temperature", 1.0)
         temperature = temperature if temperature >= 1e-6 else 1.0
-        logp = torch.log_softmax(self.logits(self.ids(prompt), output, sampling) / temperature, -1)
-        return (-(logp.exp() * logp).nan_to_num(0).sum(-1)).tolist()
+        mixed = sampling.get("repetition_penalty", 1) != 1 and {"frequency_penalty", "presence_penalty"} & set(sampling)
+        orders = itertools.permutations(("frequency", "presence", "repetition")) if mixed and not self.lag else [ORDER]
+        found = []
+        for order in orders:
+            logp = torch.log_softmax(self.logits(self.ids(prompt), output, sampling, order) / temperature, -1)
+            found.append((-(logp.exp() * logp).nan_to_num(0).sum(-1)).tolist())
+        return found
 
-    def logits(self, ids, output, sampling):
+    def logits(self, ids, output, sampling, order):
         with torch.no_grad():
             logits = self.model(torch.tensor([ids + output[:-1]])).logits[0, len(ids) - 1:].double()
         counts = torch.zeros(logits.shape[1], dtype=torch.float64)
@@ -37,9 +48,13 @@ class Weights:
         for t, row in enumerate(logits):
             if t >= 1:
                 counts[(ids[-1] if t == 1 else output[t - 2]) if self.lag else output[t - 1]] += 1
-            row -= frequency * counts + presence * (counts > 0)
-            if repetition != 1:
-                row.copy_(torch.where(counts > 0, torch.where(row > 0, row / repetition, row * repetition), row))
+            for penalty in order:
+                if penalty == "frequency":
+                    row -= frequency * counts
+                elif penalty == "presence":
+                    row -= presence * (counts > 0)
+                elif repetition != 1:
+                    row.copy_(torch.where(counts > 0, torch.where(row > 0, row / repetition, row * repetition), row))
             for token, value in sampling.get("logit_bias", {}).items():
                 row[int(token)] += value
             if sampling.get("min_new_tokens", 0) > t:
