@@ -1,8 +1,10 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
+mod upstream;
+
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -18,18 +20,9 @@ use crate::http::data::Data;
 use crate::metrics::Metrics;
 use crate::server::{Phase, ServerLimits, serve};
 use crate::sglang::client::Client;
-use crate::sglang::probe::{Capabilities, Probe};
+use crate::sglang::probe::Capabilities;
 use crate::trajectory::log::{Fsync, Options};
 use crate::trajectory::{Store, StoreLimits as SessionLimits};
-
-/// The upstream is taken for gone after so many unanswered questions in a row, one a second.
-const PATIENCE: u32 = 3;
-
-/// A plugin that failed is probed again after this time.
-const REPRIEVE: Duration = Duration::from_secs(60);
-
-/// How long the information routes may take altogether.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// How long the aborts of what was cut may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -129,7 +122,7 @@ impl App {
             connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
             drain: limits.drain_timeout,
         };
-        let watching = tokio::spawn(watch_upstream(Arc::clone(&parts), probed, ready));
+        let watching = tokio::spawn(upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = tokio::spawn(sweep(Arc::clone(&parts)));
         // probes and metrics stay until the last request has ended
         let (stop, stopped) = watch::channel(Phase::Serving);
@@ -180,103 +173,6 @@ async fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<Store
     let (sessions, _) = store.size();
     tracing::info!(sessions, records = replayed.records, segments = replayed.segments, "sessions restored");
     Ok(store)
-}
-
-/// Keeps what is known of the upstream up to date: at start, and whenever it has come back.
-async fn watch_upstream(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilities>>, ready: watch::Sender<bool>) {
-    let entropy = &parts.config.entropy;
-    let probe = Probe::new(parts.client.clone(), entropy.vocab_size, entropy.top_logprobs);
-    let mut asking: Option<tokio::task::JoinHandle<()>> = None;
-    let mut missed = 0;
-    let mut told = false;
-    let mut asked = tokio::time::Instant::now();
-    loop {
-        let up = *ready.borrow();
-        let epoch = parts.sessions.policy.epoch();
-        let shown = |label: &Option<String>| {
-            label.iter().for_each(|label| parts.sessions.policy_shown(epoch, label));
-        };
-        let look = async {
-            if up {
-                return probe.is_up().await.map(|label| {
-                    shown(&label);
-                    None
-                });
-            }
-            probe.look().await.inspect(|found| shown(&found.weight_version)).map(Some)
-        };
-        let answer = tokio::time::timeout(ANSWER, look).await;
-        match answer
-            .map_err(|_| "no answer in time".to_owned())
-            .and_then(|answer| answer.map_err(|error| error.to_string()))
-        {
-            Ok(found) => {
-                missed = 0;
-                let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
-                if found.is_none() && again {
-                    asked = tokio::time::Instant::now();
-                    let known = Capabilities::clone(&probed.borrow());
-                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), known, probed.clone())));
-                }
-                if let Some(found) = found {
-                    told = false;
-                    asked = tokio::time::Instant::now();
-                    tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
-                    parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                    probed.send_replace(Arc::new(found.clone()));
-                    parts.metrics.upstream_up.set(1);
-                    ready.send_replace(true);
-                    if let Some(previous) = asking.take() {
-                        previous.abort();
-                    }
-                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), found, probed.clone())));
-                }
-            }
-            Err(error) => {
-                missed += 1;
-                if !up && !std::mem::replace(&mut told, true) {
-                    tracing::info!(%error, "waiting for the upstream");
-                }
-                if up && missed >= PATIENCE {
-                    tracing::warn!(%error, "the upstream is gone; its return is waited for");
-                    parts.metrics.upstream_up.set(0);
-                    ready.send_replace(false);
-                }
-            }
-        }
-        let pause = if *ready.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) };
-        tokio::time::sleep(pause).await;
-    }
-}
-
-/// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
-/// rarely, as long as the engine did not answer them.
-async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
-    let mut pause = Duration::from_secs(1);
-    loop {
-        match probe.ask(found.clone()).await {
-            Ok(found) => {
-                tracing::info!(
-                    vocab_size = found.vocab_size,
-                    flat = found.flat,
-                    streaming = ?found.streaming,
-                    plugin = ?found.plugin,
-                    original_logprobs = found.original_logprobs,
-                    "the upstream has been probed"
-                );
-                let answered =
-                    found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
-                parts.tools.plugin_failed.store(false, Ordering::Relaxed);
-                probed.send_replace(Arc::new(found));
-                if answered {
-                    return;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "the probe got no answer"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(60));
-    }
 }
 
 async fn sweep(parts: Arc<Parts>) {

@@ -162,19 +162,23 @@ fn plugin(found: &Capabilities, report: &mut Report) {
     match &found.plugin {
         Plugin::Exact => report.line(Ok, "exact", "tokentap-sglang measures the full vocabulary inside the engine"),
         Plugin::Unusable(reason) => {
-            report.line(Warn, "exact", format!("tokentap-sglang is there but not used, so entropies are estimates: {reason}"));
+            report.line(
+                Warn,
+                "exact",
+                format!("tokentap-sglang is there but not used, so entropies are estimates: {reason}"),
+            );
         }
-        Plugin::Absent if found.dialect == Some(Dialect::Jax) => {
-            report.line(Ok, "exact", "no: sglang-jax has no place for a plugin, so entropies are estimates from top-k");
+        Plugin::Absent => {
+            let why = match (&found.version, found.dialect) {
+                (_, Some(Dialect::Jax)) => "sglang-jax has no place for a plugin".to_owned(),
+                _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
+                _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
+                // only for the words: what an engine can do is found by asking it
+                (Some(version), _) if version.starts_with("0.5.6") => format!("SGLang {version} has no place for a plugin"),
+                _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
+            };
+            report.line(Ok, "exact", format!("no, entropies are estimates from top-k: {why}"));
         }
-        Plugin::Absent if found.sampling_mask.is_none() => {
-            report.line(Ok, "exact", "no: SGLang before 0.5.23 has no place for a plugin, so entropies are estimates from top-k");
-        }
-        Plugin::Absent => report.line(
-            Ok,
-            "exact",
-            "no: entropies are estimates from top-k; `pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact",
-        ),
     }
     if let Some(limit) = found.sampling_mask {
         report.line(Ok, "sampled", format!("the estimator `sampled` is exact for top_k up to {limit}"));

@@ -36,7 +36,7 @@ pub struct Plan {
     pub body: Bytes,
     /// The engine is asked to repeat the prompt's ids, which the client did not want.
     pub echo: bool,
-    /// The same without anything forced; `None` where nothing was, or where the client wanted logprobs itself.
+    /// The same without anything forced; `None` where nothing was, or no more than a k on logprobs that the client wanted itself.
     pub unforced: Option<Bytes>,
     /// Request ids known before the engine has answered, with the index of their sequence.
     pub rids: Vec<(String, usize)>,
@@ -74,10 +74,9 @@ impl Plan {
         let given = if context.assign_rid { assigned(request) } else { Vec::new() };
         let echo = context.record && wish.wanted && wants_echo(request, upstream);
         let body = rewrite(&facts, &items, &given, echo);
-        let forced = items.iter().any(|item| item.logprob && !item.asked || item.is_asked_exactly());
-        let unforced = (forced && items.iter().all(|item| !item.asked)).then(|| {
-            let plain: Vec<Item> =
-                items.iter().map(|item| Item { logprob: false, k: 0, at_one: false, exact: None, ..*item }).collect();
+        let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
+        let unforced = (forced || items.iter().any(Item::is_asked_exactly)).then(|| {
+            let plain: Vec<Item> = items.iter().copied().map(Item::as_asked).collect();
             rewrite(&facts, &plain, &given, false)
         });
         let rid = match &request.rid {
@@ -124,7 +123,7 @@ impl Plan {
     /// From now on the request is served as the client wrote it.
     pub fn give_up(&mut self, reason: Reason) {
         for item in &mut self.items {
-            (item.logprob, item.k, item.at_one, item.exact) = (item.asked, item.asked_k, false, None);
+            *item = item.as_asked();
             item.reason = self.wish.wanted.then_some(reason);
         }
         if let Some(body) = self.unforced.take() {

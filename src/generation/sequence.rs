@@ -1,5 +1,9 @@
 //! What has been seen and measured of one sequence of a reply.
 
+mod own;
+
+pub use own::Lost;
+
 use bytes::Bytes;
 
 use crate::generation::forcing::Exact;
@@ -43,26 +47,6 @@ pub struct Sequence {
     pub finished: bool,
 }
 
-/// What became of numbers that the engine itself was to say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
-    /// It said none.
-    Missing,
-    /// It did not say one a token, so that nobody knows whose they are.
-    Misaligned,
-}
-
-impl Lost {
-    /// The label of the metric.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Misaligned => "misaligned",
-        }
-    }
-}
-
 /// What the events of a stream are expected to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
@@ -100,6 +84,8 @@ pub struct Step {
     pub new: usize,
     /// Among the chosen logprobs that were read, the first that is new.
     pub chosen_from: usize,
+    /// Tokens of the event before, in front of everything: an abort was merged with it.
+    pub merged: usize,
     /// Among the rows that were read, the one of the first new token; `None` where rows are missing and it cannot be told which.
     pub row_from: Option<usize>,
 }
@@ -176,7 +162,7 @@ impl Sequence {
         };
         self.tokens += new;
         self.top_rows = if known(&chunk.top) || content == Content::Delta { self.top_rows + rows } else { rows };
-        Step { content, new, chosen_from: before, row_from: enough.then_some(rows_before) }
+        Step { content, new, merged, chosen_from: before, row_from: enough.then_some(rows_before) }
     }
 
     /// What this event's lists hold. The expectation stands unless the event cannot be read by it: `completion_tokens` counts from
@@ -209,24 +195,6 @@ impl Sequence {
         self.chosen_content = content(&chunk.chosen);
         self.top_content = content(&chunk.top);
         self.exact_content = content(&chunk.exact);
-    }
-
-    /// Takes the engine's own numbers of the tokens of `step` from `said`, what was read of its list; `listed` is how many tokens the
-    /// event's own lists were read to have. One NaN a token where they do not belong to the tokens, which is then so for good.
-    pub fn take_exact(&mut self, said: Option<&[f32]>, listed: usize, step: &Step, out: &mut Vec<f32>) {
-        out.clear();
-        if step.new > 0 && self.lost.is_none() {
-            self.lost = match said {
-                // an event may end a sequence that has shown no token yet
-                None if self.exact_seen == 0 => Some(Lost::Missing),
-                Some(said) if said.len() == listed => None,
-                _ => Some(Lost::Misaligned),
-            };
-        }
-        let taken = said.filter(|_| self.lost.is_none()).and_then(|said| said.get(step.chosen_from..));
-        out.extend(taken.unwrap_or_default().iter().take(step.new));
-        self.exact_seen += out.len();
-        out.resize(step.new, f32::NAN);
     }
 
     /// Counts one token's number, NaN where it has none.

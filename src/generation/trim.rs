@@ -27,7 +27,7 @@ pub fn trim(
     edit: &mut Edit<'_>,
     splice: &mut Splice,
 ) -> Result<(), Malformed> {
-    // the plugin's list is replaced by the same numbers, or was meant for a neighbour
+    // our own list takes its place, which a client that asks both has asked for; or it was meant for a neighbour
     if plan.wish.wanted || plan.plugin && !item.own_plugin {
         edit.remove(|key| key.is("output_token_entropy"));
     }

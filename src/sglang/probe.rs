@@ -60,6 +60,8 @@ pub struct Preferred {
     pub temperature: Option<f64>,
     /// `top_k`.
     pub top_k: Option<i64>,
+    /// There are `custom_params` among them.
+    pub custom_params: bool,
 }
 
 /// What is known of the upstream. `None` and `false` are "not known yet" until the probe has answered.

@@ -33,11 +33,21 @@ async fn check_says_what_it_found_and_what_mends_it() {
             0,
             vec!["warn  temperature", "SGLANG_RETURN_ORIGINAL_LOGPROB"],
         ),
-        (Nature { jax: true, flat: false, ..Nature::default() }, 0, vec!["is sglang-jax", "--jax-force"]),
+        (
+            Nature { jax: true, flat: false, ..Nature::default() },
+            0,
+            vec!["is sglang-jax", "--jax-force", "sglang-jax has no place for a plugin"],
+        ),
+        (
+            Nature { server_info: json!({"version": "0.5.6.post2"}), ..Nature::default() },
+            0,
+            vec!["estimates from top-k: SGLang 0.5.6.post2 has no place for a plugin"],
+        ),
+        (Nature { plugin: true, ..Nature::default() }, 0, vec!["ok    exact        tokentap-sglang measures"]),
         (
             Nature { server_info: json!({"speculative_algorithm": "EAGLE"}), ..Nature::default() },
             0,
-            vec!["warn  speculation  EAGLE"],
+            vec!["warn  speculation  EAGLE", "with speculative decoding SGLang takes no observer"],
         ),
         (
             Nature { server_info: json!({"speculative_algorithm": "DFLASH"}), ..Nature::default() },

@@ -104,9 +104,10 @@ def test_functions_with_other_parameters_are_declined(monkeypatch: pytest.Monkey
     contract.check_installation()
 
 
-def test_the_rust_front_end_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("word", ["1", "true", "Yes", "y"])
+def test_the_rust_front_end_is_declined(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     sglang(monkeypatch, "0.5.23")
-    monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
+    monkeypatch.setenv("SGLANG_RUST_SERVER", word)
     with pytest.raises(Declined, match="Rust"):
         contract.check_installation()
 
@@ -140,6 +141,7 @@ def runner(**changes: Any) -> SimpleNamespace:
     [
         ({"supports_sampling_observer": lambda: False}, 1, "speculative"),
         ({}, 2, "pipeline"),
+        ({"server_args": SimpleNamespace(rl_on_policy_target=None, disaggregation_mode="decode")}, 1, "disaggregation"),
         ({"server_args": SimpleNamespace(rl_on_policy_target="fsdp")}, 1, "rl-on-policy"),
         ({"sampling_observer": object()}, 1, "another plugin"),
     ],

@@ -64,7 +64,7 @@ def check_installation() -> None:
         raise Declined(f"SGLang cannot be imported ({error})") from error
     if not VERSIONS.match(version):
         raise Declined(f"this is SGLang {version}; the plugin knows 0.5.23")
-    if os.environ.get("SGLANG_RUST_SERVER", "false").lower() in ("true", "1"):
+    if os.environ.get("SGLANG_RUST_SERVER", "false").strip().lower() in ("true", "1", "yes", "y"):
         raise Declined("SGLang's Rust front end carries no such values (SGLANG_RUST_SERVER)")
     for target, expected in TARGETS.items():
         try:

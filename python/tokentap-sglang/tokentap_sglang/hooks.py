@@ -79,6 +79,8 @@ def install(_: None, runner: ModelRunner, *args: Any, **kwargs: Any) -> None:
 def _check_runner(runner: ModelRunner, pp_size: int) -> None:
     if not runner.supports_sampling_observer():
         raise Declined("this sampling path (speculative decoding, diffusion models) takes no observer")
+    if getattr(runner.server_args, "disaggregation_mode", "null") not in (None, "null"):
+        raise Declined("with prefill/decode disaggregation the first token's value does not travel with the request")
     if pp_size > 1:
         raise Declined("with pipeline parallelism the sampling rank is not the reporting one")
     if getattr(runner.server_args, "rl_on_policy_target", None) is not None:

@@ -63,7 +63,7 @@ class EntropyObserver:
             values = self.reduce(logits, info.logit_bias, None if self.settings.original else info.temperatures)
             for entry in (info.custom_logit_processor or {}).values():
                 # a user's processor changes these rows after us
-                values[entry.indices] = math.nan
+                values.index_fill_(0, entry.indices, math.nan)
             return values
         except Exception:
             self.trouble.note("measuring a step")

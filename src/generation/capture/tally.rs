@@ -43,11 +43,14 @@ impl Capture {
             self.said(bytes, chunk, index, exact, numbers, step);
         }
         let by_rows = self.by_rows();
+        // no distribution has more, but for what float32 costs; what is beyond is no entropy
+        let most = self.vocab.map_or(f32::MAX, |vocab| (vocab as f32).ln() + 1e-3);
         let sequence = &mut self.sequences[index];
         for (at, stats) in self.stats.iter_mut().enumerate() {
             let width = numbers.rows.row(at).len();
             sequence.width = sequence.width.max(width);
-            let value = match (item.exact, self.exact.get(at).copied().filter(|value| value.is_finite())) {
+            let said = self.exact.get(at).copied().filter(|value| (0.0..=most).contains(value));
+            let value = match (item.exact, said) {
                 (Some(Exact::Support), value) => value.unwrap_or(f32::NAN),
                 (Some(Exact::Plugin), Some(value)) => {
                     // what is known exactly has no interval around it
@@ -57,7 +60,7 @@ impl Capture {
                 (exact, _) => {
                     let whole = self.vocab.is_some_and(|vocab| width >= vocab as usize) && stats.flags.is_measured();
                     // a null among the engine's own numbers is no number, and makes the others no less exact
-                    sequence.exact &= whole || exact.is_some() && width == 0 && sequence.lost.is_none();
+                    sequence.exact &= whole || exact.is_some() && width == 0;
                     by_rows.of(stats)
                 }
             };
@@ -82,8 +85,10 @@ impl Capture {
                 numbers.exact.extend((0..numbers.support.len()).map(|at| whole_entropy(numbers.support.row(at))));
                 // read whole, where of `chosen` only what is new may have been
                 let known = chunk.chosen.as_ref().is_some_and(|chosen| chosen.known > 0);
-                let from = if known { numbers.exact.len().saturating_sub(listed) } else { 0 };
-                chunk.has_support.then(|| &numbers.exact[from..])
+                let before = if known { self.sequences[index].tokens - step.new } else { 0 };
+                let whole = numbers.exact.len() == before + listed;
+                let fitting = if whole { &numbers.exact[before..] } else { &[] };
+                chunk.has_support.then_some(fitting)
             }
         };
         self.sequences[index].take_exact(said, listed, &step, &mut self.exact);
@@ -106,7 +111,11 @@ impl Capture {
 
     pub(super) fn info(&self, item: &Item, index: usize) -> Info {
         let sequence = &self.sequences[index];
-        let reason = if sequence.is_measured() { None } else { item.reason.or_else(|| sequence.lack(item.exact)) };
+        let reason = match (sequence.is_measured(), sequence.lost) {
+            (true, None) => None,
+            (true, Some(_)) => Some(Reason::MissingValues).filter(|_| sequence.exact),
+            (false, _) => item.reason.or_else(|| sequence.lack(item.exact)),
+        };
         Info {
             measured: sequence.is_measured(),
             exact: sequence.exact,
@@ -124,7 +133,8 @@ impl Capture {
         if std::mem::replace(&mut sequence.finished, true) {
             return;
         }
-        if let Some(lost) = sequence.lost {
+        // an abort's reply may lack what the plugin said before: that is SGLang's way, and no fault of the plugin
+        if let Some(lost) = sequence.lost_exact(item.exact).filter(|_| kind != "abort") {
             self.tools.metrics.exact_lost.with_label_values(&[lost.name()]).inc();
             if item.exact == Some(Exact::Plugin) {
                 let before = self.tools.plugin_failed.swap(true, Ordering::Relaxed);

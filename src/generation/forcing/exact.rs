@@ -3,6 +3,7 @@
 use super::{Facts, Item};
 use crate::entropy::Estimator;
 use crate::generation::reason::Reason;
+use crate::sglang::probe::Streaming;
 use crate::sglang::request::{Custom, PerItem};
 
 /// What the engine itself is asked to say exactly.
@@ -24,6 +25,12 @@ pub struct Since {
 }
 
 impl Item {
+    /// The item as the client wrote it.
+    #[must_use]
+    pub fn as_asked(self) -> Self {
+        Self { logprob: self.asked, k: self.asked_k, at_one: false, exact: None, ..self }
+    }
+
     /// Whether the engine is asked for something exact that the client did not ask for.
     #[must_use]
     pub fn is_asked_exactly(&self) -> bool {
@@ -49,17 +56,22 @@ impl Facts<'_> {
     /// What the engine may be asked to say exactly of this item; `Err` where nothing else gives what is wanted.
     pub(super) fn exact(&self, at: usize, whole: Option<(Reason, bool)>) -> Result<Option<Exact>, Reason> {
         if self.wish.estimator == Estimator::Sampled {
-            return match whole {
-                Some((reason, _)) => Err(reason),
-                None if self.names_support(at) => Ok(Some(Exact::Support)),
-                None => Err(Reason::OpenSupport),
+            return match (whole, self.support(at)) {
+                (Some((reason, _)), _) => Err(reason),
+                (None, Some(tokens)) => self.support_fits(at, tokens).map(|()| Some(Exact::Support)),
+                (None, None) => Err(Reason::OpenSupport),
             };
         }
         let sampling = self.request.sampling.get(at);
         let custom = sampling.map_or(Custom::Absent, |sampling| sampling.custom);
         // an item without parameters of its own, among others that have some, has nowhere to ask
         let place = sampling.is_some() || matches!(self.request.sampling, PerItem::Absent);
-        let free = matches!(custom, Custom::Absent | Custom::Free | Custom::Switched(true));
+        let free = match custom {
+            // the server's own would be replaced: SGLang merges parameters, but not what is inside of them
+            Custom::Absent => !self.upstream.preferred.custom_params,
+            Custom::Free | Custom::Switched(true) => true,
+            Custom::Switched(false) | Custom::Other => false,
+        };
         // one number a token costs what the chosen logprob costs, which cumulative streams carry anyway
         let blocked = whole.is_some_and(|(reason, _)| reason != Reason::CumulativeStream);
         // a client's own processor changes logits behind the plugin
@@ -72,23 +84,33 @@ impl Facts<'_> {
         self.request.sampling.get(at).is_some_and(|sampling| sampling.custom == Custom::Switched(true))
     }
 
-    /// Whether the engine says what this item's tokens are sampled from, or can be asked to.
-    fn names_support(&self, at: usize) -> bool {
-        let (request, Some(limit)) = (self.request, self.upstream.sampling_mask) else { return false };
+    /// Of how many tokens at most the engine says that this item's are sampled from them, where it does or can be asked to.
+    fn support(&self, at: usize) -> Option<u64> {
+        let (request, limit) = (self.request, self.upstream.sampling_mask?);
         let sampling = request.sampling.get(at);
         let preferred = &self.upstream.preferred;
         let top_k = sampling.and_then(|sampling| sampling.top_k).or(preferred.top_k).unwrap_or(-1);
         let temperature = sampling.and_then(|sampling| sampling.temperature).or(preferred.temperature).unwrap_or(1.0);
-        let finite = temperature < 1e-6 || (1..=i64::from(limit)).contains(&top_k);
+        let tokens = if temperature < 1e-6 { 1 } else { u64::try_from(top_k).ok()? };
+        // tokens that are equally likely come on top, and above its limit the engine ends the request
+        let finite = (1..=u64::from(limit) / 2).contains(&tokens);
         let asks_itself = !matches!(request.sampling_mask, PerItem::Absent) || request.sampling_mode.is_some();
         let whole = request.sampling_mask.get(at) == Some(&true) && request.sampling_mode.as_deref() == Some("support");
-        finite && !request.custom_processor && (!asks_itself || whole) && self.support_fits(at, top_k)
+        (finite && !request.custom_processor && (!asks_itself || whole)).then_some(tokens)
     }
 
-    /// Whether the supports of all tokens fit the budget: an id and a logprob each, 28 bytes (measured).
-    fn support_fits(&self, at: usize, top_k: i64) -> bool {
-        let each = 48 + 28 * u64::try_from(top_k).unwrap_or(1);
-        let tokens = self.new_tokens(at).saturating_mul(self.request.n() as u64);
-        tokens.saturating_mul(self.prompts() as u64).saturating_mul(each) <= self.config.reply_budget
+    /// Whether the supports of all tokens fit the budget: an id and a logprob each, 28 bytes (measured). A cumulative stream repeats
+    /// them with each token, whoever asked; twice the budget is a top-k of 20 for 512 tokens.
+    fn support_fits(&self, at: usize, support: u64) -> Result<(), Reason> {
+        let each = 48 + 28 * support;
+        let all = self.new_tokens(at).saturating_mul((self.request.n() * self.prompts()) as u64);
+        let cumulative = self.request.stream == Some(true) && self.upstream.streaming != Some(Streaming::Incremental);
+        let (tokens, budget, reason) = if cumulative {
+            let repeated = all.saturating_mul(self.new_tokens(at)) / 2;
+            (repeated, self.config.reply_budget.saturating_mul(2), Reason::CumulativeStream)
+        } else {
+            (all, self.config.reply_budget, Reason::ReplyBudget)
+        };
+        if tokens.saturating_mul(each) <= budget { Ok(()) } else { Err(reason) }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::facts::{Facts, Models, dialect};
 use super::plugin::{self, FirstToken};
 use super::refusal::{config_vocab, mask_limit, range_end};
-use super::{Capabilities, Dialect, VocabSource};
+use super::{Capabilities, Dialect, Plugin, VocabSource};
 use crate::sglang::client::{Client, Failure};
 use crate::sglang::request::PLUGIN_SWITCH;
 
@@ -95,6 +95,9 @@ impl Probe {
     /// [`ProbeError`] when the upstream stops answering.
     pub async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
         found.probed = true;
+        // what was known may have changed, and an engine that does not answer now says nothing of it
+        (found.plugin, found.sampling_mask, found.original_logprobs) = (Plugin::Absent, None, None);
+        found.notes.clear();
         if found.generates == Some(false) {
             return Ok(found);
         }

@@ -89,6 +89,7 @@ fn preferred(value: Option<&serde_json::Value>) -> Preferred {
     Preferred {
         temperature: number("temperature").and_then(|value| value.as_f64()),
         top_k: number("top_k").and_then(|value| value.as_i64()),
+        custom_params: number("custom_params").is_some_and(|value| !value.is_null()),
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn judge(tokens: &[&FirstToken], vocab: Option<u32>) -> Plugin {
         };
         let Some(value) = value.as_f64() else {
             return Plugin::Unusable(
-                "it does not measure the full vocabulary: unset TOKENTAP_ENTROPY_TOP_K".to_owned(),
+                "it answered null for the full vocabulary, as it does where TOKENTAP_ENTROPY_TOP_K is set".to_owned(),
             );
         };
         let (lower, upper) = interval(&token.logprobs, vocab);

@@ -116,10 +116,11 @@ impl Sampling {
 fn custom(cursor: &mut Cursor<'_>) -> Result<Custom, Malformed> {
     let mut custom = Custom::Free;
     Object::read(cursor, |key, cursor| {
-        let span = cursor.skip()?;
+        let text = if cursor.peek() == Some(b'"') { Some(cursor.string()?.decode()) } else { None };
+        let full = text.as_deref() == Some("full");
+        let value = if text.is_some() { &b""[..] } else { &cursor.bytes()[cursor.skip()?] };
         if key.is(PLUGIN_SWITCH) {
-            let asks = matches!(&cursor.bytes()[span], b"true" | b"\"full\"");
-            custom = Custom::Switched(asks);
+            custom = Custom::Switched(full || value == b"true");
         }
         Ok(())
     })?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::json::{Cursor, Malformed};
 use crate::sglang::scan;
 
-/// An array of which the part from `read_from` on was read.
+/// An array of which the part behind what is known was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
     /// What stands between the brackets.

@@ -52,6 +52,10 @@ pub struct Nature {
     pub original: bool,
     /// Its plugin answers the probe.
     pub plugin: bool,
+    /// It names what it samples from.
+    pub masks: bool,
+    /// Its own sampling parameters.
+    pub preferred: Value,
     pub server_info: Value,
     /// Whether the probe gets answers by nature; else its questions go to the script.
     pub answers_probe: bool,
@@ -66,6 +70,8 @@ impl Default for Nature {
             jax: false,
             original: false,
             plugin: false,
+            masks: false,
+            preferred: Value::Null,
             server_info: json!({}),
             answers_probe: true,
         }
@@ -250,6 +256,7 @@ impl Nature {
                 let mut info = info;
                 info["weight_version"] = json!("default");
                 info["served_model_name"] = json!("tiny");
+                info["preferred_sampling_params"] = self.preferred.clone();
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
             "/get_model_info" => return Some(json_message(200, info.to_string().as_bytes())),
@@ -279,6 +286,10 @@ impl Nature {
             body["input_ids"] == json!([10, 11, 12]) && sampling["max_new_tokens"] == 1 && sampling["top_k"] == -1;
         if !probing {
             return None;
+        }
+        if self.masks && body["return_sampling_mask"] == true {
+            let refusal = "return_sampling_mask requires top_k=1 for greedy sampling or finite 1 < top_k <= 4096; got";
+            return Some(json_message(400, json!({"error": {"message": refusal}}).to_string().as_bytes()));
         }
         let gap = if self.original || sampling["temperature"] == 1.0 { -1.5 } else { -3.0 };
         let mut meta = json!({"id": "probe", "output_token_logprobs": [[-0.1, 1, null]]});

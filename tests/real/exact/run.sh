@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # exact/run.sh [MODE...]   the plugin in real SGLang 0.5.23 servers on the CPU: every token's entropy against the weights, in
-# SGLang itself, through tokentap, and, in a server without the plugin, the intervals. All modes take about twenty minutes.
+# SGLang itself, through tokentap, and, in a server without the plugin, the intervals. All modes take about half an hour.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 set -uo pipefail

@@ -1,0 +1,125 @@
+//! What is known of the upstream, kept up to date.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::http::Parts;
+use crate::sglang::probe::{Capabilities, Probe};
+
+/// The upstream is taken for gone after so many unanswered questions in a row, one a second.
+const PATIENCE: u32 = 3;
+
+/// A plugin that failed is probed again after this time.
+const REPRIEVE: Duration = Duration::from_secs(60);
+
+/// How long the information routes may take altogether.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Keeps what is known of the upstream up to date: at start, and whenever it has come back.
+pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilities>>, ready: watch::Sender<bool>) {
+    let entropy = &parts.config.entropy;
+    let probe = Probe::new(parts.client.clone(), entropy.vocab_size, entropy.top_logprobs);
+    let mut asking: Option<tokio::task::JoinHandle<()>> = None;
+    let mut missed = 0;
+    let mut told = false;
+    let mut asked = tokio::time::Instant::now();
+    loop {
+        let up = *ready.borrow();
+        let epoch = parts.sessions.policy.epoch();
+        let shown = |label: &Option<String>| {
+            label.iter().for_each(|label| parts.sessions.policy_shown(epoch, label));
+        };
+        let look = async {
+            if up {
+                return probe.is_up().await.map(|label| {
+                    shown(&label);
+                    None
+                });
+            }
+            probe.look().await.inspect(|found| shown(&found.weight_version)).map(Some)
+        };
+        let answer = tokio::time::timeout(ANSWER, look).await;
+        match answer
+            .map_err(|_| "no answer in time".to_owned())
+            .and_then(|answer| answer.map_err(|error| error.to_string()))
+        {
+            Ok(found) => {
+                missed = 0;
+                let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
+                if found.is_none() && again {
+                    asked = tokio::time::Instant::now();
+                    let known = Capabilities::clone(&probed.borrow());
+                    if let Some(previous) = asking.take() {
+                        previous.abort();
+                    }
+                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), known, probed.clone())));
+                }
+                if let Some(found) = found {
+                    told = false;
+                    asked = tokio::time::Instant::now();
+                    tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
+                    parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    probed.send_replace(Arc::new(found.clone()));
+                    parts.metrics.upstream_up.set(1);
+                    ready.send_replace(true);
+                    if let Some(previous) = asking.take() {
+                        previous.abort();
+                    }
+                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), found, probed.clone())));
+                }
+            }
+            Err(error) => {
+                missed += 1;
+                if !up && !std::mem::replace(&mut told, true) {
+                    tracing::info!(%error, "waiting for the upstream");
+                }
+                if up && missed >= PATIENCE {
+                    tracing::warn!(%error, "the upstream is gone; its return is waited for");
+                    parts.metrics.upstream_up.set(0);
+                    ready.send_replace(false);
+                }
+            }
+        }
+        let pause = if *ready.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
+/// rarely, as long as the engine did not answer them.
+async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
+    let mut pause = Duration::from_secs(1);
+    let again = found.original_logprobs.is_some();
+    loop {
+        match probe.ask(found.clone()).await {
+            Ok(found) => {
+                tracing::info!(
+                    vocab_size = found.vocab_size,
+                    flat = found.flat,
+                    streaming = ?found.streaming,
+                    plugin = ?found.plugin,
+                    original_logprobs = found.original_logprobs,
+                    "the upstream has been probed"
+                );
+                let answered =
+                    found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
+                if answered {
+                    parts.tools.plugin_failed.store(false, Ordering::Relaxed);
+                }
+                // what an earlier probe found is not given up for no answer
+                if answered || !again {
+                    probed.send_replace(Arc::new(found));
+                }
+                if answered {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the probe got no answer"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(60));
+    }
+}
