@@ -44,6 +44,32 @@ def test_a_stop_token_that_the_next_turn_replaces_leaves_no_entropy() -> None:
     assert aligned.entropy == [0.1, 0.0, 0.0, 0.3, 0.4]
 
 
+def test_a_token_keeps_its_place_behind_one_that_is_not_trained() -> None:
+    one = Sampled(PROMPT, [5, 5], [0.1, 0.2])
+    assert align([one], PROMPT, [5, 5], [0, 1], drop=False).entropy == [0.0, 0.2]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_samples_of_a_prompt_it_is_the_one_that_explains_more(turned: bool) -> None:
+    kept, other = Sampled(PROMPT, [7, 8, 9], [0.1, 0.2, 0.3]), Sampled(PROMPT, [7, 8, 10], [0.4, 0.5, 0.6])
+    sampled = [other, kept] if turned else [kept, other]
+    assert align(sampled, PROMPT, [7, 8, 9], [1, 1, 1], drop=False).entropy == [0.1, 0.2, 0.3]
+
+
+def test_a_turn_that_was_taken_back_and_sampled_anew_is_the_newer_one() -> None:
+    first, second = Sampled(PROMPT, [7, 8, 9], [0.1, 0.2, 0.3]), Sampled([*PROMPT, 7], [8, 10], [0.5, 0.6])
+    assert align([first, second], PROMPT, [7, 8, 10], [1, 1, 1], drop=False).entropy == [0.1, 0.5, 0.6]
+
+
+def test_sources_are_those_of_the_tokens_that_are_trained() -> None:
+    first = Sampled(PROMPT, [7, 8], [0.1, None], sources=frozenset({"exact"}))
+    second = Sampled([*PROMPT, 7, 8, 40], [9], [0.2], sources=frozenset({"top_k"}))
+    of_all = align([first, second], PROMPT, [7, 8, 40, 9], [1, 1, 0, 1], drop=True)
+    assert of_all.sources == {"exact", "top_k"}
+    assert align([first, second], PROMPT, [7, 8, 40, 9], [0, 0, 0, 1], drop=True).sources == {"top_k"}
+    assert align([first], PROMPT, [7, 8], [0, 1], drop=True).sources == frozenset()
+
+
 def test_a_prompt_that_verl_cut_from_the_left_is_what_was_sent() -> None:
     one = Sampled(PROMPT[1:], [7], [0.1])
     assert align([one], PROMPT[1:], [7], [1], drop=False).entropy == [0.1]
@@ -57,8 +83,9 @@ def test_a_prompt_that_verl_cut_from_the_left_is_what_was_sent() -> None:
         ([Sampled([1, 2, 4], [7], [0.1])], [7], [1]),
         ([Sampled(PROMPT, [7], [0.1])], [7, 8], [1, 1]),
         ([Sampled(PROMPT, [7], [0.1])], [7, 8], [1]),
+        ([Sampled(PROMPT, [7, 50], [0.1, 0.2])], [7, 41, 50], [1, 0, 1]),
     ],
-    ids=["nothing sampled", "another token", "another prompt", "one too many", "a short mask"],
+    ids=["nothing sampled", "another token", "another prompt", "one too many", "a short mask", "behind another token"],
 )
 def test_a_trained_token_that_was_not_sampled_there_is_refused(
     sampled: list[Sampled], response: list[int], mask: list[int]

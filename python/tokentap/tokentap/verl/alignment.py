@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .problems import MissingEntropy, Unaligned
@@ -12,13 +12,15 @@ from .problems import MissingEntropy, Unaligned
 class Sampled:
     """One generation: the ids it began with, the ids that were sampled, and an entropy in nats for each of these.
 
-    None stands for an entropy that is not known; `reason` is tokentap's word for why.
+    None stands for an entropy that is not known; `reason` is tokentap's word for why. `sources` are its words for where
+    the others come from: `exact`, `top_k`; several if it took several requests.
     """
 
     prompt_ids: Sequence[int]
     token_ids: Sequence[int]
     entropy: Sequence[float | None]
     reason: str | None = None
+    sources: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.entropy):
@@ -27,11 +29,15 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Aligned:
-    """A response: `entropy` (nats) and `mask` have one entry a token; `missing` counts what left the mask."""
+    """A response: `entropy` (nats) and `mask` have one entry a token; `missing` counts what left the mask.
+
+    `sources` are those of the generations that the tokens left in the mask come from.
+    """
 
     entropy: list[float]
     mask: list[int]
     missing: int
+    sources: frozenset[str]
 
 
 def align(
@@ -44,9 +50,10 @@ def align(
 ) -> Aligned:
     """The entropies of a response whose trained tokens (`mask` 1) come from `sampled`; 0.0 where the mask is 0.
 
-    A generation belongs to the response if the response, cut where the generation began, is what it began with. verl
-    may cut the response at its end, and may replace the last token of a turn by one of the next; both leave trained
-    tokens that are a beginning of what was sampled. So each token is compared.
+    A generation belongs to the response if the response, cut where the generation began, is what it began with. It
+    explains the tokens from there to the first that it did not sample: verl cuts a response at its end, and cuts or
+    replaces the last tokens of a turn, but puts nothing between the tokens of one. Where several explain a token (a
+    prompt that was sampled twice), it is the one that explains the most behind it.
 
     Raises Unaligned for a trained token that no generation explains. One without entropy raises MissingEntropy, or with
     `drop` gets mask 0 and is counted.
@@ -54,28 +61,37 @@ def align(
     if len(mask) != len(response_ids):
         raise Unaligned(f"a mask of {len(mask)} for a response of {len(response_ids)} tokens")
     whole = [*prompt_ids, *response_ids]
-    trained = [len(prompt_ids) + at for at, bit in enumerate(mask) if bit]
-    found: dict[int, tuple[float | None, str | None]] = {}
-    for one in sampled:
+    explained: dict[int, tuple[Sampled, int]] = {}
+    for one, end in sorted(_ends(sampled, whole), key=lambda pair: -pair[1]):
         begin = len(one.prompt_ids)
-        if list(one.prompt_ids) != whole[:begin]:
-            continue
-        places = (place for place in trained if place >= begin)
-        for place, token, nats in zip(places, one.token_ids, one.entropy, strict=False):
-            if whole[place] != token:
-                break
-            found[place] = (nats, one.reason)
-    entropy, kept, missing = [0.0] * len(mask), list(mask), 0
-    for place in trained:
-        at = place - len(prompt_ids)
-        if place not in found:
+        for place in range(begin, end):
+            explained.setdefault(place, (one, place - begin))
+    entropy, kept, missing, sources = [0.0] * len(mask), list(mask), 0, frozenset[str]()
+    for at in (at for at, bit in enumerate(mask) if bit):
+        if len(prompt_ids) + at not in explained:
             raise Unaligned(f"token {at} of the response (id {response_ids[at]}) was not sampled there")
-        nats, reason = found[place]
+        one, of_it = explained[len(prompt_ids) + at]
+        nats = one.entropy[of_it]
         if nats is None:
             if not drop:
-                raise MissingEntropy(f"token {at} of the response has no entropy: {reason or 'no reason was given'}")
+                said = one.reason or "no reason was given"
+                raise MissingEntropy(f"token {at} of the response has no entropy: {said}")
             kept[at] = 0
             missing += 1
         else:
             entropy[at] = nats
-    return Aligned(entropy, kept, missing)
+            sources |= one.sources
+    return Aligned(entropy, kept, missing, sources)
+
+
+def _ends(sampled: Iterable[Sampled], whole: Sequence[int]) -> Iterator[tuple[Sampled, int]]:
+    """The generations that begin as `whole` does, and the place of `whole` before which each ends to be a part of it."""
+    for one in sampled:
+        end = len(one.prompt_ids)
+        if list(one.prompt_ids) != whole[:end]:
+            continue
+        for token in one.token_ids:
+            if end == len(whole) or whole[end] != token:
+                break
+            end += 1
+        yield one, end
