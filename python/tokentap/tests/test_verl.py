@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
+from scripted import Scripted, generated, reply
 
 from tokentap.verl.alignment import Sampled, align
 from tokentap.verl.budget import Budget, engine_params
 from tokentap.verl.endpoints import Addresses, Endpoints, close, shared
+from tokentap.verl.policy import Policy
 from tokentap.verl.problems import MissingEntropy, Unaligned
 from tokentap.verl.versions import of_reply, steps
 
@@ -163,10 +174,18 @@ def test_addresses_come_from_the_config_or_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv("TOKENTAP_CONTROL_URL", "http://e,http://f")
     assert Addresses.of(None, None) == Addresses(("http://c", "http://d"), ("http://e", "http://f"))
     with pytest.raises(ValueError, match="2 control URLs for 1"):
-        Addresses.of("http://a", None)
+        Addresses.of("http://a", ["http://b", "http://c"])
     monkeypatch.delenv("TOKENTAP_BASE_URL")
     with pytest.raises(ValueError, match="TOKENTAP_BASE_URL"):
         Addresses.of(None, None)
+
+
+def test_but_never_from_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENTAP_BASE_URL", "http://c")
+    monkeypatch.setenv("TOKENTAP_CONTROL_URL", "http://e")
+    assert Addresses.of("http://a", None) == Addresses(("http://a",))
+    with pytest.raises(ValueError, match="control_url without base_url"):
+        Addresses.of(None, "http://b")
 
 
 def test_rollouts_spread_and_count() -> None:
@@ -193,3 +212,123 @@ def test_another_loop_has_endpoints_of_its_own() -> None:
     for _ in range(2):
         asyncio.run(run())
     assert seen[0] is not seen[1]
+
+
+class Kept(ThreadingHTTPServer):
+    """Answers each request with a generation and keeps the connection open; `open` is how many there are."""
+
+    daemon_threads = True
+    open = 0
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self.open += 1
+        super().process_request_thread(request, client_address)
+        self.open -= 1
+
+
+class Keeps(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps(generated([1, 2])).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    with Kept(("127.0.0.1", 0), Keeps) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+async def generate(server: Kept) -> None:
+    """One rollout, after which nobody closes anything."""
+    with shared(Addresses((f"http://127.0.0.1:{server.server_address[1]}",))).rollout() as endpoint:
+        await endpoint.client.generate(input_ids=[1])
+    assert server.open >= 1
+
+
+def loops_kept() -> int:
+    """Event loops that are not gone, though none runs."""
+    gc.collect()
+    return sum(issubclass(type(one), asyncio.AbstractEventLoop) for one in gc.get_objects())
+
+
+def test_a_loop_that_ended_leaves_no_connection_and_is_forgotten(kept: Kept) -> None:
+    asyncio.run(generate(kept))
+    before, handles = loops_kept(), len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        asyncio.run(generate(kept))
+    deadline = time.monotonic() + 10
+    while kept.open and time.monotonic() < deadline:
+        # the server sees the ends of connections a moment later, and has no event for it
+        time.sleep(0.01)
+    assert kept.open == 0
+    assert loops_kept() <= before
+    assert len(os.listdir("/proc/self/fd")) <= handles
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_was_closed_by_hand_is_forgotten_too(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    # aiohttp says that its connections were not closed, and a kept line would keep them
+    caplog.set_level(logging.CRITICAL, "asyncio")
+    before = loops_kept()
+    for _ in range(5):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(generate(kept))
+        loop.close()
+    del loop
+    asyncio.run(generate(kept))
+    assert loops_kept() <= before
+
+
+def policy_of(scripted: Scripted, steps: int) -> list[str | None]:
+    async def run() -> list[str | None]:
+        policy = Policy(scripted.control, None)
+        try:
+            return [await policy.version() for _ in range(steps)]
+        finally:
+            await policy.close()
+
+    return asyncio.run(run())
+
+
+def test_a_policy_that_does_not_tell_costs_two_requests_and_one_line(
+    scripted: Scripted, pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted.script(reply(503, "{}"))
+    assert policy_of(scripted, 2) == [None, None]
+    assert len(scripted.asked) == 4
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    scripted.script(reply(200, json.dumps({"epoch": 3, "version": "7"})), reply(200, json.dumps({"version": None})))
+    assert policy_of(scripted, 2) == ["7", None]
+
+
+def test_the_engines_key_goes_to_the_engine_and_tokentaps_to_its_control_port(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENTAP_TOKEN", "engine")
+    monkeypatch.setenv("TOKENTAP_CONTROL_TOKEN", "control")
+    scripted.script(reply(200, json.dumps(generated([1]))), reply(200, json.dumps({"version": "3"})))
+
+    async def run() -> None:
+        endpoint = shared(Addresses((scripted.data,), (scripted.control,))).all[0]
+        await endpoint.client.generate(input_ids=[1])
+        assert await endpoint.policy.version() == "3"
+
+    asyncio.run(run())
+    assert [asked.headers["authorization"] for asked in scripted.asked] == ["Bearer engine", "Bearer control"]
+
+
+def test_without_a_control_port_no_policy_is_asked() -> None:
+    assert asyncio.run(Policy(None, None).version()) is None

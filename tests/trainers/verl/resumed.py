@@ -12,6 +12,7 @@ from tokentap import Generation
 from tokentap.verl import engine
 from tokentap.verl.budget import Budget
 from tokentap.verl.endpoints import Endpoint
+from tokentap.verl.policy import Policy
 
 PROMPT = [1, 2, 3]
 
@@ -61,11 +62,30 @@ def check(account: Account) -> None:
     if (output.token_ids, output.stop_reason) != ([7, 8], "abort"):
         problems.append(f"not resumed: {output}")
     account.check("aborted for new weights: resumed as verl does", problems)
+    ends(account)
 
 
-def generate(client: Any, *, resume: bool) -> Any:
+def ends(account: Account) -> None:
+    """What was aborted with its last token is complete; a version that is not known leaves all unknown."""
+    client, problems = Scripted([reply([7, 8], "4", "abort")]), []
+    # a pause would never end
+    output, _ = generate(client, resume=True, pause=float("inf"), max_tokens=2, max_new_tokens=9)
+    if (output.stop_reason, client.asked) != ("length", [(PROMPT, 2)]):
+        problems.append(f"{output.stop_reason}, asked {client.asked}")
+    output, _ = generate(Scripted([reply([7, 8], "4", "abort")]), resume=False, max_tokens=2)
+    if output.stop_reason != "abort":
+        problems.append(f"not resumed: {output.stop_reason}")
+    account.check("aborted with the last token: its length ended it", problems)
+    replies, problems = [reply([7], "4", "abort"), reply([8], "default", "stop")], []
+    output, sampled = generate(Scripted(replies), resume=True)
+    if any(output.extra_fields.values()) or sampled.sources != {"top_k"}:
+        problems.append(f"{output.extra_fields}, {sampled.sources}")
+    account.check("a version that is no number: no step is told", problems)
+
+
+def generate(client: Any, *, resume: bool, pause: float = 0, **limits: int) -> Any:
     """The output, and what was kept of it."""
-    tap = engine.Engine(Endpoint(client, False), "s", Budget(8, 16), resume=resume, step=None)
-    with patch.object(engine, "PAUSE", 0):
-        output = asyncio.run(tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True}))
+    tap = engine.Engine(Endpoint(client, Policy(None, None)), "s", Budget(8, 16), resume=resume, step=None)
+    with patch.object(engine, "PAUSE", pause):
+        output = asyncio.run(tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True, **limits}))
     return output, tap.sampled[0]

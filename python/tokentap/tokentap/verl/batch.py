@@ -10,6 +10,8 @@ import torch
 from .problems import NoEntropies, Unaligned
 
 ENTROPY = "rollout_entropy"
+# One text a row: `exact`, `top_k` (estimates), both with a comma, or `none` where no token is trained.
+SOURCE = "tokentap_entropy_source"
 
 
 def attach(data: Any) -> Any:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from ..aio import AsyncClient
+from .policy import Policy
 
-BASE_URL, CONTROL_URL, CONTROL_TOKEN = "TOKENTAP_BASE_URL", "TOKENTAP_CONTROL_URL", "TOKENTAP_CONTROL_TOKEN"
+BASE_URL, TOKEN = "TOKENTAP_BASE_URL", "TOKENTAP_TOKEN"
+CONTROL_URL, CONTROL_TOKEN = "TOKENTAP_CONTROL_URL", "TOKENTAP_CONTROL_TOKEN"
 
 Urls = str | Sequence[str] | None
 
@@ -34,13 +35,26 @@ class Addresses:
 
     @classmethod
     def of(cls, base_url: Urls, control_url: Urls) -> Addresses:
-        """What the config says, else the environment; several are a list, or one text with commas."""
-        return cls(_listed(base_url, BASE_URL), _listed(control_url, CONTROL_URL))
+        """Both from the config if that says base URLs, else both from the environment; several are a list, or one text
+        with commas.
+
+        Never one from each: a control port of another tokentap would name the weights of another engine.
+        """
+        if base_url is not None:
+            return cls(listed(base_url), listed(control_url or ()))
+        if control_url is not None:
+            raise ValueError(f"control_url without base_url: say both, or {BASE_URL} and {CONTROL_URL}")
+        return cls(listed(os.environ.get(BASE_URL, "")), controls())
 
 
-def _listed(urls: Urls, variable: str) -> tuple[str, ...]:
-    said = os.environ.get(variable, "") if urls is None else urls
-    parts = said.split(",") if isinstance(said, str) else said
+def controls() -> tuple[str, ...]:
+    """The control URLs of the environment."""
+    return listed(os.environ.get(CONTROL_URL, ""))
+
+
+def listed(urls: str | Sequence[str]) -> tuple[str, ...]:
+    """The URLs of a list, or of a text with commas."""
+    parts = urls.split(",") if isinstance(urls, str) else urls
     return tuple(part.strip() for part in parts if part.strip())
 
 
@@ -49,8 +63,14 @@ class Endpoint:
     """One tokentap; `rollouts` is how many of this process are under way there."""
 
     client: AsyncClient
-    has_control: bool
+    policy: Policy
     rollouts: int = 0
+    # Whether the last reply named its weights itself, so that the policy need not be asked.
+    replies_tell: bool = False
+
+    async def close(self) -> None:
+        """Closes the connections; later calls open new ones."""
+        await asyncio.gather(self.client.close(), self.policy.close())
 
 
 @dataclass
@@ -65,11 +85,11 @@ class Endpoints:
 
     def __post_init__(self) -> None:
         controls = self.addresses.control or (None,) * len(self.addresses.base)
-        token = os.environ.get(CONTROL_TOKEN)
+        token, control_token = os.environ.get(TOKEN), os.environ.get(CONTROL_TOKEN)
         for base, control in zip(self.addresses.base, controls, strict=True):
             # verl waits for a response as long as it takes; a limit would sample a long one again and again
-            client = AsyncClient(base, control, control_token=token, timeout=None)
-            self.all.append(Endpoint(client, control is not None))
+            client = AsyncClient(base, None, token=token, timeout=None)
+            self.all.append(Endpoint(client, Policy(control, control_token)))
 
     @contextmanager
     def rollout(self) -> Iterator[Endpoint]:
@@ -84,22 +104,52 @@ class Endpoints:
 
     async def close(self) -> None:
         """Closes the connections; later rollouts open new ones."""
-        await asyncio.gather(*(endpoint.client.close() for endpoint in self.all))
+        await asyncio.gather(*(endpoint.close() for endpoint in self.all))
+
+
+class _OfLoop:
+    """The endpoints of one event loop, closed when `asyncio.run` ends it.
+
+    Connections can only be closed while their loop runs, and nobody says when its last rollout was. But a loop closes
+    its asynchronous generators before it ends, so one waits for that.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[Addresses, Endpoints] = {}
+        self._end = self._at_end()
+        with suppress(StopIteration):
+            # runs it to its yield, which makes it known to the loop
+            self._end.__anext__().send(None)
+
+    async def _at_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await asyncio.gather(*(endpoints.close() for endpoints in self.all.values()))
+
+    async def close(self) -> None:
+        await self._end.aclose()
 
 
 # verl makes an agent loop for each rollout; connections and counts outlive it, and belong to the event loop.
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Addresses, Endpoints]] = WeakKeyDictionary()
+_shared: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
 
 def shared(addresses: Addresses) -> Endpoints:
     """The endpoints of the running event loop."""
-    mine = _shared.setdefault(asyncio.get_running_loop(), {})
+    for ended in [loop for loop in _shared if loop.is_closed()]:
+        _shared.pop(ended, None)
+    loop = asyncio.get_running_loop()
+    if loop not in _shared:
+        _shared[loop] = _OfLoop()
+    mine = _shared[loop].all
     if addresses not in mine:
         mine[addresses] = Endpoints(addresses)
     return mine[addresses]
 
 
 async def close() -> None:
-    """Closes all connections of the running event loop; for a program that goes on after its last rollout."""
-    for endpoints in _shared.pop(asyncio.get_running_loop(), {}).values():
-        await endpoints.close()
+    """Closes all connections of the running event loop, for a program whose loop goes on after its last rollout."""
+    ended = _shared.pop(asyncio.get_running_loop(), None)
+    if ended is not None:
+        await ended.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from verl.utils.rollout_trace import rollout_trace_op
 from verl.workers.rollout.replica import TokenOutput
 
 from ..generation import Generation
@@ -29,12 +30,14 @@ class Part:
     log_probs: list[float] = field(default_factory=list)
     entropy: list[float | None] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    all_versions_known: bool = True
     preempted: int = 0
     reason: str | None = None
+    sources: set[str] = field(default_factory=set)
     finish: str | None = "length"
 
     def add(self, generation: Generation, seen: list[int], *, with_logprobs: bool) -> None:
-        """Appends a reply, whose lists must have one entry a token; `seen` are the versions that sampled it."""
+        """Appends a reply, whose lists must have one entry a token; `seen` has the versions of all of it, or none."""
         ids, logprobs = generation.output_ids, generation.logprobs
         self.finish = generation.finish_reason
         self.preempted += generation.meta_info.get("num_retractions") or 0
@@ -50,9 +53,17 @@ class Part:
         if len(entropy) != len(ids):
             raise Unaligned(f"{len(entropy)} entropies for {len(ids)} tokens")
         self.reason = info.get("reason") or self.reason
+        if any(nats is not None for nats in entropy):
+            self.sources.add(str(info.get("source")))
         self.token_ids += ids
         self.entropy += entropy
         self.versions += seen
+        if ids and not seen:
+            self.all_versions_known = False
+
+    def steps(self, step: int | None) -> dict[str, int | None]:
+        """verl's global steps; `step` stands in where the version of some token is not known."""
+        return versions.steps(self.versions if self.all_versions_known else [], step)
 
 
 class Engine:
@@ -68,6 +79,7 @@ class Engine:
         self._endpoint, self._budget = endpoint, budget
         self._resume, self._step = resume, step
 
+    @rollout_trace_op  # type: ignore[untyped-decorator]
     async def generate(
         self,
         request_id: str,
@@ -88,28 +100,34 @@ class Engine:
         limit = self._limit(sampling_params, len(prompt))
         while limit > len(part.token_ids):
             await self._ask(part, prompt, sampling_params, limit - len(part.token_ids), with_logprobs)
+            if self._resume and len(part.token_ids) >= limit:
+                # as verl's client for partial rollouts says, whatever ended it
+                part.finish = "length"
             if part.finish != "abort" or not self._resume:
                 break
             await asyncio.sleep(PAUSE)
-        self.sampled.append(Sampled(prompt, list(part.token_ids), list(part.entropy), part.reason))
+        sources = frozenset(part.sources)
+        self.sampled.append(Sampled(prompt, list(part.token_ids), list(part.entropy), part.reason, sources))
         return TokenOutput(
             token_ids=part.token_ids,
             log_probs=part.log_probs if with_logprobs else None,
             stop_reason=part.finish,
             num_preempted=part.preempted,
-            extra_fields=dict(versions.steps(part.versions, self._step)),
+            extra_fields=dict(part.steps(self._step)),
         )
 
     def _limit(self, sampling: Mapping[str, Any], prompt: int) -> int:
-        if self._resume and not any(name in sampling for name in LIMITS):
-            # verl's client for partial rollouts asks for a whole response where nothing else is said
-            sampling = {**sampling, "max_tokens": self._budget.response_length}
+        if self._resume:
+            # verl's client for partial rollouts looks for vLLM's word first, and asks for a whole response without one
+            asked = (sampling[name] for name in reversed(LIMITS) if name in sampling)
+            sampling = {LIMITS[0]: next(asked, self._budget.response_length)}
         return self._budget.max_new_tokens(sampling, prompt)
 
     async def _ask(
         self, part: Part, prompt: list[int], sampling: Mapping[str, Any], room: int, with_logprobs: bool
     ) -> None:
-        before = await self._named()
+        # the policy is asked before and after, because new weights may come in between
+        before = None if self._endpoint.replies_tell else await self._endpoint.policy.version()
         generation = await self._endpoint.client.generate(
             input_ids=prompt + part.token_ids,
             sampling_params=engine_params(sampling, room),
@@ -118,12 +136,8 @@ class Engine:
             return_logprob=with_logprobs,
             return_entropy=True,
         )
-        seen = versions.of_reply(generation.meta_info) or versions.numbers([*before, *await self._named()])
+        seen = versions.of_reply(generation.meta_info)
+        self._endpoint.replies_tell = bool(seen)
+        if not seen and before is not None:
+            seen = versions.numbers([before, await self._endpoint.policy.version()])
         part.add(generation, seen, with_logprobs=with_logprobs)
-
-    async def _named(self) -> list[object]:
-        """What the trainer called the weights at tokentap's `/v1/policy`; empty where it named none."""
-        if not self._endpoint.has_control:
-            return []
-        version = (await self._endpoint.client.policy())["version"]
-        return [] if version is None else [version]

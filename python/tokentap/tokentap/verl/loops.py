@@ -9,7 +9,7 @@ from verl.experimental.agent_loop import agent_loop, single_turn_agent_loop, too
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from .alignment import align
-from .batch import ENTROPY
+from .batch import ENTROPY, SOURCE
 from .budget import Budget
 from .endpoints import Addresses, Endpoint, Urls, shared
 from .engine import Engine
@@ -71,6 +71,7 @@ class Tapped:
             ENTROPY: aligned.entropy,
             "tokentap_session": engine.session,
             "tokentap_missing_entropy": aligned.missing,
+            SOURCE: ",".join(sorted(aligned.sources)) or "none",
         }
         return EntropyOutput(**fields)
 
@@ -81,6 +82,8 @@ def check(trainer: Any) -> None:
     lora = model.get("lora") or {}
     if (model.get("lora_rank") or lora.get("rank") or 0) > 0 and not lora.get("merge", False):
         raise ValueError("tokentap.verl asks the base model: an adapter of LoRA must be merged (model.lora.merge)")
+    if (rollout.get("disaggregation") or {}).get("enabled"):
+        raise ValueError("rollout.disaggregation: verl pairs prefill and decode by calls of its own, not /generate")
     if rollout.get("enable_rollout_routing_replay"):
         raise ValueError("enable_rollout_routing_replay: routed experts do not come over /generate as verl wants them")
 

@@ -1,0 +1,91 @@
+"""A generation through tokentap that new weights cut short more than once, and what tokentap recorded of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+import aiohttp
+import numpy as np
+from account import Account
+from engines import Addresses
+from tokentap import Client, Generation
+from tokentap.verl import endpoints, engine
+from tokentap.verl.alignment import align
+from tokentap.verl.budget import Budget
+from tokentap.verl.endpoints import shared
+
+PROMPT, LENGTH = [299, 467], 2500
+SESSION = "aborted-for-new-weights"
+# How many parts with tokens are to be cut short, and how many attempts that may take.
+CUTS, ATTEMPTS = 2, 50
+
+
+class Restless:
+    """A client under which the weights change while it generates, until enough came of that."""
+
+    def __init__(self, client: Any, control: str) -> None:
+        self._client, self._control = client, control
+        self.version, self.replies = 0, list[Generation]()
+
+    @property
+    def cut(self) -> list[Generation]:
+        """The replies that were cut short behind a token."""
+        return [one for one in self.replies if one.finish_reason == "abort" and one.output_ids]
+
+    async def update(self) -> None:
+        """The next weights; what runs is aborted."""
+        self.version += 1
+        body = {"model_path": "other", "weight_version": str(self.version), "abort_all_requests": True}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self._control}/update_weights_from_disk", json=body) as reply,
+        ):
+            reply.raise_for_status()
+
+    async def generate(self, **said: Any) -> Generation:
+        """As the client's."""
+        task = asyncio.create_task(self._client.generate(**said))
+        while len(self.cut) < CUTS and len(self.replies) < ATTEMPTS and not task.done():
+            # again and again, because the first may come before the request
+            await self.update()
+        self.replies.append(await task)
+        return self.replies[-1]
+
+
+def check(at: Addresses, client: Client, account: Account) -> None:
+    """All of it came, each token as recorded, under the versions from the first to the last."""
+    output, sampled, restless = asyncio.run(generate(at))
+    problems = []
+    if len(restless.cut) < CUTS:
+        problems.append(f"cut short {len(restless.cut)} times, so nothing was checked")
+    if len(output.token_ids) != LENGTH or output.stop_reason != "length":
+        problems.append(f"{len(output.token_ids)} tokens, {output.stop_reason}")
+    whole, paths = PROMPT + output.token_ids, client.trajectories(SESSION)["trajectories"]
+    found = [path for path in paths if path["token_ids"] == whole]
+    # an attempt that was cut before its first token ends a path of its own there
+    if len(found) != 1 or any(path["token_ids"] != whole[: len(path["token_ids"])] for path in paths):
+        problems.append(f"{len(found)} of {len(paths)} paths are what came")
+    aligned = align([sampled], PROMPT, output.token_ids, [1] * LENGTH, drop=False)
+    for name, ours in (("entropy", aligned.entropy), ("logprobs", output.log_probs)):
+        if not all(np.array_equal(np.float32(path[name][len(PROMPT) :]), np.float32(ours)) for path in found):
+            problems.append(f"{name} differ")
+    steps = [output.extra_fields[f"{end}_global_steps"] for end in ("min", "max")]
+    spans = [span for one in restless.replies if one.output_ids for span in one.meta_info["weight_versions"]]
+    versions = [int(span["version"]) for span in spans]
+    if steps != [versions[0], versions[-1]] or steps[0] == steps[1]:
+        problems.append(f"steps {steps}, versions {versions}")
+    said = f"parts of {[len(one.output_ids) for one in restless.replies]} tokens, versions {versions}"
+    account.check("aborted through tokentap: goes on as recorded", problems, said)
+
+
+async def generate(at: Addresses) -> Any:
+    """The output, what was kept of it, and the client."""
+    endpoint = shared(endpoints.Addresses((at.base,))).all[0]
+    restless = Restless(endpoint.client, at.control)
+    await restless.update()
+    with patch.object(endpoint, "client", restless), patch.object(engine, "PAUSE", 0):
+        tap = engine.Engine(endpoint, SESSION, Budget(8, LENGTH), resume=True, step=None)
+        output = await tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True, "ignore_eos": True})
+    return output, tap.sampled[0], restless

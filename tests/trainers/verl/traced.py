@@ -1,0 +1,34 @@
+"""A generation in verl's rollout trace."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import resumed
+from account import Account
+from verl.utils.rollout_trace import RolloutTraceConfig
+
+
+class Tracer:
+    """What verl asks of trackio; `logged` has the names and the traces."""
+
+    def __init__(self) -> None:
+        self.logged: dict[str, Any] = {}
+
+    def Trace(self, messages: Any, metadata: dict[str, Any]) -> dict[str, Any]:
+        """What is told of the call."""
+        return metadata
+
+    def log(self, traces: dict[str, Any], step: int | None) -> None:
+        """Keeps them."""
+        self.logged |= traces
+
+
+def check(account: Account) -> None:
+    """The prompt and what was sampled are in the trace, as those of verl's own client are."""
+    tracer = Tracer()
+    with patch.multiple(RolloutTraceConfig.get_instance(), backend="trackio", client=tracer):
+        resumed.generate(resumed.Scripted([resumed.reply([7, 8], "4", "stop")]), resume=False)
+    told = [(trace["inputs"]["prompt_ids"], trace["output"]["token_ids"]) for trace in tracer.logged.values()]
+    account.check("traced as verl's client is", [] if told == [(resumed.PROMPT, [7, 8])] else [f"{tracer.logged}"])
