@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tokentap.verl.batch import attach, padded  # noqa: E402
-from tokentap.verl.egpo import shape_advantages, think_entropy, thinking  # noqa: E402
+from tokentap.verl.egpo import EgpoRow, shape_advantages, shape_row, thinking  # noqa: E402
 from tokentap.verl.problems import NoEntropies, Unaligned  # noqa: E402
 
 OPEN, CLOSE = 3, 4
@@ -66,12 +66,18 @@ def test_what_is_thinking(ids: list[int], mask: list[int], expected: list[int]) 
     assert thinking(torch.tensor(ids), torch.tensor(mask), OPEN, CLOSE).tolist() == [bool(one) for one in expected]
 
 
+def thoughtful() -> EgpoRow:
+    """A row whose thinking has 0.25 and 0.75 nats."""
+    response, entropy = torch.tensor([OPEN, 8, 7, CLOSE]), torch.tensor([5.0, 0.25, 0.75, 5.0])
+    return EgpoRow(torch.tensor([9, 9]), response, torch.ones(4, dtype=torch.long), entropy)
+
+
 def rows(advantages: list[list[float]]) -> Data:
-    """Two rows of a prompt of 2 and a response of 4; the second is shorter and does not think."""
+    """That row, and one that is shorter and does not think."""
     return Data(
         {
             "prompts": torch.tensor([[9, 9], [0, 9]]),
-            "input_ids": torch.tensor([[9, 9, OPEN, 8, 7, CLOSE], [0, 9, 8, 7, 0, 0]]),
+            "responses": torch.tensor([[OPEN, 8, 7, CLOSE], [8, 7, 0, 0]]),
             "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0]]),
             "response_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]),
             "rollout_entropy": torch.tensor([[5.0, 0.25, 0.75, 5.0], [1.0, 1.0, 0.0, 0.0]]),
@@ -81,8 +87,9 @@ def rows(advantages: list[list[float]]) -> Data:
 
 
 def test_the_mean_is_over_the_thinking_alone() -> None:
-    data = rows([[1.0] * 4, [1.0, 1.0, 0.0, 0.0]])
-    assert think_entropy(data, think_start=OPEN, think_end=CLOSE) == [0.5, None]
+    assert thoughtful().think_entropy(OPEN, CLOSE) == 0.5
+    row = EgpoRow(torch.tensor([9]), torch.tensor([8, 7]), torch.ones(2), torch.ones(2))
+    assert row.think_entropy(OPEN, CLOSE) is None
 
 
 @pytest.mark.parametrize(("base", "expected"), [(2.0, 2.2), (0.5, 0.6), (-0.5, -0.4), (0.0, 0.0)])
@@ -93,6 +100,22 @@ def test_a_bonus_is_clipped_by_the_advantage(base: float, expected: float) -> No
     assert data.batch["advantages"][1].tolist() == [base, base, 0.0, 0.0]
 
 
-def test_advantages_that_are_not_grpos_are_refused() -> None:
-    with pytest.raises(ValueError, match="several advantages"):
-        shape_advantages(rows([[1.0, 2.0, 1.0, 1.0], [0.0] * 4]), think_start=OPEN, think_end=CLOSE)
+def test_a_token_that_was_rejected_counts_as_thinking_and_is_not_shaped() -> None:
+    advantages, trained = torch.tensor([2.0, 0.0, 2.0, 2.0]), torch.tensor([1, 0, 1, 1])
+    shaped = shape_row(thoughtful(), advantages, trained, think_start=OPEN, think_end=CLOSE)
+    assert shaped.tolist() == pytest.approx([2.2, 0.0, 2.2, 2.2])
+    nothing = torch.zeros(4)
+    assert shape_row(thoughtful(), nothing, nothing, think_start=OPEN, think_end=CLOSE) is nothing
+
+
+@pytest.mark.parametrize(
+    ("advantages", "said"), [([1.0, 2.0, 1.0, 1.0], "row 0: several advantages"), ([float("nan")] * 4, "not finite")]
+)
+def test_advantages_that_are_not_grpos_are_refused(advantages: list[float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        shape_advantages(rows([advantages, [0.0] * 4]), think_start=OPEN, think_end=CLOSE)
+
+
+def test_entropies_of_another_row_are_refused() -> None:
+    with pytest.raises(Unaligned, match="3 entropies"):
+        EgpoRow(torch.tensor([9]), torch.tensor([8, 7]), torch.ones(2), torch.ones(3))

@@ -32,6 +32,13 @@ def steps(row: Row) -> list[dict[str, Any]]:
     return turns
 
 
+def by_numpy(row: Row, grpo: float, think: tuple[int, int]) -> tuple[float, float | None]:
+    """The row's advantage, and the entropy of its thinking."""
+    nats, _, _ = egpo_reference.think(steps(row), *think)
+    bound = abs(grpo) / ALPHA
+    return grpo if nats is None else grpo + LAMBDA * float(np.clip(nats, -bound, bound)), nats
+
+
 def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str], str]:
     """Differences between the three, and how many rows had entropy to be shaped by."""
     found, uid = rows(data), data.non_tensor_batch["uid"]
@@ -56,9 +63,7 @@ def compare(data: Any, client: Client, think: tuple[int, int]) -> tuple[list[str
     for at, row in enumerate(found):
         told = theirs[row.session]
         grpo = float(grpo_alone[at][data.batch["response_mask"][at].bool()][0])
-        nats, _, _ = egpo_reference.think(steps(row), *think)
-        bound = abs(grpo) / ALPHA
-        want = grpo if nats is None else grpo + LAMBDA * float(np.clip(nats, -bound, bound))
+        want, nats = by_numpy(row, grpo, think)
         mask = np.array(row.mask, float)
         ours = data.batch["advantages"][at][: len(mask)].numpy()
         thought += nats is not None

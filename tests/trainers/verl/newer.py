@@ -7,12 +7,14 @@ from typing import Any
 
 import lab
 import numpy as np
+import shaped
 import transfer_queue as tq
 from account import Account
 from omegaconf import DictConfig
 from rows import Row, as_recorded
 from tensordict import TensorDict
 from tokentap import Client
+from transformers import AutoTokenizer
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 from verl.utils import tensordict_utils
 
@@ -20,8 +22,10 @@ FIELDS = ["prompts", "responses", "response_mask", "rollout_entropy", "rollout_l
 STEP = 3
 
 
-def check(config: DictConfig, client: Client, account: Account, questions: list[str], loop: str) -> None:
-    """Each question `rollout.n` times; what the queue then holds is what tokentap recorded."""
+def check(
+    config: DictConfig, client: Client, account: Account, questions: list[str], loop: str, think: tuple[int, int]
+) -> None:
+    """Each question `rollout.n` times; what the queue then holds is what tokentap recorded, and EGPO shapes it."""
     tq.init(config.transfer_queue)
     try:
         manager, batch = AgentLoopManagerTQ.create(config=config, llm_client=None), prompts(questions, loop)
@@ -29,24 +33,36 @@ def check(config: DictConfig, client: Client, account: Account, questions: list[
         pending = {"is_prompt": True, "status": "pending", "global_steps": STEP}
         tq.kv_batch_put(keys=list(batch["uid"]), partition_id="train", tags=[pending] * len(batch))
         manager.generate_sequences(batch)
-        tags = finished(len(questions) * config.actor_rollout_ref.rollout.n)
+        tags = dict(sorted(finished(len(questions) * config.actor_rollout_ref.rollout.n).items()))
         stored = tq.kv_batch_get(keys=list(tags), partition_id="train", select_fields=FIELDS)
+        found = [row(stored, at) for at in range(len(tags))]
+        shaped_problems, said = shaped.check(config, tags, found, think)
     finally:
         tq.close()
-    problems = []
-    for at in range(len(tags)):
-        column = {name: stored[name][at] for name in FIELDS[:-1]}
-        if str(column["rollout_entropy"].dtype) != "torch.float32":
-            problems.append(f"{column['rollout_entropy'].dtype}")
-        ids = {name: column[name].tolist() for name in ("prompts", "responses", "response_mask")}
-        session = tensordict_utils.get_non_tensor_data(stored[at], "extra_fields", {})["tokentap_session"]
-        numbers = (column["rollout_entropy"].numpy(), column["rollout_log_probs"].numpy())
-        row = Row(ids["prompts"], ids["responses"], ids["response_mask"], *numbers, session)
-        problems += as_recorded(row, client)
+    problems = [one for each in found for one in as_recorded(each, client)]
+    problems += [f"{one.dtype}" for one in stored["rollout_entropy"] if str(one.dtype) != "torch.float32"]
     account.check(f"newer trainer, {loop}: as recorded", problems, f"{len(tags)} samples")
+    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+    # keys are {uid}_{sample}_{output}, and uids count the questions
+    asked = [questions[int(key.split("_")[0].removeprefix("group-"))] for key in tags]
+    problems = [
+        f"{key} has not the prompt {question!r}"
+        for key, question, each in zip(tags, asked, found, strict=True)
+        if question not in tokenizer.decode(each.prompt)
+    ]
+    account.check(f"newer trainer, {loop}: each under the uid of its prompt", problems, f"{sorted(tags)}")
     # weights of step 2 sample in step 3
     seen = {tag[f"{end}_global_steps"] for tag in tags.values() for end in ("min", "max")}
     account.check(f"newer trainer, {loop}: global steps", [] if seen == {STEP - 1} else [str(seen)])
+    account.check(f"newer trainer, {loop}: EGPO", shaped_problems, said)
+
+
+def row(stored: TensorDict, at: int) -> Row:
+    """A sample of the queue."""
+    column = {name: stored[name][at] for name in FIELDS[:-1]}
+    ids = (column[name].tolist() for name in ("prompts", "responses", "response_mask"))
+    session = tensordict_utils.get_non_tensor_data(stored[at], "extra_fields", {})["tokentap_session"]
+    return Row(*ids, column["rollout_entropy"].numpy(), column["rollout_log_probs"].numpy(), session)
 
 
 def prompts(questions: list[str], loop: str) -> TensorDict:

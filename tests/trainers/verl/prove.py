@@ -12,13 +12,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+import aborted
 import engines
 import lab
 import missing
 import newer
 import ray
 import resumed
+import traced
 import weights
+import worker
 from account import Account
 from egpo import compare
 from older import Older
@@ -54,9 +57,14 @@ def with_demo(binary: str, work: Path, account: Account) -> None:
 
         unnamed = lab.loops(work / "unnamed.yaml", at.base, None)
         for model, loop in ((plain, "tokentap_agent"), (thoughtful, "tokentap_tool_agent")):
-            newer.check(lab.config(model, unnamed, n=2, **{"agent.num_workers": 1}), client, account, QUESTIONS, loop)
+            config = lab.config(model, unnamed, n=2, **{"agent.num_workers": 1})
+            newer.check(config, client, account, QUESTIONS, loop, THINK)
+        worker.check(plain, unnamed, client, account, engines.whole_vocabulary(at.engine, 1024, 1.0))
+        # last, because the weights are others then
+        aborted.check(at, client, account)
     missing.check(binary, plain, work, account)
     resumed.check(account)
+    traced.check(account)
 
 
 def with_engine(base: str, control: str, model: Path, work: Path, account: Account) -> None:

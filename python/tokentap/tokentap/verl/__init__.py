@@ -12,10 +12,12 @@ _HOMES = {
     "AgentLoopManager": "manager",
     "AgentLoopWorker": "manager",
     "CheckpointManager": "checkpoint",
+    "EgpoRow": "egpo",
     "SingleTurnAgentLoop": "loops",
     "ToolAgentLoop": "loops",
     "attach": "batch",
     "shape_advantages": "egpo",
+    "shape_row": "egpo",
 }
 
 __all__ = list(_HOMES)

@@ -85,7 +85,7 @@ def align(
 
 
 def _ends(sampled: Iterable[Sampled], whole: Sequence[int]) -> Iterator[tuple[Sampled, int]]:
-    """The generations that begin as `whole` does, and the place of `whole` before which each ends to be a part of it."""
+    """The generations that begin as `whole` does, each with the place where `whole` is its own no more."""
     for one in sampled:
         end = len(one.prompt_ids)
         if list(one.prompt_ids) != whole[:end]:

@@ -1,12 +1,14 @@
-"""EGPO's advantages: GRPO's, raised by the entropy of the thinking, from the tensors of a batch."""
+"""EGPO's advantages: GRPO's, raised by the entropy of the thinking, from the tensors of a batch or from rows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .problems import NoEntropies
+from .batch import ENTROPY
+from .problems import NoEntropies, Unaligned
 
 # Qwen3's ids of <think> and </think>.
 THINK_START, THINK_END = 151_667, 151_668
@@ -33,41 +35,79 @@ def thinking(ids: torch.Tensor, mask: torch.Tensor, start: int, end: int) -> tor
     return torch.tensor(spans, dtype=torch.bool)
 
 
-def think_entropy(data: Any, *, think_start: int, think_end: int) -> list[float | None]:
-    """The mean of `rollout_entropy` over the thinking of each row, nats, in float64; None where a row has none."""
-    batch = data.batch
-    if "rollout_entropy" not in batch:
-        raise NoEntropies("the batch has no rollout_entropy")
-    width = batch["prompts"].shape[1]
-    means: list[float | None] = []
-    for at in range(len(data)):
-        valid = batch["attention_mask"][at].bool()
-        mask = torch.cat([torch.zeros(width, dtype=torch.long), batch["response_mask"][at]])[valid]
-        nats = torch.cat([torch.zeros(width), batch["rollout_entropy"][at]])[valid]
-        inside = thinking(batch["input_ids"][at][valid], mask, think_start, think_end)
-        means.append(float(nats[inside].double().mean()) if bool(inside.any()) else None)
-    return means
+@dataclass(frozen=True)
+class EgpoRow:
+    """One row without padding: ids of its prompt [P] and response [R], and for each of the latter what belongs to it.
+
+    `mask` [R] is 1 where a token was sampled; `entropy` [R] is in nats and counts there alone.
+    """
+
+    prompt: torch.Tensor
+    response: torch.Tensor
+    mask: torch.Tensor
+    entropy: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not len(self.response) == len(self.mask) == len(self.entropy):
+            raise Unaligned(f"{len(self.response)} tokens, a mask of {len(self.mask)}, {len(self.entropy)} entropies")
+
+    def think_entropy(self, start: int, end: int) -> float | None:
+        """The mean entropy of the thinking, nats, in float64; None where there is none."""
+        ids = torch.cat([self.prompt, self.response])
+        mask = torch.cat([torch.zeros_like(self.prompt), self.mask.to(self.prompt.dtype)])
+        inside = thinking(ids, mask, start, end)[len(self.prompt) :]
+        return float(self.entropy[inside].double().mean()) if bool(inside.any()) else None
 
 
-def shape_advantages(
-    data: Any, *, lam: float = 0.4, alpha: float = 2.0, think_start: int = THINK_START, think_end: int = THINK_END
-) -> Any:
-    """Adds `lam * clip(H, -|A| / alpha, |A| / alpha)` to `advantages` [B, R] where `response_mask` is 1.
+def shape_row(
+    row: EgpoRow,
+    advantages: torch.Tensor,
+    trained: torch.Tensor,
+    *,
+    lam: float = 0.4,
+    alpha: float = 2.0,
+    think_start: int = THINK_START,
+    think_end: int = THINK_END,
+) -> torch.Tensor:
+    """`advantages` [R] plus `lam * clip(H, -|A| / alpha, |A| / alpha)` where `trained` [R] is 1.
 
-    `data` is a `verl.DataProto` whose `advantages` are GRPO's, one number A a row; it is changed in place and returned.
-    H is the row's `think_entropy`; a row without thinking stays as it is.
+    A is the row's one number in `advantages`, H the entropy of its thinking. Without thinking, or with nothing to
+    train, `advantages` come back as they are. `trained` is `row.mask`, or less of it where tokens were rejected.
     """
     if alpha <= 0:
         raise ValueError(f"alpha is positive, not {alpha}")
-    advantages, mask = data.batch["advantages"], data.batch["response_mask"].bool()
+    places = trained.bool()
+    base, nats = advantages[places], row.think_entropy(think_start, think_end)
+    if nats is None or not len(base):
+        return advantages
+    if not bool(torch.isfinite(base).all()):
+        raise ValueError("an advantage is not finite")
+    if bool((base != base[0]).any()):
+        raise ValueError("several advantages; EGPO shapes GRPO's, of which a row has one")
+    bound = abs(float(base[0])) / alpha
     shaped = advantages.clone()
-    for at, nats in enumerate(think_entropy(data, think_start=think_start, think_end=think_end)):
-        if nats is None:
-            continue
-        base = advantages[at][mask[at]]
-        if bool((base != base[0]).any()):
-            raise ValueError(f"row {at} has several advantages; EGPO shapes GRPO's, of which a row has one")
-        bound = abs(float(base[0])) / alpha
-        shaped[at][mask[at]] = float(base[0]) + lam * max(-bound, min(bound, nats))
-    data.batch["advantages"] = shaped
+    shaped[places] = float(base[0]) + lam * max(-bound, min(bound, nats))
+    return shaped
+
+
+def shape_advantages(data: Any, **options: Any) -> Any:
+    """`shape_row` for each row of a `verl.DataProto` with `advantages` [B, R]; changed in place and returned.
+
+    `options` are those of `shape_row`; ValueError names the row.
+    """
+    batch = data.batch
+    if ENTROPY not in batch:
+        raise NoEntropies("the batch has no rollout_entropy")
+    width, shaped = batch["prompts"].shape[1], batch["advantages"].clone()
+    for at, valid in enumerate(batch["attention_mask"].bool()):
+        prompt, response = valid[:width], valid[width:]
+        mask = batch["response_mask"][at][response]
+        row = EgpoRow(
+            batch["prompts"][at][prompt], batch["responses"][at][response], mask, batch[ENTROPY][at][response]
+        )
+        try:
+            shaped[at][response] = shape_row(row, shaped[at][response], mask, **options)
+        except ValueError as error:
+            raise ValueError(f"row {at}: {error}") from error
+    batch["advantages"] = shaped
     return data
