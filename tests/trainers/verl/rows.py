@@ -21,7 +21,8 @@ class Row:
     response: list[int]
     mask: list[int]
     entropy: np.ndarray[Any, np.dtype[np.float32]]
-    logprobs: np.ndarray[Any, np.dtype[np.float32]]
+    # None where verl was told not to ask for them.
+    logprobs: np.ndarray[Any, np.dtype[np.float32]] | None
     session: str
 
     @property
@@ -36,16 +37,16 @@ def rows(data: Any) -> list[Row]:
     for at in range(len(data)):
         there = batch["attention_mask"][at].bool()
         prompt, response = batch["prompts"][at][there[:width]], batch["responses"][at][there[width:]]
-        cut = {
-            name: batch[name][at][there[width:]] for name in ("response_mask", "rollout_entropy", "rollout_log_probs")
-        }
+        names = ("response_mask", "rollout_entropy", "rollout_log_probs")
+        cut = {name: batch[name][at][there[width:]] for name in names if name in batch}
+        logprobs = cut.get("rollout_log_probs")
         found.append(
             Row(
                 prompt.tolist(),
                 response.tolist(),
                 cut["response_mask"].tolist(),
                 cut["rollout_entropy"].numpy(),
-                cut["rollout_log_probs"].numpy(),
+                None if logprobs is None else logprobs.numpy(),
                 data.non_tensor_batch["tokentap_session"][at],
             )
         )
@@ -76,6 +77,8 @@ def as_recorded(row: Row, client: Client) -> list[str]:
     mask = [0] * len(row.prompt) + row.mask
     problems = [] if path["loss_mask"][:length] == mask else [f"masks differ in session {row.session}"]
     for name, ours in (("entropy", row.entropy), ("logprobs", row.logprobs)):
+        if ours is None:
+            continue
         theirs = path[name][len(row.prompt) : length]
         want = np.array([0.0 if number is None else number for number in theirs], np.float32)
         if any((number is None) == bool(bit) for number, bit in zip(theirs, row.mask, strict=True)):

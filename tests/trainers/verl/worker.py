@@ -1,0 +1,61 @@
+"""verl's worker in this process, and what its options do to a batch."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import lab
+from account import Account
+from hydra.errors import InstantiationException
+from rows import Truth, as_recorded, as_true, rows, shape
+from tokentap import Client
+from tokentap.verl import AgentLoopWorker
+from tokentap.verl.batch import SOURCE
+from tokentap.verl.endpoints import close
+
+LOOP = "tokentap_agent"
+
+
+def roll(model: Path, loops: Path, **rollout: Any) -> Any:
+    """A batch of two."""
+
+    async def once() -> Any:
+        worker = AgentLoopWorker(lab.config(model, loops, **rollout), None)
+        try:
+            return await worker.generate_sequences(lab.prompts(["What is two and three?"], 2, LOOP))
+        finally:
+            await close()
+
+    return asyncio.run(once())
+
+
+def check(model: Path, loops: Path, client: Client, account: Account, truth: Truth) -> None:
+    """Greedy, where the engine's logprobs are at temperature 1; and without logprobs, which tokentap asks by itself."""
+    data = roll(model, loops, temperature=0)
+    found = rows(data)
+    problems = [one for row in found for one in as_recorded(row, client)] + shape(data)
+    if found[0].ids != found[1].ids:
+        problems.append("two greedy samples differ")
+    near, said = as_true(found, truth, 1e-4)
+    account.check("greedy: as recorded and near the truth", problems + near, said)
+    data = roll(model, loops, calculate_log_probs=False)
+    problems = [one for row in rows(data) for one in as_recorded(row, client)] + shape(data)
+    if "rollout_log_probs" in data.batch:
+        problems.append("logprobs came all the same")
+    account.check("without logprobs: as recorded", problems)
+    # the demo's top-k is all of its vocabulary here
+    sources(data, "exact", account)
+    try:
+        roll(model, loops, **{"disaggregation.enabled": True})
+        problems = ["a batch came"]
+    except InstantiationException as error:
+        problems = [] if "rollout.disaggregation: " in str(error) else [str(error)]
+    account.check("prefill and decode apart: refused", problems)
+
+
+def sources(data: Any, want: str, account: Account) -> None:
+    """Each row says where its entropies come from."""
+    told = data.non_tensor_batch[SOURCE].tolist()
+    account.check(f"rows name the source of their entropies: {want}", [str(told)] if set(told) != {want} else [])
