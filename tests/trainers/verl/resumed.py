@@ -87,5 +87,6 @@ def generate(client: Any, *, resume: bool, pause: float = 0, **limits: int) -> A
     """The output, and what was kept of it."""
     tap = engine.Engine(Endpoint(client, Policy(None, None)), "s", Budget(8, 16), resume=resume, step=None)
     with patch.object(engine, "PAUSE", pause):
-        output = asyncio.run(tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True, **limits}))
+        asked = tap.generate("r", prompt_ids=PROMPT, sampling_params={"logprobs": True, **limits})
+        output = asyncio.run(asyncio.wait_for(asked, 10))
     return output, tap.sampled[0]
