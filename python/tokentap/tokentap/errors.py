@@ -57,7 +57,8 @@ class ConnectionFailed(TokentapError):
 
     hint = "See that tokentap runs at this address, and that `timeout` is long enough for the answer."
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    # without `sent` it may have: a copy that comes out of a pickle is made so, and then given its own
+    def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
 
@@ -69,9 +70,16 @@ class Interrupted(TokentapError):
 
 
 class Undecodable(TokentapError):
-    """A reply that is not what the route answers, though its status says success."""
+    """A reply that is not what the route answers, though its status says success.
+
+    `lasting` says that it could be read and has another shape, so that it would come again.
+    """
 
     hint = "See that the address is tokentap's and not another server's."
+
+    def __init__(self, message: str, *, status: int | None = None, body: str = "", lasting: bool = False) -> None:
+        super().__init__(message, status=status, body=body)
+        self.lasting = lasting
 
 
 def of_status(status: int, body: str) -> HttpError:

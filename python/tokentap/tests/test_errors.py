@@ -1,0 +1,36 @@
+"""Errors as values: what a process pool hands back is the error that was raised."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import tokentap
+from tokentap import ConnectionFailed, HttpError, Interrupted, Undecodable
+from tokentap.errors import ContextLengthExceeded, Throttled, TokentapError
+
+MADE = [
+    TokentapError("a", status=418, body="b"),
+    HttpError("a", status=400, body='{"error":{"code":"c"}}'),
+    ContextLengthExceeded("a", status=400, body="exceed"),
+    Throttled("a", status=503, body="b"),
+    ConnectionFailed("a", sent=True),
+    ConnectionFailed("a", sent=False),
+    Interrupted("a", status=200, body="b"),
+    Undecodable("a", status=200, body="b", lasting=True),
+    Undecodable("a", status=200, body="b"),
+]
+
+
+def test_each_public_error_is_looked_at() -> None:
+    public = [getattr(tokentap, name) for name in tokentap.__all__]
+    errors = {one for one in public if isinstance(one, type) and issubclass(one, Exception)}
+    assert errors == {type(error) for error in MADE}
+
+
+@pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
+def test_an_error_survives_a_pickle(error: TokentapError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
