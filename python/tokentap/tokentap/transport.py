@@ -39,8 +39,8 @@ class Connections:
 
     def close(self) -> None:
         """Closes what is idle; what is in use is closed as it comes back."""
-        while self._idle:
-            self._idle.pop()[1].close()
+        while (kept := self._latest()) is not None:
+            kept[1].close()
 
     def exchange(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """A request and its whole reply."""
@@ -64,9 +64,16 @@ class Connections:
         else:
             connection.close()
 
+    def _latest(self) -> tuple[float, HTTPConnection] | None:
+        # a test before the pop would be another thread's chance
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
     def _connection(self) -> HTTPConnection:
-        while self._idle:
-            since, connection = self._idle.pop()
+        while (kept := self._latest()) is not None:
+            since, connection = kept
             if time.monotonic() - since < IDLE_S and is_quiet(connection.sock):
                 return connection
             connection.close()
