@@ -142,6 +142,97 @@ def test_an_abort_in_an_incremental_stream_repeats_everything(do: Either, script
     assert made[-1].finish_reason == "abort"
 
 
+def counted(ids: list[int], text: str, count: int, finish: str | None = None, **meta: object) -> dict[str, Any]:
+    """An event of `count` sampled tokens, whichever ids it shows."""
+    event = generated(ids, text, finish, **meta)
+    event["meta_info"]["completion_tokens"] = count
+    return event
+
+
+def rows(*tokens: int) -> list[Any]:
+    return [[-float(token), token, None] for token in tokens]
+
+
+# events, the ids and the text that each adds
+GROWTHS: dict[str, tuple[list[dict[str, Any]], list[list[int]], list[str]]] = {
+    "jax cuts the stop token": (
+        [counted([11], "a", 1), counted([11, 12], "a b", 2), counted([11, 12], "a b", 3, "stop")],
+        [[11], [12], []],
+        ["a", " b", ""],
+    ),
+    "jax cuts a stop token that comes with others": (
+        [counted([11], "a", 1), counted([11, 12, 13], "a b c", 4, "stop", cache_miss_count=0)],
+        [[11], [12, 13]],
+        ["a", " b c"],
+    ),
+    "jax drops a special id": (
+        [
+            counted([11], "a", 1, cache_miss_count=0),
+            counted([11], "a", 2, cache_miss_count=0),
+            counted([11, 13], "a c", 3, cache_miss_count=0),
+            counted([11, 13], "a c", 4, "stop", cache_miss_count=0),
+        ],
+        [[11], [], [13], []],
+        ["a", "", " c", ""],
+    ),
+    "jax with rows": (
+        [
+            counted([11], "a", 1, output_token_logprobs=rows(11)),
+            counted([11], "a", 2, output_token_logprobs=rows(11, 99)),
+            counted([11, 13], "a c", 4, "stop", output_token_logprobs=rows(11, 99, 13, 98)),
+        ],
+        [[11], [99], [13, 98]],
+        ["a", "", " c"],
+    ),
+    "a row more than is counted": (
+        [
+            counted([11], "a", 1, output_token_logprobs=rows(11, 12)),
+            counted([11, 12], "ab", 2, "length", output_token_logprobs=rows(11, 12, 13)),
+        ],
+        [[11], [12]],
+        ["a", "b"],
+    ),
+    "incremental, the same token again and again": (
+        [counted([7], "ha", 1), counted([7], "ha", 2), counted([7, 7], "haha", 4), counted([8], ".", 5, "stop")],
+        [[7], [7], [7, 7], [8]],
+        ["ha", "ha", "haha", "."],
+    ),
+    "incremental, and an abort after two tokens": (
+        [
+            counted([5], "a", 1, output_token_logprobs=rows(5)),
+            counted([6], "b", 2, output_token_logprobs=rows(6)),
+            counted([5, 6], "ab", 2, "abort", output_token_logprobs=rows(5, 6)),
+        ],
+        [[5], [6], []],
+        ["a", "b", ""],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWTHS)
+def test_how_a_stream_grows_is_found_out_once(do: Either, scripted: Scripted, name: str) -> None:
+    said, ids, texts = GROWTHS[name]
+    scripted.script(events(*said))
+    made = do(scripted, "stream", "x")
+    assert [delta.output_ids for delta in made] == ids
+    assert [delta.text for delta in made] == texts
+    for delta in made:
+        assert delta.logprobs is None or delta.logprobs == [-float(token) for token in delta.output_ids]
+
+
+def test_entropies_that_do_not_fit_the_ids_are_none_and_why(do: Either, scripted: Scripted) -> None:
+    # as of sglang-jax, asked without logprobs: a number for each token, and no id for some
+    scripted.script(
+        events(
+            counted([11], "a", 1, output_token_entropy=[0.1]),
+            counted([11, 12], "ab", 3, "stop", output_token_entropy=[0.1, 0.2, 0.3], cache_miss_count=0),
+        )
+    )
+    first, last = do(scripted, "stream", "x")
+    assert (first.entropy, first.reason) == ([0.1], None)
+    assert (last.output_ids, last.entropy, last.reason) == ([12], None, "entropy: 2 numbers for 1 ids")
+
+
 def test_half_a_character_of_an_incremental_stream_is_not_lost(do: Either, scripted: Scripted) -> None:
     second = generated([6], "b", "stop")
     second["meta_info"]["completion_tokens"] = 2

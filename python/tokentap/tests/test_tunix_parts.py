@@ -122,7 +122,7 @@ def test_no_entropies_are_none_with_the_reason() -> None:
         ({"output_token_logprobs": [[-1.0, 5, None]]}, "a logprob for each"),
         ({"output_token_logprobs": None}, "a logprob for each"),
         ({"output_token_logprobs": [[None, 5, None], [-1.0, 7, None]]}, "a logprob for each"),
-        ({"output_token_entropy": [0.5]}, "1 entropies"),
+        ({"output_token_entropy": [0.5]}, "entropy: 1 numbers for 2 ids"),
     ],
 )
 def test_what_cannot_be_trained_says_why(changed: dict[str, Any], why: str) -> None:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import Undecodable, of_status
-from .generation import Numbers, finish_reason, logprobs
+from .generation import Aligned, Numbers, finish_reason
 
 
 @dataclass(frozen=True)
 class Delta:
     """What an event adds to the sequence `index` of the request (0 for the only one).
 
-    The lists have one entry for each new token, and are None where the stream has none of the kind. `finish_reason` is
+    The lists have one entry for each new token, and are None where the stream has none of the kind or they do not fit
+    the ids (`reason` says so). `finish_reason` is
     there in a sequence's last event. `meta_info` and `raw` are the engine's, and hold everything so far where the
     stream is cumulative.
     """
@@ -30,6 +31,8 @@ class Delta:
     finish_reason: str | None
     meta_info: dict[str, Any]
     raw: dict[str, Any]
+    # Why numbers that came are None here; None where none were dropped.
+    reason: str | None = None
 
     @property
     def entropy_info(self) -> dict[str, Any] | None:
@@ -67,7 +70,7 @@ class Decoder:
             code = said.get("code") if isinstance(said, Mapping) else None
             raise of_status(code if isinstance(code, int) and code >= 400 else 500, text)
         if not isinstance(event, dict) or "meta_info" not in event:
-            raise Undecodable("an event that is no generation", status=200, body=text)
+            raise Undecodable("an event that is no generation", status=200, body=text, lasting=True)
         return event
 
 
@@ -78,58 +81,98 @@ class Sequence:
     text: str = ""
     # What may yet become a character.
     held: str = ""
+    ids: list[int] = field(default_factory=list)
+    # How many tokens the engine had counted.
+    tokens: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
 
 class Deltas:
     """Makes deltas of the events of one request.
 
-    The server never says whether an event holds all there is or what is new, and 0.5.6 mixes both; an aborted sequence
-    repeats everything. So each list is looked at: one as long as `completion_tokens` holds all there is.
+    The server never says whether an event holds all there is or what is new, and 0.5.6 mixes both. That is found out
+    once for each kind of list, from the first event in which it shows, and then holds for the whole stream; but an
+    aborted sequence repeats everything in either.
     """
 
     def __init__(self) -> None:
         self._sequences: dict[int, Sequence] = {}
+        # By the name of a list: whether each event repeats it.
+        self._repeats: dict[str, bool] = {}
 
     def of(self, raw: dict[str, Any]) -> Delta:
         """What this event adds; `Undecodable` where it lacks what every engine sends."""
         try:
             return self._delta(raw)
-        except (KeyError, TypeError) as error:
-            raise Undecodable(f"an event: {error!r}", status=200, body=json.dumps(raw)) from error
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise Undecodable(f"an event: {error!r}", status=200, body=json.dumps(raw), lasting=True) from error
 
     def _delta(self, raw: dict[str, Any]) -> Delta:
         meta, index = raw["meta_info"], raw.get("index") or 0
         seen = self._sequences.setdefault(index, Sequence())
-        total = meta["completion_tokens"]
-        whole: dict[str, bool] = {}
+        total: int = meta["completion_tokens"]
+        text: str = raw.get("text") or ""
+        whole = self._repeats.get("ids", False)
 
         def new(name: str, values: list[Any] | None) -> list[Any] | None:
+            nonlocal whole
             if values is None:
                 return None
+            if values and seen.tokens and name not in self._repeats:
+                self._repeats[name] = self._repeated(name, values, seen, total, text, meta)
             before = seen.counts.get(name, 0)
-            whole[name] = before > 0 and len(values) >= total
-            values = values[before:] if whole[name] else values
+            again = before > 0 and len(values) >= total and len(values) > total - seen.tokens
+            whole = self._repeats.get(name, False) or again
+            if whole:
+                values = values[before:]
+            if name != "ids" and (whole or not seen.tokens):
+                # an engine may send a row more than it counts
+                values = values[: max(total - before, 0)]
             seen.counts[name] = before + len(values)
             return values
 
-        ids = new("ids", raw.get("output_ids")) or []
-        entropy = new("entropy", meta.get("output_token_entropy"))
-        rows = new("logprobs", logprobs(meta))
+        rows = meta.get("output_token_logprobs")
+        # output_ids of sglang-jax lack the stop token and special tokens; the rows have them
+        ids = new("ids", raw.get("output_ids")) or [] if rows is None else []
+        numbers = {
+            name: new(name, meta.get(f"output_token_{name}")) for name in ("entropy", "entropy_lower", "entropy_upper")
+        }
+        if rows is not None:
+            rows = new("logprobs", rows) or []
+            ids = [row[1] for row in rows]
+            seen.counts["ids"] = seen.counts.get("ids", 0) + len(ids)
         reason = finish_reason(meta)
+        # the text grows as the rows do, where 0.5.6 --stream-output gives ids otherwise
+        added = self._text(seen, text, whole, reason is not None)
+        seen.ids += ids
+        seen.tokens = max(seen.tokens, total)
+        fitting = Aligned(len(ids))
         return Delta(
             index=index,
-            # the text grows as the logprobs do, where 0.5.6 --stream-output gives ids otherwise
-            text=self._text(seen, raw.get("text") or "", next(reversed(whole.values()), False), reason is not None),
+            text=added,
             output_ids=ids,
-            entropy=entropy,
-            lower=new("lower", meta.get("output_token_entropy_lower")),
-            upper=new("upper", meta.get("output_token_entropy_upper")),
-            logprobs=rows,
+            entropy=fitting.of("entropy", numbers["entropy"]),
+            lower=fitting.of("lower", numbers["entropy_lower"]),
+            upper=fitting.of("upper", numbers["entropy_upper"]),
+            logprobs=None if rows is None else [row[0] for row in rows],
             finish_reason=reason,
             meta_info=meta,
             raw=raw,
+            reason=fitting.reason,
         )
+
+    @staticmethod
+    def _repeated(name: str, values: list[Any], seen: Sequence, total: int, text: str, meta: Mapping[str, Any]) -> bool:
+        fresh = total - seen.tokens
+        if name != "ids":
+            return len(values) > fresh
+        if len(values) >= total:
+            return True
+        # fewer than all: either they are the new ones, or the engine leaves some out, as sglang-jax does
+        if values[: len(seen.ids)] != seen.ids or not text.startswith(seen.text):
+            return False
+        # a repeated id looks like one that was left out; only sglang-jax, by this member, leaves any out
+        return len(values) != fresh or "cache_miss_count" in meta
 
     def _text(self, seen: Sequence, text: str, is_whole: bool, is_last: bool) -> str:
         # half a character shows as U+FFFD until the rest of it comes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..generation import Generation
+from ..generation import Generation, Numbers
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -54,13 +54,15 @@ class Sample:
         rows: list[Any] = (meta.get("output_token_logprobs") or [])[:count]
         if len(rows) != count or any(row[0] is None for row in rows):
             raise SampleUnusable(f"session {session}: {count} tokens, and not a logprob for each of them")
+        if generation.reason is not None:
+            raise SampleUnusable(f"session {session}: {generation.reason}")
         info = generation.entropy_info or {}
         return cls(
             prompt=prompt,
             text=generation.text,
             tokens=np.array([row[1] for row in rows], dtype=np.int32),
             logprobs=np.array([row[0] for row in rows], dtype=np.float32),
-            entropy=entropy(generation, count, session),
+            entropy=entropy(generation.entropy),
             reason=info.get("reason"),
             session=generation.session or session,
             finish_reason=generation.finish_reason,
@@ -68,11 +70,8 @@ class Sample:
         )
 
 
-def entropy(generation: Generation, count: int, session: str) -> Floats | None:
-    """One number a token; None where there is no number at all."""
-    numbers = generation.entropy
-    if numbers is None or (all(number is None for number in numbers) and count > 0):
+def entropy(numbers: Numbers | None) -> Floats | None:
+    """The numbers, NaN for those that are None; None where there is no number at all."""
+    if numbers is None or (numbers and all(number is None for number in numbers)):
         return None
-    if len(numbers) != count:
-        raise SampleUnusable(f"session {session}: {count} tokens, but {len(numbers)} entropies")
     return np.array([np.nan if number is None else number for number in numbers], dtype=np.float32)
