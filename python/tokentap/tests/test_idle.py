@@ -9,6 +9,7 @@ from http.client import HTTPConnection
 
 import pytest
 
+from tokentap.address import Address
 from tokentap.transport import IDLE_S, Connections
 
 
@@ -32,7 +33,7 @@ def often() -> Iterator[None]:
 
 
 def test_threads_that_empty_the_pool_at_once(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    connections = Connections("http://127.0.0.1:1", 1, 1)
+    connections = Connections(Address.of("http://127.0.0.1:1"), 1, 1)
     monkeypatch.setattr(connections, "_kind", lambda *_, **__: Closed())
     failures: list[Exception] = []
     begin = threading.Barrier(16)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import routes
+from .address import Address, checked
 from .aiotransport import AsyncConnections
 from .call import Call
 from .errors import Interrupted, TokentapError
@@ -39,9 +40,10 @@ class AsyncClient:
         retries: int = 60,
         pause: float = 1.0,
     ) -> None:
-        self._data = AsyncConnections(base_url, timeout, connect_timeout)
-        self._control = None if control_url is None else AsyncConnections(control_url, timeout, connect_timeout)
-        self._token, self._control_token = token, control_token
+        self._data = AsyncConnections(Address.of(base_url), timeout, connect_timeout)
+        control = None if control_url is None else Address.of(control_url)
+        self._control = None if control is None else AsyncConnections(control, timeout, connect_timeout)
+        self._token, self._control_token = checked(token), checked(control_token)
         self._retry = Retry(retries, pause)
 
     async def __aenter__(self) -> AsyncClient:

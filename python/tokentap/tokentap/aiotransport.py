@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from .address import Address
 from .call import Reply
-from .errors import ConnectionFailed, Interrupted, TokentapError
+from .errors import ConnectionFailed, Interrupted
 
 if TYPE_CHECKING:
     import aiohttp
@@ -19,10 +20,10 @@ PIECE = 1 << 16
 
 
 class AsyncConnections:
-    """Connections to a base URL, opened in the loop that is first seen; time-outs as those of `Connections`."""
+    """Connections to an address, opened in the loop that is first seen; time-outs as those of `Connections`."""
 
-    def __init__(self, base_url: str, timeout: float | None, connect_timeout: float | None) -> None:
-        self._base = base_url.rstrip("/")
+    def __init__(self, address: Address, timeout: float | None, connect_timeout: float | None) -> None:
+        self._base = address.base
         self._timeout, self._connect_timeout = timeout, connect_timeout
         self._session: aiohttp.ClientSession | None = None
 
@@ -93,12 +94,10 @@ def failures() -> Iterator[None]:
 
     try:
         yield
-    except TokentapError:
-        raise
     except aiohttp.ClientConnectorError as error:
         raise ConnectionFailed(str(error), sent=False) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
         sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
         raise ConnectionFailed("no whole reply in time", sent=sent) from error
-    except Exception as error:
+    except (OSError, aiohttp.ClientError) as error:
         raise Interrupted(f"the connection failed: {error!r}") from error

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import routes
+from .address import Address, checked
 from .call import Call, Reply
 from .errors import Interrupted, TokentapError
 from .generation import Generation
@@ -41,9 +42,10 @@ class Client:
         retries: int = 60,
         pause: float = 1.0,
     ) -> None:
-        self._data = Connections(base_url, timeout, connect_timeout)
-        self._control = None if control_url is None else Connections(control_url, timeout, connect_timeout)
-        self._token, self._control_token = token, control_token
+        self._data = Connections(Address.of(base_url), timeout, connect_timeout)
+        control = None if control_url is None else Address.of(control_url)
+        self._control = None if control is None else Connections(control, timeout, connect_timeout)
+        self._token, self._control_token = checked(token), checked(control_token)
         self._retry = Retry(retries, pause)
 
     def __enter__(self) -> Client:

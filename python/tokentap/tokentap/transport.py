@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
-from urllib.parse import urlsplit
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 
+from .address import Address
 from .call import Reply
 from .errors import ConnectionFailed, Interrupted
 
@@ -20,19 +20,15 @@ IDLE_S = 60.0
 
 
 class Connections:
-    """Connections to a base URL; each request has one for itself and gives it back with the last byte of its reply.
+    """Connections to an address; each request has one for itself and gives it back with the last byte of its reply.
 
     `timeout` is for a request from its first byte to the reply's last, `connect_timeout` for a new connection, both in
     seconds; None waits for ever.
     """
 
-    def __init__(self, base_url: str, timeout: float | None, connect_timeout: float | None) -> None:
-        url = urlsplit(base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"a base URL like http://127.0.0.1:30001, not {base_url!r}")
-        self._kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        self._address = (url.hostname, url.port)
-        self._path = url.path.rstrip("/")
+    def __init__(self, address: Address, timeout: float | None, connect_timeout: float | None) -> None:
+        self._kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        self._address = address
         self._timeout, self._connect_timeout = timeout, connect_timeout
         # append and pop are atomic; the latest is taken, so that what is too many grows old
         self._idle: deque[tuple[float, HTTPConnection]] = deque()
@@ -54,7 +50,7 @@ class Connections:
         connection = self._connection()
         try:
             exchange = Exchange(connection, end)
-            exchange.send(method, self._path + target, headers, body)
+            exchange.send(method, self._address.path + target, headers, body)
             yield exchange
         except BaseException:
             connection.close()
@@ -77,12 +73,11 @@ class Connections:
             if time.monotonic() - since < IDLE_S and is_quiet(connection.sock):
                 return connection
             connection.close()
-        connection = self._kind(*self._address, timeout=self._connect_timeout)
+        connection = self._kind(self._address.host, self._address.port, timeout=self._connect_timeout)
         try:
             connection.connect()
-        except (OSError, UnicodeError) as error:
-            # a host that no name can be is no OSError
-            raise ConnectionFailed(f"{self._address[0]}:{connection.port}: {error}", sent=False) from error
+        except OSError as error:
+            raise ConnectionFailed(f"{self._address.base}: {error}", sent=False) from error
         return connection
 
 
@@ -135,11 +130,9 @@ class Exchange:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except Interrupted:
-            raise
         except TimeoutError as error:
             raise ConnectionFailed("no whole reply in time", sent=True) from error
-        except Exception as error:
+        except (OSError, HTTPException) as error:
             raise Interrupted(f"the connection failed: {error!r}") from error
 
 
