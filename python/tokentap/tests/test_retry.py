@@ -24,7 +24,15 @@ HALF = json.dumps(generated([1, 2])).encode()[:40]
 # step, error, whether the call is sent again
 ROWS: dict[str, tuple[Step, type[TokentapError], bool]] = {
     "not JSON": (reply(200, "<html>"), Undecodable, True),
-    "no generation": (reply(200, "{}"), Undecodable, True),
+    "no generation": (reply(200, "{}"), Undecodable, False),
+    "no generation in a list": (reply(200, "[]"), Undecodable, False),
+    "an error in a list": (reply(200, json.dumps([generated([1]), {"error": "x"}])), Undecodable, False),
+    "another shape of rows": (
+        reply(200, json.dumps(generated([1, 2], output_token_logprobs=[-1.0, -2.0]))),
+        Undecodable,
+        False,
+    ),
+    "half a character": (reply(200, b'{"text": "\xc3'), Undecodable, True),
     "400 exceed": (reply(400, '{"error":{"message":"Requested tokens EXCEED it"}}'), ContextLengthExceeded, False),
     "400 too long": (reply(400, "the prompt is Too Long"), ContextLengthExceeded, False),
     "400 maximum length": (reply(400, "over the maximum length"), ContextLengthExceeded, False),
@@ -174,6 +182,15 @@ def test_a_stream_is_sent_again_before_its_first_event(
         with pytest.raises(error):
             do(scripted, "stream", "a", _retries=1)
         assert len(scripted.asked) == 1
+
+
+@pytest.mark.parametrize("body", [json.dumps(generated([1])), "[]", "<html>"])
+def test_a_stream_that_is_answered_otherwise(do: Either, scripted: Scripted, body: str) -> None:
+    scripted.script(reply(200, body))
+    with pytest.raises(Undecodable, match="no event stream") as raised:
+        do(scripted, "stream", "a", _retries=3)
+    assert raised.value.body == body
+    assert len(scripted.asked) == 1
 
 
 def test_a_stream_that_breaks_later_is_not(do: Either, scripted: Scripted) -> None:

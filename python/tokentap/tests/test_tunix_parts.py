@@ -68,6 +68,9 @@ def test_fields_are_those_of_the_config_and_none_is_left_to_the_server() -> None
         "stop_token_ids": [3, 4],
         "sampling_seed": 11,
     }
+    for none in ([], np.array([], np.int64)):
+        assert sampling_params(config(eos_tokens=none), 2, None)["stop_token_ids"] == [2]
+    assert sampling_params(config(eos_tokens=np.array([3, 4])), 2, None)["stop_token_ids"] == [3, 4]
     assert type(said["top_k"]) is int, "as JSON can say it"
 
 

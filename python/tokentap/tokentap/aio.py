@@ -11,7 +11,7 @@ from . import routes
 from .address import Address, checked
 from .aiotransport import AsyncConnections
 from .call import Call
-from .errors import Interrupted, TokentapError
+from .errors import TokentapError
 from .generation import Generation
 from .retry import Retry
 from .routes import Ids, Json, Texts
@@ -245,8 +245,7 @@ class AsyncClient:
                         for event in decoder.feed(piece):
                             begun = True
                             yield deltas.of(event)
-                    if not decoder.ended:
-                        raise Interrupted("the stream ended before its end mark", status=exchange.status)
+                    decoder.end(exchange.status)
                 return
             except TokentapError as error:
                 if begun or not self._retry.goes_on(attempt, error, call.again):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -56,9 +56,12 @@ class Call(Generic[T]):
         reply.check()
         try:
             return self.read(reply)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = reply.body.decode("utf-8", "replace")[:1000]
-            raise Undecodable(f"{self.target}: {error!r} in the reply", status=reply.status, body=text) from error
+            # what is no JSON may have been cut off; JSON of another shape would be generated anew for nothing
+            lasting = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+            said = f"{self.target}: {error!r} in the reply"
+            raise Undecodable(said, status=reply.status, body=text, lasting=lasting) from error
 
     def head(self, token: str | None, attempt: int) -> dict[str, str]:
         """The headers of an attempt, counted from 0."""
@@ -81,6 +84,20 @@ def target(*parts: str, **query: object) -> str:
 
 
 def encoded(body: Mapping[str, object]) -> bytes:
-    """A body without the members that are None."""
+    """A body without the members that are None; arrays and scalars of NumPy or torch are lists and numbers in it.
+
+    It is ASCII, so that half of a surrogate pair can be said as well.
+    """
     said = {name: value for name, value in body.items() if value is not None}
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(said, separators=(",", ":"), default=plain).encode()
+
+
+def plain(value: Any) -> Any:
+    """What JSON can say of a value that it does not know."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} in a request")

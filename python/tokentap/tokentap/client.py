@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from . import routes
 from .address import Address, checked
 from .call import Call, Reply
-from .errors import Interrupted, TokentapError
+from .errors import TokentapError
 from .generation import Generation
 from .retry import Retry
 from .routes import Ids, Json, Texts
@@ -255,8 +255,7 @@ class Client:
                         for event in decoder.feed(piece):
                             begun = True
                             yield deltas.of(event)
-                    if not decoder.ended:
-                        raise Interrupted("the stream ended before its end mark", status=exchange.status)
+                    decoder.end(exchange.status)
                 return
             except TokentapError as error:
                 if begun or not self._retry.goes_on(attempt, error, call.again):

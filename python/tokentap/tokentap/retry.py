@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .errors import ConnectionFailed, ContextLengthExceeded, HttpError, Throttled, TokentapError
+from .errors import ConnectionFailed, ContextLengthExceeded, HttpError, Throttled, TokentapError, Undecodable
 
 # Says whether a call may be sent again after this error.
 Rule = Callable[[TokentapError], bool]
@@ -32,20 +32,28 @@ class Retry:
 
 
 def of_generation(error: TokentapError) -> bool:
-    """A generation is asked again after everything but 401, 403, 404 and a context that is too long.
+    """A generation is asked again after everything but 401, 403, 404, a context that is too long and an answer of
+    another shape.
 
     A 400 too: an engine that is reloading its weights answers so.
     """
     if isinstance(error, HttpError):
         return not isinstance(error, ContextLengthExceeded) and error.status not in (401, 403, 404)
-    return True
+    return not is_lasting(error)
 
 
 def of_control(error: TokentapError) -> bool:
     """What only reads, or does the same when it is done twice: a refusal stays one, anything else may pass."""
-    return not isinstance(error, HttpError) or isinstance(error, Throttled) or (error.status or 0) >= 500
+    if isinstance(error, HttpError):
+        return isinstance(error, Throttled) or (error.status or 0) >= 500
+    return not is_lasting(error)
 
 
 def of_change(error: TokentapError) -> bool:
     """What must not be done twice: again only where it certainly was not done."""
     return isinstance(error, Throttled) or (isinstance(error, ConnectionFailed) and not error.sent)
+
+
+def is_lasting(error: TokentapError) -> bool:
+    """Whether it is an answer that could be read, and would come again as it is."""
+    return isinstance(error, Undecodable) and error.lasting

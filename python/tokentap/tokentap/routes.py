@@ -30,6 +30,8 @@ def session_name(session: str) -> str:
 def read_all(reply: Reply) -> list[Generation]:
     """The generations of a reply, of one as well."""
     raw = reply.json()
+    if raw == []:
+        raise ValueError("no generation at all")
     return [Generation.of(item, reply.headers) for item in (raw if isinstance(raw, list) else [raw])]
 
 
@@ -43,13 +45,15 @@ def is_single(text: Texts | None, input_ids: Ids | None, sampling_params: Any) -
     if (text is None) == (input_ids is None):
         raise ValueError("either text or input_ids")
     several = sampling_params if isinstance(sampling_params, Mapping) else {}
-    batch = not isinstance(text, str) if text is not None else bool(input_ids) and not is_number(input_ids)
+    batch = not isinstance(text, str) if text is not None else is_nested(input_ids)
     return not batch and (several.get("n") or 1) == 1
 
 
-def is_number(input_ids: Ids | None) -> bool:
-    """Whether these are the ids of one prompt."""
-    return input_ids is not None and not isinstance(input_ids[0], Sequence)
+def is_nested(input_ids: Ids | None) -> bool:
+    """Whether these are the ids of several prompts, as sequences or arrays."""
+    if input_ids is None or len(input_ids) == 0:
+        return False
+    return isinstance(input_ids[0], Sequence) or getattr(input_ids[0], "ndim", 0) > 0
 
 
 def generate(
@@ -132,6 +136,8 @@ def finished(since: str | None, limit: int) -> Call[list[Json]]:
 
 def samples(sessions: Sequence[str], format: str, options: Mapping[str, object]) -> Call[Samples]:
     """`POST /v1/samples`."""
+    if isinstance(sessions, str):
+        raise ValueError(f"a list of sessions, not the name {sessions!r}")
     body = encoded({"sessions": list(sessions), "format": format, **options})
     return Call("POST", target("v1", "samples"), lambda reply: Samples.of(format, reply), body)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import Undecodable, of_status
+from .errors import Interrupted, Undecodable, of_status
 from .generation import Aligned, Numbers, finish_reason
 
 
@@ -45,20 +45,31 @@ class Decoder:
 
     def __init__(self) -> None:
         self._rest = b""
-        self.ended = False
+        self._begun = False
+        self._ended = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The events that these bytes complete. Raises what the engine says instead of an event."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
-            if self.ended or not line.startswith(b"data:"):
+            if self._ended or not line.startswith(b"data:"):
                 continue
+            self._begun = True
             said = line[5:].strip()
             if said == b"[DONE]":
-                self.ended = True
+                self._ended = True
                 return
             yield self._event(said.decode("utf-8", "replace"))
+
+    def end(self, status: int) -> None:
+        """Raises what is wrong with a stream that is over now."""
+        if self._ended:
+            return
+        if not self._begun and self._rest.lstrip()[:1] in (b"{", b"[", b"<"):
+            text = self._rest.decode("utf-8", "replace")[:1000]
+            raise Undecodable("a reply that is no event stream", status=status, body=text, lasting=True)
+        raise Interrupted("the stream ended before its end mark", status=status)
 
     def _event(self, text: str) -> dict[str, Any]:
         try:

@@ -98,11 +98,25 @@ class Exchange:
         """Sends the request and waits for the reply's head."""
         with self._failures():
             self._wait()
-            self._connection.request(method, target, body, dict(headers))
-            self._wait()
-            self.response = self._connection.getresponse()
+            try:
+                self._connection.request(method, target, body, dict(headers))
+            except (BrokenPipeError, ConnectionResetError) as error:
+                self._wait()
+                self.response = self._refusal(error)
+            else:
+                self._wait()
+                self.response = self._connection.getresponse()
         self.status = self.response.status
         self.headers = {name.lower(): value for name, value in self.response.getheaders()}
+
+    def _refusal(self, cut: OSError) -> HTTPResponse:
+        """What a server said that did not read all of the request; such a connection is closed behind it."""
+        try:
+            response = self._connection.getresponse()
+        except (ConnectionError, HTTPException):
+            raise cut from None
+        response.will_close = True
+        return response
 
     def __iter__(self) -> Iterator[bytes]:
         while piece := self._piece():

@@ -40,13 +40,14 @@ def extra(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampling_params(config: Config, eos_id: int, seed: int | None) -> dict[str, Any]:
     """The fields for one sample; what the config leaves at None is left to the server."""
+    stops = config.eos_tokens
     said = {
         "max_new_tokens": int(config.max_tokens_to_generate),
         "temperature": float(config.temperature),
         "top_p": None if config.top_p is None else float(config.top_p),
         "top_k": None if config.top_k is None else int(config.top_k),
         # as tunix's samplers: the config's ids in place of the tokenizer's
-        "stop_token_ids": [int(token) for token in config.eos_tokens or [eos_id]],
+        "stop_token_ids": [eos_id] if stops is None or len(stops) == 0 else [int(token) for token in stops],
         "sampling_seed": seed,
     }
     return {name: value for name, value in said.items() if value is not None}

@@ -1,0 +1,90 @@
+"""What a request may be made of, and what of it arrives."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Demo, Either
+from scripted import GOOD, Scripted, generated, reply
+
+from tokentap import Client, HttpError
+
+
+@pytest.mark.parametrize(
+    "ids", [np.array([1, 2, 3]), list(np.array([1, 2, 3])), range(1, 4), (1, 2, 3), np.array([1, 2, 3], np.int32)]
+)
+def test_ids_of_one_prompt(do: Either, scripted: Scripted, ids: Any) -> None:
+    scripted.script(GOOD)
+    sampling = MappingProxyType({"temperature": np.float32(0.5), "stop_token_ids": np.array([7])})
+    assert do(scripted, "generate", input_ids=ids, sampling_params=sampling).output_ids == [1, 2]
+    said = scripted.asked[0].json()
+    assert said["input_ids"] == [1, 2, 3]
+    assert said["sampling_params"] == {"temperature": 0.5, "stop_token_ids": [7]}
+
+
+@pytest.mark.parametrize(
+    "ids", [np.array([[1, 2], [3, 4]]), [np.array([1, 2]), np.array([3, 4])], [range(1, 3), (3, 4)]]
+)
+def test_ids_of_several_prompts(do: Either, scripted: Scripted, ids: Any) -> None:
+    scripted.script(reply(200, json.dumps([generated([5]), generated([6])])))
+    assert [one.output_ids for one in do(scripted, "generate_batch", input_ids=ids)] == [[5], [6]]
+    assert scripted.asked[0].json()["input_ids"] == [[1, 2], [3, 4]]
+    assert "rid" not in scripted.asked[0].json()
+    with pytest.raises(ValueError, match="generate_batch"):
+        do(scripted, "generate", input_ids=ids)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5), np.array(0.5)])
+def test_a_reward_may_be_a_scalar_of_numpy(do: Either, demo: Demo, session: str, value: Any) -> None:
+    do(demo, "generate", "a", session=session, sampling_params={"max_new_tokens": 1})
+    assert do(demo, "reward", session, value)
+    assert do(demo, "trajectories", session)["trajectories"][0]["reward"] == 0.5
+
+
+def test_half_a_surrogate_pair_is_sent(do: Either, scripted: Scripted) -> None:
+    scripted.script(GOOD)
+    do(scripted, "generate", "a\ud83d é")
+    assert scripted.asked[0].json()["text"] == "a\ud83d é"
+
+
+def test_what_json_cannot_say(do: Either, scripted: Scripted) -> None:
+    with pytest.raises(TypeError, match="object in a request"):
+        do(scripted, "generate", "a", sampling_params={"x": object()})
+
+
+def test_one_name_is_no_list_of_sessions(do: Either, scripted: Scripted) -> None:
+    with pytest.raises(ValueError, match="not the name 'run-1'"):
+        do(scripted, "samples", "run-1")
+
+
+def test_a_refusal_of_a_large_body_is_not_lost() -> None:
+    """The server answers after the head, closes its end, and reads no more."""
+    said = b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 3\r\n\r\nbig"
+
+    def refuse(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(1024)
+            peer.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", None, retries=0) as client:
+            with pytest.raises(HttpError) as raised:
+                client.generate("a" * 30_000_000)
+            assert not client._data._idle, "the rest of the body was never sent"
+        thread.join()
+    assert (raised.value.status, raised.value.body) == (413, "big")
+
+
+def test_a_body_beyond_the_limit_of_tokentap(do: Either, demo: Demo) -> None:
+    with pytest.raises(HttpError) as raised:
+        do(demo, "generate", "a" * 70_000_000)
+    assert raised.value.status == 413
