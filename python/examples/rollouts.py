@@ -1,7 +1,7 @@
 """Rollouts of one prompt, their rewards, and the batch that a trainer takes, with entropies. Needs numpy.
 
 tokentap demo
-python rollouts.py http://127.0.0.1:30001 http://127.0.0.1:30002
+python rollouts.py  # or with other addresses: DATA CONTROL
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokentap import AsyncClient, Generation
 QUESTION = "<|im_start|>user\nWhat is two and three?<|im_end|>\n<|im_start|>assistant\n"
 
 
-async def main(data: str, control: str) -> None:
+async def main(data: str = "http://127.0.0.1:30001", control: str = "http://127.0.0.1:30002") -> None:
     """Samples a group, rewards it, and prints advantages and the shape of the batch."""
     async with AsyncClient(data, control) as client:
 
@@ -37,8 +37,8 @@ async def main(data: str, control: str) -> None:
         answer = await client.advantages([{"id": run, "samples": samples}], estimator="egpo")
         for one, sample in zip(made, answer["groups"][0]["samples"], strict=True):
             known = [nats for nats in one.entropy or [] if nats is not None]
-            mean = sum(known) / len(known)
-            print(f"{sample['advantage']:+.3f}  {mean:.3f} nats a token  {one.text!r}")
+            mean = f"{sum(known) / len(known):.3f} nats a token" if known else "no entropy"
+            print(f"{sample['advantage']:+.3f}  {mean}  {one.text!r}")
         batch = (await client.samples(sessions)).numpy()
         print({name: tensor.shape for name, tensor in batch.tensors.items()})
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,10 @@ def binary() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
-def demo() -> Iterator[Demo]:
-    command = [binary(), "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "warn"]
+@contextmanager
+def running(*flags: str) -> Iterator[Demo]:
+    """A demo of its own."""
+    command = [binary(), "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "warn", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -56,6 +57,12 @@ def demo() -> Iterator[Demo]:
     finally:
         process.terminate()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def demo() -> Iterator[Demo]:
+    with running() as where:
+        yield where
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+"""The examples that need nothing but the package, run as they are written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT, Demo, running
+
+from tokentap import AsyncClient
+
+ROLLOUTS = ROOT / "python" / "examples" / "rollouts.py"
+
+
+def rollouts(where: Demo) -> str:
+    """What the example prints."""
+    command = [sys.executable, str(ROLLOUTS), where.data, where.control]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+def test_rollouts_with_entropies(demo: Demo) -> None:
+    said = rollouts(demo)
+    assert len(re.findall(r"^[+-]\d\.\d{3}  \d\.\d{3} nats a token  ", said, re.M)) == 4
+    assert re.search(r"'rollout_entropy': \(4, \d+\)", said), said
+
+
+def test_rollouts_without_entropies() -> None:
+    with running("--entropy", "off") as demo:
+        assert rollouts(demo).count("  no entropy  ") == 4
+
+
+def test_rollouts_know_the_ports_of_the_demo() -> None:
+    sys.path.insert(0, str(Path(ROLLOUTS).parent))
+    try:
+        from rollouts import main
+    finally:
+        sys.path.pop(0)
+    given = AsyncClient.__init__.__defaults__
+    assert main.__defaults__ == given == ("http://127.0.0.1:30001", "http://127.0.0.1:30002")
