@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,14 @@ from tokentap.tunix import TokentapRollout
 
 def save(folder: Path, params: Any, version: int) -> Path:
     """Writes the actor's parameters; an engine of yours wants its own names and a config.json beside them."""
-    place = folder / str(version)
-    place.mkdir()
+    made = folder / f"{version}.new"
+    made.mkdir(exist_ok=True)
     leaves = {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in params.flat_state()}
-    save_file(leaves, place / "model.safetensors")
-    return place
+    save_file(leaves, made / "model.safetensors")
+    # whole or not at all; after an update that failed the same version is written again
+    place = folder / str(version)
+    shutil.rmtree(place, ignore_errors=True)
+    return made.rename(place)
 
 
 def reward(prompts: Any, completions: list[str], **_: Any) -> list[float]:
@@ -67,7 +71,7 @@ def main() -> None:
         )
 
         def entropies(completions: list[str], **_: Any) -> dict[str, Any]:
-            samples = cluster.rollout.recent(len(completions))
+            samples = cluster.rollout.recent(completions)
             mean = np.mean(np.concatenate([sample.entropy for sample in samples]))
             print(f"weights {cluster.rollout.version}: {len(samples)} samples, mean entropy {mean:.3f} nats")
             return {"entropy/mean": (mean, np.mean)}

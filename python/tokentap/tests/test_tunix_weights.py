@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 import pytest
-from scripted import Scripted, reply
+from scripted import Scripted, Step, leave, reply, tear
 
 from tokentap import Client, HttpError
 from tokentap.tunix import WeightsNotUpdated
@@ -36,6 +37,11 @@ def test_the_engine_loads_and_then_the_policy_is_named(scripted: Scripted, clien
         (404, {"detail": "Not Found"}, "sglang-jax has no route"),
         (405, {"detail": "Method Not Allowed"}, "sglang-jax has no route"),
         (400, {"success": False, "message": "no weights at '/w'"}, "refused to load.*no weights at '/w'"),
+        (200, {"success": False, "message": "no weights at '/w'"}, "refused to load.*no weights at '/w'"),
+        (200, {}, "refused to load"),
+        (200, ["?"], "refused to load"),
+        (401, {"error": "Unauthorized"}, "control_token"),
+        (403, {"error": "Forbidden"}, "control_token"),
         (500, {"message": "out of memory"}, "refused to load.*out of memory"),
     ],
 )
@@ -44,6 +50,39 @@ def test_a_refusal_names_no_policy(scripted: Scripted, client: Client, status: i
     with pytest.raises(WeightsNotUpdated, match=why):
         publish(client, "/w", 1)
     assert [asked.path for asked in scripted.asked] == ["/update_weights_from_disk"]
+
+
+@pytest.mark.parametrize("step", [leave, reply(200, "{"), reply(502, "gone"), tear(b"{", 100)])
+def test_a_reply_that_was_lost_is_not_known(scripted: Scripted, client: Client, step: Step) -> None:
+    scripted.script(step, reply(200, '{"epoch":1}'))
+    with pytest.raises(WeightsNotUpdated, match="is not known; update again"):
+        publish(client, "/w", 1)
+    assert [asked.path for asked in scripted.asked] == ["/update_weights_from_disk"]
+
+
+def test_weights_whose_policy_could_not_be_named(scripted: Scripted, client: Client) -> None:
+    loaded = reply(200, '{"success":true}')
+    scripted.script(loaded, reply(500, "oops"), loaded, reply(200, '{"epoch":3}'))
+    with pytest.raises(WeightsNotUpdated, match=r"engine loaded them, but tokentap was not told.*oops"):
+        publish(client, "/w", 1)
+    assert publish(client, "/w", 1) == 3, "the same version again"
+    assert scripted.asked[2].json() == {"model_path": "/w", "weight_version": "1"}
+
+
+def test_an_engine_that_was_not_asked(scripted: Scripted) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with Client(address, address, retries=0) as client, pytest.raises(WeightsNotUpdated, match="was not asked"):
+        publish(client, "/w", 1)
+
+
+@pytest.mark.parametrize(("step", "count"), [(leave, 1), (reply(503, "wait"), 3), (reply(500, "?"), 1)])
+def test_weights_are_not_loaded_twice(scripted: Scripted, step: Step, count: int) -> None:
+    scripted.script(step)
+    client = Client(scripted.data, scripted.control, retries=2, pause=0)
+    with client, pytest.raises(WeightsNotUpdated):
+        publish(client, "/w", 1)
+    assert len(scripted.asked) == count
 
 
 def test_sglang_jax_is_asked_with_a_k(scripted: Scripted, client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,15 @@ def flat(params: Any) -> dict[str, Any]:
 
 
 def saver(folder: Path) -> Callable[[Any, int], Path]:
-    """Writes parameters as safetensors, a directory for each version."""
+    """Writes parameters as safetensors, a directory for each version; again after an update that failed."""
 
     def save(params: Any, version: int) -> Path:
+        made = folder / f"{version}.new"
+        made.mkdir(exist_ok=True)
+        save_file(flat(params), made / "model.safetensors")
         place = folder / str(version)
-        place.mkdir()
-        save_file(flat(params), place / "model.safetensors")
-        return place
+        shutil.rmtree(place, ignore_errors=True)
+        return made.rename(place)
 
     return save
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..call import Call, Reply, encoded
 from ..client import Client
-from ..errors import HttpError
+from ..errors import ConnectionFailed, HttpError, TokentapError
 from ..retry import of_change
 
 # Writes the parameters that tunix hands over, and the version they get, as a checkpoint that the engine can load;
@@ -25,18 +25,48 @@ NO_ROUTE = (
 )
 
 
+NO_KEY = "an engine with --api-key wants that key on tokentap's control port too: Client(control_token=...)"
+UNKNOWN = (
+    "whether the engine loaded them is not known; update again before sampling, which loads them under this number"
+)
+UNNAMED = "the engine loaded them, but tokentap was not told their number; update again before sampling, or set_policy"
+
+
 class WeightsNotUpdated(RuntimeError):
-    """The engine does not have the weights that the trainer has; the message says why."""
+    """Engine, tokentap and trainer do not all have the same weights; the message says what is known and what to do."""
 
 
 def publish(client: Client, path: str | os.PathLike[str], version: int) -> int:
-    """Loads the checkpoint at `path` under this version and returns tokentap's policy epoch; WeightsNotUpdated."""
+    """Loads the checkpoint at `path` under this version and returns tokentap's policy epoch; WeightsNotUpdated.
+
+    After a failure it may be called again with the same version.
+    """
+    about = f"weights of version {version} at {os.fspath(path)!r}"
     body = encoded({"model_path": os.fspath(path), "weight_version": str(version)})
     call: Call[Any] = Call("POST", "/update_weights_from_disk", Reply.json, body, again=of_change)
     try:
-        client.send(call)
-    except HttpError as error:
-        why = NO_ROUTE if error.status in (404, 405) else "the engine refused to load them"
-        raise WeightsNotUpdated(f"weights of version {version} at {os.fspath(path)!r}: {why}: {error}") from error
-    # the engine's label alone would do for a label; by this tokentap knows the number as the trainer's own
-    return client.set_policy(version)
+        said = client.send(call)
+    except TokentapError as error:
+        raise WeightsNotUpdated(f"{about}: {known(error)}: {error}") from error
+    # SGLang says it in the body as well
+    if not isinstance(said, dict) or said.get("success") is not True:
+        raise WeightsNotUpdated(f"{about}: the engine refused to load them: {said}")
+    try:
+        # the engine's label alone would do for a label; by this tokentap knows the number as the trainer's own
+        return client.set_policy(version)
+    except TokentapError as error:
+        raise WeightsNotUpdated(f"{about}: {UNNAMED}: {error}") from error
+
+
+def known(error: TokentapError) -> str:
+    """What a failed load says about the engine."""
+    if isinstance(error, HttpError):
+        if error.status in (404, 405):
+            return NO_ROUTE
+        if error.status in (401, 403):
+            return NO_KEY
+        # a gateway that lost the engine
+        return UNKNOWN if error.status in (502, 504) else "the engine refused to load them"
+    if isinstance(error, ConnectionFailed) and not error.sent:
+        return "the engine was not asked"
+    return UNKNOWN
