@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +14,10 @@ import pytest
 
 import tokentap.tunix
 from tokentap.generation import Generation
+from tokentap.tunix.names import beginning, episode_name
 from tokentap.tunix.padding import left_padded
 from tokentap.tunix.recent import Recent
-from tokentap.tunix.sample import Sample, SampleUnusable
+from tokentap.tunix.sample import EntropyMissing, Sample, SampleUnusable
 from tokentap.tunix.sampling import extra, sampling_params, seed_of
 
 PAD = 9
@@ -116,6 +120,64 @@ def test_no_entropies_are_none_with_the_reason() -> None:
     assert made.entropy is None
     assert made.reason == "jax"
     assert Sample.of(reply(output_token_entropy=None, entropy_info=None), ids(1), "s").reason is None
+
+
+def test_entropies_that_are_required_are_all_there() -> None:
+    whole = Sample.of(reply(output_token_entropy=[0.25, 0.5]), ids(1), "s")
+    assert whole.with_entropy() is whole
+    with pytest.raises(EntropyMissing, match="at 1 of 2 tokens"):
+        Sample.of(reply(), ids(1), "s").with_entropy()
+    none = reply(output_token_entropy=None, entropy_info={"reason": "jax"})
+    with pytest.raises(EntropyMissing, match="no entropy: jax"):
+        Sample.of(none, ids(1), "s").with_entropy()
+
+
+@pytest.mark.parametrize("name", ["", "my run", "a/b", "x" * 109, "x" * 200])
+def test_a_beginning_that_no_session_can_have(name: str) -> None:
+    with pytest.raises(ValueError, match="session's name"):
+        beginning(name)
+
+
+def test_beginnings() -> None:
+    assert beginning("x" * 108) == "x" * 108
+    assert beginning(None) != beginning(None)
+    assert episode_name("run", "7-1") == "run-7-1"
+    with pytest.raises(ValueError, match="session's name"):
+        episode_name("run", "a b")
+
+
+def said(*texts: str) -> list[Sample]:
+    return [dataclasses.replace(sample(ids(1), ids(at)), text=text) for at, text in enumerate(texts)]
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_each_thread_sees_its_own_samples_as_the_last() -> None:
+    recent = Recent(8, PAD)
+    mine, others = said("a", "b"), said("c", "d")
+    recent.add(mine)
+    in_a_thread(lambda: recent.add(others))
+    assert recent.last(2) == mine
+    with pytest.raises(ValueError, match="3 samples asked, 2 kept of this thread"):
+        recent.last(3)
+
+
+def test_samples_are_found_by_their_texts() -> None:
+    recent = Recent(8, PAD)
+    first, second, others = said("a", "b"), said("a", "b"), said("a", "b", "c")
+    recent.add(first)
+    recent.add(second)
+    in_a_thread(lambda: recent.add(others))
+    assert recent.of(["a", "b"]) == second, "the latest of this thread"
+    assert recent.of(["b", "a"]) == [first[1], second[0]], "micro batches stand one behind the other"
+    assert recent.of(["b", "c"]) == others[1:], "another thread's, where this one has none"
+    assert recent.of([]) == []
+    for texts in (["a", "c"], ["a "], ["a", "b", "c", "a"]):
+        with pytest.raises(LookupError, match="samples with these texts"):
+            recent.of(texts)
 
 
 @pytest.mark.parametrize(

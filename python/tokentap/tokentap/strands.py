@@ -14,18 +14,20 @@ from strands_sglang.rollout import Rollout
 
 from .client import Client
 from .generation import Numbers
+from .routes import session_name
 
 
 class SessionClient(SGLangClient):
     """strands-sglang's client; what it generates is recorded in `session`.
 
     One for each episode, as each has a model of its own. A base URL with `/sessions/{id}` cannot be given to
-    strands-sglang: aiohttp resolves its routes against the host.
+    strands-sglang: aiohttp resolves its routes against the host. ValueError where no session can be named so.
     """
 
     def __init__(self, base_url: str, *, session: str, **options: Any) -> None:
+        name = session_name(session)
         super().__init__(base_url, **options)
-        self.session = session
+        self.session = name
 
     async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
         """The engine's reply, with `meta_info.output_token_entropy`.

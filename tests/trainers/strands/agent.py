@@ -176,8 +176,19 @@ def compare(control: Client, run: Run) -> None:
     )
 
 
+def names() -> None:
+    """What can be no session is refused at once: tokentap would record it under another name."""
+    problems = []
+    for name in ("", "my episode 1", "a/b", "x" * 129):
+        with suppress(ValueError):
+            SessionClient("http://127.0.0.1:1", session=name)
+            problems.append(f"{name!r} was taken")
+    check("names", *problems)
+
+
 async def prove(setting: Setting, control: str, count: int) -> None:
     """Episodes side by side, then one after the other compared."""
+    names()
     runs = await asyncio.gather(*(setting.episode(number) for number in range(count)))
     with Client(setting.base, control) as client:
         for run in runs:

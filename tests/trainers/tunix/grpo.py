@@ -77,8 +77,8 @@ def entropy_metric(rollout: Any) -> Any:
     """The mean entropy of a batch, as a metric of tunix."""
 
     def metric(completions: list[str], **_: Any) -> dict[str, Any]:
-        samples = rollout().recent(len(completions))
-        assert [sample.text for sample in samples] == completions, "recent samples are those of the completions"
+        samples = rollout().recent(completions)
+        assert samples == rollout().recent(len(completions)), "they are the last that this thread sampled"
         return {"entropy/mean": (np.mean(np.concatenate([sample.entropy for sample in samples])), np.mean)}
 
     return metric

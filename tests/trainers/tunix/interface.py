@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import jax
@@ -117,6 +119,43 @@ def templates(client: Client) -> str:
     return f"{len(samples)} chats"
 
 
+def threads(client: Client) -> str:
+    """Of two threads that sample at once, as with a learner's prefetch, each gets its own samples."""
+    rollout = TokentapRollout(None, AutoTokenizer.from_pretrained(TOKENIZER), client=client)
+    both = Barrier(2)
+
+    def sampled(prompt: str) -> list[str]:
+        texts = rollout.generate([prompt] * 3, RolloutConfig(max_tokens_to_generate=6, temperature=1.0)).text
+        both.wait(60)
+        assert [sample.text for sample in rollout.recent(3)] == texts, "the last of this thread"
+        assert [sample.text for sample in rollout.recent(texts)] == texts, "those of the completions"
+        return texts
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(sampled, ("The lamp", "The sea"))
+    assert [sample.text for sample in rollout.recent(second)] == second, "a third thread finds them too"
+    raised(ValueError, "0 kept of this thread", lambda: rollout.recent(1))
+    raised(LookupError, "with these texts", lambda: rollout.recent(["never sampled"]))
+    rollout.close()
+    return f"{len(first)} and {len(second)} samples"
+
+
+def names(client: Client) -> str:
+    """What cannot begin a session's name is refused before anything is sampled."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    for name in ("my run", "x" * 120):
+        raised(
+            ValueError,
+            "session's name",
+            lambda name=name: TokentapRollout(None, tokenizer, client=client, session=name),
+        )
+    rollout = TokentapRollout(None, tokenizer, client=client)
+    raised(ValueError, "session's name", lambda: rollout.episode("a b").__enter__())
+    raised(ValueError, "no prompts", lambda: rollout.generate([], RolloutConfig(max_tokens_to_generate=1)))
+    rollout.close()
+    return "refused"
+
+
 def weights(client: Client, folder: Path) -> str:
     """sync_weights moves engine and policy together, or neither."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
@@ -132,8 +171,6 @@ def weights(client: Client, folder: Path) -> str:
     assert client.policy()["version"] == "40"
     raised(WeightsNotUpdated, "no weights at '/nonexistent'", rl.sync_weights)
     assert client.policy()["version"] == "40", "what the engine refused has no name"
-    (folder / "41" / "model.safetensors").unlink()
-    (folder / "41").rmdir()
     place[0] = folder / "41"
     rl.sync_weights()
     assert rl.rollout.version == 41
@@ -166,6 +203,8 @@ def main() -> int:
             ("padding is that of tunix's sampler", lambda: padding(client)),
             ("seeds give the same run again", lambda: seeds(client)),
             ("chats, micro batches, old logprobs", lambda: templates(client)),
+            ("threads have samples of their own", lambda: threads(client)),
+            ("names that can be none", lambda: names(client)),
             ("sync_weights moves engine and policy", lambda: weights(client, Path(name))),
         )
     with demo("--entropy", "off") as client:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from threading import Lock
+from collections.abc import Sequence
+from threading import Lock, get_ident
 
 import numpy as np
 
@@ -13,7 +14,7 @@ Key = tuple[bytes, bytes]
 
 
 class Recent:
-    """At most `keep` samples, the oldest leaving first; threads may share it.
+    """At most `keep` samples, the oldest leaving first; threads may share it, and each sees its own as the last.
 
     `pad_id` is what a learner pads with. Where it is also the stop token a padded row does not tell whether one was
     sampled, so neither is looked at.
@@ -25,7 +26,8 @@ class Recent:
         self._keep = keep
         self._pad_id = pad_id
         self._lock = Lock()
-        self._order: deque[Sample] = deque()
+        # with the thread that asked for it
+        self._order: deque[tuple[int, Sample]] = deque()
         self._found: dict[Key, Sample] = {}
 
     def add(self, samples: list[Sample]) -> None:
@@ -33,21 +35,40 @@ class Recent:
         with self._lock:
             for sample in samples:
                 if len(self._order) == self._keep:
-                    oldest = self._order.popleft()
+                    _, oldest = self._order.popleft()
                     key = self._key(oldest.prompt, oldest.tokens)
                     if self._found[key] is oldest:
                         del self._found[key]
-                self._order.append(sample)
+                self._order.append((get_ident(), sample))
                 # of two alike the later one, since weights may have changed between them
                 key = self._key(sample.prompt, sample.tokens)
                 self._found[key] = sample
 
     def last(self, count: int) -> list[Sample]:
-        """The last `count` samples in the order of generation; ValueError where not so many are kept."""
+        """The last `count` samples of this thread, in the order of generation; ValueError where it has not so many."""
+        samples = self._own()
+        if not 0 <= count <= len(samples):
+            raise ValueError(f"{count} samples asked, {len(samples)} kept of this thread (at most {self._keep} of all)")
+        return samples[len(samples) - count :]
+
+    def of(self, texts: Sequence[str]) -> list[Sample]:
+        """The latest samples with these texts that were made one behind the other: of this thread, else of all.
+
+        LookupError where there are none: the texts were changed, or they are older than `keep` samples, or other
+        threads sampled between them.
+        """
         with self._lock:
-            if not 0 <= count <= len(self._order):
-                raise ValueError(f"{count} samples asked, {len(self._order)} kept (at most {self._keep})")
-            return list(self._order)[len(self._order) - count :]
+            everyone = [sample for _, sample in self._order]
+        for samples in (self._own(), everyone):
+            for begin in range(len(samples) - len(texts), -1, -1):
+                found = samples[begin : begin + len(texts)]
+                if all(sample.text == text for sample, text in zip(found, texts, strict=True)):
+                    return found
+        raise LookupError(f"no {len(texts)} samples with these texts stand together in the last {len(everyone)}")
+
+    def _own(self) -> list[Sample]:
+        with self._lock:
+            return [sample for thread, sample in self._order if thread == get_ident()]
 
     def logprobs(self, prompts: Ids, completions: Ids) -> Floats:
         """[B, T] of `completions` [B, T] behind `prompts` [B, P], nats, 0 at padding; LookupError for another row."""

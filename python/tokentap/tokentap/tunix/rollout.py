@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
-from uuid import uuid4
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,10 @@ from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOut
 
 from ..client import Client
 from .engine import logprob_fields
+from .names import beginning, episode_name
 from .padding import left_padded
 from .recent import Recent
-from .sample import EntropyMissing, Floats, Ids, Sample
+from .sample import Floats, Ids, Sample
 from .sampling import extra, sampling_params, seed_of
 from .weights import NO_SAVER, Saver, WeightsNotUpdated, publish
 
@@ -77,7 +77,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         self._config = rollout_config
         self._extra = extra(sampling_params or {})
         self._entropy = entropy
-        self._session = session or f"tunix-{uuid4().hex[:12]}"
+        self._session = beginning(session)
         self._episode: ContextVar[str | None] = ContextVar("episode", default=None)
         self._lock = Lock()
         self._count = 0
@@ -105,6 +105,8 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         fields = self._extra | extra(kwargs)
         # tunix's agentic learners hand over one prompt as it is
         ids = [self._encoded(str(prompt)) for prompt in ([prompts] if isinstance(prompts, str) else prompts)]
+        if not ids:
+            raise ValueError("no prompts")
         words = seed_words(config.seed)
         begin = self._numbered(len(ids))
         episode = self._episode.get()
@@ -134,20 +136,23 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         """Calls of this thread belong to one session, turn by turn, until the block ends.
 
         Its name is that of the rollout's sessions with `name` behind it, and for several prompts at once their number.
+        ValueError where no session can be named so.
         """
+        episode_name(self._session, name)
         token = self._episode.set(name)
         try:
             yield
         finally:
             self._episode.reset(token)
 
-    def recent(self, count: int) -> list[Sample]:
-        """The last `count` samples in the order of generation; ValueError where not so many are kept.
+    def recent(self, completions: int | Sequence[str]) -> list[Sample]:
+        """The samples of these completions, or the last so many of this thread, in the order of generation.
 
         `RLCluster.generate` makes one plain `RolloutOutput` of several calls, which has no place for entropies: in a
-        reward or metric function of a GRPO learner `recent(len(completions))` are the samples of `completions`.
+        reward or metric function of a GRPO learner `recent(completions)` are the samples behind them. LookupError
+        where none have these texts, ValueError where this thread has not so many.
         """
-        return self._recent.last(count)
+        return self._recent.last(completions) if isinstance(completions, int) else self._recent.of(completions)
 
     def get_per_token_logps(self, prompt_tokens: jax.Array, completion_tokens: jax.Array) -> jax.Array:
         """[B, T] logprobs that the sampled tokens had when they were sampled, 0 at padding.
@@ -209,10 +214,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
             **self._logprobs,
         )
         sample = Sample.of(generation, prompt, session)
-        if self._entropy and sample.entropy is None:
-            why = sample.reason or "tokentap gave none, not even a reason; see its --entropy"
-            raise EntropyMissing(f"session {session}: no entropy: {why}")
-        return sample
+        return sample.with_entropy() if self._entropy else sample
 
 
 def seed_words(seed: Any) -> list[int] | None:

@@ -69,6 +69,16 @@ class Sample:
             weight_version=meta.get("weight_version"),
         )
 
+    def with_entropy(self) -> Sample:
+        """Itself, where there is an entropy for each token; EntropyMissing."""
+        if self.entropy is None:
+            why = self.reason or "tokentap gave none, not even a reason; see its --entropy"
+            raise EntropyMissing(f"session {self.session}: no entropy: {why}")
+        if missing := int(np.isnan(self.entropy).sum()):
+            why = self.reason or "tokentap gave no reason"
+            raise EntropyMissing(f"session {self.session}: no entropy at {missing} of {len(self.tokens)} tokens: {why}")
+        return self
+
 
 def entropy(numbers: Numbers | None) -> Floats | None:
     """The numbers, NaN for those that are None; None where there is no number at all."""
