@@ -1,7 +1,10 @@
 """An agent of strands-agents on strands-sglang, recorded by tokentap. Needs strands-sglang.
 
-tokentap serve --upstream http://127.0.0.1:30000
-python strands_agent.py http://127.0.0.1:30001 http://127.0.0.1:30002 Qwen/Qwen3-4B
+tokentap demo
+python strands_agent.py http://127.0.0.1:30001 http://127.0.0.1:30002 src/demo/assets
+
+The last is the tokenizer of the engine's model, here the demo's, from the repository's root; beside `tokentap serve` it
+is that of the model which SGLang serves.
 """
 
 from __future__ import annotations

@@ -95,6 +95,8 @@ def test_advantages_are_the_formulas(do: Either, demo: Demo, session: str) -> No
     # the answer says which parameters it used
     shaped = do(demo, "advantages", [{"id": "h", "samples": samples}], estimator="egpo", **{"lambda": 0.25, "alpha": 3})
     assert (shaped["estimator"], shaped["lambda"], shaped["alpha"]) == ("egpo", 0.25, 3)
+    shaped = do(demo, "advantages", [{"id": "h", "samples": samples}], estimator="egpo", lambda_=0.5)
+    assert shaped["lambda"] == 0.5
 
 
 def test_entropies_can_be_read_by_rid(do: Either, demo: Demo) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
+from conftest import Demo
 
+from tokentap import Client
 from tokentap.address import Address
+from tokentap.timeouts import Timeouts
 from tokentap.transport import IDLE_S, Connections
 
 
@@ -33,7 +38,7 @@ def often() -> Iterator[None]:
 
 
 def test_threads_that_empty_the_pool_at_once(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    connections = Connections(Address.of("http://127.0.0.1:1"), 1, 1)
+    connections = Connections(Address.of("http://127.0.0.1:1"), Timeouts(1, 1))
     monkeypatch.setattr(connections, "_kind", lambda *_, **__: Closed())
     failures: list[Exception] = []
     begin = threading.Barrier(16)
@@ -54,3 +59,28 @@ def test_threads_that_empty_the_pool_at_once(often: None, monkeypatch: pytest.Mo
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize(("age", "taken"), [(IDLE_S - 5, True), (IDLE_S + 1, False)])
+def test_an_old_connection_is_not_taken_though_it_is_open(age: float, taken: bool) -> None:
+    connections = Connections(Address.of("http://127.0.0.1:1"), Timeouts(1, 1))
+    connections._kind = lambda *_, **__: Closed()  # type: ignore[assignment]
+    mine, other = socket.socketpair()
+    with mine, other:
+        old = Closed()
+        old.sock = mine
+        connections._idle.append((time.monotonic() - age, old))
+        assert (connections._connection() is old) == taken
+        assert (mine.fileno() == -1) == (not taken), "what is too old is closed"
+
+
+def test_what_is_in_use_while_the_client_is_closed_is_not_kept(demo: Demo) -> None:
+    client = Client(demo.data, None, retries=0)
+    stream = client.stream("a", sampling_params={"max_new_tokens": 3, "ignore_eos": True})
+    next(stream)
+    client.close()
+    list(stream)
+    assert not client._data._idle
+    client.generate("a", sampling_params={"max_new_tokens": 1})
+    assert client._data._idle, "it may be used again"
+    client.close()

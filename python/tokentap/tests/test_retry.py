@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack
 
 import pytest
 from conftest import Either
-from scripted import GOOD, Scripted, Step, events, generated, leave, reply, tear
+from scripted import GOOD, Handler, Scripted, Step, events, generated, leave, reply, tear
 
 from tokentap import (
     ConnectionFailed,
@@ -117,6 +118,61 @@ def test_no_answer_in_time(do: Either, scripted: Scripted, pauses: list[float]) 
     assert raised.value.sent
     assert len(pauses) == 2
     assert scripted.asked
+
+
+def test_no_connection_in_time(do: Either, scripted: Scripted) -> None:
+    # Linux lets connections wait that a full backlog has no place for
+    with socket.socket() as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        scripted.data = "http://{}:{}".format(*listener.getsockname())
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        with pytest.raises(ConnectionFailed) as raised:
+            do(scripted, "generate", "a", _timeout=5.0, _connect_timeout=0.2)
+    assert not raised.value.sent, "nothing can have arrived, so that a change may be made again"
+
+
+@pytest.mark.parametrize("name", ["_timeout", "_connect_timeout"])
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_no_time_at_all(do: Either, scripted: Scripted, name: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match="more than 0 seconds"):
+        do(scripted, "generate", "a", **{name: seconds})
+
+
+@pytest.mark.parametrize("method", ["freeze", "delete"])
+def test_a_change_that_may_have_arrived_is_not_made_again(
+    do: Either, scripted: Scripted, pauses: list[float], method: str
+) -> None:
+    scripted.script(scripted.hang)
+    with pytest.raises(ConnectionFailed) as raised:
+        do(scripted, method, "s", _retries=2, _timeout=0.3)
+    assert raised.value.sent
+    assert len(scripted.asked) == 1
+
+
+def test_a_change_that_cannot_have_arrived_is(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        scripted.control = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ConnectionFailed):
+        do(scripted, "freeze", "s", _retries=2)
+    assert len(pauses) == 2
+
+
+def test_another_place_is_not_asked(do: Either, scripted: Scripted) -> None:
+    def away(handler: Handler) -> None:
+        handler.send_response(307)
+        handler.send_header("location", "/elsewhere")
+        handler.send_header("content-length", "0")
+        handler.end_headers()
+
+    scripted.script(away, GOOD)
+    with pytest.raises(Undecodable) as raised:
+        do(scripted, "generate", "a")
+    assert raised.value.status == 307
+    assert [asked.path for asked in scripted.asked] == ["/generate"]
 
 
 def test_a_reply_that_does_not_end_in_time(do: Either, scripted: Scripted) -> None:

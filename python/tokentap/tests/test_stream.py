@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Demo, Either
-from scripted import Scripted, events, generated
+from scripted import Scripted, events, generated, reply
 
 from tokentap import AsyncClient, Client, Undecodable
 from tokentap.stream import Decoder, Deltas
@@ -247,6 +247,14 @@ def test_an_event_that_is_none(do: Either, scripted: Scripted, event: object) ->
     scripted.script(events(event))
     with pytest.raises(Undecodable):
         do(scripted, "stream", "x")
+
+
+def test_nothing_comes_behind_the_end(do: Either, scripted: Scripted) -> None:
+    event, end = f"data: {json.dumps(generated([1]))}\n\n", "data: [DONE]\n\n"
+    scripted.script(reply(200, event + end + event, "text/event-stream"))
+    assert [delta.output_ids for delta in do(scripted, "stream", "x")] == [[1]]
+    decoder = Decoder()
+    assert [len(list(decoder.feed(data.encode()))) for data in (event, end, event)] == [1, 0, 0]
 
 
 def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:

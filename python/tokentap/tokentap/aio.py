@@ -17,6 +17,7 @@ from .retry import Retry
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
+from .timeouts import Timeouts
 
 T = TypeVar("T")
 
@@ -40,9 +41,10 @@ class AsyncClient:
         retries: int = 60,
         pause: float = 1.0,
     ) -> None:
-        self._data = AsyncConnections(Address.of(base_url), timeout, connect_timeout)
+        timeouts = Timeouts(timeout, connect_timeout)
+        self._data = AsyncConnections(Address.of(base_url), timeouts)
         control = None if control_url is None else Address.of(control_url)
-        self._control = None if control is None else AsyncConnections(control, timeout, connect_timeout)
+        self._control = None if control is None else AsyncConnections(control, timeouts)
         self._token, self._control_token = checked(token), checked(control_token)
         self._retry = Retry(retries, pause)
 

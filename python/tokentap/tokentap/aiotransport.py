@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .address import Address
 from .call import Reply
 from .errors import ConnectionFailed, Interrupted
+from .timeouts import Timeouts
 
 if TYPE_CHECKING:
     import aiohttp
@@ -20,11 +21,11 @@ PIECE = 1 << 16
 
 
 class AsyncConnections:
-    """Connections to an address, opened in the loop that is first seen; time-outs as those of `Connections`."""
+    """Connections to an address, opened in the loop that is first seen."""
 
-    def __init__(self, address: Address, timeout: float | None, connect_timeout: float | None) -> None:
+    def __init__(self, address: Address, timeouts: Timeouts) -> None:
         self._base = address.base
-        self._timeout, self._connect_timeout = timeout, connect_timeout
+        self._timeouts = timeouts
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -58,7 +59,7 @@ class AsyncConnections:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_timeout),
+                timeout=aiohttp.ClientTimeout(total=self._timeouts.total, sock_connect=self._timeouts.connect),
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS),
             )
         return self._session

@@ -16,6 +16,7 @@ from .retry import Retry
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
+from .timeouts import Timeouts
 from .transport import Connections
 
 T = TypeVar("T")
@@ -42,9 +43,10 @@ class Client:
         retries: int = 60,
         pause: float = 1.0,
     ) -> None:
-        self._data = Connections(Address.of(base_url), timeout, connect_timeout)
+        timeouts = Timeouts(timeout, connect_timeout)
+        self._data = Connections(Address.of(base_url), timeouts)
         control = None if control_url is None else Address.of(control_url)
-        self._control = None if control is None else Connections(control, timeout, connect_timeout)
+        self._control = None if control is None else Connections(control, timeouts)
         self._token, self._control_token = checked(token), checked(control_token)
         self._retry = Retry(retries, pause)
 
@@ -206,7 +208,7 @@ class Client:
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
-        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"}]}`; `options` are `lambda`,
+        """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"}]}`; `options` are `lambda_`,
         `alpha`, `normalize_std`, `think_start`, `think_end`, `version` and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
 

@@ -144,7 +144,9 @@ def samples(sessions: Sequence[str], format: str, options: Mapping[str, object])
 
 def advantages(groups: Sequence[Mapping[str, object]], estimator: str, options: Mapping[str, object]) -> Call[Json]:
     """`POST /v1/advantages`."""
-    body = encoded({"groups": list(groups), "estimator": estimator, **options})
+    # `lambda` is no name in Python, unless it comes in a mapping
+    said = {"lambda" if name == "lambda_" else name: value for name, value in options.items()}
+    body = encoded({"groups": list(groups), "estimator": estimator, **said})
     return Call("POST", target("v1", "advantages"), Reply.json, body)
 
 

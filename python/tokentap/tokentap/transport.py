@@ -12,6 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from .address import Address
 from .call import Reply
 from .errors import ConnectionFailed, Interrupted
+from .timeouts import Timeouts
 
 PIECE = 1 << 16
 
@@ -20,21 +21,20 @@ IDLE_S = 60.0
 
 
 class Connections:
-    """Connections to an address; each request has one for itself and gives it back with the last byte of its reply.
+    """Connections to an address; each request has one for itself and gives it back with the last byte of its reply."""
 
-    `timeout` is for a request from its first byte to the reply's last, `connect_timeout` for a new connection, both in
-    seconds; None waits for ever.
-    """
-
-    def __init__(self, address: Address, timeout: float | None, connect_timeout: float | None) -> None:
+    def __init__(self, address: Address, timeouts: Timeouts) -> None:
         self._kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
         self._address = address
-        self._timeout, self._connect_timeout = timeout, connect_timeout
+        self._timeouts = timeouts
         # append and pop are atomic; the latest is taken, so that what is too many grows old
         self._idle: deque[tuple[float, HTTPConnection]] = deque()
+        # How often this was closed; what was in use then is not kept.
+        self._closed = 0
 
     def close(self) -> None:
         """Closes what is idle; what is in use is closed as it comes back."""
+        self._closed += 1
         while (kept := self._latest()) is not None:
             kept[1].close()
 
@@ -46,7 +46,9 @@ class Connections:
     @contextmanager
     def open(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Iterator[Exchange]:
         """A request, and its reply as it comes; left before the end of it, the connection is closed."""
-        end = None if self._timeout is None else time.monotonic() + self._timeout
+        total = self._timeouts.total
+        end = None if total is None else time.monotonic() + total
+        closed = self._closed
         connection = self._connection()
         try:
             exchange = Exchange(connection, end)
@@ -55,7 +57,7 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        if exchange.is_over and not exchange.response.will_close:
+        if exchange.is_over and not exchange.response.will_close and closed == self._closed:
             self._idle.append((time.monotonic(), connection))
         else:
             connection.close()
@@ -73,7 +75,7 @@ class Connections:
             if time.monotonic() - since < IDLE_S and is_quiet(connection.sock):
                 return connection
             connection.close()
-        connection = self._kind(self._address.host, self._address.port, timeout=self._connect_timeout)
+        connection = self._kind(self._address.host, self._address.port, timeout=self._timeouts.connect)
         try:
             connection.connect()
         except OSError as error:
