@@ -165,6 +165,11 @@ GROWTHS: dict[str, tuple[list[dict[str, Any]], list[list[int]], list[str]]] = {
         [[11], [12, 13]],
         ["a", " b c"],
     ),
+    "jax cuts what would look new in an incremental stream": (
+        [counted([11], "a", 1), counted([11, 12], "a b", 2), counted([11, 12], "a b", 4, "stop")],
+        [[11], [12], []],
+        ["a", " b", ""],
+    ),
     "jax drops a special id": (
         [
             counted([11], "a", 1, cache_miss_count=0),
@@ -218,6 +223,15 @@ def test_how_a_stream_grows_is_found_out_once(do: Either, scripted: Scripted, na
     assert [delta.text for delta in made] == texts
     for delta in made:
         assert delta.logprobs is None or delta.logprobs == [-float(token) for token in delta.output_ids]
+
+
+def test_an_abort_of_one_sequence_says_nothing_about_the_others(do: Either, scripted: Scripted) -> None:
+    said = [counted([5], "a", 1), counted([5], "a", 1, "abort"), counted([6], "b", 1), counted([7], "c", 2, "stop")]
+    scripted.script(events(*({**event, "index": at // 2} for at, event in enumerate(said))))
+    made = do(scripted, "stream", "x")
+    assert [(delta.index, delta.output_ids, delta.text) for delta in made] == [
+        (0, [5], "a"), (0, [], ""), (1, [6], "b"), (1, [7], "c"),
+    ]  # fmt: skip
 
 
 def test_entropies_that_do_not_fit_the_ids_are_none_and_why(do: Either, scripted: Scripted) -> None:

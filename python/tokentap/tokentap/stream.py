@@ -123,13 +123,15 @@ class Deltas:
         seen = self._sequences.setdefault(index, Sequence())
         total: int = meta["completion_tokens"]
         text: str = raw.get("text") or ""
+        reason = finish_reason(meta)
         whole = self._repeats.get("ids", False)
 
         def new(name: str, values: list[Any] | None) -> list[Any] | None:
             nonlocal whole
             if values is None:
                 return None
-            if values and seen.tokens and name not in self._repeats:
+            # an abort says nothing about the other sequences of the request
+            if values and seen.tokens and name not in self._repeats and reason != "abort":
                 self._repeats[name] = self._repeated(name, values, seen, total, text, meta)
             before = seen.counts.get(name, 0)
             again = before > 0 and len(values) >= total and len(values) > total - seen.tokens
@@ -151,11 +153,10 @@ class Deltas:
         if rows is not None:
             rows = new("logprobs", rows) or []
             ids = [row[1] for row in rows]
-            seen.counts["ids"] = seen.counts.get("ids", 0) + len(ids)
-        reason = finish_reason(meta)
         # the text grows as the rows do, where 0.5.6 --stream-output gives ids otherwise
         added = self._text(seen, text, whole, reason is not None)
         seen.ids += ids
+        seen.counts["ids"] = len(seen.ids)
         seen.tokens = max(seen.tokens, total)
         fitting = Aligned(len(ids))
         return Delta(
