@@ -161,6 +161,13 @@ def test_a_change_that_cannot_have_arrived_is(do: Either, scripted: Scripted, pa
     assert len(pauses) == 2
 
 
+def test_half_a_line_is_asked_for_again(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+    whole = '{"cursor":"1"}\n'
+    scripted.script(reply(200, whole + '{"cur'), reply(200, whole), reply(200, ""))
+    assert do(scripted, "finished", _retries=1) == [{"cursor": "1"}]
+    assert len(scripted.asked) == 3
+
+
 def test_another_place_is_not_asked(do: Either, scripted: Scripted) -> None:
     def away(handler: Handler) -> None:
         handler.send_response(307)
