@@ -76,3 +76,10 @@ def test_a_row_more_than_is_counted_is_no_token(do: Either, scripted: Scripted) 
     scripted.script(reply(200, json.dumps(generated([1, 2], output_token_logprobs=rows))))
     made = do(scripted, "generate", "a")
     assert (made.output_ids, made.logprobs, made.reason) == ([1, 9], [-1.0, -2.0], None)
+
+
+def test_ids_without_their_rows_stay_and_have_no_numbers() -> None:
+    meta = {"finish_reason": {"type": "abort"}, "output_token_logprobs": []}
+    made = Generation.of({"text": "", "output_ids": [9], "meta_info": meta}, {})
+    assert (made.output_ids, made.logprobs) == ([9], None)
+    assert made.reason == "logprobs: 0 numbers for 1 ids"

@@ -88,7 +88,7 @@ def sampled(raw: Mapping[str, Any]) -> tuple[list[int], Numbers | None]:
         return raw["output_ids"], None
     count = meta.get("completion_tokens", len(rows))
     # an engine may send a row more than it counts; other lengths say nothing about which row is whose
-    if len(rows) in (count, count + 1):
+    if len(rows) in (count, count + 1) and len(rows) >= len(raw["output_ids"]):
         return [row[1] for row in rows[:count]], [row[0] for row in rows[:count]]
     return raw["output_ids"], [row[0] for row in rows]
 
