@@ -38,14 +38,15 @@ trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 arguments=()
-if [[ $real ]]; then
+start() { # a server of its own for each program: one of them changes the weights
+  local engine data control
   read -r engine data control < <(python3 -c 'import socket
 s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
 print(*[x.getsockname()[1] for x in s])')
-  "$here/../real/setup.sh" 0.5.23 || exit
-  "$here/../real/serve.sh" 0.5.23 "$engine"; code=$?
+  "$here/../real/setup.sh" 0.5.23 || return
+  "$here/../real/serve.sh" 0.5.23 "$engine"; local code=$?
   server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
-  if ((code)); then exit "$code"; fi
+  if ((code)); then return "$code"; fi
   "$TOKENTAP" serve --upstream "http://127.0.0.1:$engine" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
     >"$work/tokentap.log" 2>&1 &
   proxy=$!
@@ -54,9 +55,9 @@ print(*[x.getsockname()[1] for x in s])')
     kill -0 "$proxy" 2>/dev/null || break
     sleep 0.5
   done
-  curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" || { tail -20 "$work/tokentap.log"; echo "not ready"; exit 1; }
+  curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" || { tail -20 "$work/tokentap.log"; echo "not ready"; return 1; }
   arguments=(--base "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" --model "$REAL_SGLANG_HOME/model-0")
-fi
+}
 
 for name in "${names[@]}"; do
   venv=$("$here/setup.sh" "$name") || { failed=1; table+="$name: no environment"$'\n'; continue; }
@@ -65,7 +66,9 @@ for name in "${names[@]}"; do
     # one that knows no address of its own can only be run with the demo
     if [[ $real ]] && ! grep -q -- '"--base"' "$program"; then continue; fi
     echo "== $name/$(basename "$program")${real:+, SGLang 0.5.23}"
+    if [[ $real ]] && ! start; then failed=1; stop; table+="$name/$(basename "$program"): no server"$'\n'; continue; fi
     "$venv/bin/python" "$program" ${arguments[@]+"${arguments[@]}"} >"$work/out" 2>"$work/errors"; code=$?
+    stop
     cat "$work/out"
     if ((code)); then failed=1; tail -30 "$work/errors"; fi
     table+=$(printf '%-28s %4d ok %4d FAIL  %s' "$name/$(basename "$program")" "$(grep -c '^ok ' "$work/out")" \
