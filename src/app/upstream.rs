@@ -49,22 +49,17 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
             Ok(found) => {
                 missed = 0;
                 let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
-                if found.is_none() && again {
-                    asked = tokio::time::Instant::now();
-                    let known = Capabilities::clone(&probed.borrow());
-                    if let Some(previous) = asking.take() {
-                        previous.abort();
-                    }
-                    asking = Some(tokio::spawn(ask(Arc::clone(&parts), probe.clone(), known, probed.clone())));
-                }
-                if let Some(found) = found {
+                let known = again.then(|| Capabilities::clone(&probed.borrow()));
+                if let Some(found) = &found {
                     told = false;
-                    asked = tokio::time::Instant::now();
                     tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                     parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     probed.send_replace(Arc::new(found.clone()));
                     parts.metrics.upstream_up.set(1);
                     ready.send_replace(true);
+                }
+                if let Some(found) = found.or(known) {
+                    asked = tokio::time::Instant::now();
                     if let Some(previous) = asking.take() {
                         previous.abort();
                     }

@@ -9,7 +9,7 @@ use crate::entropy::Estimator;
 use crate::generation::reason::Reason;
 use crate::generation::wish::Wish;
 use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming};
-use crate::sglang::request::{GenerateRequest, PerItem, Sampling};
+use crate::sglang::request::{GenerateRequest, PerItem};
 
 /// Prefill/decode disaggregation hands over at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;
@@ -265,10 +265,7 @@ impl<'a> Facts<'a> {
 
     /// The temperature of the distribution that the logprobs describe, and whether 1 is to be sent in its place.
     fn temperature(&self, at: usize, item: &Item) -> (Result<f64, Reason>, bool) {
-        let sampling: Option<&Sampling> = self.request.sampling.get(at);
-        let preferred = &self.upstream.preferred;
-        let temperature = sampling.and_then(|sampling| sampling.temperature).or(preferred.temperature).unwrap_or(1.0);
-        let top_k = sampling.and_then(|sampling| sampling.top_k).or(preferred.top_k);
+        let (temperature, top_k) = self.drawn(at);
         // below this the engine itself sets temperature 1 and top_k 1
         if temperature < 1e-6 || temperature.is_nan() || temperature == 1.0 {
             return (Ok(1.0), false);
@@ -278,7 +275,8 @@ impl<'a> Facts<'a> {
         }
         if top_k == Some(1) {
             // an object for all items is not this item's alone, and the engine's own default is nobody's to edit
-            let own = sampling.is_some() && !(self.mixed && self.request.sampling.list_len().is_none());
+            let own =
+                self.request.sampling.get(at).is_some() && !(self.mixed && self.request.sampling.list_len().is_none());
             return match item.exact {
                 _ if item.logprob && !item.asked && own => (Ok(1.0), true),
                 // the plugin divides by it whatever the batch
