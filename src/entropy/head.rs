@@ -12,6 +12,10 @@ pub(super) const VALUES: usize = 1024;
 /// Independent partial sums of one row.
 const LANES: usize = 8;
 
+/// Terms added in 32 bits before their sum goes to 64. A long run would lose a far tail to a likely
+/// head: each of its terms is near the last bit of the head's sum, and equal terms round alike.
+const RUN: usize = 4 * LANES;
+
 /// One term a value, and as many more as a sum may read past the last.
 type Column = [f32; VALUES + LANES];
 
@@ -136,14 +140,14 @@ impl Sums {
     }
 }
 
-/// The sum of `terms[start..end]`: in 32-bit lanes, but few terms to a lane, so that the rounding
+/// The sum of `terms[start..end]`: in 32-bit lanes, but [few](RUN) terms to a lane, so that the rounding
 /// stays that of the terms. Terms behind `end` are read, where there are any, and not added.
 #[inline(always)]
 pub(super) fn total(terms: &[f32], start: usize, end: usize) -> f64 {
     let mut total = 0.0;
     let mut at = start;
     while at < end {
-        let stop = end.min(at + LANES * 16);
+        let stop = end.min(at + RUN);
         let mut lanes = [0f32; LANES];
         let (chunks, rest) = terms[at..stop].as_chunks::<LANES>();
         for chunk in chunks {

@@ -346,6 +346,18 @@ fn a_wide_row_may_be_masked_down_to_a_narrow_one() {
 }
 
 #[test]
+fn a_far_tail_keeps_its_mass_beside_a_likely_head() {
+    // Each of the far terms is near the last bit of a head's sum, and all of them are alike.
+    for (many, log_temperature) in [(6, -1.729_048_2), (7, -1.598_501_5), (6, -1.728_403_4), (7, -1.781_f64)] {
+        let (full, _) = distribution(Family::TwoLevel(many), 458, log_temperature.exp(), 0);
+        for k in [20, 64, 126, 172, 400] {
+            let row: Vec<f32> = full[..k].iter().map(|l| *l as f32).collect();
+            check(&row, row[0], Some(458));
+        }
+    }
+}
+
+#[test]
 fn wide_rows_keep_their_precision() {
     for family in [Family::Gaussian(1.0), Family::Zipf(1.1), Family::Uniform, Family::OneHot(20.0)] {
         let (full, truth) = distribution(family, VOCAB as usize, 1.0, 11);
