@@ -11,25 +11,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
 work=$(mktemp -d)
-server='' proxy='' table='' failed=0
+table='' failed=0
 
-stop() {
-  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
-  if [[ $server ]]; then
-    kill -- "-$server" 2>/dev/null
-    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
-    kill -9 -- "-$server" 2>/dev/null
-  fi
-  server='' proxy=''
-}
+source "$here/servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-
-free_ports() { # all at once, so that they differ
-  python3 -c 'import socket
-s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-print(*[x.getsockname()[1] for x in s])'
-}
 
 one() { # one MODE: 0 when all is the same
   local mode=$1 version arguments=() options=() engine data control
@@ -48,15 +34,7 @@ one() { # one MODE: 0 when all is the same
     python3 "$here/compare.py" --direct "$direct" --via "$direct" --model "$model" --no-entropy "${options[@]}"
     return
   fi
-  "$tokentap" serve --upstream "$direct" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
-    >"$work/tokentap.log" 2>&1 &
-  proxy=$!
-  for _ in $(seq 60); do
-    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" && break
-    kill -0 "$proxy" 2>/dev/null || break
-    sleep 0.5
-  done
-  curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" || { tail -20 "$work/tokentap.log"; echo "not ready"; return 1; }
+  front "$direct" "$data" "$control" || return
   local bad=0
   python3 "$here/compare.py" --direct "$direct" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
     --model "$model" --save "$work/$mode" "${options[@]}" || bad=1

@@ -23,39 +23,22 @@ TOKENTAP=$(realpath "$tokentap")
 # the second is what the package's own tests read
 export TOKENTAP TOKENTAP_BIN=$TOKENTAP PYTHONPATH=$here/../../python/tokentap PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false
 work=$(mktemp -d)
-server='' proxy='' failed=0 table=''
+failed=0 table=''
 
-stop() {
-  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
-  if [[ $server ]]; then
-    kill -- "-$server" 2>/dev/null
-    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
-    kill -9 -- "-$server" 2>/dev/null
-  fi
-  server='' proxy=''
-}
+tokentap=$TOKENTAP
+source "$here/../real/servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 arguments=()
 start() { # a server of its own for each program: one of them changes the weights
   local engine data control
-  read -r engine data control < <(python3 -c 'import socket
-s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-print(*[x.getsockname()[1] for x in s])')
+  read -r engine data control < <(free_ports)
   "$here/../real/setup.sh" 0.5.23 || return
   "$here/../real/serve.sh" 0.5.23 "$engine"; local code=$?
   server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
   if ((code)); then return "$code"; fi
-  "$TOKENTAP" serve --upstream "http://127.0.0.1:$engine" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
-    >"$work/tokentap.log" 2>&1 &
-  proxy=$!
-  for _ in $(seq 60); do
-    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" && break
-    kill -0 "$proxy" 2>/dev/null || break
-    sleep 0.5
-  done
-  curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" || { tail -20 "$work/tokentap.log"; echo "not ready"; return 1; }
+  front "http://127.0.0.1:$engine" "$data" "$control" || return
   arguments=(--base "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" --model "$REAL_SGLANG_HOME/model-0")
 }
 

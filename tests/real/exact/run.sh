@@ -12,25 +12,11 @@ tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
 model=$REAL_SGLANG_HOME/model-0
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
-server='' proxy='' table='' failed=0 direct='' via=''
+table='' failed=0 direct='' via=''
 
-stop() {
-  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
-  if [[ $server ]]; then
-    kill -- "-$server" 2>/dev/null
-    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
-    kill -9 -- "-$server" 2>/dev/null
-  fi
-  server='' proxy=''
-}
+source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-
-free_ports() {
-  python3 -c 'import socket
-s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-print(*[x.getsockname()[1] for x in s])'
-}
 
 start() { # start PLUGIN [server arguments]: an engine, with the plugin or without, and tokentap in front of it
   local plugin=$1 engine data control; shift
@@ -41,14 +27,7 @@ start() { # start PLUGIN [server arguments]: an engine, with the plugin or witho
   server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
   ((served)) && return "$served"
   grep -h 'token entropy' "$REAL_SGLANG_HOME/$engine.log"
-  "$tokentap" serve --upstream "$direct" --listen "127.0.0.1:$data" --control-listen "127.0.0.1:$control" \
-    >"$work/tokentap.log" 2>&1 &
-  proxy=$!
-  for _ in $(seq 60); do
-    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$control/readyz" && break
-    kill -0 "$proxy" 2>/dev/null || break
-    sleep 0.5
-  done
+  front "$direct" "$data" "$control" || return
   "$tokentap" check --upstream "$direct"
 }
 

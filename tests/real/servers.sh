@@ -1,0 +1,32 @@
+# Sourced: one server and one tokentap in front of it, begun, awaited and ended. Expects TOKENTAP's path in `tokentap` and a folder in
+# `work`; sets `server` (a group) and `proxy` (a process).
+server='' proxy=''
+
+stop() {
+  if [[ $proxy ]]; then kill "$proxy" 2>/dev/null; wait "$proxy" 2>/dev/null; fi
+  if [[ $server ]]; then
+    kill -- "-$server" 2>/dev/null
+    for _ in $(seq 20); do kill -0 -- "-$server" 2>/dev/null || break; sleep 0.5; done
+    kill -9 -- "-$server" 2>/dev/null
+  fi
+  server='' proxy=''
+}
+
+free_ports() { # all at once, so that they differ
+  python3 -c 'import socket
+s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*[x.getsockname()[1] for x in s])'
+}
+
+front() { # front UPSTREAM DATA CONTROL: tokentap on these ports, ready
+  "$tokentap" serve --upstream "$1" --listen "127.0.0.1:$2" --control-listen "127.0.0.1:$3" >"$work/tokentap.log" 2>&1 &
+  proxy=$!
+  for _ in $(seq 60); do
+    curl -sf -m 2 -o /dev/null "http://127.0.0.1:$3/readyz" && return
+    kill -0 "$proxy" 2>/dev/null || break
+    sleep 0.5
+  done
+  tail -20 "$work/tokentap.log"
+  echo "not ready"
+  return 1
+}
