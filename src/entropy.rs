@@ -1,4 +1,4 @@
-//! Entropy of the policy at each token, in nats, from the token's top-k logprobs.
+//! Entropy of the policy at each token, in nats, from the token's top-k logprobs or its whole row of logits.
 //!
 //! A top-k slice does not determine the entropy of the full distribution, so a token gets four
 //! numbers instead of one, and each says what it is:
@@ -19,6 +19,7 @@ mod flags;
 mod head;
 mod kernel;
 mod report;
+mod rows;
 mod scratch;
 pub mod store;
 mod support;
@@ -27,6 +28,7 @@ mod tail;
 pub use cpu::Cpu;
 pub use estimator::Estimator;
 pub use flags::Flags;
+pub use rows::{Dtype, Logits, RowStats};
 pub use support::whole_entropy;
 
 use crate::logprobs::Rows;
@@ -80,7 +82,7 @@ pub struct TokenStats {
     pub flags: Flags,
 }
 
-/// Something that computes [`TokenStats`].
+/// Something that computes [`TokenStats`] and [`RowStats`].
 pub trait Backend: Send + Sync + std::fmt::Debug {
     /// A short name for logs and metrics, such as `cpu/avx2`.
     fn name(&self) -> &'static str;
@@ -88,6 +90,10 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Appends exactly one entry a row of the batch to `out`, in row order. Never panics, whatever
     /// the values are: what cannot be measured is NaN and flagged.
     fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>);
+
+    /// Appends exactly one entry a whole row of `logits` to `out`, in row order. Never panics, whatever the
+    /// values are: what cannot be measured is NaN and flagged.
+    fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>);
 }
 
 impl TokenStats {

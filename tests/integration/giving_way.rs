@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokentap::entropy::{Backend, TokenStats, TopK};
+use tokentap::entropy::{Backend, Logits, RowStats, TokenStats, TopK};
 
 use crate::support::client::{Answer, post};
 use crate::support::engine;
@@ -404,6 +404,10 @@ impl Backend for Buggy {
     }
 
     fn top_k(&self, _: &TopK<'_>, _: &mut Vec<TokenStats>) {
+        panic!("a bug in the backend (this test causes it)");
+    }
+
+    fn rows(&self, _: &Logits<'_>, _: &mut Vec<RowStats>) {
         panic!("a bug in the backend (this test causes it)");
     }
 }

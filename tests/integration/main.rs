@@ -25,6 +25,7 @@ mod oversize;
 mod recordings;
 mod restart;
 mod retries;
+mod rows;
 mod streams;
 mod support;
 mod targets;

@@ -1,0 +1,172 @@
+//! Whole rows of logits, and what they say about the tokens sampled from them.
+//!
+//! With `d_i = (x_i - m) log2(e) / T` and `m` the greatest logit, three sums are enough:
+//! `z = sum 2^d_i`, `s = sum d_i 2^d_i` and `q = sum d_i^2 2^d_i`. The entropy `ln 2 (log2 z - s / z)` is then
+//! a sum of two terms that are not negative, so nothing cancels and it is never below zero, where the textbook
+//! `log_z - sum p_i x_i / T` loses the last bits of two large numbers.
+
+pub(super) mod kernel;
+
+use std::f64::consts::{LN_2, LOG2_E};
+
+use super::{Flags, MASKED};
+
+/// How the values of a slice are stored, little endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// IEEE single precision.
+    F32,
+    /// The upper half of single precision.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+}
+
+/// A batch of whole rows of logits to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Logits<'a> {
+    /// How each value is stored.
+    pub dtype: Dtype,
+    /// Values a row.
+    pub vocab: usize,
+    /// `rows * vocab` values, row after row, at any alignment. Bytes after the last whole row are ignored.
+    pub bytes: &'a [u8],
+    /// What the logits are divided by: one value a row, or one for all rows, or none for 1. A row whose
+    /// temperature is absent, not finite or not above zero is not measured ([`Flags::NAN`]).
+    pub temperature: &'a [f32],
+    /// The sampled token, one a row; a negative one, or a slice that ends early, is unknown.
+    pub chosen: &'a [i64],
+}
+
+/// What one row of logits says about its token: numbers of `softmax(logits / T)`, NaN where the row was not
+/// measured (see [`Flags::is_measured`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowStats {
+    /// `-sum p_i ln p_i` in nats, never negative.
+    pub entropy: f64,
+    /// `ln sum exp(x_i / T)`.
+    pub log_z: f64,
+    /// The probability of the likeliest token.
+    pub p_max: f64,
+    /// Variance of the surprisal, `sum p_i (ln p_i)^2 - entropy^2`, in nats squared.
+    pub varentropy: f64,
+    /// `-ln p` of the sampled token in nats: infinite when it is masked, NaN when it is unknown or no token of
+    /// the vocabulary.
+    pub surprisal: f64,
+    /// [`Flags::MASKED`], [`Flags::MISSING`] (all masked) or [`Flags::NAN`].
+    pub flags: Flags,
+}
+
+/// The sums over one row, as every backend delivers them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Raw {
+    /// `m`, the greatest logit, before any temperature.
+    pub(super) top: f64,
+    /// `sum 2^d_i` over the tokens that are not masked: at least 1, or 0 when there are none.
+    pub(super) z: f64,
+    /// `sum d_i 2^d_i`; this one or `z` is NaN when a logit was NaN or positive infinity.
+    pub(super) s: f64,
+    /// `sum d_i^2 2^d_i`.
+    pub(super) q: f64,
+    /// `d` of the sampled token: minus infinity when it is masked, NaN when it is unknown.
+    pub(super) chosen: f64,
+    /// Whether any token is masked.
+    pub(super) masked: bool,
+}
+
+impl Dtype {
+    /// Bytes a value.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::Bf16 | Dtype::F16 => 2,
+        }
+    }
+
+    /// The name safetensors has for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "F32",
+            Dtype::Bf16 => "BF16",
+            Dtype::F16 => "F16",
+        }
+    }
+
+    /// The type of that [name](Dtype::name), if it is one of the three.
+    pub fn from_name(name: &str) -> Option<Dtype> {
+        [Dtype::F32, Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| dtype.name() == name)
+    }
+}
+
+impl<'a> Logits<'a> {
+    /// The number of whole rows; none when a row has no values.
+    pub fn rows(&self) -> usize {
+        self.bytes.len().checked_div(self.row_bytes()).unwrap_or(0)
+    }
+
+    /// The bytes of a row that is there.
+    pub(super) fn row(&self, row: usize) -> &'a [u8] {
+        let width = self.row_bytes();
+        &self.bytes[row * width..][..width]
+    }
+
+    /// The temperature of a row, where it is one to divide by.
+    pub(super) fn temperature(&self, row: usize) -> Option<f32> {
+        let temperature = match self.temperature {
+            [] => Some(1.0),
+            [all] => Some(*all),
+            each => each.get(row).copied(),
+        };
+        temperature.filter(|temperature| temperature.is_finite() && *temperature > 0.0)
+    }
+
+    /// The place of the sampled token in its row, where it has one.
+    pub(super) fn chosen(&self, row: usize) -> Option<usize> {
+        let id = usize::try_from(*self.chosen.get(row)?).ok()?;
+        (id < self.vocab).then_some(id)
+    }
+
+    fn row_bytes(&self) -> usize {
+        // A width that overflows is wider than any slice.
+        self.vocab.saturating_mul(self.dtype.bytes())
+    }
+}
+
+impl RowStats {
+    /// Nothing known but the flags.
+    pub(super) fn unmeasured(flags: Flags) -> RowStats {
+        let nan = f64::NAN;
+        RowStats { entropy: nan, log_z: nan, p_max: nan, varentropy: nan, surprisal: nan, flags }
+    }
+}
+
+impl Raw {
+    /// The `d` of a logit in a row with this greatest one.
+    pub(super) fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
+        if logit <= MASKED {
+            return f64::NEG_INFINITY;
+        }
+        (f64::from(logit) - top) * (LOG2_E / f64::from(temperature))
+    }
+}
+
+/// What the sums say about a row of this temperature.
+pub(super) fn finish(raw: Raw, temperature: f32) -> RowStats {
+    let Raw { top, z, s, q, chosen, masked } = raw;
+    if !(z.is_finite() && s.is_finite() && q.is_finite()) {
+        return RowStats::unmeasured(Flags::NAN);
+    }
+    let flags = Flags::MASKED.when(masked);
+    if z == 0.0 {
+        return RowStats::unmeasured(flags | Flags::MISSING);
+    }
+    let (log, mean) = (z.log2(), s / z);
+    RowStats {
+        entropy: LN_2 * (log - mean),
+        log_z: top / f64::from(temperature) + LN_2 * log,
+        p_max: 1.0 / z,
+        varentropy: LN_2 * LN_2 * (q / z - mean * mean).max(0.0),
+        surprisal: LN_2 * (log - chosen),
+        flags,
+    }
+}
