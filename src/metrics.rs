@@ -3,15 +3,18 @@
 //! Labels have few values by construction: endpoints come from a table of routes, models from the probe; no request, session or
 //! user is ever a label.
 
+mod declare;
+mod slices;
 mod tally;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
 
-use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
+
+use declare::{Declare, options};
 
 /// Entropy in nats. Half of the tokens of a chain of thought lie below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of
 /// every vocabulary in use.
@@ -104,46 +107,8 @@ pub struct Metrics {
     pub sessions_bytes: IntGauge,
     /// Panics that were caught while a reply was being enriched.
     pub panics: IntCounter,
-}
-
-/// Collects what is being declared; a name that clashes or is ill-formed is a mistake in this file.
-struct Declare<'a> {
-    registry: &'a Registry,
-    names: std::cell::RefCell<Vec<String>>,
-}
-
-impl Declare<'_> {
-    fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
-        let collector = collector.expect("names and labels in this file are well-formed");
-        self.names.borrow_mut().extend(collector.desc().into_iter().map(|desc| desc.fq_name.clone()));
-        self.registry.register(Box::new(collector.clone())).expect("names in this file are distinct");
-        collector
-    }
-
-    fn counter(&self, name: &str, help: &str) -> IntCounter {
-        self.keep(IntCounter::with_opts(options(name, help)))
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        self.keep(IntCounterVec::new(options(name, help), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> IntGauge {
-        self.keep(IntGauge::with_opts(options(name, help)))
-    }
-
-    fn tallies(&self, name: &str, help: &str, labels: &[&str], edges: &[f64]) -> Tallies {
-        self.keep(Tallies::try_new(format!("tokentap_{name}"), help, labels, edges))
-    }
-
-    fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
-        let options = HistogramOpts { common_opts: options(name, help), buckets: buckets.to_vec() };
-        self.keep(HistogramVec::new(options, labels))
-    }
-}
-
-fn options(name: &str, help: &str) -> Opts {
-    Opts::new(format!("tokentap_{name}"), help)
+    /// Whole rows, and the device that measures them.
+    pub slices: SliceMetrics,
 }
 
 impl Metrics {
@@ -151,7 +116,7 @@ impl Metrics {
     #[must_use]
     pub fn new(backend: &str) -> Self {
         let registry = Registry::new();
-        let d = Declare { registry: &registry, names: std::cell::RefCell::default() };
+        let d = Declare::new(&registry);
         let build = d.keep(IntGaugeVec::new(
             options("build_info", "Version and entropy backend; the value is 1."),
             &["version", "entropy_backend"],
@@ -246,9 +211,10 @@ impl Metrics {
             sessions: d.gauge("sessions", "Sessions in the store."),
             sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
+            slices: SliceMetrics::declare(&d),
             registry: registry.clone(),
         };
-        metrics.names = d.names.into_inner();
+        metrics.names = d.into_names();
         metrics
     }
 
