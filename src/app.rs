@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, FsyncPolicy, SessionConfig};
+use crate::entropy::slices::Slices;
 use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::entropy::{Backend, Cpu};
 use crate::generation::Tools;
@@ -67,6 +68,9 @@ impl App {
             entries: config.entropy.entropy_entries,
             bytes: config.entropy.entropy_bytes,
         };
+        let (threads, memory) = (config.slices.threads(), config.slices.slice_memory);
+        let slices = Slices::start(memory, threads, Cpu::new(), &metrics);
+        let slices = slices.map_err(|error| format!("--entropy-threads: {error}"))?;
         let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (ready, is_ready) = watch::channel(false);
@@ -76,6 +80,7 @@ impl App {
             sessions: Arc::new(sessions),
             metrics,
             tools: Arc::new(tools),
+            slices: Arc::new(slices),
             upstream,
             ready: is_ready,
             phase,

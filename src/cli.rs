@@ -1,7 +1,9 @@
 //! One file a command.
 
+mod bar;
 pub mod check;
 pub mod demo;
+pub mod entropy;
 pub mod export;
 pub mod serve;
 

@@ -7,6 +7,8 @@ mod export;
 mod load;
 mod logging;
 mod sessions;
+mod slice_file;
+mod slices;
 mod units;
 
 use std::net::SocketAddr;
@@ -20,6 +22,8 @@ pub use export::ExportArgs;
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
+pub use slice_file::EntropyArgs;
+pub use slices::SliceConfig;
 pub use units::{Secret, bytes, duration};
 
 /// The command line.
@@ -45,6 +49,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Write recorded sessions to a file in the format of a trainer
     Export(Box<ExportArgs>),
+    /// Measure the rows of logits in a safetensors file: one line of JSON a row
+    Entropy(Box<EntropyArgs>),
 }
 
 /// The settings of `tokentap check`.
@@ -65,7 +71,7 @@ impl Command {
         match self {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
-            Self::Export(_) => None,
+            Self::Export(_) | Self::Entropy(_) => None,
         }
     }
 
@@ -73,7 +79,7 @@ impl Command {
         match self {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
-            Self::Export(_) => None,
+            Self::Export(_) | Self::Entropy(_) => None,
         }
     }
 
@@ -84,6 +90,7 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => &config.logging,
             Self::Check(check) => &check.config.logging,
             Self::Export(export) => &export.logging,
+            Self::Entropy(entropy) => &entropy.logging,
         }
     }
 }
@@ -106,6 +113,9 @@ pub struct Config {
     /// Settings of what is computed.
     #[command(flatten)]
     pub entropy: EntropyConfig,
+    /// Settings of whole rows of logits.
+    #[command(flatten)]
+    pub slices: SliceConfig,
     /// Settings of what is recorded.
     #[command(flatten)]
     pub sessions: SessionConfig,

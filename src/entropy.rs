@@ -21,6 +21,7 @@ mod kernel;
 mod report;
 mod rows;
 mod scratch;
+pub mod slices;
 pub mod store;
 mod support;
 mod tail;

@@ -25,6 +25,7 @@ use http::{HeaderValue, Response, header};
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::Config;
+use crate::entropy::slices::Slices;
 use crate::error::Error;
 use crate::generation::Tools;
 use crate::generation::forcing::Since;
@@ -49,6 +50,8 @@ pub struct Parts {
     pub sessions: Arc<Store>,
     /// What captures work with.
     pub tools: Arc<Tools>,
+    /// Where whole rows are measured.
+    pub slices: Arc<Slices>,
     /// What the probe found.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
     /// Whether the upstream answers.

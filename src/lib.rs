@@ -26,6 +26,7 @@
 //! | [`demo`] | the embedded engine |
 //! | [`http`], [`server`] | the edges: bytes to types |
 //! | [`generation`] | the pipeline: plan, guard, capture |
+//! | [`tensors`] | slices of logits as safetensors |
 //! | [`rl`] | what trainers compute from trajectories |
 //! | [`sglang`] | the upstream: client, wire format, probe |
 //! | [`entropy`] | numbers in, numbers out |
@@ -50,5 +51,6 @@ pub mod metrics;
 pub mod rl;
 pub mod server;
 pub mod sglang;
+pub mod tensors;
 pub mod tokenizer;
 pub mod trajectory;

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Serve(config) => runtime.block_on(cli::serve::run(*config)).map(|()| true),
         Command::Demo(config) => runtime.block_on(cli::demo::run(*config)).map(|()| true),
         Command::Check(check) => runtime.block_on(cli::check::run(check.config, check.wait)),
+        Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
     match done {

@@ -11,7 +11,7 @@ const LEVELS: &[&[&str]] = &[
     &["cli"],
     &["app"],
     &["http", "server", "demo"],
-    &["generation", "rl"],
+    &["generation", "rl", "tensors"],
     &["sglang", "entropy", "trajectory", "tokenizer"],
     &["json", "config", "metrics", "error", "logprobs"],
 ];
@@ -42,7 +42,10 @@ const HOMES: &[(&str, &[&str])] = &[
     ("arrow_schema", &["src/trajectory/export/columnar.rs", "src/trajectory/export/columnar/"]),
     ("arrow_ipc", &["src/trajectory/export/arrow.rs"]),
     ("parquet", &["src/trajectory/export/parquet.rs"]),
-    ("indicatif", &["src/cli/export/bar.rs"]),
+    // by its inner module: an export has one of its name
+    ("safetensors::tensor", &["src/tensors/"]),
+    ("crossbeam_channel", &["src/entropy/slices/", "src/entropy/cuda/"]),
+    ("indicatif", &["src/cli/bar.rs"]),
 ];
 
 /// Where `unsafe` may stand.

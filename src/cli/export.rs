@@ -1,6 +1,5 @@
 //! `tokentap export`: recorded sessions as a file for a trainer.
 
-mod bar;
 mod outcome;
 mod recorded;
 mod sidecar;
@@ -11,10 +10,10 @@ use std::pin::pin;
 
 use bytes::Bytes;
 
+use crate::cli::bar::{self, Bar};
 use crate::cli::serve::Signals;
 use crate::config::ExportArgs;
 use crate::trajectory::export::Format;
-use bar::Bar;
 use outcome::Outcome;
 use sidecar::Sidecar;
 use target::Target;

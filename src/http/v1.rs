@@ -1,11 +1,13 @@
 //! `/v1/*` of the control port: what trainers read and say.
 
 mod advantages;
+mod entropy;
 mod finished;
 mod policy;
 mod query;
 mod samples;
 mod sessions;
+mod small;
 
 use std::sync::Arc;
 
@@ -60,7 +62,7 @@ pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Res
     let allowed: &[Method] = match names[..] {
         ["sessions" | "trajectories"] | ["sessions", _, "trajectories"] => &[Method::GET],
         ["sessions", _] => &[Method::GET, Method::DELETE],
-        ["sessions", _, "freeze" | "reward"] | ["samples" | "advantages"] => &[Method::POST],
+        ["sessions", _, "freeze" | "reward"] | ["samples" | "advantages" | "entropy"] => &[Method::POST],
         ["policy"] => &[Method::GET, Method::POST],
         _ => return None,
     };
@@ -84,6 +86,7 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         ["trajectories"] => finished::stream(parts, query).await,
         ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
         ["policy"] => Ok(policy::show(parts)),
+        ["entropy"] => entropy::measure(parts, request).await,
         ["samples"] => samples::export(parts, read(parts, request).await?),
         _ => advantages::compute(parts, &bytes(parts, request).await?),
     }

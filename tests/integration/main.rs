@@ -26,6 +26,7 @@ mod recordings;
 mod restart;
 mod retries;
 mod rows;
+mod slices;
 mod streams;
 mod support;
 mod targets;

@@ -1,4 +1,4 @@
-//! How far an export has come, for somebody who watches.
+//! How far a file has come, for somebody who watches.
 
 use std::io::IsTerminal;
 
@@ -36,7 +36,7 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        // a failed export prints its line where the bar was
+        // a command that fails prints its line where the bar was
         self.0.finish_and_clear();
     }
 }

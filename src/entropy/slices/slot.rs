@@ -1,0 +1,103 @@
+//! Room for rows on their way to be measured.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::MAX_VOCAB;
+
+/// Bytes of a slot: the widest row there may be, in 32 bits.
+pub const SLOT_BYTES: usize = 4 * MAX_VOCAB;
+
+/// [`SLOT_BYTES`] bytes to be filled with rows; they go back to where they came from.
+#[derive(Debug)]
+pub struct Slot {
+    memory: Option<Memory>,
+    len: usize,
+    home: Arc<Home>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+pub(in crate::entropy) enum Memory {
+    /// Anywhere.
+    Heap(Box<[u8]>),
+}
+
+/// The slots of one kind of memory, and how many there may be.
+#[derive(Debug)]
+pub(in crate::entropy) struct Home {
+    free: Mutex<Vec<Memory>>,
+    permits: Arc<Semaphore>,
+    total: usize,
+}
+
+impl Home {
+    /// `bytes` of heap, at least one slot; each is allocated when it is first needed.
+    pub(super) fn heap(bytes: u64) -> Self {
+        let total = usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
+        Self::of(Vec::new(), total.clamp(1, 1 << 16))
+    }
+
+    fn of(free: Vec<Memory>, total: usize) -> Self {
+        Self { free: Mutex::new(free), permits: Arc::new(Semaphore::new(total)), total }
+    }
+
+    /// How many slots there are.
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Waits for `count` slots at once, at most [`Home::total`] of them. In order of asking, so that nobody waits for ever; at once,
+    /// so that two who need several never wait for each other.
+    pub(super) async fn take(self: &Arc<Self>, count: usize) -> Vec<Slot> {
+        let count = u32::try_from(count.min(self.total)).unwrap_or(u32::MAX);
+        let permits = Arc::clone(&self.permits).acquire_many_owned(count).await;
+        let mut permits = permits.expect("the semaphore is never closed");
+        let one = |_| {
+            let permit = permits.split(1).expect("as many were acquired");
+            let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let memory = free.unwrap_or_else(|| Memory::Heap(vec![0; SLOT_BYTES].into_boxed_slice()));
+            Slot { memory: Some(memory), len: 0, home: Arc::clone(self), _permit: permit }
+        };
+        (0..count).map(one).collect()
+    }
+}
+
+impl Slot {
+    /// Copies the beginning of `bytes` in, up to `limit` bytes in the slot, and says how many were taken.
+    pub fn push(&mut self, bytes: &[u8], limit: usize) -> usize {
+        let room = limit.min(SLOT_BYTES).saturating_sub(self.len);
+        let taken = room.min(bytes.len());
+        let at = self.len;
+        self.bytes_mut()[at..at + taken].copy_from_slice(&bytes[..taken]);
+        self.len += taken;
+        taken
+    }
+
+    /// What has been filled.
+    #[must_use]
+    pub fn filled(&self) -> &[u8] {
+        match self.memory() {
+            Memory::Heap(bytes) => &bytes[..self.len],
+        }
+    }
+
+    pub(in crate::entropy) fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("only drop takes it")
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.memory.as_mut().expect("only drop takes it") {
+            Memory::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // before the permit goes, so that whoever gets it finds the memory
+        self.home.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
+    }
+}

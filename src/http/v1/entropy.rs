@@ -1,0 +1,88 @@
+//! `POST /v1/entropy`: whole rows of logits as safetensors, or small slices as JSON.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::{Problem, bytes, small};
+use crate::http::body::{Body, Upload};
+use crate::http::{Parts, json_reply};
+use crate::sglang::client::{Failure, UploadError};
+use crate::tensors::{self, Numbers, Refused};
+
+/// What safetensors are sent and asked for as.
+const SAFETENSORS: [&str; 3] = ["application/octet-stream", "application/x-safetensors", "application/vnd.safetensors"];
+
+/// What is read of a slice after it has been refused.
+const DISCARDED: usize = 64 << 20;
+
+/// Measures a slice.
+pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    match named(request.headers(), header::CONTENT_TYPE) {
+        Some(kind) if kind == "application/json" => small::measure(parts, &bytes(parts, request).await?),
+        Some(kind) if SAFETENSORS.contains(&&*kind) => tensors(parts, request).await,
+        kind => {
+            let given = kind.unwrap_or_else(|| "none".to_owned());
+            let message = format!("content-type is {}, or application/json; not {given}", SAFETENSORS[0]);
+            Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", message))
+        }
+    }
+}
+
+async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    let binary = named(request.headers(), header::ACCEPT).is_some_and(|kind| SAFETENSORS.contains(&&*kind));
+    let mut upload = Upload::new(request.into_body(), parts.config.limits.client_body_timeout);
+    let mut body = tensors::Body::new(&parts.slices, parts.config.slices.max_slice_bytes);
+    while let Some(frame) = upload.frame().await {
+        let frame = frame.map_err(|error| broken(&error))?;
+        if let Ok(data) = frame.into_data()
+            && let Err(refused) = body.push(&data).await
+        {
+            drop(body);
+            upload.discard(DISCARDED).await;
+            return Err(refused.into());
+        }
+    }
+    let chosen = body.has_chosen();
+    let numbers = Numbers::of(&body.finish().await?, chosen);
+    if !binary {
+        return Ok(json_reply(StatusCode::OK, numbers.to_json()));
+    }
+    let mut reply = Response::new(Body::full(numbers.to_safetensors()));
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(SAFETENSORS[0]));
+    Ok(reply)
+}
+
+/// The first media type of a header, without its parameters.
+fn named(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {
+    let text = headers.get(name)?.to_str().ok()?;
+    Some(text.split([',', ';']).next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn broken(error: &crate::http::body::BoxError) -> Problem {
+    match error.downcast_ref::<UploadError>() {
+        Some(upload) => {
+            let error = crate::error::Error::from(Failure::from(upload.clone()));
+            Problem::new(error.status(), "body", error.to_string())
+        }
+        None => Problem::bad(error.to_string()),
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(error: Refused) -> Self {
+        let status = match error {
+            Refused::Bad(_) => StatusCode::BAD_REQUEST,
+            Refused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Refused::Unmeasured(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let code = match error {
+            Refused::Bad(_) => "bad_request",
+            Refused::TooLarge(_) => "too_large",
+            Refused::Unmeasured(_) => "unmeasured",
+        };
+        Self::new(status, code, error.to_string())
+    }
+}
