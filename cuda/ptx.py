@@ -1,0 +1,85 @@
+"""Makes cuda/*.ptx from cuda/*.cu, or with --check compares them byte for byte.
+
+The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) is taken by every driver from 12.0 on, and by
+devices from sm_80 on. Given as --nvrtc PATH (libnvrtc.so.12, with libnvrtc-builtins.so.12.0 beside it), or found among the packages
+of the Python that runs this. The first line of each file names the source by its hash, so that a stale file shows without NVRTC.
+"""
+
+import argparse
+import ctypes
+import hashlib
+import pathlib
+import site
+import sys
+
+VERSION = "12.0.140"
+ARCHITECTURE = "compute_80"
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCES = ("entropy.cu", "read.cu")
+
+
+def installed() -> pathlib.Path:
+    for packages in site.getsitepackages():
+        path = pathlib.Path(packages, "nvidia", "cuda_nvrtc", "lib", "libnvrtc.so.12")
+        if path.exists():
+            return path
+    sys.exit(f"no NVRTC: install nvidia-cuda-nvrtc-cu12=={VERSION}, or give --nvrtc PATH")
+
+
+class Nvrtc:
+    def __init__(self, path: pathlib.Path) -> None:
+        # The compiler opens its builtins by name, and the wheel's folder is on no search path.
+        for builtins in sorted(path.parent.glob("libnvrtc-builtins.so.*")):
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        self.library = ctypes.CDLL(str(path))
+
+    def ptx(self, name: str, source: bytes) -> str:
+        program = ctypes.c_void_p()
+        # The name goes into mangled symbols: never a path.
+        self.call("CreateProgram", ctypes.byref(program), source, name.encode(), 0, None, None)
+        options = [f"--gpu-architecture={ARCHITECTURE}".encode(), b"-std=c++17"]
+        try:
+            self.call("CompileProgram", program, len(options), (ctypes.c_char_p * len(options))(*options))
+        except RuntimeError as error:
+            sys.exit(f"{name}: {error}\n{self.text('ProgramLog', program)}")
+        ptx = self.text("PTX", program)
+        self.call("DestroyProgram", ctypes.byref(program))
+        if f"V{VERSION}" not in ptx:
+            sys.exit(f"this NVRTC is not {VERSION}")
+        return ptx
+
+    def text(self, what: str, program: ctypes.c_void_p) -> str:
+        size = ctypes.c_size_t()
+        self.call(f"Get{what}Size", program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        self.call(f"Get{what}", program, text)
+        return text.value.decode()
+
+    def call(self, name: str, *arguments: object) -> None:
+        code = self.library[f"nvrtc{name}"](*arguments)
+        if code:
+            raise RuntimeError(f"nvrtc{name} answered {code}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what its source gives")
+    parser.add_argument("--nvrtc", type=pathlib.Path, help="libnvrtc.so.12")
+    arguments = parser.parse_args()
+    nvrtc = Nvrtc((arguments.nvrtc or installed()).resolve())
+    stale = []
+    for name in SOURCES:
+        source = (HERE / name).read_bytes()
+        first = f"// {name} sha256:{hashlib.sha256(source).hexdigest()} nvrtc {VERSION} {ARCHITECTURE}\n"
+        made = (first + nvrtc.ptx(name, source)).encode()
+        file = (HERE / name).with_suffix(".ptx")
+        if not arguments.check:
+            file.write_bytes(made)
+        elif not file.exists() or file.read_bytes() != made:
+            stale.append(file.name)
+    if stale:
+        sys.exit(f"not what their sources give (make ptx): {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()
