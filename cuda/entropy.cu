@@ -1,7 +1,7 @@
-// Entropy of whole rows of logits and of top-k logprobs.
+// Entropy of whole rows of logits.
 //
-// Without an include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h can compile this very text as C++. The host mirrors
-// the structs below and finishes rows in float64 (`RowOut`); entropies of top-k rows are finished here, in nats.
+// Without an include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h can compile this very text as C++. top_k.cu is compiled
+// behind it, as one program. The host mirrors the structs and finishes the rows in float64.
 #if defined(__CUDACC__)
 #define DEVICE static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void
@@ -20,8 +20,6 @@ DEVICE uint4 load_16(const uint4* at) {
   return v;
 }
 #endif
-
-// ---- rows of logits ----
 
 // One row: the device address of its first value, aligned to the value only, 1/T, its width and the sampled token's id, or -1.
 // 1/T is positive and finite, and large enough (1e-20) for a masked logit to count for nothing.

@@ -2,7 +2,7 @@
 
 The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) is taken by every driver from 12.0 on, and by
 devices from sm_80 on. Given as --nvrtc PATH (libnvrtc.so.12, with libnvrtc-builtins.so.12.0 beside it), or found among the packages
-of the Python that runs this. The first line of each file names the source by its hash, so that a stale file shows without NVRTC.
+of the Python that runs this. The first line of each file has the hash of its sources, so that a stale file shows without NVRTC.
 """
 
 import argparse
@@ -15,7 +15,8 @@ import sys
 VERSION = "12.0.140"
 ARCHITECTURE = "compute_80"
 HERE = pathlib.Path(__file__).resolve().parent
-SOURCES = ("entropy.cu", "read.cu")
+# Each file of PTX, and the sources it is made of, one behind the other.
+PROGRAMS = {"entropy.ptx": ("entropy.cu", "top_k.cu"), "read.ptx": ("read.cu",)}
 
 
 def installed() -> pathlib.Path:
@@ -68,15 +69,15 @@ def main() -> None:
     arguments = parser.parse_args()
     nvrtc = Nvrtc((arguments.nvrtc or installed()).resolve())
     stale = []
-    for name in SOURCES:
-        source = (HERE / name).read_bytes()
-        first = f"// {name} sha256:{hashlib.sha256(source).hexdigest()} nvrtc {VERSION} {ARCHITECTURE}\n"
-        made = (first + nvrtc.ptx(name, source)).encode()
-        file = (HERE / name).with_suffix(".ptx")
+    for name, parts in PROGRAMS.items():
+        source = b"".join((HERE / part).read_bytes() for part in parts)
+        first = f"// {' '.join(parts)} sha256:{hashlib.sha256(source).hexdigest()} nvrtc {VERSION} {ARCHITECTURE}\n"
+        made = (first + nvrtc.ptx(parts[0], source)).encode()
+        file = HERE / name
         if not arguments.check:
             file.write_bytes(made)
         elif not file.exists() or file.read_bytes() != made:
-            stale.append(file.name)
+            stale.append(name)
     if stale:
         sys.exit(f"not what their sources give (make ptx): {', '.join(stale)}")
 

@@ -1,7 +1,8 @@
-// The truth about a row of logits, naively: float64, two passes, textbook formulas.
+// The truth about a row of logits, and what a row of top-k logprobs says, naively: float64, textbook formulas, bisection.
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -56,6 +57,124 @@ inline Row row(const std::vector<double>& logits, double inverse_temperature, in
   found.p_max = 1 / z;
   found.varentropy = weigh([&](double l) { return (l + found.entropy) * (l + found.entropy); });
   if (sampled) found.surprisal = logits[chosen] <= MASKED ? INFINITY : -ln_p(logits[chosen]);
+  return found;
+}
+
+// What a row of top-k logprobs says, in nats; NaN where nothing can be said.
+struct TopK {
+  double renormalized = NOT_A_NUMBER, lower = NOT_A_NUMBER, upper = NOT_A_NUMBER, estimate = NOT_A_NUMBER;
+  double tail_mass = NOT_A_NUMBER, varentropy = NOT_A_NUMBER, margin = NOT_A_NUMBER, confidence = NOT_A_NUMBER;
+  unsigned rank = 0, flags = 0;
+  // 1 - sum p over all known tokens, the most the tail can hold, and the error bar on both.
+  double residual = NOT_A_NUMBER, cap = NOT_A_NUMBER, error = NOT_A_NUMBER;
+};
+
+inline double phi(double x) { return x > 0 ? -x * std::log(x) : 0; }
+
+// Entropy of `mass` in as few tokens of at most `cap` as will hold it.
+inline double concentrated(double mass, double cap) {
+  if (mass <= 0) return 0;
+  const double full = std::floor(mass / cap);
+  return full * phi(cap) + phi(mass - full * cap);
+}
+
+// Entropy of the tail q(j) = p_k (j/k')^-(b+1) over ranks k + 1/2 .. V + 1/2 with the b that gives it `mass`.
+inline double power_law(double mass, double last, double k, double vocab) {
+  if (mass <= 0) return 0;
+  const double start = k + 0.5, span = std::log((vocab + 0.5) / start);
+  auto held = [&](double b) { return std::exp(last) * start * (b == 0 ? span : -std::expm1(-b * span) / b); };
+  double low = -1, high = 1;
+  while (held(high) > mass) high *= 2;
+  for (int i = 0; i < 200; i++) {
+    const double b = 0.5 * (low + high);
+    (held(b) > mass ? low : high) = b;
+  }
+  const double b = 0.5 * (low + high), y = b * span;
+  const double g = std::fabs(y) < 1e-4 ? span * span * (0.5 - y / 3) : (1 - std::exp(-y) * (1 + y)) / (b * b);
+  return -mass * last + (b + 1) * std::exp(last) * start * g;
+}
+
+enum Flag : unsigned { NAN_VALUE = 1, MASKED_VALUE = 2, NEGATIVE = 4, INCONSISTENT = 8, MISSING = 16, BF16 = 32, OUTSIDE = 64 };
+
+// `vocab` 0 is unknown: then no larger than 2^32.
+inline TopK top_k(const std::vector<float>& row, double chosen, unsigned vocab) {
+  TopK found;
+  std::vector<double> head;
+  bool bf16 = true, nonzero = false;
+  for (float l : row) {
+    if (std::isnan(l) || l == INFINITY) {
+      found.flags = NAN_VALUE;
+      return found;
+    }
+    if (l <= MASKED) continue;
+    head.push_back(l);
+    unsigned bits;
+    std::memcpy(&bits, &l, sizeof bits);
+    bf16 = bf16 && bits % 65536 == 0;
+    nonzero = nonzero || l != 0;
+  }
+  const bool masked = head.size() < row.size();
+  if (masked) found.flags |= MASKED_VALUE;
+  if (head.empty()) {
+    found.flags |= MISSING;
+    return found;
+  }
+  bf16 = bf16 && nonzero;
+  if (bf16) found.flags |= BF16;
+  std::sort(head.rbegin(), head.rend());
+  const double first = head.front(), last = head.back(), k = double(head.size());
+
+  // The row on its own.
+  double scale = 0, total = 0, square = 0;
+  for (double l : head) scale += std::exp(l - first), total += l;
+  auto inside = [&](double l) { return l - first - std::log(scale); };
+  found.renormalized = 0;
+  for (double l : head) found.renormalized -= inside(l) * std::exp(inside(l));
+  for (double l : head) square += std::exp(inside(l)) * std::pow(inside(l) + found.renormalized, 2);
+  found.varentropy = square;
+  found.confidence = -total / k;
+  const bool known = chosen > MASKED && chosen < INFINITY, outside = known && chosen < last;
+  if (outside) found.flags |= OUTSIDE;
+  if (known && !outside) found.rank = 1 + unsigned(std::count_if(head.begin(), head.end(), [&](double l) { return l > chosen; }));
+
+  // The row within its vocabulary.
+  const double size = vocab ? vocab : 4294967296.0;
+  const double slots = masked ? 0 : std::max(0.0, size - k);
+  const bool whole = slots == 0;
+  found.margin = head.size() > 1 ? std::exp(first) - std::exp(head[1]) : whole ? std::exp(first) : NOT_A_NUMBER;
+  double truncated = 0, residual = -std::expm1(first), n = slots;
+  for (double l : head) truncated -= l * std::exp(l);
+  for (std::size_t i = 1; i < head.size(); i++) residual -= std::exp(head[i]);
+  found.tail_mass = whole ? 0 : std::max(residual, 0.0);
+  if (outside && !whole) {
+    truncated += phi(std::exp(chosen));
+    residual -= std::exp(chosen);
+    n -= 1;
+  }
+  const double error = 1e-6 + (bf16 ? 1.1 / 256 * truncated : 0), cap = std::exp(last);
+  found.residual = residual, found.cap = n * cap, found.error = error;
+  const bool too_much = residual < -error;
+  if (whole ? too_much : residual < 0) found.flags |= NEGATIVE;
+  if (too_much || residual > n * cap + error || k > size || (outside && whole)) found.flags |= INCONSISTENT;
+  if (too_much) return found;
+  if (whole) {
+    found.lower = found.upper = found.estimate = found.renormalized;
+    return found;
+  }
+  auto fit = [&](double mass) { return std::min(std::max(0.0, mass), n * cap); };
+  const double least = fit(residual - error), most = fit(residual + error);
+  found.lower = truncated + std::min(concentrated(least, cap), concentrated(most, cap));
+  // Of all masses in reach, the one whose uniform tail has the most entropy.
+  const double peak = std::max(std::min(n / std::exp(1.0), most), least);
+  const double upper = truncated + (peak > 0 ? peak * (std::log(n) - std::log(peak)) : 0);
+  found.lower = std::min(found.lower, upper);
+  if (vocab == 0) return found;
+  found.upper = upper;
+  found.estimate = 0.5 * (found.lower + found.upper);
+  if (head.size() >= 5) {
+    const double estimate = truncated + power_law(fit(residual), last, k, size);
+    found.estimate = std::min(std::max(estimate, found.lower), found.upper);
+  }
   return found;
 }
 

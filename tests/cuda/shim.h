@@ -104,7 +104,8 @@ class Block {
 
  private:
   enum class At { Ready, Warp, Block, End };
-  static constexpr std::size_t STACK = 64 << 10;
+  // Not a power of two: the tops of all stacks would share a few lines of the cache.
+  static constexpr std::size_t STACK = (32 << 10) + 9 * 64;
 
   struct Fibre {
     Thread thread;
