@@ -1,0 +1,324 @@
+// A stand-in for libcuda.so.1. IT IS NOT A GPU and measures nothing: it lets the host code over the driver API run where there is none.
+//
+// Device memory is memory of the process, everything is done when a call returns, and a launch runs the text of cuda/*.cu through the
+// shim, by the name of the kernel, after a look at every address it would touch. A mistake that a device answers with 700 or 716 gets
+// that, and a line on stderr; from then on every call that concerns the device fails with the same code, as on a real one.
+//
+// The environment is read when the library is first called:
+//   STAND_IN_DEVICES  how many devices there are (1); 0 makes cuInit return 100
+//   STAND_IN_INIT     what cuInit returns (0)
+//   STAND_IN_DRIVER   the driver's version (12000), which decides what PTX it takes
+//   STAND_IN_MEMORY   bytes of device memory (1 GiB)
+//   STAND_IN_FAIL     CALL:NUMBER=CODE, more of them separated by commas: the NUMBER-th such call, counted from 1, fails with CODE.
+//                     CALL: launch, copy (memset too), alloc (pinned and registered too), load (of a module), sync (of a context, a
+//                     stream or an event, and queries of the last two)
+//   STAND_IN_JOURNAL  a file that gets a line a launch: kernel, blocks across, blocks down, threads a block
+#include "launches.h"
+
+using stand_in::Call;
+using stand_in::Device;
+using stand_in::Kind;
+using namespace stand_in;
+
+#define API extern "C" __attribute__((visibility("default"))) int
+
+namespace {
+
+constexpr int MOST_DEVICES = 16;
+
+// The primary context of each device, known by its address.
+struct Context { int retained = 0; unsigned flags = 0; } contexts[MOST_DEVICES];
+std::mutex contexts_mutex;
+thread_local void* current = nullptr;
+
+struct Module { std::string ptx; };
+
+std::mutex loaded_mutex;
+std::map<void*, Module> modules;
+std::map<void*, const Kernel*> functions;
+
+int before(Call call) { return Device::get().before(call, current); }
+
+bool is_device(int ordinal) { return ordinal >= 0 && ordinal < std::min(Device::get().count, MOST_DEVICES); }
+
+// The streams that are always there: the default one, and the two special handles for it.
+bool is_stream(void* stream) { return std::uintptr_t(stream) <= 2 || Device::get().is(stream, 's'); }
+
+int copy(std::uint64_t device, std::size_t bytes, void* stream, const std::function<void()>& act) {
+  if (int code = before(Call::Copy)) return code;
+  if (!is_stream(stream)) return INVALID_HANDLE;
+  std::shared_lock lock(Device::get().memory);
+  if (bytes && !Device::get().holds(device, bytes)) return INVALID_VALUE;
+  act();
+  return SUCCESS;
+}
+
+int make(void** handle, char kind) {
+  if (int code = before(Call::Other)) return code;
+  *handle = Device::get().make(kind);
+  return SUCCESS;
+}
+
+// A call with nothing to do, because all is done already, once its handles have been looked at.
+int settled(bool valid, Call call) {
+  if (int code = before(call)) return code;
+  return valid ? SUCCESS : INVALID_HANDLE;
+}
+
+// The PTX version that a driver takes at most: 8.0 with CUDA 12.0, 7.x with 11.x.
+bool takes(int driver, const std::string& ptx) {
+  int major = 0, minor = 0;
+  const std::size_t at = ptx.find("\n.version ");
+  if (at == std::string::npos || std::sscanf(ptx.c_str() + at, "\n.version %d.%d", &major, &minor) != 2) return false;
+  const int most_major = driver / 1000 - 4, most_minor = driver % 1000 / 10;
+  return major < most_major || (major == most_major && minor <= most_minor);
+}
+
+}  // namespace
+
+API cuInit(unsigned) { return Device::get().init(); }
+API cuDriverGetVersion(int* version) { return *version = Device::get().driver, SUCCESS; }
+
+API cuDeviceGetCount(int* count) { return *count = Device::get().count, Device::get().before(); }
+API cuDeviceGet(int* device, int ordinal) {
+  if (int code = Device::get().before()) return code;
+  return *device = ordinal, is_device(ordinal) ? SUCCESS : INVALID_DEVICE;
+}
+API cuDeviceGetName(char* name, int size, int device) {
+  std::snprintf(name, std::size_t(size), "stand-in %d (not a GPU)", device);
+  return is_device(device) ? SUCCESS : INVALID_DEVICE;
+}
+// GPU-7374616e-642d-696e-2064-657669636530 for the first: its letters are "stand-in device0".
+API cuDeviceGetUuid_v2(char* uuid, int device) {
+  char text[17];
+  std::snprintf(text, sizeof text, "stand-in device%x", unsigned(device) % 16);
+  std::memcpy(uuid, text, 16);
+  return is_device(device) ? SUCCESS : INVALID_DEVICE;
+}
+API cuDeviceGetUuid(char* uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
+API cuDeviceGetAttribute(int* value, int attribute, int device) {
+  switch (attribute) {
+    case 1: *value = 1024; break;  // threads a block
+    case 10: *value = 32; break;   // threads a warp
+    case 16: *value = 4; break;    // multiprocessors
+    case 19: *value = 1; break;    // can map host memory
+    case 41: *value = 1; break;    // one address space
+    case 75: *value = 8; break;    // compute capability
+    case 76: *value = 0; break;
+    case 115: *value = 1; break;   // memory pools
+    default: *value = 0;
+  }
+  return is_device(device) ? SUCCESS : INVALID_DEVICE;
+}
+API cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
+  std::size_t free;
+  Device::get().free_and_total(&free, bytes);
+  return is_device(device) ? SUCCESS : INVALID_DEVICE;
+}
+
+API cuDevicePrimaryCtxRetain(void** context, int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  if (int code = Device::get().before(Call::Other, &contexts[device])) return code;
+  std::lock_guard lock(contexts_mutex);
+  contexts[device].retained++;
+  *context = &contexts[device];
+  return SUCCESS;
+}
+API cuDevicePrimaryCtxRelease_v2(int device) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  std::lock_guard lock(contexts_mutex);
+  if (contexts[device].retained == 0) return INVALID_CONTEXT;
+  contexts[device].retained--;
+  return SUCCESS;
+}
+API cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  std::lock_guard lock(contexts_mutex);
+  return contexts[device].flags = flags, SUCCESS;
+}
+API cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  if (!is_device(device)) return INVALID_DEVICE;
+  std::lock_guard lock(contexts_mutex);
+  return *flags = contexts[device].flags, *active = contexts[device].retained > 0, SUCCESS;
+}
+
+// What context a thread has is its own affair and works after the device is lost.
+API cuCtxGetCurrent(void** context) { return *context = current, Device::get().before(); }
+API cuCtxSetCurrent(void* context) {
+  if (int code = Device::get().before()) return code;
+  const bool known = !context || (context >= contexts && context < contexts + MOST_DEVICES);
+  if (known) current = context;
+  return known ? SUCCESS : INVALID_CONTEXT;
+}
+API cuCtxGetDevice(int* device) {
+  if (int code = before(Call::Other)) return code;
+  return *device = int((Context*)current - contexts), SUCCESS;
+}
+API cuCtxSetFlags(unsigned flags) {
+  if (int code = before(Call::Other)) return code;
+  std::lock_guard lock(contexts_mutex);
+  return ((Context*)current)->flags = flags, SUCCESS;
+}
+API cuCtxSynchronize() { return before(Call::Sync); }
+
+API cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  Device::get().free_and_total(free, total);
+  return before(Call::Other);
+}
+API cuMemAlloc_v2(std::uint64_t* at, std::size_t bytes) {
+  if (int code = before(Call::Alloc)) return code;
+  return Device::get().allocate(at, bytes, Kind::Device);
+}
+API cuMemFree_v2(std::uint64_t at) {
+  if (int code = before(Call::Other)) return code;
+  return Device::get().release(at, Kind::Device);
+}
+API cuMemAllocAsync(std::uint64_t* at, std::size_t bytes, void* stream) {
+  return is_stream(stream) ? cuMemAlloc_v2(at, bytes) : INVALID_HANDLE;
+}
+API cuMemFreeAsync(std::uint64_t at, void* stream) { return is_stream(stream) ? cuMemFree_v2(at) : INVALID_HANDLE; }
+API cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
+  if (int code = before(Call::Alloc)) return code;
+  return Device::get().allocate((std::uint64_t*)at, bytes, Kind::Pinned);
+}
+API cuMemFreeHost(void* at) {
+  if (int code = before(Call::Other)) return code;
+  return Device::get().release(std::uint64_t(at), Kind::Pinned);
+}
+API cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned) {
+  if (int code = before(Call::Alloc)) return code;
+  return Device::get().enroll(std::uint64_t(at), bytes);
+}
+API cuMemHostUnregister(void* at) {
+  if (int code = before(Call::Other)) return code;
+  return Device::get().expel(std::uint64_t(at));
+}
+API cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void* stream) {
+  return copy(to, bytes, stream, [=] { std::memcpy((void*)to, from, bytes); });
+}
+API cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
+  return copy(from, bytes, stream, [=] { std::memcpy(to, (const void*)from, bytes); });
+}
+API cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr); }
+API cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr); }
+API cuMemsetD8Async(std::uint64_t at, unsigned char value, std::size_t bytes, void* stream) {
+  return copy(at, bytes, stream, [=] { std::memset((void*)at, value, bytes); });
+}
+
+API cuModuleLoadData(void** module, const void* image) {
+  if (int code = before(Call::Load)) return code;
+  const std::string ptx = (const char*)image;
+  if (ptx.find("\n.version ") == std::string::npos) return INVALID_PTX;
+  if (!takes(Device::get().driver, ptx)) return UNSUPPORTED_PTX_VERSION;
+  *module = Device::get().make('m');
+  std::lock_guard lock(loaded_mutex);
+  modules[*module] = {ptx};
+  return SUCCESS;
+}
+API cuModuleLoadDataEx(void** module, const void* image, unsigned, void*, void**) { return cuModuleLoadData(module, image); }
+API cuModuleUnload(void* module) {
+  if (int code = before(Call::Other)) return code;
+  std::lock_guard lock(loaded_mutex);
+  modules.erase(module);
+  return Device::get().unmake(module, 'm') ? SUCCESS : INVALID_HANDLE;
+}
+API cuModuleGetFunction(void** function, void* module, const char* name) {
+  if (int code = before(Call::Other)) return code;
+  if (!Device::get().is(module, 'm')) return INVALID_HANDLE;
+  std::lock_guard lock(loaded_mutex);
+  const bool entry = modules[module].ptx.find(".entry " + std::string(name) + "(") != std::string::npos;
+  for (const Kernel& kernel : KERNELS) {
+    if (!entry || std::strcmp(kernel.name, name)) continue;
+    *function = Device::get().make('f');
+    functions[*function] = &kernel;
+    return SUCCESS;
+  }
+  return NOT_FOUND;
+}
+// The kernels have no variables of their own.
+API cuModuleGetGlobal_v2(std::uint64_t*, std::size_t*, void* module, const char*) {
+  if (int code = before(Call::Other)) return code;
+  return Device::get().is(module, 'm') ? NOT_FOUND : INVALID_HANDLE;
+}
+API cuFuncGetAttribute(int* value, int attribute, void* function) {
+  if (int code = before(Call::Other)) return code;
+  if (!Device::get().is(function, 'f')) return INVALID_HANDLE;
+  std::lock_guard lock(loaded_mutex);
+  // The most threads a block. Registers and local memory, for one, it has none.
+  return *value = attribute == 0 ? int(functions[function]->most_threads) : 0, SUCCESS;
+}
+API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned shared, void* stream, void** arguments, void** extra) {
+  if (int code = before(Call::Launch)) return code;
+  if (!Device::get().is(function, 'f') || !is_stream(stream)) return INVALID_HANDLE;
+  const Kernel* kernel;
+  {
+    std::lock_guard lock(loaded_mutex);
+    kernel = functions[function];
+  }
+  const std::string name = kernel->name;
+  if (!grid_x || !grid_y || grid_z != 1 || grid_y > 65535 || grid_x > 0x7fffffff || block_y != 1 || block_z != 1 || shared || extra || !arguments) {
+    return Device::get().fail(INVALID_VALUE, name + ": no such grid");
+  }
+  if (block_x == 0 || block_x % 32) return Device::get().fail(INVALID_VALUE, name + ": a block that is not whole warps");
+  if (block_x > kernel->most_threads) return Device::get().fail(LAUNCH_OUT_OF_RESOURCES, name + ": too many threads a block");
+  Device::get().note(name + " " + std::to_string(grid_x) + " " + std::to_string(grid_y) + " " + std::to_string(block_x));
+  std::shared_lock lock(Device::get().memory);
+  return kernel->launch(name, {{grid_x, grid_y}, block_x, arguments});
+}
+
+API cuStreamCreate(void** stream, unsigned) { return make(stream, 's'); }
+API cuStreamCreateWithPriority(void** stream, unsigned, int) { return make(stream, 's'); }
+API cuStreamDestroy_v2(void* stream) {
+  if (int code = before(Call::Other)) return code;
+  return Device::get().unmake(stream, 's') ? SUCCESS : INVALID_HANDLE;
+}
+API cuStreamSynchronize(void* stream) { return settled(is_stream(stream), Call::Sync); }
+API cuStreamQuery(void* stream) { return settled(is_stream(stream), Call::Sync); }
+API cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  return settled(is_stream(stream) && Device::get().is(event, 'e'), Call::Other);
+}
+API cuEventCreate(void** event, unsigned) { return make(event, 'e'); }
+API cuEventRecord(void* event, void* stream) { return settled(Device::get().is(event, 'e') && is_stream(stream), Call::Other); }
+API cuEventQuery(void* event) { return settled(Device::get().is(event, 'e'), Call::Sync); }
+API cuEventSynchronize(void* event) { return settled(Device::get().is(event, 'e'), Call::Sync); }
+API cuEventDestroy_v2(void* event) {
+  if (int code = before(Call::Other)) return code;
+  return Device::get().unmake(event, 'e') ? SUCCESS : INVALID_HANDLE;
+}
+
+namespace {
+
+struct Name { int code; const char *name, *text; };
+
+constexpr Name NAMES[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+// As with the real one, a code it does not know has neither name nor text.
+int tell(int code, const char** answer, const char* Name::* what) {
+  for (const Name& name : NAMES) {
+    if (name.code == code) return *answer = name.*what, SUCCESS;
+  }
+  return *answer = nullptr, INVALID_VALUE;
+}
+
+}  // namespace
+
+API cuGetErrorName(int code, const char** name) { return tell(code, name, &Name::name); }
+API cuGetErrorString(int code, const char** text) { return tell(code, text, &Name::text); }

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the stand-in driver, which is not a GPU, as OUTDIR/libcuda.so.1, and a broken one as OUTDIR/broken/libcuda.so.1: stand_in.sh OUTDIR
+# Nothing is done where OUTDIR is newer than the sources. CXX and CC name other compilers.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cuda=$here/../../cuda
+out=${1:?stand_in.sh OUTDIR}
+mkdir -p "$out/broken"
+
+for source in "$here"/*.h "$here"/stand_in.* "$here/broken.c" "$cuda"/*.cu; do
+  if [[ ! $out/broken/libcuda.so -nt $source ]]; then stale=yes; fi
+done
+if [[ -z ${stale:-} ]]; then exit 0; fi
+
+# Built under another name and moved, so that whoever builds at the same time finds a whole one.
+flags=(-O2 -fPIC -shared -fvisibility=hidden -Wl,-soname,libcuda.so.1)
+"${CXX:-g++}" "${flags[@]}" -std=c++20 -U_FORTIFY_SOURCE -pthread -Wall -Wextra -Wno-unknown-pragmas -I"$here" -I"$cuda" \
+  "$here/stand_in.cpp" -o "$out/stand_in.$$"
+mv "$out/stand_in.$$" "$out/libcuda.so.1"
+"${CC:-gcc}" "${flags[@]}" "$here/broken.c" -o "$out/broken/broken.$$"
+mv "$out/broken/broken.$$" "$out/broken/libcuda.so.1"
+# The name that loaders try first: else one of the system's would win.
+ln -sfn libcuda.so.1 "$out/libcuda.so"
+rm -f "$out/broken/libcuda.so"
+ln -s libcuda.so.1 "$out/broken/libcuda.so"
