@@ -6,7 +6,8 @@
 
 use std::cell::RefCell;
 
-use super::rows::kernel::{Half, Widen};
+use super::rows::Half;
+use super::rows::kernel::{Machine, Plain};
 use super::scratch::Scratch;
 use super::{Backend, Logits, RowStats, TokenStats, TopK, kernel, rows, tail};
 
@@ -85,7 +86,7 @@ impl Backend for Cpu {
 
     fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
         match self.lanes {
-            Lanes::Portable => rows::kernel::run::<false>(logits, Half, out),
+            Lanes::Portable => rows::kernel::run(Plain::<false>, logits, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `rows_avx2` needs the features that `Lanes::detect` found before it made this.
             Lanes::Avx2 => unsafe { rows_avx2(logits, out) },
@@ -93,7 +94,7 @@ impl Backend for Cpu {
             // SAFETY: `rows_avx512` needs the features that `Lanes::detect` found before it made this.
             Lanes::Avx512 => unsafe { rows_avx512(logits, out) },
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
-            Lanes::Neon => rows::kernel::run::<true>(logits, Half, out),
+            Lanes::Neon => rows::kernel::run(Plain::<true>, logits, out),
         }
     }
 }
@@ -153,37 +154,47 @@ fn avx512(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 fn rows_avx2(logits: &Logits<'_>, out: &mut Vec<RowStats>) {
-    rows::kernel::run::<true>(logits, HalfF16c::here(), out);
+    rows::kernel::run(X86::here(), logits, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi2")]
 fn rows_avx512(logits: &Logits<'_>, out: &mut Vec<RowStats>) {
-    rows::kernel::run::<true>(logits, HalfF16c::here(), out);
+    rows::kernel::run(X86::here(), logits, out);
 }
 
-/// Half precision by the instruction that exists for it, which halves the time of such rows. A value of this
-/// type is the proof that the machine has it.
+/// What AVX2 machines add to arithmetic: half the time for half precision, and memory that is asked for ahead.
+/// A value of this type is the proof that the machine has the features.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
-struct HalfF16c(());
+struct X86(());
 
 #[cfg(target_arch = "x86_64")]
-impl HalfF16c {
-    #[target_feature(enable = "f16c")]
-    fn here() -> HalfF16c {
-        HalfF16c(())
+impl X86 {
+    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+    fn here() -> X86 {
+        X86(())
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Widen for HalfF16c {
-    const BYTES: usize = 2;
+impl Machine for X86 {
+    const FMA: bool = true;
 
     #[inline(always)]
-    fn widen(self, bytes: &[u8], values: &mut [f32]) {
-        // SAFETY: `HalfF16c::here` made this, which runs only where `f16c` is.
+    fn widen_half(self, bytes: &[u8], values: &mut [f32]) {
+        // SAFETY: `X86::here` made this, and runs only where `f16c` is.
         unsafe { widen_f16c(bytes, values) }
+    }
+
+    #[inline(always)]
+    fn fetch(self, bytes: &[u8]) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+        for line in bytes.chunks(64) {
+            // SAFETY: the instruction is in every x86-64 machine and has no effect that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        }
     }
 }
 
@@ -199,5 +210,5 @@ fn widen_f16c(bytes: &[u8], values: &mut [f32]) {
         // SAFETY: any bits are a value of each of these types, and the sizes are those of the signatures.
         *values = unsafe { transmute::<__m256, [f32; 8]>(_mm256_cvtph_ps(transmute::<[u8; 16], __m128i>(*bytes))) };
     }
-    Half.widen(last_bytes, last_values);
+    Half::widen_plain(last_bytes, last_values);
 }

@@ -5,7 +5,11 @@
 //! a sum of two terms that are not negative, so nothing cancels and it is never below zero, where the textbook
 //! `log_z - sum p_i x_i / T` loses the last bits of two large numbers.
 
+mod format;
 pub(super) mod kernel;
+mod sums;
+
+pub(super) use format::Half;
 
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -104,14 +108,14 @@ impl<'a> Logits<'a> {
         self.bytes.len().checked_div(self.row_bytes()).unwrap_or(0)
     }
 
-    /// The bytes of a row that is there.
-    pub(super) fn row(&self, row: usize) -> &'a [u8] {
-        let width = self.row_bytes();
-        &self.bytes[row * width..][..width]
+    /// Where the bytes of a row start and end.
+    fn range(&self, row: usize) -> (usize, usize) {
+        let start = row * self.row_bytes();
+        (start, start + self.row_bytes())
     }
 
     /// The temperature of a row, where it is one to divide by.
-    pub(super) fn temperature(&self, row: usize) -> Option<f32> {
+    fn temperature(&self, row: usize) -> Option<f32> {
         let temperature = match self.temperature {
             [] => Some(1.0),
             [all] => Some(*all),
@@ -121,7 +125,7 @@ impl<'a> Logits<'a> {
     }
 
     /// The place of the sampled token in its row, where it has one.
-    pub(super) fn chosen(&self, row: usize) -> Option<usize> {
+    fn chosen(&self, row: usize) -> Option<usize> {
         let id = usize::try_from(*self.chosen.get(row)?).ok()?;
         (id < self.vocab).then_some(id)
     }
@@ -140,14 +144,12 @@ impl RowStats {
     }
 }
 
-impl Raw {
-    /// The `d` of a logit in a row with this greatest one.
-    pub(super) fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
-        if logit <= MASKED {
-            return f64::NEG_INFINITY;
-        }
-        (f64::from(logit) - top) * (LOG2_E / f64::from(temperature))
+/// The `d` of a logit in a row with this greatest one.
+fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
+    if logit <= MASKED {
+        return f64::NEG_INFINITY;
     }
+    (f64::from(logit) - top) * (LOG2_E / f64::from(temperature))
 }
 
 /// What the sums say about a row of this temperature.

@@ -1,0 +1,172 @@
+//! The three sums over a row, relative to the greatest logit met so far.
+
+use std::f64::consts::LOG2_E;
+
+use super::kernel::Machine;
+use super::{MASKED, Raw};
+
+/// Independent partial sums.
+pub(super) const LANES: usize = 32;
+
+/// Values summed in 32 bits before the lanes go to 64. Equal terms all round alike, so over a longer run they
+/// would lean to one side by more than the terms themselves are wrong.
+pub(super) const RUN: usize = 8 * LANES;
+
+/// Terms below 2^-125 count as nothing: that is next to the least normal number, and the greatest term is 1.
+const FLOOR: f32 = -125.0;
+
+/// Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// `2^f = 1 + f (c_1 + f (c_2 + ..))` for `|f| <= 1/2`, highest power first: the least relative error (2e-9, before
+/// rounding) with the 1 held, so that the greatest value counts exactly 1.
+const EXP2: [f32; 6] = [1.535_336_3e-4, 1.339_887_5e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1];
+
+/// The sums of a row so far.
+#[derive(Debug)]
+pub(super) struct Sums {
+    /// What a difference of logits is multiplied by, `log2(e) / T`.
+    scale: f32,
+    /// The difference at which a term counts as nothing.
+    floor: f32,
+    top: f32,
+    least: f32,
+    z: [f64; LANES],
+    s: [f64; LANES],
+    q: [f64; LANES],
+}
+
+impl Sums {
+    /// The sums over nothing, at a temperature that is finite and above zero.
+    #[inline(always)]
+    pub(super) fn new(temperature: f32) -> Sums {
+        // Held finite: the greatest value is zero away from itself, and zero times infinity is no number.
+        let scale = (LOG2_E / f64::from(temperature)).min(f64::from(f32::MAX)) as f32;
+        let zero = [0.0; LANES];
+        Sums { scale, floor: FLOOR / scale, top: MASKED, least: f32::INFINITY, z: zero, s: zero, q: zero }
+    }
+
+    /// Prepares for a block of `count` values in whole lanes, fills the last of them up, and returns how many of
+    /// the first can be added without care.
+    #[inline(always)]
+    pub(super) fn meet(&mut self, values: &mut [f32], count: usize) -> usize {
+        // NaN is passed over: by the filling on purpose, in the row because it will make the sums NaN.
+        values[count..].fill(f32::NAN);
+        let (least, greatest) = extremes(values, self.top);
+        values[count..].fill(f32::NEG_INFINITY);
+        self.least = lesser(least, self.least);
+        if greatest > self.top {
+            self.raise(greatest);
+        }
+        let plain = least > MASKED && least - self.top >= self.floor;
+        if plain { count / LANES * LANES } else { 0 }
+    }
+
+    /// Adds the terms of at most a run of values in whole lanes. Without `CAREFUL` none of them may be masked, or
+    /// so far below the greatest that it counts as nothing.
+    #[inline(always)]
+    pub(super) fn add<M: Machine, const CAREFUL: bool>(&mut self, run: &[f32]) {
+        let Sums { scale, floor, top, .. } = *self;
+        let (mut z, mut s, mut q) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+        for chunk in run.as_chunks::<LANES>().0 {
+            for lane in 0..LANES {
+                let x = chunk[lane];
+                let mut t = x - top;
+                // Asked this way round NaN counts, and makes its sums NaN.
+                let counts = !(CAREFUL && ((x <= MASKED) | (t < floor)));
+                t = if counts { t } else { 0.0 };
+                let d = t * scale;
+                let e = exp2::<M>(t, scale, d);
+                let e = if counts { e } else { 0.0 };
+                let de = d * e;
+                z[lane] += e;
+                s[lane] += de;
+                q[lane] = fused::<M>(d, de, q[lane]);
+            }
+        }
+        widen(&z, &mut self.z);
+        widen(&s, &mut self.s);
+        widen(&q, &mut self.q);
+    }
+
+    /// Makes the sums relative to a greater value.
+    fn raise(&mut self, top: f32) {
+        let shift = (f64::from(self.top) - f64::from(top)) * f64::from(self.scale);
+        let factor = shift.exp2();
+        for lane in 0..LANES {
+            let (z, s, q) = (self.z[lane], self.s[lane], self.q[lane]);
+            self.z[lane] = factor * z;
+            self.s[lane] = factor * (s + shift * z);
+            self.q[lane] = factor * (q + shift * (2.0 * s + shift * z));
+        }
+        self.top = top;
+    }
+
+    /// The totals, with no token chosen.
+    pub(super) fn raw(&self) -> Raw {
+        let [z, s, q] = [&self.z, &self.s, &self.q].map(|totals| totals.iter().sum());
+        Raw { top: f64::from(self.top), z, s, q, chosen: f64::NAN, masked: self.least <= MASKED }
+    }
+}
+
+/// The least value and the greatest, the latter at least `top`.
+#[inline(always)]
+fn extremes(values: &[f32], top: f32) -> (f32, f32) {
+    let (mut least, mut greatest) = ([f32::INFINITY; LANES], [top; LANES]);
+    for chunk in values.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            least[lane] = lesser(chunk[lane], least[lane]);
+            greatest[lane] = greater(chunk[lane], greatest[lane]);
+        }
+    }
+    // Halved rather than walked: 32 comparisons, each of which waits for the last, take as long as half a block.
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            least[lane] = lesser(least[lane + width], least[lane]);
+            greatest[lane] = greater(greatest[lane + width], greatest[lane]);
+        }
+        width /= 2;
+    }
+    (least[0], greatest[0])
+}
+
+/// The lesser of two values, the second where the first is NaN. (`f32::min` passes over any NaN, which takes more
+/// than one instruction.)
+#[inline(always)]
+fn lesser(value: f32, other: f32) -> f32 {
+    if value < other { value } else { other }
+}
+
+/// The greater of two values, the second where the first is NaN.
+#[inline(always)]
+fn greater(value: f32, other: f32) -> f32 {
+    if value > other { value } else { other }
+}
+
+/// `2^d` for `d = t * scale` from -125 to 0, with a relative error below 1e-7; garbage where `d` is NaN.
+#[inline(always)]
+fn exp2<M: Machine>(t: f32, scale: f32, d: f32) -> f32 {
+    let shifted = d + ROUND;
+    let exponent = shifted - ROUND;
+    // Fused, the product is not rounded before the subtraction: values far below the greatest would notice.
+    let rest = if M::FMA { t.mul_add(scale, -exponent) } else { d - exponent };
+    let mut series = EXP2[0];
+    for coefficient in [EXP2[1], EXP2[2], EXP2[3], EXP2[4], EXP2[5], 1.0] {
+        series = fused::<M>(series, rest, coefficient);
+    }
+    f32::from_bits(series.to_bits().wrapping_add(shifted.to_bits() << 23))
+}
+
+#[inline(always)]
+fn fused<M: Machine>(a: f32, b: f32, c: f32) -> f32 {
+    if M::FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// Adds lanes to their totals.
+#[inline(always)]
+fn widen(lanes: &[f32; LANES], totals: &mut [f64; LANES]) {
+    for (total, lane) in totals.iter_mut().zip(lanes) {
+        *total += f64::from(*lane);
+    }
+}
