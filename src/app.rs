@@ -11,9 +11,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, FsyncPolicy, SessionConfig};
+use crate::entropy::Backend;
 use crate::entropy::slices::Slices;
 use crate::entropy::store::{EntropyStore, StoreLimits};
-use crate::entropy::{Backend, Cpu};
 use crate::generation::Tools;
 use crate::http::Parts;
 use crate::http::control::Control;
@@ -44,7 +44,7 @@ impl App {
     /// # Errors
     /// A line for the user.
     pub async fn bind(config: Config, phase: watch::Receiver<Phase>) -> Result<Self, String> {
-        Self::bind_with(config, phase, Arc::new(Cpu::new())).await
+        Self::assemble(config, phase, None).await
     }
 
     /// The same with a backend of the caller's.
@@ -56,21 +56,30 @@ impl App {
         phase: watch::Receiver<Phase>,
         backend: Arc<dyn Backend>,
     ) -> Result<Self, String> {
+        Self::assemble(config, phase, Some(backend)).await
+    }
+
+    async fn assemble(
+        config: Config,
+        phase: watch::Receiver<Phase>,
+        backend: Option<Arc<dyn Backend>>,
+    ) -> Result<Self, String> {
         let bound = |flag: &'static str, addr: SocketAddr| async move {
             TcpListener::bind(addr).await.map_err(|error| format!("{flag} {addr}: {error}"))
         };
         let data = bound("--listen", config.listen).await?;
         let control = bound("--control-listen", config.control_listen).await?;
         let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
-        let metrics = Arc::new(Metrics::new(backend.name()));
+        let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
+        let metrics = Arc::new(Metrics::new(name));
+        let slices = Slices::start(&config.slices, &metrics);
+        let slices = slices.map_err(|error| format!("--entropy-threads: {error}"))?;
+        let backend = backend.unwrap_or_else(|| slices.backend());
         let limits = StoreLimits {
             ttl: config.entropy.entropy_ttl,
             entries: config.entropy.entropy_entries,
             bytes: config.entropy.entropy_bytes,
         };
-        let (threads, memory) = (config.slices.threads(), config.slices.slice_memory);
-        let slices = Slices::start(memory, threads, Cpu::new(), &metrics);
-        let slices = slices.map_err(|error| format!("--entropy-threads: {error}"))?;
         let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (ready, is_ready) = watch::channel(false);

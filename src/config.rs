@@ -23,7 +23,7 @@ pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
 pub use slice_file::EntropyArgs;
-pub use slices::SliceConfig;
+pub use slices::{CudaDevice, EntropyBackend, SliceConfig};
 pub use units::{Secret, bytes, duration};
 
 /// The command line.

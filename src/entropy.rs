@@ -14,6 +14,8 @@
 mod approx;
 mod bounds;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod estimator;
 mod flags;
 mod head;

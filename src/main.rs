@@ -58,5 +58,12 @@ fn log(config: &LogConfig) -> Result<(), tracing_subscriber::filter::ParseError>
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
+    // most are caught and answered for; a line of the log like any other, whatever its format is
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let payload = panic.payload();
+        let reason = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        tracing::error!(place, reason, "a thread panicked");
+    }));
     Ok(())
 }

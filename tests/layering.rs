@@ -44,12 +44,13 @@ const HOMES: &[(&str, &[&str])] = &[
     ("parquet", &["src/trajectory/export/parquet.rs"]),
     // by its inner module: an export has one of its name
     ("safetensors::tensor", &["src/tensors/"]),
-    ("crossbeam_channel", &["src/entropy/slices/", "src/entropy/cuda/"]),
+    ("cudarc", &["src/entropy/cuda.rs", "src/entropy/cuda/"]),
+    ("crossbeam_channel", &["src/entropy/slices/", "src/entropy/cuda.rs", "src/entropy/cuda/"]),
     ("indicatif", &["src/cli/bar.rs"]),
 ];
 
 /// Where `unsafe` may stand.
-const UNSAFE: &[&str] = &["src/entropy/cpu.rs", "src/sglang/scan/avx2.rs"];
+const UNSAFE: &[&str] = &["src/entropy/cpu.rs", "src/entropy/cuda/", "src/sglang/scan/avx2.rs"];
 
 /// A file without its comments and without its own tests.
 struct Source {
@@ -143,7 +144,11 @@ fn each_outside_crate_has_one_home() {
 fn unsafe_stands_where_it_may_and_says_why() {
     for file in sources() {
         let count = file.code.matches("unsafe {").count();
-        assert!(count == 0 || UNSAFE.contains(&file.path.as_str()), "{} holds unsafe code", file.path);
+        assert!(
+            count == 0 || UNSAFE.iter().any(|place| file.path.starts_with(place)),
+            "{} holds unsafe code",
+            file.path
+        );
         let reasons = file.whole.matches("SAFETY:").count();
         assert!(reasons >= count, "{}: {count} unsafe blocks, {reasons} reasons", file.path);
     }

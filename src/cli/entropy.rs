@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::cli::bar::Bar;
 use crate::config::EntropyArgs;
-use crate::entropy::Cpu;
 use crate::entropy::RowStats;
 use crate::entropy::slices::Slices;
 use crate::metrics::Metrics;
@@ -25,9 +24,10 @@ const AHEAD: usize = 4;
 /// A line for the user.
 pub async fn run(args: EntropyArgs) -> Result<(), String> {
     let (mut file, length) = open(&args.file)?;
-    let metrics = Arc::new(Metrics::new(""));
-    let slices = Slices::start(args.slices.slice_memory, args.slices.threads(), Cpu::new(), &metrics);
+    let metrics = Arc::new(Metrics::new(Slices::backend_name(&args.slices)));
+    let slices = Slices::start(&args.slices, &metrics);
     let slices = Arc::new(slices.map_err(|error| format!("--entropy-threads: {error}"))?);
+    slices.settled().await;
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", name(&args.file));
     let mut body = Body::new(&slices, u64::MAX);
     let mut lines = Lines { out: BufWriter::new(io::stdout().lock()), row: 0, surprisal: false };

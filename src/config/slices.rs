@@ -1,13 +1,70 @@
 //! Whole rows of logits: how much room they have, and what measures them.
 
-use clap::Args;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
-use super::units::bytes;
+use clap::{Args, ValueEnum};
+
+use super::units::{bytes, duration};
+
+/// What measures entropies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EntropyBackend {
+    /// A CUDA device that is named, for slices of whole rows that it measures faster; else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A CUDA device, for everything, as long as there is one.
+    Cuda,
+}
+
+/// A CUDA device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CudaDevice {
+    /// Its place among those that the process sees.
+    Index(u32),
+    /// `GPU-` and its UUID.
+    Uuid(String),
+}
+
+impl FromStr for CudaDevice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(index) => Ok(Self::Index(index)),
+            Err(_) if text.len() > 4 && text[..4].eq_ignore_ascii_case("gpu-") => Ok(Self::Uuid(text.to_owned())),
+            Err(_) => Err("a device is a number from 0 on, or a UUID as nvidia-smi -L says it, GPU-...".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => index.fmt(f),
+            Self::Uuid(uuid) => uuid.fmt(f),
+        }
+    }
+}
 
 /// What measures rows of logits, and in how much memory.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Rows of logits")]
 pub struct SliceConfig {
+    /// What measures: auto (a CUDA device only if --cuda-device names one), cpu, cuda (top-k too)
+    #[arg(long, env = "TOKENTAP_ENTROPY_BACKEND", value_name = "BACKEND", default_value = "auto")]
+    pub entropy_backend: EntropyBackend,
+    /// The CUDA device, by index or UUID
+    #[arg(long, env = "TOKENTAP_CUDA_DEVICE", value_name = "DEVICE")]
+    pub cuda_device: Option<CudaDevice>,
+    /// Memory for rows on the device, and as much pinned on the host
+    #[arg(long, env = "TOKENTAP_CUDA_MEMORY", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    pub cuda_memory: u64,
+    /// How long rows for the device wait for others to be measured with
+    #[arg(long, env = "TOKENTAP_CUDA_DEADLINE", value_name = "TIME", default_value = "200us", value_parser = duration)]
+    pub cuda_deadline: Duration,
     /// Threads that measure whole rows; 0 is half of the cores, at most 4
     #[arg(long, env = "TOKENTAP_ENTROPY_THREADS", value_name = "N", default_value = "0")]
     pub entropy_threads: usize,

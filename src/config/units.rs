@@ -41,15 +41,15 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     scaled(text, &units).ok_or_else(|| "a size is a number of bytes, or one with KiB, MiB or GiB behind it".to_owned())
 }
 
-/// Reads a time: seconds, or with `ms`, `s`, `m`, `h` behind the number.
+/// Reads a time: seconds, or with `us`, `ms`, `s`, `m`, `h` behind the number.
 ///
 /// # Errors
 /// A sentence for the user when `text` is no time.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("", 1_000)];
+    let units = [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("", 1_000_000)];
     scaled(text, &units)
-        .map(Duration::from_millis)
-        .ok_or_else(|| "a time is a number of seconds, or one with ms, s, m or h behind it".to_owned())
+        .map(Duration::from_micros)
+        .ok_or_else(|| "a time is a number of seconds, or one with us, ms, s, m or h behind it".to_owned())
 }
 
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -68,6 +68,7 @@ mod tests {
         assert_eq!(bytes("64MiB"), Ok(64 << 20));
         assert_eq!(bytes("12"), Ok(12));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("200us"), Ok(Duration::from_micros(200)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         for text in ["", "MiB", "-1", "1.5s", "99999999999GiB", "3 weeks"] {

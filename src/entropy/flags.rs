@@ -59,6 +59,12 @@ impl Flags {
         self.0
     }
 
+    /// The set that has these [bits](Flags::bits).
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn from_bits(bits: u8) -> Flags {
+        Flags(bits)
+    }
+
     /// `self` if `condition` holds, else the empty set.
     #[inline(always)]
     pub(crate) fn when(self, condition: bool) -> Flags {

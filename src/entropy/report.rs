@@ -67,7 +67,7 @@ impl Scratch {
 }
 
 #[inline(always)]
-fn surprisal(chosen: f32) -> f32 {
+pub(super) fn surprisal(chosen: f32) -> f32 {
     match chosen {
         f32::INFINITY => f32::NAN,
         masked if masked <= MASKED => f32::INFINITY,

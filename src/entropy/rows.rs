@@ -115,7 +115,7 @@ impl<'a> Logits<'a> {
     }
 
     /// The temperature of a row, where it is one to divide by.
-    fn temperature(&self, row: usize) -> Option<f32> {
+    pub(super) fn temperature(&self, row: usize) -> Option<f32> {
         let temperature = match self.temperature {
             [] => Some(1.0),
             [all] => Some(*all),
@@ -125,7 +125,7 @@ impl<'a> Logits<'a> {
     }
 
     /// The place of the sampled token in its row, where it has one.
-    fn chosen(&self, row: usize) -> Option<usize> {
+    pub(super) fn chosen(&self, row: usize) -> Option<usize> {
         let id = usize::try_from(*self.chosen.get(row)?).ok()?;
         (id < self.vocab).then_some(id)
     }

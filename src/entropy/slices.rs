@@ -3,6 +3,8 @@
 //! An edge opens an [`Intake`], pushes the bytes in as they come, and takes the numbers out in order. Rows wait in slots, of which there
 //! is a fixed number: who finds none waits, and so does whoever sends the bytes.
 
+#[cfg(feature = "cuda")]
+mod device;
 mod entry;
 mod intake;
 mod pool;
@@ -10,14 +12,21 @@ mod slot;
 
 use std::sync::Arc;
 
-use crate::entropy::Cpu;
+use crate::config::SliceConfig;
+use crate::entropy::{Backend, Cpu};
 use crate::metrics::Metrics;
 
+#[cfg(feature = "cuda")]
+use device::{Device, OnDevice, Share};
 pub(super) use entry::Entry;
 pub use entry::Unmeasured;
+#[cfg(feature = "cuda")]
+pub(super) use entry::{Measured, Shape};
 pub use intake::{Intake, Misshapen, Rows, Side};
 use pool::Pool;
 pub(super) use slot::Home;
+#[cfg(feature = "cuda")]
+pub(super) use slot::Memory;
 pub use slot::{SLOT_BYTES, Slot};
 
 /// The widest row: more than any model has.
@@ -26,28 +35,82 @@ pub const MAX_VOCAB: usize = 1 << 20;
 /// The most rows of one slice: their numbers are held until the last is known.
 pub const MAX_ROWS: usize = 1 << 20;
 
+/// The most rows in a slot, however narrow they are.
+const SLOT_ROWS: usize = 4096;
+
 /// Where rows are brought to be measured.
 #[derive(Debug)]
 pub struct Slices {
     heap: Arc<Home>,
     pool: Pool,
+    #[cfg(feature = "cuda")]
+    device: Option<Device>,
 }
 
 impl Slices {
-    /// Rows in `bytes` of memory, measured by `threads` threads.
+    /// Starts the threads, and begins to open a device where one is to be used; until it is open the threads do its work.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(bytes: u64, threads: usize, cpu: Cpu, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
-        Ok(Self { heap: Arc::new(Home::heap(bytes)), pool: Pool::start(threads, cpu, metrics)? })
+    pub fn start(config: &SliceConfig, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+        let (cpu, threads) = (Cpu::new(), config.threads());
+        for work in ["rows", "top_k"] {
+            metrics.slices.backend.with_label_values(&[work, cpu.name()]).set(1);
+        }
+        Ok(Self {
+            heap: Arc::new(Home::heap(config.slice_memory)),
+            pool: Pool::start(threads, cpu, metrics)?,
+            #[cfg(feature = "cuda")]
+            device: device::wanted(config).map(|(settings, share)| Device::open(settings, share, threads, metrics)),
+        })
+    }
+
+    /// Waits until a device that is to be used is open, or known not to be there; for whoever would rather wait than see the CPU work.
+    pub async fn settled(&self) {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.settled().await;
+        }
+    }
+
+    /// What [`Slices::backend`] is going to be called.
+    #[must_use]
+    pub fn backend_name(config: &SliceConfig) -> &'static str {
+        #[cfg(feature = "cuda")]
+        if device::wanted(config).is_some_and(|(_, share)| share == Share::All) {
+            return crate::entropy::cuda::NAME;
+        }
+        let _ = config;
+        Cpu::new().name()
+    }
+
+    /// What measures top-k rows.
+    #[must_use]
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = self.device.as_ref().filter(|device| device.share() == Share::All) {
+            return Arc::new(OnDevice { device: device.clone(), cpu: Cpu::new() });
+        }
+        Arc::new(Cpu::new())
     }
 
     /// Where the slots of these rows come from.
-    fn home(&self, _rows: Rows) -> &Arc<Home> {
+    fn home(&self, rows: Rows) -> &Arc<Home> {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = self.device.as_ref().and_then(|device| device.of(rows)) {
+            return cuda.home();
+        }
+        let _ = rows;
         &self.heap
     }
 
     fn put(&self, entry: Entry) {
+        #[cfg(feature = "cuda")]
+        if matches!(entry.slot.memory(), Memory::Pinned(_))
+            && let Some(cuda) = self.device.as_ref().and_then(Device::any)
+        {
+            return cuda.put(entry);
+        }
         self.pool.put(entry);
     }
 }

@@ -8,6 +8,8 @@ mod agent;
 mod commands;
 mod control;
 mod crash;
+#[cfg(feature = "cuda")]
+mod device;
 mod disk;
 mod documents;
 mod draining;
@@ -27,6 +29,8 @@ mod restart;
 mod retries;
 mod rows;
 mod slices;
+#[cfg(feature = "cuda")]
+mod stand_in;
 mod streams;
 mod support;
 mod targets;

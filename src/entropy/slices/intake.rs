@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use super::entry::{Entry, Measured, Shape};
-use super::{Home, MAX_ROWS, MAX_VOCAB, SLOT_BYTES, Slices, Slot, Unmeasured};
+use super::{Home, MAX_ROWS, MAX_VOCAB, SLOT_BYTES, SLOT_ROWS, Slices, Slot, Unmeasured};
 use crate::entropy::{Dtype, RowStats};
 
 /// What is going to be pushed.
@@ -81,8 +81,8 @@ impl Rows {
     }
 
     /// Bytes of as many whole rows as a slot holds.
-    fn slot_bytes(self) -> usize {
-        SLOT_BYTES / self.row_bytes() * self.row_bytes()
+    pub(in crate::entropy) fn slot_bytes(self) -> usize {
+        (SLOT_BYTES / self.row_bytes()).min(SLOT_ROWS) * self.row_bytes()
     }
 
     /// How many slots all rows fill.
@@ -144,8 +144,8 @@ impl Intake {
         if needed > total {
             let (bytes, room) = (rows.bytes(), total * SLOT_BYTES);
             return Err(Misshapen::Room(format!(
-                "{bytes} bytes of logits with tensors behind them do not fit the {room} of --slice-memory: send fewer rows, \
-                 or temperature and token_ids before the logits"
+                "{bytes} bytes of logits with tensors behind them do not fit the {room} there are (--slice-memory, \
+                 --cuda-memory on a device): send fewer rows, or temperature and token_ids before the logits"
             )));
         }
         intake.reserved = intake.home.take(needed).await;

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::MAX_VOCAB;
+#[cfg(feature = "cuda")]
+use crate::entropy::cuda::Pinned;
 
 /// Bytes of a slot: the widest row there may be, in 32 bits.
 pub const SLOT_BYTES: usize = 4 * MAX_VOCAB;
@@ -23,6 +25,9 @@ pub struct Slot {
 pub(in crate::entropy) enum Memory {
     /// Anywhere.
     Heap(Box<[u8]>),
+    /// Where a device copies from without help, with room for the copy on the device.
+    #[cfg(feature = "cuda")]
+    Pinned(Pinned),
 }
 
 /// The slots of one kind of memory, and how many there may be.
@@ -40,12 +45,19 @@ impl Home {
         Self::of(Vec::new(), total.clamp(1, 1 << 16))
     }
 
+    /// These slots and no more.
+    #[cfg(feature = "cuda")]
+    pub(in crate::entropy) fn pinned(memory: Vec<Pinned>) -> Self {
+        let total = memory.len();
+        Self::of(memory.into_iter().map(Memory::Pinned).collect(), total)
+    }
+
     fn of(free: Vec<Memory>, total: usize) -> Self {
         Self { free: Mutex::new(free), permits: Arc::new(Semaphore::new(total)), total }
     }
 
     /// How many slots there are.
-    pub(super) fn total(&self) -> usize {
+    pub(in crate::entropy) fn total(&self) -> usize {
         self.total
     }
 
@@ -54,7 +66,18 @@ impl Home {
     pub(super) async fn take(self: &Arc<Self>, count: usize) -> Vec<Slot> {
         let count = u32::try_from(count.min(self.total)).unwrap_or(u32::MAX);
         let permits = Arc::clone(&self.permits).acquire_many_owned(count).await;
-        let mut permits = permits.expect("the semaphore is never closed");
+        self.slots(permits.expect("the semaphore is never closed"))
+    }
+
+    /// The same without waiting; `None` where there are not so many at the moment.
+    #[cfg(feature = "cuda")]
+    pub(in crate::entropy) fn try_take(self: &Arc<Self>, count: usize) -> Option<Vec<Slot>> {
+        let permits = Arc::clone(&self.permits).try_acquire_many_owned(u32::try_from(count).ok()?);
+        permits.ok().map(|permits| self.slots(permits))
+    }
+
+    fn slots(self: &Arc<Self>, mut permits: OwnedSemaphorePermit) -> Vec<Slot> {
+        let count = permits.num_permits();
         let one = |_| {
             let permit = permits.split(1).expect("as many were acquired");
             let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -81,6 +104,8 @@ impl Slot {
     pub fn filled(&self) -> &[u8] {
         match self.memory() {
             Memory::Heap(bytes) => &bytes[..self.len],
+            #[cfg(feature = "cuda")]
+            Memory::Pinned(pinned) => &pinned.bytes()[..self.len],
         }
     }
 
@@ -91,6 +116,8 @@ impl Slot {
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self.memory.as_mut().expect("only drop takes it") {
             Memory::Heap(bytes) => bytes,
+            #[cfg(feature = "cuda")]
+            Memory::Pinned(pinned) => pinned.bytes_mut(),
         }
     }
 }

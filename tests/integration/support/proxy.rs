@@ -37,14 +37,20 @@ pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
 impl Proxy {
     /// Starts one, without waiting for its upstream.
     pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
-        let backend = Arc::new(tokentap::entropy::Cpu::new());
-        Self::with_backend(upstream, flags, backend).await
+        let (phase, watched) = watch::channel(Phase::Serving);
+        let app = App::bind(config(upstream, flags), watched).await.unwrap();
+        // where the environment asks for a device, it is the device that is tested
+        app.parts().slices.settled().await;
+        Self::run(app, phase)
     }
 
     /// Starts one that measures with this backend.
     pub async fn with_backend(upstream: SocketAddr, flags: &[&str], backend: Arc<dyn Backend>) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
-        let app = App::bind_with(config(upstream, flags), watched, backend).await.unwrap();
+        Self::run(App::bind_with(config(upstream, flags), watched, backend).await.unwrap(), phase)
+    }
+
+    fn run(app: App, phase: watch::Sender<Phase>) -> Self {
         let (data, control) = (app.data_addr().unwrap(), app.control_addr().unwrap());
         let parts = Arc::clone(app.parts());
         let task = tokio::spawn(app.run());

@@ -1,0 +1,148 @@
+//! Rows on a GPU, through a driver that is looked for when it is asked for.
+//!
+//! One thread owns the device. What is handed in waits at most a deadline for company, is copied from pinned slots, measured by the
+//! kernels of `cuda/`, and answered. Whatever fails, from a missing driver to a device that is lost at work, costs a line in the log and
+//! a count: the CPU goes on.
+#![expect(
+    unsafe_code,
+    reason = "a driver takes addresses: each block says what lies behind them, and who keeps it there"
+)]
+
+mod abi;
+mod backend;
+mod batch;
+mod calibration;
+mod driver;
+mod kernels;
+mod lane;
+mod memory;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, unbounded};
+use cudarc::driver::CudaContext;
+
+use batch::{Collector, Job};
+pub use calibration::Crossover;
+pub(super) use calibration::{WIDTH, calibrate};
+use driver::guarded;
+pub use driver::{Found, Unavailable, find};
+use kernels::Kernels;
+use lane::Lane;
+pub use memory::Pinned;
+pub(super) use worker::NAME;
+use worker::Worker;
+
+use super::slices::{Entry, Home, SLOT_BYTES};
+use super::{Backend, Cpu};
+use crate::config::CudaDevice;
+use crate::metrics::Metrics;
+
+/// Which device, and how it is used.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The first one where none is named.
+    pub device: Option<CudaDevice>,
+    /// Bytes of rows on the device, and as many pinned on the host.
+    pub memory: u64,
+    /// How long rows wait for others to be measured with.
+    pub deadline: Duration,
+}
+
+/// An open device. Dropping it answers what was handed in, and waits for that.
+#[derive(Debug)]
+pub struct Cuda {
+    found: Found,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    home: Arc<Home>,
+    lost: Arc<AtomicBool>,
+}
+
+impl Cuda {
+    /// Finds a device, compiles the kernels for it, and takes its memory. Takes seconds.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where there is none that can be used.
+    pub fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Unavailable> {
+        let found = find(settings.device.as_ref())?;
+        let slots = usize::try_from(settings.memory).unwrap_or(usize::MAX) / SLOT_BYTES;
+        if slots == 0 {
+            return Err(Unavailable::Memory(format!("at least {SLOT_BYTES} bytes are needed, for one slot")));
+        }
+        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots))?;
+        let lost = Arc::new(AtomicBool::new(false));
+        let cpu = Cpu::new();
+        let worker = Worker { kernels, lanes, cpu, metrics: Arc::clone(metrics), lost: Arc::clone(&lost) };
+        // what is handed in has a slot, or a thread that waits: that bounds it
+        let (jobs, queue) = unbounded();
+        let collector = Collector::new(queue, settings.deadline);
+        let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(move || worker.work(collector));
+        let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
+        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), lost })
+    }
+
+    /// What was opened.
+    #[must_use]
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Whether it can no longer be used.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Where rows for it are filled in.
+    pub(super) fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// Hands in rows in one of its own slots.
+    pub(super) fn put(&self, entry: Entry) {
+        // the thread goes only when this does
+        let _ = self.jobs().send(Job::Rows(entry));
+    }
+
+    fn jobs(&self) -> &Sender<Job> {
+        self.jobs.as_ref().expect("only drop takes it")
+    }
+}
+
+fn acquire(found: &Found, slots: usize) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
+    let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
+    let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
+    let needed = slots * SLOT_BYTES + 2 * Lane::bytes();
+    if needed > free {
+        return Err(Unavailable::Memory(format!("{needed} bytes are needed on the device and {free} are free")));
+    }
+    let kernels = Kernels::load(&context).map_err(Unavailable::of("cuModuleLoadData"))?;
+    let lane = || Lane::try_new(&context, &kernels).map_err(Unavailable::of("cuMemAlloc"));
+    let lanes = [lane()?, lane()?];
+    let slot = |_| Pinned::try_new(&context).map_err(Unavailable::of("cuMemHostAlloc"));
+    let memory = (0..slots).map(slot).collect::<Result<_, _>>()?;
+    Ok((kernels, lanes, memory))
+}
+
+/// Says in the metrics what measures whole rows, and what top-k rows.
+pub(super) fn in_use(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
+    for (work, device) in [("rows", rows), ("top_k", top_k)] {
+        metrics.slices.backend.with_label_values(&[work, NAME]).set(device.into());
+        metrics.slices.backend.with_label_values(&[work, cpu.name()]).set((!device).into());
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // what it calls is caught where it panics
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What the kernels of `cuda/` read and write, byte for byte as they declare it.
+
+/// Values of any bits, without padding.
+///
+/// # Safety
+/// Every pattern of bits is a value, and no byte is padding.
+pub(super) unsafe trait Plain: Copy + Send + Sync {}
+
+/// A row of logits.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowIn {
+    /// The device's address of its first value.
+    pub(super) at: u64,
+    /// 1/T
+    pub(super) inverse_temperature: f32,
+    pub(super) vocab: i32,
+    /// The sampled token, or -1.
+    pub(super) chosen: i32,
+    pub(super) unused: i32,
+}
+
+/// The sums over a row; see [`Raw`](crate::entropy::rows::Raw).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowOut {
+    pub(super) top: f32,
+    pub(super) z: f32,
+    pub(super) s: f32,
+    pub(super) q: f32,
+    pub(super) chosen: f32,
+    pub(super) unused: [f32; 3],
+}
+
+/// The sums of a part of a row, which only the device reads.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sums([f32; 4]);
+
+/// A row of top-k logprobs: `values[start..start + k]`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TopKIn {
+    pub(super) start: u32,
+    pub(super) k: u32,
+    /// NaN where it is not known.
+    pub(super) chosen: f32,
+    /// 0 where it is not known.
+    pub(super) vocab: u32,
+}
+
+/// The numbers of such a row, as [`TokenStats`](crate::entropy::TokenStats) has them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TopKOut {
+    pub(super) renormalized: f32,
+    pub(super) lower: f32,
+    pub(super) upper: f32,
+    pub(super) estimate: f32,
+    pub(super) tail_mass: f32,
+    pub(super) varentropy: f32,
+    pub(super) margin: f32,
+    pub(super) confidence: f32,
+    pub(super) rank: u32,
+    pub(super) flags: u32,
+}
+
+const _: () = assert!(
+    size_of::<RowIn>() == 24 && size_of::<RowOut>() == 32 && size_of::<Sums>() == 16,
+    "as the kernels declare them"
+);
+const _: () = assert!(size_of::<TopKIn>() == 16 && size_of::<TopKOut>() == 40, "as the kernels declare them");
+
+// SAFETY: numbers of any bits.
+unsafe impl Plain for u8 {}
+// SAFETY: numbers of any bits.
+unsafe impl Plain for u32 {}
+// SAFETY: numbers of any bits.
+unsafe impl Plain for f32 {}
+// SAFETY: numbers of any bits; the fields fill it.
+unsafe impl Plain for RowIn {}
+// SAFETY: numbers of any bits; the fields fill it.
+unsafe impl Plain for RowOut {}
+// SAFETY: numbers of any bits.
+unsafe impl Plain for Sums {}
+// SAFETY: numbers of any bits; the fields fill it.
+unsafe impl Plain for TopKIn {}
+// SAFETY: numbers of any bits; the fields fill it.
+unsafe impl Plain for TopKOut {}

@@ -1,0 +1,164 @@
+//! The buffers of one batch on its way through the device.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
+
+use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
+use super::batch::{Batch, MOST_ROWS, MOST_VALUES};
+use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, Slices};
+use super::memory::Twin;
+use crate::entropy::RowStats;
+use crate::entropy::rows::{self, Raw};
+use crate::entropy::slices::{Entry, Memory};
+
+/// How long a batch is watched before the thread sleeps until it is done: waking up costs as much.
+const WATCHED: Duration = Duration::from_micros(50);
+
+/// One of those that take turns: while the device works for one, the next is filled.
+#[derive(Debug)]
+pub(super) struct Lane {
+    stream: Arc<CudaStream>,
+    done: CudaEvent,
+    row_ins: Twin<RowIn>,
+    row_outs: Twin<RowOut>,
+    parts: Twin<Sums>,
+    tickets: Twin<u32>,
+    values: Twin<f32>,
+    top_k_ins: Twin<TopKIn>,
+    top_k_outs: Twin<TopKOut>,
+}
+
+impl Lane {
+    /// Everything a batch may need.
+    pub(super) fn try_new(context: &Arc<CudaContext>, kernels: &Kernels) -> Result<Self, DriverError> {
+        let split = kernels.most_split();
+        Ok(Self {
+            stream: context.new_stream()?,
+            done: context.new_event(Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC))?,
+            row_ins: Twin::try_new(context, MOST_ROWS)?,
+            row_outs: Twin::try_new(context, MOST_ROWS)?,
+            parts: Twin::try_new(context, split * MOST_SPLITS as usize)?,
+            tickets: Twin::try_new(context, split)?,
+            values: Twin::try_new(context, MOST_VALUES)?,
+            top_k_ins: Twin::try_new(context, MOST_ROWS)?,
+            top_k_outs: Twin::try_new(context, MOST_ROWS)?,
+        })
+    }
+
+    /// Bytes of it, on the host and on the device.
+    pub(super) fn bytes() -> usize {
+        MOST_ROWS * (size_of::<RowIn>() + size_of::<RowOut>() + size_of::<TopKIn>() + size_of::<TopKOut>())
+            + MOST_VALUES * size_of::<f32>()
+    }
+
+    /// Begins to copy and to measure a batch.
+    pub(super) fn launch(&mut self, kernels: &Kernels, batch: &mut Batch) -> Result<(), DriverError> {
+        self.stream.context().bind_to_thread()?;
+        if !batch.rows.is_empty() {
+            self.launch_rows(kernels, batch)?;
+        }
+        if !batch.top_k.is_empty() {
+            self.launch_top_k(kernels, batch)?;
+        }
+        self.done.record(&self.stream)
+    }
+
+    fn launch_rows(&mut self, kernels: &Kernels, batch: &mut Batch) -> Result<(), DriverError> {
+        // rows of a type side by side, for a launch each
+        batch.rows.sort_by_key(|entry| entry.shape.dtype.name());
+        let mut groups: Vec<Group> = Vec::new();
+        let mut at = 0;
+        for entry in &batch.rows {
+            let logits = entry.logits();
+            let Memory::Pinned(pinned) = entry.slot.memory() else {
+                unreachable!("only slots of the device are handed to it");
+            };
+            pinned.twin().send(logits.bytes.len(), &self.stream)?;
+            let (count, width) = (entry.rows(), logits.vocab * logits.dtype.bytes());
+            for (row, place) in self.row_ins.host_mut()[at..at + count].iter_mut().enumerate() {
+                *place = RowIn {
+                    at: pinned.twin().device(row * width),
+                    // a row without a temperature is not measured, and a NaN makes one
+                    inverse_temperature: logits.temperature(row).map_or(f32::NAN, |temperature| 1.0 / temperature),
+                    vocab: i32::try_from(logits.vocab).expect("at most 2^20"),
+                    chosen: logits.chosen(row).map_or(-1, |id| i32::try_from(id).expect("at most 2^20")),
+                    unused: 0,
+                };
+            }
+            match groups.last_mut().filter(|group| group.dtype == logits.dtype) {
+                Some(group) => group.count += count,
+                None => groups.push(Group { dtype: logits.dtype, first: at, count }),
+            }
+            at += count;
+        }
+        self.row_ins.send(at, &self.stream)?;
+        for group in groups {
+            let buffers =
+                Buffers { ins: &self.row_ins, outs: &self.row_outs, parts: &self.parts, tickets: &self.tickets };
+            // SAFETY: each row lies in the device's side of a slot, which lives until the batch has ended.
+            unsafe { kernels.rows(&self.stream, group, &buffers) }?;
+        }
+        self.row_outs.fetch(at, &self.stream)
+    }
+
+    fn launch_top_k(&mut self, kernels: &Kernels, batch: &Batch) -> Result<(), DriverError> {
+        let (mut at, mut values) = (0, 0);
+        for job in &batch.top_k {
+            self.values.host_mut()[values..values + job.values.len()].copy_from_slice(&job.values);
+            let before = u32::try_from(values).expect("at most 2^20");
+            for (place, row) in self.top_k_ins.host_mut()[at..].iter_mut().zip(&job.ins) {
+                *place = TopKIn { start: row.start + before, ..*row };
+            }
+            at += job.ins.len();
+            values += job.values.len();
+        }
+        self.values.send(values, &self.stream)?;
+        self.top_k_ins.send(at, &self.stream)?;
+        let slices = Slices { values: &self.values, ins: &self.top_k_ins, outs: &self.top_k_outs };
+        // SAFETY: whoever made a job made its rows within its values, which lie in `values` from `before` on.
+        unsafe { kernels.top_k(&self.stream, at, &slices) }?;
+        self.top_k_outs.fetch(at, &self.stream)
+    }
+
+    /// Waits until the batch is through.
+    pub(super) fn wait(&self) -> Result<(), DriverError> {
+        let begin = Instant::now();
+        while begin.elapsed() < WATCHED {
+            if self.done.try_is_complete()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.done.synchronize()
+    }
+
+    /// The numbers of the whole rows, entry by entry.
+    pub(super) fn rows(&self, batch: &Batch) -> Vec<Vec<RowStats>> {
+        let mut outs = self.row_outs.host().iter();
+        let of = |entry: &Entry| {
+            let logits = entry.logits();
+            let outs = outs.by_ref().take(entry.rows()).enumerate();
+            let stats = outs.map(|(row, out)| {
+                let raw = Raw {
+                    top: out.top.into(),
+                    z: out.z.into(),
+                    s: out.s.into(),
+                    q: out.q.into(),
+                    chosen: out.chosen.into(),
+                    masked: false,
+                };
+                rows::finish(raw, logits.temperature(row).unwrap_or(f32::NAN))
+            });
+            stats.collect()
+        };
+        batch.rows.iter().map(of).collect()
+    }
+
+    /// The numbers of the top-k rows, job by job.
+    pub(super) fn top_k(&self, batch: &Batch) -> Vec<Vec<TopKOut>> {
+        let mut outs = self.top_k_outs.host().iter().copied();
+        batch.top_k.iter().map(|job| outs.by_ref().take(job.ins.len()).collect()).collect()
+    }
+}
