@@ -33,10 +33,10 @@ pub struct Logits<'a> {
     pub dtype: Dtype,
     /// Values a row.
     pub vocab: usize,
-    /// `rows * vocab` values, row after row, at any alignment. Bytes after the last whole row are ignored.
+    /// `rows * vocab` values, row after row, at any alignment; bytes after the last whole row are ignored.
     pub bytes: &'a [u8],
-    /// What the logits are divided by: one value a row, or one for all rows, or none for 1. A row whose
-    /// temperature is absent, not finite or not above zero is not measured ([`Flags::NAN`]).
+    /// What the logits are divided by: one value a row, or one for all rows, or none for 1. A row without one, or
+    /// with one that is not a normal number above zero, is not measured ([`Flags::NAN`]).
     pub temperature: &'a [f32],
     /// The sampled token, one a row; a negative one, or a slice that ends early, is unknown.
     pub chosen: &'a [i64],
@@ -64,6 +64,8 @@ pub struct RowStats {
 /// The sums over one row, as every backend delivers them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw {
+    /// What `x_i - m` was multiplied by: `log2(e) / T` as a backend has it in 32 bits.
+    pub(super) scale: f32,
     /// `m`, the greatest logit, before any temperature.
     pub(super) top: f64,
     /// `sum 2^d_i` over the tokens that are not masked: at least 1, or 0 when there are none.
@@ -121,7 +123,7 @@ impl<'a> Logits<'a> {
             [all] => Some(*all),
             each => each.get(row).copied(),
         };
-        temperature.filter(|temperature| temperature.is_finite() && *temperature > 0.0)
+        temperature.filter(|temperature| temperature.is_normal() && *temperature > 0.0)
     }
 
     /// The place of the sampled token in its row, where it has one.
@@ -144,6 +146,11 @@ impl RowStats {
     }
 }
 
+/// `log2(e) / T` in 32 bits.
+fn scale(temperature: f32) -> f32 {
+    (LOG2_E / f64::from(temperature)) as f32
+}
+
 /// The `d` of a logit in a row with this greatest one.
 fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
     if logit <= MASKED {
@@ -154,7 +161,7 @@ fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
 
 /// What the sums say about a row of this temperature.
 pub(super) fn finish(raw: Raw, temperature: f32) -> RowStats {
-    let Raw { top, z, s, q, chosen, masked } = raw;
+    let Raw { scale, top, z, s, q, chosen, masked } = raw;
     if !(z.is_finite() && s.is_finite() && q.is_finite()) {
         return RowStats::unmeasured(Flags::NAN);
     }
@@ -162,12 +169,17 @@ pub(super) fn finish(raw: Raw, temperature: f32) -> RowStats {
     if z == 0.0 {
         return RowStats::unmeasured(flags | Flags::MISSING);
     }
-    let (log, mean) = (z.log2(), s / z);
+    let mean = s / z;
+    let varentropy = LN_2 * LN_2 * (q / z - mean * mean).max(0.0);
+    // The scale was rounded, so the sums are those of a temperature next to the one asked for. The derivatives
+    // lead back: `d log2 z = mean dβ/β` and `d entropy = -varentropy dβ/β`, which is some 1e-5 of it at the most.
+    let rounding = LOG2_E / f64::from(temperature) / f64::from(scale) - 1.0;
+    let log = z.log2() + mean * rounding;
     RowStats {
-        entropy: LN_2 * (log - mean),
+        entropy: LN_2 * (z.log2() - mean) - varentropy * rounding,
         log_z: top / f64::from(temperature) + LN_2 * log,
-        p_max: 1.0 / z,
-        varentropy: LN_2 * LN_2 * (q / z - mean * mean).max(0.0),
+        p_max: (-log).exp2(),
+        varentropy,
         surprisal: LN_2 * (log - chosen),
         flags,
     }

@@ -6,7 +6,7 @@
 
 use super::format::{Brain, Format, Half, Single};
 use super::sums::{LANES, RUN, Sums};
-use super::{Dtype, Flags, Logits, RowStats, distance, finish};
+use super::{Dtype, Flags, Logits, RowStats, distance, finish, scale};
 
 /// Values widened at a time.
 const BLOCK: usize = 8 * RUN;
@@ -49,7 +49,7 @@ fn rows<F: Format, M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<Ro
             continue;
         };
         let (start, end) = logits.range(row);
-        let mut sums = Sums::new(temperature);
+        let mut sums = Sums::new(scale(temperature));
         for at in (start..end).step_by(BLOCK * F::BYTES) {
             let until = end.min(at + BLOCK * F::BYTES);
             let count = (until - at) / F::BYTES;

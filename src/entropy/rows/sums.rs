@@ -1,7 +1,5 @@
 //! The three sums over a row, relative to the greatest logit met so far.
 
-use std::f64::consts::LOG2_E;
-
 use super::kernel::Machine;
 use super::{MASKED, Raw};
 
@@ -22,13 +20,21 @@ const ROUND: f32 = 12_582_912.0;
 /// rounding) with the 1 held, so that the greatest value counts exactly 1.
 const EXP2: [f32; 6] = [1.535_336_3e-4, 1.339_887_5e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1];
 
+/// How differences of logits become powers of two.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    /// What a difference is multiplied by, `log2(e) / T`.
+    by: f32,
+    /// Its reciprocal in two parts, the first with so few bits that its product with any exponent is exact.
+    step: [f32; 2],
+    /// The difference at which a term counts as nothing.
+    floor: f32,
+}
+
 /// The sums of a row so far.
 #[derive(Debug)]
 pub(super) struct Sums {
-    /// What a difference of logits is multiplied by, `log2(e) / T`.
-    scale: f32,
-    /// The difference at which a term counts as nothing.
-    floor: f32,
+    scale: Scale,
     top: f32,
     least: f32,
     z: [f64; LANES],
@@ -37,13 +43,15 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// The sums over nothing, at a temperature that is finite and above zero.
+    /// The sums over nothing, for differences that are multiplied by `scale`.
     #[inline(always)]
-    pub(super) fn new(temperature: f32) -> Sums {
-        // Held finite: the greatest value is zero away from itself, and zero times infinity is no number.
-        let scale = (LOG2_E / f64::from(temperature)).min(f64::from(f32::MAX)) as f32;
+    pub(super) fn new(scale: f32) -> Sums {
+        let step = 1.0 / f64::from(scale);
+        let upper = f32::from_bits((step as f32).to_bits() & 0xffff_ff00);
+        let step = [upper, (step - f64::from(upper)) as f32];
         let zero = [0.0; LANES];
-        Sums { scale, floor: FLOOR / scale, top: MASKED, least: f32::INFINITY, z: zero, s: zero, q: zero }
+        let scale = Scale { by: scale, step, floor: FLOOR / scale };
+        Sums { scale, top: MASKED, least: f32::INFINITY, z: zero, s: zero, q: zero }
     }
 
     /// Prepares for a block of `count` values in whole lanes, fills the last of them up, and returns how many of
@@ -58,7 +66,7 @@ impl Sums {
         if greatest > self.top {
             self.raise(greatest);
         }
-        let plain = least > MASKED && least - self.top >= self.floor;
+        let plain = least > MASKED && least - self.top >= self.scale.floor;
         if plain { count / LANES * LANES } else { 0 }
     }
 
@@ -66,17 +74,17 @@ impl Sums {
     /// so far below the greatest that it counts as nothing.
     #[inline(always)]
     pub(super) fn add<M: Machine, const CAREFUL: bool>(&mut self, run: &[f32]) {
-        let Sums { scale, floor, top, .. } = *self;
+        let Sums { scale, top, .. } = *self;
         let (mut z, mut s, mut q) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
         for chunk in run.as_chunks::<LANES>().0 {
             for lane in 0..LANES {
                 let x = chunk[lane];
                 let mut t = x - top;
                 // Asked this way round NaN counts, and makes its sums NaN.
-                let counts = !(CAREFUL && ((x <= MASKED) | (t < floor)));
+                let counts = !(CAREFUL && ((x <= MASKED) | (t < scale.floor)));
                 t = if counts { t } else { 0.0 };
-                let d = t * scale;
-                let e = exp2::<M>(t, scale, d);
+                let d = t * scale.by;
+                let e = exp2::<M>(t, d, &scale);
                 let e = if counts { e } else { 0.0 };
                 let de = d * e;
                 z[lane] += e;
@@ -91,7 +99,7 @@ impl Sums {
 
     /// Makes the sums relative to a greater value.
     fn raise(&mut self, top: f32) {
-        let shift = (f64::from(self.top) - f64::from(top)) * f64::from(self.scale);
+        let shift = (f64::from(self.top) - f64::from(top)) * f64::from(self.scale.by);
         let factor = shift.exp2();
         for lane in 0..LANES {
             let (z, s, q) = (self.z[lane], self.s[lane], self.q[lane]);
@@ -105,7 +113,7 @@ impl Sums {
     /// The totals, with no token chosen.
     pub(super) fn raw(&self) -> Raw {
         let [z, s, q] = [&self.z, &self.s, &self.q].map(|totals| totals.iter().sum());
-        Raw { top: f64::from(self.top), z, s, q, chosen: f64::NAN, masked: self.least <= MASKED }
+        Raw { scale: self.scale.by, top: f64::from(self.top), z, s, q, chosen: f64::NAN, masked: self.least <= MASKED }
     }
 }
 
@@ -144,13 +152,17 @@ fn greater(value: f32, other: f32) -> f32 {
     if value > other { value } else { other }
 }
 
-/// `2^d` for `d = t * scale` from -125 to 0, with a relative error below 1e-7; garbage where `d` is NaN.
+/// `2^d` for `d`, from -125 to 0, which is the difference `t` scaled; relative error below 1e-7, garbage for NaN.
 #[inline(always)]
-fn exp2<M: Machine>(t: f32, scale: f32, d: f32) -> f32 {
+fn exp2<M: Machine>(t: f32, d: f32, scale: &Scale) -> f32 {
     let shifted = d + ROUND;
     let exponent = shifted - ROUND;
-    // Fused, the product is not rounded before the subtraction: values far below the greatest would notice.
-    let rest = if M::FMA { t.mul_add(scale, -exponent) } else { d - exponent };
+    // From `t`, because the rounding of `d` would show in values far below the greatest.
+    let rest = if M::FMA {
+        t.mul_add(scale.by, -exponent)
+    } else {
+        (t - exponent * scale.step[0] - exponent * scale.step[1]) * scale.by
+    };
     let mut series = EXP2[0];
     for coefficient in [EXP2[1], EXP2[2], EXP2[3], EXP2[4], EXP2[5], 1.0] {
         series = fused::<M>(series, rest, coefficient);
