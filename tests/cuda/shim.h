@@ -1,8 +1,8 @@
 // The text of cuda/*.cu as C++20 on the host: what NVRTC has built in, and a way to run a grid.
 //
 // A block runs either as fibres of the calling thread (fast, and the same every time; any number of threads may launch at once), or,
-// with SHIM_THREADS, as one std::thread a CUDA thread, which is what the sanitizers see through. Blocks run one after another. The
-// order of blocks, and with fibres that of warps, can be turned round: a missing barrier shows in one of them.
+// with SHIM_THREADS, as one std::thread a CUDA thread, which is what the sanitizers see through. Blocks run one after another. Their
+// order, and with fibres that of warps and lanes, can be turned round: a missing barrier shows in one of the two.
 #pragma once
 #include <cmath>
 #include <csetjmp>
@@ -92,7 +92,7 @@ class Block {
     for (unsigned index = 0; index < threads; index++) fibres_[index]->at = At::Ready;
     const unsigned warps = threads / 32;
     for (bool running = true; running;) {
-      for (unsigned i = 0; i < warps; i++) run_warp(32 * (order == Order::Forward ? i : warps - 1 - i));
+      for (unsigned i = 0; i < warps; i++) run_warp(32 * (order == Order::Forward ? i : warps - 1 - i), order);
       running = false;
       for (unsigned index = 0; index < threads; index++) {
         if (fibres_[index]->at == At::Block) fibres_[index]->at = At::Ready, running = true;
@@ -117,11 +117,11 @@ class Block {
   };
 
   // As far as the lanes come without the other warps.
-  void run_warp(unsigned first) {
+  void run_warp(unsigned first, Order order) {
     for (;;) {
       unsigned at_warp = 0;
-      for (unsigned lane = 0; lane < 32; lane++) {
-        Fibre& fibre = *fibres_[first + lane];
+      for (unsigned i = 0; i < 32; i++) {
+        Fibre& fibre = *fibres_[first + (order == Order::Forward ? i : 31 - i)];
         if (fibre.at == At::Ready) resume(fibre);
         at_warp += fibre.at == At::Warp;
       }
@@ -223,7 +223,8 @@ inline float half(unsigned bits) {
 #define KERNEL extern "C" void
 
 inline void __syncthreads() { shim::self->block->wait_for_block(); }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+// Blocks run one after another here: there is nothing to fence.
+inline void __threadfence() {}
 inline unsigned atomicAdd(unsigned* at, unsigned by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
 
 template <class T> T __shfl_xor_sync(unsigned, T mine, unsigned far) {
