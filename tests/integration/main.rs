@@ -20,6 +20,7 @@ mod failures;
 mod forwarding;
 mod giving_way;
 mod guard;
+mod kernels;
 mod leaving;
 mod limits;
 mod oracle;

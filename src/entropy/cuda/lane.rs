@@ -141,15 +141,20 @@ impl Lane {
             let logits = entry.logits();
             let outs = outs.by_ref().take(entry.rows()).enumerate();
             let stats = outs.map(|(row, out)| {
+                let temperature = logits.temperature(row).unwrap_or(f32::NAN);
+                // as the kernels have it
+                let scale = std::f32::consts::LOG2_E * (1.0 / temperature);
+                let exactly = std::f64::consts::LOG2_E / f64::from(temperature) / f64::from(scale);
                 let raw = Raw {
+                    scale,
                     top: out.top.into(),
                     z: out.z.into(),
                     s: out.s.into(),
                     q: out.q.into(),
-                    chosen: out.chosen.into(),
+                    chosen: f64::from(out.chosen) * exactly,
                     masked: false,
                 };
-                rows::finish(raw, logits.temperature(row).unwrap_or(f32::NAN))
+                rows::finish(raw, temperature)
             });
             stats.collect()
         };

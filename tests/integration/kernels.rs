@@ -1,0 +1,48 @@
+//! The text of `cuda/`: checked in as PTX, and run on the CPU against float64.
+
+use std::path::Path;
+use std::process::Command;
+
+fn folder(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// The first line of each PTX names its sources and their hash.
+#[test]
+fn the_ptx_is_that_of_its_sources() {
+    for (ptx, sources) in [("entropy.ptx", &["entropy.cu", "top_k.cu"][..]), ("read.ptx", &["read.cu"])] {
+        let text = std::fs::read_to_string(folder("cuda").join(ptx)).unwrap();
+        let cat = sources.iter().map(|source| std::fs::read(folder("cuda").join(source)).unwrap()).collect::<Vec<_>>();
+        let names = sources.join(" ");
+        let expected = format!("// {names} sha256:{} nvrtc 12.0.140 compute_80", sha256(&cat.concat()));
+        assert_eq!(text.lines().next(), Some(&*expected), "{ptx} is not that of its sources: make ptx");
+        assert!(text.contains("\n.version 8.0\n.target sm_80\n"), "{ptx} is for every driver from 12.0 on");
+    }
+    // and byte for byte, where its compiler is
+    let compiler = Command::new("python3").args(["-c", "import nvidia.cuda_nvrtc"]).output();
+    if compiler.is_ok_and(|done| done.status.success()) {
+        let done = Command::new("python3").arg(folder("cuda/ptx.py")).arg("--check").output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use std::io::Write;
+    let mut child = Command::new("sha256sum")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    let done = child.wait_with_output().unwrap();
+    String::from_utf8(done.stdout).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+/// `tests/cuda/run.sh`: the unmodified text as C++, a fibre a CUDA thread.
+#[test]
+fn the_kernels_agree_with_float64() {
+    let done = Command::new("bash").arg(folder("tests/cuda/run.sh")).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{text}\n{}", String::from_utf8_lossy(&done.stderr));
+    assert!(text.contains("rows"), "it says what it checked: {text}");
+}
