@@ -15,6 +15,7 @@ use crate::entropy::Backend;
 use crate::entropy::slices::Slices;
 use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::generation::Tools;
+use crate::grpc::{Beside, Port, Services};
 use crate::http::Parts;
 use crate::http::control::Control;
 use crate::http::data::Data;
@@ -142,7 +143,7 @@ impl App {
         let (stop, stopped) = watch::channel(Phase::Serving);
         let control = tokio::spawn(serve(
             control,
-            Control(Arc::clone(&parts)),
+            Beside::new(Services::new(Arc::clone(&parts), Port::Control, stopped.clone()), Control(Arc::clone(&parts))),
             ServerLimits { drain: Duration::from_secs(1), ..limits.clone() },
             stopped,
         ));
@@ -153,7 +154,8 @@ impl App {
                 metrics.draining.set(1);
             }
         });
-        let cut = serve(data, Data(Arc::clone(&parts)), limits, parts.phase.clone()).await;
+        let services = Services::new(Arc::clone(&parts), Port::Data, parts.phase.clone());
+        let cut = serve(data, Beside::new(services, Data(Arc::clone(&parts))), limits, parts.phase.clone()).await;
         // what was cut is aborted before the process ends; an engine that is gone is not waited for
         let mut aborting = parts.aborting.subscribe();
         let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;

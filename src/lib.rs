@@ -24,7 +24,7 @@
 //! | [`app`] | settings become running parts; the only one that knows all of them |
 //! | [`cli`] | one file a command |
 //! | [`demo`] | the embedded engine |
-//! | [`http`], [`server`] | the edges: bytes to types |
+//! | [`http`], [`grpc`], [`server`] | the edges: bytes to types |
 //! | [`generation`] | the pipeline: plan, guard, capture |
 //! | [`tensors`] | slices of logits as safetensors |
 //! | [`rl`] | what trainers compute from trajectories |
@@ -44,6 +44,7 @@ pub mod demo;
 pub mod entropy;
 pub mod error;
 pub mod generation;
+pub mod grpc;
 pub mod http;
 pub mod json;
 pub mod logprobs;

@@ -11,6 +11,7 @@ mod fault;
 mod forest;
 mod keeping;
 pub mod log;
+mod news;
 mod order;
 mod path;
 mod policy;

@@ -1,10 +1,11 @@
 //! Entropies by request id, readable while the request runs and for a while after: a controller polls them to branch or to stop.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Bytes that an entry costs besides its numbers and names.
@@ -50,6 +51,50 @@ struct Entry {
     // held for the length of a copy, never across an await
     sequences: Mutex<Vec<Progress>>,
     names: Mutex<HashSet<String>>,
+    /// The request has ended, and how the sequences have that nothing was heard of.
+    ended: OnceLock<&'static str>,
+    /// Told of every change.
+    changed: Notify,
+}
+
+impl Entry {
+    /// What is known of sequence `index` from token `since` on.
+    fn read(&self, index: usize, since: usize) -> Progress {
+        let sequences = locked(&self.sequences);
+        let Some(progress) = sequences.get(index) else {
+            // nothing has come of it yet, or ever will
+            let end = self.ended.get();
+            let finish_reason = end.map(|end| (*end).to_owned());
+            return Progress { finished: end.is_some(), finish_reason, ..Progress::default() };
+        };
+        let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
+        let (next, finish_reason) = (progress.entropy.len(), progress.finish_reason.clone());
+        Progress { entropy, finished: progress.finished, finish_reason, next }
+    }
+}
+
+/// A sequence that somebody follows. It stays readable, whatever becomes of its name.
+#[derive(Debug)]
+pub struct Followed {
+    entry: Arc<Entry>,
+    /// The sequence.
+    pub index: usize,
+}
+
+impl Followed {
+    /// Waits until there is more than `since` tokens, or the sequence has ended; what is known then from token `since` on.
+    pub async fn more(&self, since: usize) -> Progress {
+        loop {
+            let mut changed = std::pin::pin!(self.entry.changed.notified());
+            // from here on no change is missed
+            changed.as_mut().enable();
+            let progress = self.entry.read(self.index, since);
+            if progress.finished || progress.next > since {
+                return progress;
+            }
+            changed.await;
+        }
+    }
 }
 
 /// Entries that have ended, the oldest first, and what all entries cost.
@@ -89,19 +134,18 @@ impl EntropyStore {
     /// What is known of a sequence from token `since` on, and the next `since`; `index` is the one the name stands for unless given.
     #[must_use]
     pub fn read(&self, rid: &str, index: Option<usize>, since: usize) -> Option<(usize, Progress)> {
+        let Followed { entry, index } = self.follow(rid, index)?;
+        Some((index, entry.read(index, since)))
+    }
+
+    /// A sequence to be followed; `index` is the one the name stands for unless given.
+    #[must_use]
+    pub fn follow(&self, rid: &str, index: Option<usize>) -> Option<Followed> {
         // the map's guard is dropped before the entry is locked
         let (entry, named) = self.names.get(rid).map(|found| found.value().clone())?;
         let index = index.unwrap_or(named);
-        let sequences = locked(&entry.sequences);
-        // a sequence of which nothing has come yet
-        let none = Progress::default();
-        let progress = sequences.get(index).or((index == named).then_some(&none))?;
-        let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
-        let next = progress.entropy.len();
-        Some((
-            index,
-            Progress { entropy, finished: progress.finished, finish_reason: progress.finish_reason.clone(), next },
-        ))
+        let known = index == named || index < locked(&entry.sequences).len();
+        known.then_some(Followed { entry, index })
     }
 
     /// Requests and bytes held, ended ones only: what runs belongs to its request.
@@ -191,12 +235,16 @@ impl Ticket {
             sequences.resize(index + 1, Progress::default());
         }
         change(&mut sequences[index]);
+        drop(sequences);
+        self.entry.changed.notify_waiters();
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut bytes = ENTRY_OVERHEAD;
+        // set once: a ticket is dropped once
+        let _ = self.entry.ended.set(self.end);
         self.with(0, |_| {});
         for progress in locked(&self.entry.sequences).iter_mut() {
             if !progress.finished {
@@ -206,6 +254,7 @@ impl Drop for Ticket {
             progress.entropy.shrink_to_fit();
             bytes += 64 + 4 * progress.entropy.len() as u64;
         }
+        self.entry.changed.notify_waiters();
         let names = locked(&self.entry.names);
         bytes += names.iter().map(|name| 2 * name.len() as u64 + 64).sum::<u64>();
         if names.is_empty() {

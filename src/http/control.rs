@@ -161,8 +161,7 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
     }
     let rid = routes::decode(rid);
     let Some((index, progress)) = parts.tools.store.read(&rid, index, since) else {
-        let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
-        return problem(StatusCode::NOT_FOUND, "not_found", message);
+        return v1::Problem::no_entropies().reply();
     };
     let next = progress.next;
     let mut list = Vec::new();

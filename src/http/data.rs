@@ -16,7 +16,7 @@ use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply, identity};
-use crate::sglang::routes::{self, Kind};
+use crate::sglang::routes::{self, Kind, Route};
 
 /// The service of the data port.
 #[derive(Debug, Clone)]
@@ -43,12 +43,9 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
     let session = bind(&mut request);
     let route = routes::route(request.uri().path());
     let one_at_a_time = request.version() < http::Version::HTTP_2;
-    let permit = Arc::clone(&parts.permits).try_acquire_owned();
-    let full = permit.is_err();
-    let mut served = Served::new(Arc::clone(&parts), route, request.method(), permit.ok());
-    let reply = if full {
-        parts.metrics.shed.with_label_values(&["max_requests"]).inc();
-        Err(Error::Overloaded { limit: parts.config.limits.max_requests })
+    let (mut served, admitted) = admit(&parts, route, request.method());
+    let reply = if let Err(error) = admitted {
+        Err(error)
     } else if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
         let message = "tokentap neither tunnels nor upgrades connections".to_owned();
         Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message })
@@ -67,6 +64,17 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         reply.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     Ok(reply)
+}
+
+/// Starts the clock of a request and takes a permit for it; the second part says whether there was one.
+#[must_use]
+pub fn admit(parts: &Arc<Parts>, route: Route, method: &Method) -> (Box<Served>, Result<(), Error>) {
+    let permit = Arc::clone(&parts.permits).try_acquire_owned();
+    let admitted = permit.as_ref().map(|_| ()).map_err(|_| {
+        parts.metrics.shed.with_label_values(&["max_requests"]).inc();
+        Error::Overloaded { limit: parts.config.limits.max_requests }
+    });
+    (Served::new(Arc::clone(parts), route, method, permit.ok()), admitted)
 }
 
 /// Takes `/sessions/{id}` from the path; the rest is what SGLang is asked.

@@ -41,6 +41,20 @@ pub async fn generate(
     let (head, body) = request.into_parts();
     let limits = &parts.config.limits;
     let body = Upload::new(body, limits.client_body_timeout).read(limits.max_request_bytes).await?;
+    answer(parts, Request::from_parts(head, body), session, served).await
+}
+
+/// The same for a request that has been read.
+///
+/// # Errors
+/// What the client is told when the engine's own answer cannot be given.
+pub async fn answer(
+    parts: &Arc<Parts>,
+    request: Request<Bytes>,
+    session: Option<Arc<str>>,
+    served: &mut Served,
+) -> Result<Response<Body>, Error> {
+    let (head, body) = request.into_parts();
     let request = parse(parts, &body)?;
     let identity = Identity::of(&parts.config, session.as_ref(), &head.uri, &head.headers, request.as_ref());
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();

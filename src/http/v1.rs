@@ -2,11 +2,11 @@
 
 mod advantages;
 mod entropy;
-mod finished;
+pub mod finished;
 mod policy;
 mod query;
-mod samples;
-mod sessions;
+pub mod samples;
+pub mod sessions;
 mod small;
 
 use std::sync::Arc;
@@ -24,15 +24,18 @@ use crate::trajectory::log::Ack;
 use crate::trajectory::{Session, SessionError};
 use query::Query;
 
-/// A request of a trainer's is a list of names, not of tokens.
-const LARGEST: u64 = 64 << 20;
+/// The largest request of a trainer's, which is a list of names, not of tokens.
+pub const LARGEST: u64 = 64 << 20;
 
 /// An answer that says no: `{"error":{"code","message"}}`.
 #[derive(Debug)]
 pub struct Problem {
-    status: StatusCode,
-    code: &'static str,
-    message: String,
+    /// The status.
+    pub status: StatusCode,
+    /// What is wrong, as a name.
+    pub code: &'static str,
+    /// What is wrong, and what to do.
+    pub message: String,
 }
 
 impl Problem {
@@ -40,8 +43,17 @@ impl Problem {
         Self { status, code, message: message.into() }
     }
 
-    fn bad(message: impl Into<String>) -> Self {
+    /// A 400 with this message.
+    #[must_use]
+    pub fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// No entropies are kept under this id, or of this sequence.
+    #[must_use]
+    pub fn no_entropies() -> Self {
+        let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
     /// The reply.
@@ -87,7 +99,7 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
         ["policy"] => Ok(policy::show(parts)),
         ["entropy"] => entropy::measure(parts, request).await,
-        ["samples"] => samples::export(parts, read(parts, request).await?),
+        ["samples"] => samples::export(parts, &read(parts, request).await?).map(samples::reply),
         _ => advantages::compute(parts, &bytes(parts, request).await?),
     }
 }
@@ -107,7 +119,10 @@ fn ok(body: &Value) -> Response<Body> {
 }
 
 /// The session with this name; one that was evicted is said to be.
-fn session(parts: &Parts, id: &str) -> Result<Arc<Session>, Problem> {
+///
+/// # Errors
+/// 404 where there is none, 410 where there was one.
+pub fn session(parts: &Parts, id: &str) -> Result<Arc<Session>, Problem> {
     let gone = || {
         parts.sessions.gone(id).map(|gone| {
             let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
@@ -119,7 +134,9 @@ fn session(parts: &Parts, id: &str) -> Result<Arc<Session>, Problem> {
     parts.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
 }
 
-fn refused(id: &str, error: SessionError) -> Problem {
+/// What cannot be done with a session.
+#[must_use]
+pub fn refused(id: &str, error: SessionError) -> Problem {
     let (status, code) = match error {
         SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
         SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
@@ -130,7 +147,7 @@ fn refused(id: &str, error: SessionError) -> Problem {
 }
 
 /// Waits until a record is on disk, as replies do.
-async fn written(parts: &Parts, ack: Ack) {
+pub async fn written(parts: &Parts, ack: Ack) {
     settle(parts, vec![ack]).await;
 }
 

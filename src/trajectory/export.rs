@@ -31,6 +31,7 @@ mod validate;
 pub mod verl;
 mod versions;
 
+pub use facts::flags;
 pub use format::Format;
 pub use settle::{Settled, settle};
 pub use tally::Tally;

@@ -22,6 +22,7 @@ impl Store {
         for (number, leaf, turns) in session.give_out(|| order.next_finished()) {
             order.finished.push_back((number, Arc::clone(&session.id)));
             self.note(Record::Finished { session: Arc::clone(&session.id), leaf, turns, number });
+            self.news.finished(number);
         }
     }
 

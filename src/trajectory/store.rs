@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::early::Early;
 use super::log::{Ack, Log, Record};
+use super::news::News;
 use super::order::{Gone, Order};
 use super::session::Session;
 use super::turn::Draft;
@@ -36,6 +38,7 @@ pub struct Store {
     // taken before a session's own lock, never behind it, and never across an await
     order: Mutex<Order>,
     pub(super) early: Early,
+    pub(super) news: News,
     pub(super) limits: StoreLimits,
     log: Option<Log>,
     name: Box<str>,
@@ -57,8 +60,8 @@ impl Store {
     pub fn new(limits: StoreLimits, log: Option<Log>, metrics: Arc<Metrics>) -> Self {
         let policy = Policy::new(0);
         let name = super::log::fresh_store();
-        let (sessions, order, early) = (DashMap::new(), Mutex::default(), Early::default());
-        Self { sessions, order, early, limits, log, name, policy, metrics }
+        let (sessions, order, early, news) = (DashMap::new(), Mutex::default(), Early::default(), News::default());
+        Self { sessions, order, early, news, limits, log, name, policy, metrics }
     }
 
     /// From now on records go there.
@@ -198,6 +201,7 @@ impl Store {
         let record = |turn: &Arc<Turn>| {
             self.count(turn);
             let ack = self.record(Record::Turn { session: Arc::clone(&session.id), turn: Arc::clone(turn) });
+            self.news.turn(&session.id, turn);
             (Some(turn.id), ack)
         };
         let Some((bytes, recorded)) = session.commit(draft, record) else {
@@ -241,6 +245,18 @@ impl Store {
     #[must_use]
     pub fn written(&self) -> Ack {
         self.log.as_ref().map_or_else(Ack::done, Log::written)
+    }
+
+    /// Each turn from now on, with its session. A receiver that is more than 1,024 turns behind misses some and is told how many.
+    #[must_use]
+    pub fn watch_turns(&self) -> broadcast::Receiver<(Arc<str>, Arc<Turn>)> {
+        self.news.watch_turns()
+    }
+
+    /// The number of the last finished path since tokentap began, and each later one.
+    #[must_use]
+    pub fn watch_finished(&self) -> watch::Receiver<u64> {
+        self.news.watch_finished()
     }
 
     /// The number of the last finished path.

@@ -19,6 +19,7 @@ mod exporting;
 mod failures;
 mod forwarding;
 mod giving_way;
+mod grpc;
 mod guard;
 mod kernels;
 mod leaving;

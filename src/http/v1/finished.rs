@@ -18,11 +18,16 @@ use crate::trajectory::export::{Annotate, entry};
 const LINES: usize = 10_000;
 
 /// A cursor: the store whose numbers they are, and the last number.
-fn cursor(store: &Store, number: u64) -> String {
+#[must_use]
+pub fn cursor(store: &Store, number: u64) -> String {
     format!("{}-{number:x}", store.name())
 }
 
-fn number(store: &Store, cursor: &str) -> Result<u64, Problem> {
+/// The number that a cursor says.
+///
+/// # Errors
+/// What is no cursor, or another store's.
+pub fn number(store: &Store, cursor: &str) -> Result<u64, Problem> {
     let (name, number) = cursor.rsplit_once('-').unwrap_or_default();
     let number = u64::from_str_radix(number, 16)
         .map_err(|_| Problem::bad(format!("since: the cursor of a line, not {cursor:?}")))?;
@@ -47,6 +52,12 @@ pub(super) async fn stream(parts: &Arc<Parts>, query: Query) -> Result<Response<
     Ok(made("application/x-ndjson", None, Box::new(head.into_iter().chain(lines))))
 }
 
+/// Why the session of a finished path is not there any more.
+#[must_use]
+pub fn reason(store: &Store, session: &str) -> &'static str {
+    store.gone(session).map_or("deleted", |_| "evicted")
+}
+
 /// The entry of a path with its cursor; of one whose session is gone, only that.
 fn line(store: &Store, number: u64, session: &str, annotate: &Annotate) -> Bytes {
     let cursor = cursor(store, number);
@@ -58,7 +69,7 @@ fn line(store: &Store, number: u64, session: &str, annotate: &Annotate) -> Bytes
             text.extend_from_slice(format!(",\"cursor\":\"{cursor}\"}}\n").as_bytes());
         }
         None => {
-            let reason = store.gone(session).map_or("deleted", |_| "evicted");
+            let reason = reason(store, session);
             text.extend_from_slice(
                 json!({"session": session, "gone": reason, "cursor": cursor}).to_string().as_bytes(),
             );

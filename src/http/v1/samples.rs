@@ -7,7 +7,7 @@ use super::sessions::annotate;
 use super::{Problem, made, refused, session};
 use crate::http::Parts;
 use crate::http::body::Body;
-use crate::trajectory::export::{Batch, Format, Shape};
+use crate::trajectory::export::{Batch, Export, Format, Shape};
 
 /// How many rows the body holds.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
@@ -21,27 +21,61 @@ const LONGEST: usize = 1 << 24;
 /// `POST /v1/samples`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SamplesRequest {
-    sessions: Vec<String>,
-    format: String,
+pub struct SamplesRequest {
+    /// The sessions, none of them twice.
+    pub sessions: Vec<String>,
+    /// A name of [`Format`].
+    pub format: String,
+    /// What stands in tensors where there is no token.
     #[serde(default)]
-    pad_token_id: u32,
-    max_prompt_length: Option<usize>,
-    max_response_length: Option<usize>,
+    pub pad_token_id: u32,
+    /// Tokens of the prompt side of tensors.
+    pub max_prompt_length: Option<usize>,
+    /// Tokens of the response side of tensors.
+    pub max_response_length: Option<usize>,
     /// Of every session; without it the last frozen version, else what there is.
-    version: Option<u32>,
+    pub version: Option<u32>,
+    /// Every exported path, not only the one with the most trained tokens.
     #[serde(default = "yes")]
-    include_branches: bool,
+    pub include_branches: bool,
     /// miles: entropies as well, which its own reader does not expect.
     #[serde(default)]
-    entropies: bool,
+    pub entropies: bool,
 }
 
 fn yes() -> bool {
     true
 }
 
-pub(super) fn export(parts: &Parts, said: SamplesRequest) -> Result<Response<Body>, Problem> {
+/// The paths of sessions, as they stand in an export.
+///
+/// # Errors
+/// A session that is not there, has no such version, or is named twice.
+pub fn batch(
+    parts: &Parts,
+    sessions: &[String],
+    version: Option<u32>,
+    include_branches: bool,
+) -> Result<Batch, Problem> {
+    let mut batch = Batch { annotate: Some(annotate(parts)), ..Batch::default() };
+    let mut named = std::collections::HashSet::new();
+    for id in sessions {
+        if !named.insert(id) {
+            return Err(Problem::bad(format!("sessions: {id:?} stands there twice")));
+        }
+        let snapshot = session(parts, id)?.snapshot(version).map_err(|error| refused(id, error))?;
+        let (mut rows, mut out) = snapshot.paths(include_branches);
+        batch.rows.append(&mut rows);
+        batch.refused.append(&mut out);
+    }
+    Ok(batch)
+}
+
+/// Sessions in the format of a trainer.
+///
+/// # Errors
+/// What cannot be exported so, and why.
+pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&said.format) else {
         let names: Vec<&str> = Format::ALL.into_iter().map(Format::name).collect();
         return Err(Problem::bad(format!("format: {:?} is none of {}", said.format, names.join(", "))));
@@ -53,32 +87,22 @@ pub(super) fn export(parts: &Parts, said: SamplesRequest) -> Result<Response<Bod
             return Err(Problem::bad(format!("{name}: 1 to {LONGEST}")));
         }
     }
-    let mut batch = Batch {
-        shape: Shape {
-            pad_token_id: said.pad_token_id,
-            max_prompt_length: said.max_prompt_length,
-            max_response_length: said.max_response_length,
-            entropies: said.entropies,
-        },
-        annotate: Some(annotate(parts)),
-        ..Batch::default()
+    let mut batch = batch(parts, &said.sessions, said.version, said.include_branches)?;
+    batch.shape = Shape {
+        pad_token_id: said.pad_token_id,
+        max_prompt_length: said.max_prompt_length,
+        max_response_length: said.max_response_length,
+        entropies: said.entropies,
     };
-    let mut named = std::collections::HashSet::new();
-    for id in &said.sessions {
-        if !named.insert(id) {
-            return Err(Problem::bad(format!("sessions: {id:?} stands there twice")));
-        }
-        let snapshot = session(parts, id)?.snapshot(said.version).map_err(|error| refused(id, error))?;
-        let (mut rows, mut out) = snapshot.paths(said.include_branches);
-        batch.rows.append(&mut rows);
-        batch.refused.append(&mut out);
-    }
-    let export = format.export(batch);
+    Ok(format.export(batch))
+}
+
+pub(super) fn reply(export: Export) -> Response<Body> {
     let tally = export.tally;
     let mut reply = made(export.content_type, export.length, export.chunks);
     reply.headers_mut().insert(ROWS, tally.rows.into());
     if let Ok(refused) = serde_json::to_string(&tally.refused).unwrap_or_default().parse() {
         reply.headers_mut().insert(REFUSED, refused);
     }
-    Ok(reply)
+    reply
 }

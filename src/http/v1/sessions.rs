@@ -19,6 +19,26 @@ use crate::trajectory::{Session, Turn};
 /// Entries of a page unless it says otherwise, and at most.
 const PAGE: (usize, usize) = (100, 10_000);
 
+/// Sessions in the order of their birth.
+#[derive(Debug)]
+pub struct Page {
+    /// The sessions.
+    pub sessions: Vec<Arc<Session>>,
+    /// Where the next page begins; `None` on the last.
+    pub next: Option<u64>,
+}
+
+impl Page {
+    /// The sessions behind `after`, which is 0 or the `next` of the page before.
+    #[must_use]
+    pub fn of(parts: &Parts, after: u64, limit: Option<usize>) -> Self {
+        let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
+        let page = parts.sessions.page(after, limit);
+        let next = page.last().filter(|_| page.len() == limit).map(|(birth, _)| *birth);
+        Self { sessions: page.into_iter().map(|(_, session)| session).collect(), next }
+    }
+}
+
 /// `POST /v1/sessions/{id}/reward`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,10 +50,9 @@ pub(super) struct RewardRequest {
 pub(super) fn list(parts: &Parts, query: Query) -> Result<Response<Body>, Problem> {
     let after = query.after.unwrap_or_else(|| "0".to_owned());
     let after = after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}")))?;
-    let limit = query.limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-    let page = parts.sessions.page(after, limit);
-    let next = page.last().filter(|_| page.len() == limit).map(|(birth, _)| birth.to_string());
-    let sessions: Vec<Value> = page.iter().map(|(_, session)| summary(session)).collect();
+    let page = Page::of(parts, after, query.limit);
+    let next = page.next.map(|next| next.to_string());
+    let sessions: Vec<Value> = page.sessions.iter().map(|session| summary(session)).collect();
     let evicted: Vec<Value> = parts
         .sessions
         .evicted()
@@ -118,7 +137,8 @@ pub(super) fn think_tokens(parts: &Parts) -> ThinkTokens {
 }
 
 /// Members that trainers compute from each path.
-pub(super) fn annotate(parts: &Parts) -> Annotate {
+#[must_use]
+pub fn annotate(parts: &Parts) -> Annotate {
     let tokens = think_tokens(parts);
     Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))
 }

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::trajectory::{Cause, Fault, Path};
 
 /// The names of what a trainer should know before it uses the row.
-pub(super) fn flags(path: &Path) -> Vec<&'static str> {
+#[must_use]
+pub fn flags(path: &Path) -> Vec<&'static str> {
     let turns = || path.steps.iter().map(|step| &step.turn);
     let spans = || turns().flat_map(|turn| &turn.about.policy);
     let epochs: BTreeSet<u64> = spans().map(|span| span.epoch).collect();

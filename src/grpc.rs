@@ -1,0 +1,26 @@
+//! The gRPC edge: the services of `proto/tokentap/v1/tokentap.proto` on the ports that HTTP has.
+//!
+//! A call is decoded to what the route of the same purpose is decoded to, so that limits, sessions, metrics and refusals are those of
+//! HTTP. The listener, the connections and HTTP/2 are the server's: here is only what answers `content-type: application/grpc`.
+
+mod beside;
+mod ending;
+mod generate;
+mod health;
+pub mod pb;
+mod sample;
+mod services;
+mod session;
+mod status;
+mod trajectories;
+mod watch;
+
+use std::pin::Pin;
+
+use futures_util::Stream;
+
+pub use beside::Beside;
+pub use services::{Port, Services};
+
+/// What a call is answered with that has many answers.
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;

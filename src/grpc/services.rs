@@ -1,0 +1,139 @@
+//! Which services a port has, and who may call them.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tokio::sync::watch;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic_health::pb::health_server::HealthServer;
+use tower::Service;
+
+use super::ending::Ending;
+use super::generate::Generation;
+use super::health::Readiness;
+use super::pb::generate_server::GenerateServer;
+use super::pb::trajectories_server::TrajectoriesServer;
+use super::trajectories::Recorded;
+use super::{pb, status};
+use crate::http::body::Upload;
+use crate::http::{Parts, access, v1};
+use crate::server::Phase;
+
+/// The answer to a call, when it is there.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+type Readings = TrajectoriesServer<Recorded>;
+type Generations = GenerateServer<Generation>;
+type Health = HealthServer<Readiness>;
+
+/// The service that says which services there are; its type has no name.
+type Reflection = Arc<dyn Fn(Request<Upload>) -> Answering + Send + Sync>;
+
+/// What reflection calls itself.
+const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+
+/// What a message takes besides the body of a request.
+const FRAME: u64 = 1024;
+
+/// One of the two ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// Where agents are.
+    Data,
+    /// Where trainers are.
+    Control,
+}
+
+/// The services of one port. Cheap to clone.
+#[derive(Clone)]
+pub struct Services {
+    parts: Arc<Parts>,
+    port: Port,
+    end: watch::Receiver<Phase>,
+    reflection: Reflection,
+}
+
+impl std::fmt::Debug for Services {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Services").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+impl Services {
+    /// The services of `port`; streams that have no end of their own end when `end` says [`Phase::Draining`].
+    #[must_use]
+    pub fn new(parts: Arc<Parts>, port: Port, end: watch::Receiver<Phase>) -> Self {
+        Self { parts, port, end, reflection: reflection() }
+    }
+
+    /// Answers a call.
+    pub(super) fn answer(&self, request: Request<Incoming>) -> Answering {
+        let path = request.uri().path();
+        let (name, method) = path.trim_start_matches('/').split_once('/').unwrap_or((path, ""));
+        let is_control = self.port == Port::Control;
+        if is_control && name != Health::NAME {
+            let config = &self.parts.config;
+            if let Err(denied) = access::control(config, request.uri(), request.headers()) {
+                return refuse(status::denied(denied));
+            }
+        }
+        let endless = matches!(method, "Watch" | "ServerReflectionInfo");
+        let largest = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let limits = &self.parts.config.limits;
+        let parts = Arc::clone(&self.parts);
+        let answering: Answering = match name {
+            Readings::NAME if is_control => {
+                let server = Readings::new(Recorded(parts)).max_decoding_message_size(largest(v1::LARGEST));
+                call(server, self.upload(request))
+            }
+            Readings::NAME => {
+                let message = "Trajectories is on the control port, because an agent may not read what others did";
+                return refuse(Status::unimplemented(message));
+            }
+            Generations::NAME => {
+                let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
+                let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
+                call(server, self.upload(request))
+            }
+            Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request)),
+            REFLECTION => (self.reflection)(self.upload(request)),
+            _ => return refuse(Status::unimplemented(format!("there is no service {name:?}; reflection lists them"))),
+        };
+        if !endless {
+            return answering;
+        }
+        let end = self.end.clone();
+        Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Ending::new(body, end)))) })
+    }
+
+    fn upload(&self, request: Request<Incoming>) -> Request<Upload> {
+        request.map(|body| Upload::new(body, self.parts.config.limits.client_body_timeout))
+    }
+}
+
+fn call<S>(mut server: S, request: Request<Upload>) -> Answering
+where
+    S: Service<Request<Upload>, Response = Response<Body>, Error = Infallible> + Send + 'static,
+    S::Future: Send + 'static,
+{
+    Box::pin(server.call(request))
+}
+
+fn refuse(status: Status) -> Answering {
+    Box::pin(std::future::ready(Ok(status.into_http())))
+}
+
+fn reflection() -> Reflection {
+    let server = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("tests/codegen.rs and tonic-health made these descriptors");
+    Arc::new(move |request| call(server.clone(), request))
+}

@@ -1,0 +1,129 @@
+//! What a call is told that cannot be served: the statuses of HTTP in gRPC's words.
+
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use crate::http::access::Denied;
+use crate::http::body::Body;
+use crate::http::v1::Problem;
+
+/// The status that HTTP answers in this case.
+const HTTP_STATUS: &str = "tokentap-http-status";
+
+/// The name of what is wrong.
+const PROBLEM: &str = "tokentap-code";
+
+/// The body of the engine's answer.
+const BODY: &str = "tokentap-body-bin";
+
+/// Bytes of such a body that trailers have room for: clients refuse more than 8 KiB of metadata, and these grow by a third on the way.
+const LARGEST_BODY: usize = 3 << 10;
+
+/// Characters of a message, of which each may take three on the way.
+const LONGEST_MESSAGE: usize = 1 << 10;
+
+/// Bytes of an answer that are read for the sake of its message.
+const READ: usize = 1 << 20;
+
+fn code(status: StatusCode) -> Code {
+    match status.as_u16() {
+        400 => Code::InvalidArgument,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 | 410 => Code::NotFound,
+        413 | 429 => Code::ResourceExhausted,
+        501 => Code::Unimplemented,
+        502 | 503 => Code::Unavailable,
+        504 => Code::DeadlineExceeded,
+        400..=499 => Code::FailedPrecondition,
+        _ => Code::Internal,
+    }
+}
+
+fn with_trailers(status: StatusCode, message: &str, more: impl FnOnce(&mut MetadataMap)) -> Status {
+    let mut trailers = MetadataMap::new();
+    trailers.insert(HTTP_STATUS, MetadataValue::from(status.as_u16()));
+    more(&mut trailers);
+    let message: String = message.chars().take(LONGEST_MESSAGE).collect();
+    Status::with_metadata(code(status), message, trailers)
+}
+
+/// What a trainer is told.
+pub(super) fn problem(problem: &Problem) -> Status {
+    with_trailers(problem.status, &problem.message, |trailers| {
+        trailers.insert(PROBLEM, MetadataValue::from_static(problem.code));
+    })
+}
+
+/// What somebody is told who may not pass.
+pub(super) fn denied(denied: Denied) -> Status {
+    let status = if denied == Denied::Token { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+    with_trailers(status, denied.message(), |trailers| {
+        trailers.insert(PROBLEM, MetadataValue::from_static("denied"));
+    })
+}
+
+/// What an agent is told by an answer that is no success.
+pub(super) async fn answer(reply: Response<Body>) -> Status {
+    let (head, body) = reply.into_parts();
+    // an answer that breaks off, or goes on for ever, has said its status
+    let body = Limited::new(body, READ).collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    with_trailers(head.status, &message(&body), |trailers| {
+        if !body.is_empty() && body.len() <= LARGEST_BODY {
+            trailers.insert_bin(BODY, MetadataValue::from_bytes(&body));
+        }
+    })
+}
+
+/// The message of an error as SGLang and FastAPI write it, else the text.
+fn message(body: &[u8]) -> String {
+    let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let said = [&value["error"]["message"], &value["message"], &value["detail"], &value["error"]];
+    let said = said.into_iter().find_map(serde_json::Value::as_str);
+    said.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_http_have_their_codes() {
+        let of = |status: u16| code(StatusCode::from_u16(status).unwrap());
+        assert_eq!([400, 401, 403].map(of), [Code::InvalidArgument, Code::Unauthenticated, Code::PermissionDenied]);
+        assert_eq!([404, 410, 409].map(of), [Code::NotFound, Code::NotFound, Code::FailedPrecondition]);
+        assert_eq!([413, 429].map(of), [Code::ResourceExhausted; 2]);
+        assert_eq!(
+            [500, 501, 502, 503].map(of),
+            [Code::Internal, Code::Unimplemented, Code::Unavailable, Code::Unavailable]
+        );
+        assert_eq!([504, 422, 302].map(of), [Code::DeadlineExceeded, Code::FailedPrecondition, Code::Internal]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_keeps_its_body_where_there_is_room() {
+        let reply = |text: String| {
+            let mut reply = Response::new(Body::full(text));
+            *reply.status_mut() = StatusCode::BAD_REQUEST;
+            reply
+        };
+        let text = r#"{"error":{"message":"no such é"}}"#;
+        let status = answer(reply(text.to_owned())).await;
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "no such é"));
+        assert_eq!(status.metadata().get(HTTP_STATUS).unwrap(), "400");
+        assert_eq!(status.metadata().get_bin(BODY).unwrap().to_bytes().unwrap(), text);
+        let long = answer(reply("x".repeat(5000))).await;
+        assert_eq!(long.message().len(), LONGEST_MESSAGE);
+        assert!(long.metadata().get_bin(BODY).is_none());
+    }
+
+    #[test]
+    fn messages_are_found_where_servers_put_them() {
+        assert_eq!(message(br#"{"detail":"Not Found"}"#), "Not Found");
+        assert_eq!(message(br#"{"object":"error","message":"m"}"#), "m");
+        assert_eq!(message(b"plain\n"), "plain");
+        assert_eq!(message(b""), "");
+    }
+}

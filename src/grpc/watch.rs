@@ -1,0 +1,125 @@
+//! What happens, as it happens: three streams, each pulled by whoever watches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+use tonic::Status;
+
+use super::pb::{WatchReply, watch_reply::What, watch_request};
+use super::sample::sample;
+use super::session::{ended, wide};
+use super::{Answers, pb, status};
+use crate::http::Parts;
+use crate::http::v1::{self, Problem};
+use crate::trajectory::Turn;
+use crate::trajectory::export::Annotate;
+
+/// Finished paths that are looked up at once.
+const BATCH: usize = 64;
+
+fn said(what: What) -> WatchReply {
+    WatchReply { what: Some(what), cursor: String::new() }
+}
+
+/// Finished paths behind a cursor.
+struct Paths {
+    parts: Arc<Parts>,
+    annotate: Annotate,
+    changed: watch::Receiver<u64>,
+    /// The number of the last path that was given out.
+    after: u64,
+    /// Numbers and sessions of those to be given out next.
+    found: VecDeque<(u64, Arc<str>)>,
+}
+
+impl Paths {
+    async fn next(&mut self) -> Option<WatchReply> {
+        while self.found.is_empty() {
+            // looked at before the store is, so that nothing that finishes in between is slept over
+            self.changed.borrow_and_update();
+            self.found = self.parts.sessions.finished_after(self.after, BATCH).into();
+            if self.found.is_empty() {
+                self.changed.changed().await.ok()?;
+            } else {
+                // a cursor must mean the same after a crash
+                v1::written(&self.parts, self.parts.sessions.written()).await;
+            }
+        }
+        let (number, session) = self.found.pop_front()?;
+        let missed = number - self.after - 1;
+        self.after = number;
+        if missed > 0 {
+            self.found.push_front((number, session));
+            self.after = number - 1;
+            return Some(said(What::Missed(missed)));
+        }
+        Some(self.reply(number, &session))
+    }
+
+    /// A path with its cursor; of one whose session is gone, only that.
+    fn reply(&self, number: u64, session: &str) -> WatchReply {
+        let store = &self.parts.sessions;
+        let cursor = v1::finished::cursor(store, number);
+        let what = match store.session(session).and_then(|session| session.finished(number)) {
+            Some(path) => What::Path(sample(&path, &self.annotate)),
+            None => {
+                let reason = v1::finished::reason(store, session).to_owned();
+                What::Gone(pb::Gone { session: session.to_owned(), reason })
+            }
+        };
+        WatchReply { what: Some(what), cursor }
+    }
+}
+
+/// Each finished path once, from behind the cursor `since` on.
+pub(super) fn finished(parts: &Arc<Parts>, since: &str) -> Result<Answers<WatchReply>, Status> {
+    let after = match since {
+        "" => 0,
+        since => v1::finished::number(&parts.sessions, since).map_err(|problem| status::problem(&problem))?,
+    };
+    let changed = parts.sessions.watch_finished();
+    let annotate = v1::sessions::annotate(parts);
+    let paths = Paths { parts: Arc::clone(parts), annotate, changed, after, found: VecDeque::new() };
+    Ok(stream::unfold(paths, |mut paths| async move { Some((Ok(paths.next().await?), paths)) }).boxed())
+}
+
+/// Each turn from now on; of one session, unless `session` is empty.
+pub(super) fn turns(parts: &Parts, session: String) -> Answers<WatchReply> {
+    let turns = parts.sessions.watch_turns();
+    let next = |(mut turns, session): (broadcast::Receiver<(Arc<str>, Arc<Turn>)>, String)| async move {
+        loop {
+            let what = match turns.recv().await {
+                Ok((of, turn)) if session.is_empty() || *session == *of => What::Turn(ended(&of, &turn)),
+                Ok(_) => continue,
+                Err(RecvError::Lagged(missed)) => What::Missed(missed),
+                Err(RecvError::Closed) => return None,
+            };
+            return Some((Ok(said(what)), (turns, session)));
+        }
+    };
+    stream::unfold((turns, session), next).boxed()
+}
+
+/// The entropies of one sequence until it ends.
+pub(super) fn entropies(parts: &Parts, of: &watch_request::Entropies) -> Result<Answers<WatchReply>, Status> {
+    let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let followed = parts.tools.store.follow(&of.rid, of.index.map(place));
+    let followed = followed.ok_or_else(|| status::problem(&Problem::no_entropies()))?;
+    let next = |state: Option<(crate::entropy::store::Followed, usize)>| async move {
+        let (followed, since) = state?;
+        let progress = followed.more(since).await;
+        let what = What::Progress(pb::Progress {
+            index: wide(followed.index),
+            entropy: progress.entropy,
+            next: wide(progress.next),
+            finished: progress.finished,
+            finish_reason: progress.finish_reason,
+        });
+        let rest = (!progress.finished).then_some((followed, progress.next));
+        Some((Ok(said(what)), rest))
+    };
+    Ok(stream::unfold(Some((followed, place(of.since))), next).boxed())
+}

@@ -1,0 +1,65 @@
+//! The generated code is what the `.proto` says. `UPDATE=1 cargo test --test codegen` writes it anew.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+
+use prost_types::FileDescriptorSet;
+use protox::Compiler;
+
+const PROTO: &str = "tokentap/v1/tokentap.proto";
+const MARK: &str = "// Generated from proto/tokentap/v1/tokentap.proto: UPDATE=1 cargo test --test codegen\n";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The set of descriptors; with the comments, which become those of the code.
+fn descriptors(comments: bool) -> Compiler {
+    let mut compiler = Compiler::new([root().join("proto")]).unwrap();
+    compiler.include_source_info(comments).include_imports(true).open_file(PROTO).unwrap();
+    compiler
+}
+
+fn generated(configure: impl FnOnce(tonic_prost_build::Builder) -> tonic_prost_build::Builder) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let set: FileDescriptorSet = descriptors(true).file_descriptor_set();
+    let builder = tonic_prost_build::configure()
+        .build_transport(false)
+        .emit_rerun_if_changed(false)
+        // payloads are handed on, not copied
+        .bytes(".")
+        .btree_map(".")
+        .out_dir(folder.path());
+    configure(builder).compile_fds(set).unwrap();
+    let code = std::fs::read_to_string(folder.path().join("tokentap.v1.rs")).unwrap();
+    format!("{MARK}{code}").into_bytes()
+}
+
+/// Compares what is there with what should be, or writes it.
+fn settle(path: &str, fresh: &[u8]) {
+    let file: PathBuf = root().join(path);
+    if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, fresh).unwrap();
+        return;
+    }
+    let found = std::fs::read(&file).unwrap_or_default();
+    assert!(found == fresh, "{path} is not what {PROTO} says: UPDATE=1 cargo test --test codegen writes it anew");
+}
+
+#[test]
+fn the_services_and_messages_are_what_the_proto_says() {
+    settle("src/grpc/pb/tokentap.v1.rs", &generated(|builder| builder.build_client(false)));
+}
+
+#[test]
+fn the_descriptors_that_reflection_hands_out_are_those_of_the_proto() {
+    settle("src/grpc/pb/tokentap.v1.bin", &descriptors(false).encode_file_descriptor_set());
+}
+
+#[test]
+fn the_client_of_the_tests_is_what_the_proto_says() {
+    let client = generated(|builder| builder.build_server(false).extern_path(".tokentap.v1", "::tokentap::grpc::pb"));
+    settle("tests/integration/grpc/client/tokentap.v1.rs", &client);
+}

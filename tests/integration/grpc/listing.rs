@@ -1,0 +1,126 @@
+//! List and Get beside `/v1/sessions`.
+
+use serde_json::{Value, json};
+use tokentap::demo::EngineOptions;
+use tokentap::grpc::pb::{GetRequest, ListRequest, SessionSummary, Turn};
+use tonic::Code;
+
+use super::client::trajectories;
+use crate::support::client::{get, request};
+use crate::support::demo::Demo;
+use crate::support::hand::soon;
+
+/// Two turns of one session, one of another, and one that is quarantined nowhere.
+pub async fn recorded(demo: &Demo) {
+    for (session, text) in [("a", "The lamp"), ("a", "The lamp"), ("b", "A door")] {
+        let body = json!({"text": text, "session_id": session, "sampling_params": {"max_new_tokens": 5}});
+        demo.ask(&body).await;
+    }
+}
+
+/// A summary as HTTP writes it.
+fn summary(seen: &SessionSummary) -> Value {
+    json!({
+        "session": seen.session,
+        "created_ms": seen.created_ms,
+        "turns": seen.turns,
+        "sampled_tokens": seen.sampled_tokens,
+        "faults": seen.faults,
+        "causes": seen.causes,
+        "frozen_versions": seen.frozen_versions,
+        "done": seen.done,
+        "incomplete": seen.incomplete,
+        "running": seen.running,
+        "bytes": seen.bytes,
+    })
+}
+
+fn line(turn: &Turn) -> Value {
+    json!({
+        "turn": turn.id,
+        "parent": turn.parent,
+        "cause": turn.cause,
+        "fault": turn.fault,
+        "finish_reason": turn.finish_reason,
+        "rid": turn.rid,
+        "prompt_tokens": turn.prompt_tokens,
+        "sampled_tokens": turn.sampled_tokens,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_listed_as_http_lists_them() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    recorded(&demo).await;
+    let control = demo.proxy.control;
+    let mut client = trajectories(control).await;
+    let list = client.list(ListRequest::default()).await.unwrap().into_inner();
+    let http = get(control, "/v1/sessions").await.json();
+    assert_eq!(json!(list.sessions.iter().map(summary).collect::<Vec<_>>()), http["sessions"]);
+    assert_eq!((list.sessions.len(), list.next, list.evicted.len()), (2, None, 0));
+
+    let first = client.list(ListRequest { after: 0, limit: Some(1) }).await.unwrap().into_inner();
+    assert_eq!((first.sessions[0].session.as_str(), first.sessions.len()), ("a", 1));
+    let after = first.next.expect("there is another page");
+    let second = client.list(ListRequest { after, limit: Some(1) }).await.unwrap().into_inner();
+    assert_eq!(second.sessions[0].session, "b");
+    let end = client.list(ListRequest { after: second.next.unwrap_or(u64::MAX), limit: None }).await.unwrap();
+    assert!(end.into_inner().sessions.is_empty(), "nothing comes behind the last");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_shown_as_http_shows_it() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    recorded(&demo).await;
+    let control = demo.proxy.control;
+    assert_eq!(request(control, "POST", "/v1/sessions/a/freeze", &[], b"").await.status, 200);
+    let mut client = trajectories(control).await;
+    for version in [None, Some(1), Some(2)] {
+        let asked = GetRequest { session: "a".into(), version };
+        let Ok(shown) = client.get(asked).await else {
+            assert_eq!(version, Some(2), "version 2 is open and empty of news");
+            continue;
+        };
+        let shown = shown.into_inner();
+        let path = version.map_or("/v1/sessions/a".to_owned(), |version| format!("/v1/sessions/a?version={version}"));
+        let http = get(control, &path).await.json();
+        let mut ours = summary(shown.summary.as_ref().unwrap());
+        ours["version"] = json!(shown.version);
+        ours["frozen"] = json!(shown.frozen);
+        ours["list"] = shown.turns.iter().map(line).collect();
+        assert_eq!(ours, http);
+        let turn = &shown.turns[0];
+        let how = turn.measured.as_ref().unwrap();
+        assert_eq!((how.source.as_str(), how.temperature), ("top_k", Some(1.0)));
+        assert_eq!((turn.policy[0].start, turn.policy[0].end), (0, 5));
+        assert!(turn.extras.is_empty() && turn.elapsed_ms < 60_000 && turn.started_ms > 1_600_000_000_000);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_refused_as_http_refuses_it() {
+    let demo = Demo::start(EngineOptions::default(), &["--session-ttl", "1s"]).await;
+    recorded(&demo).await;
+    let control = demo.proxy.control;
+    let mut client = trajectories(control).await;
+    let mut refused = async |session: &str, version: Option<u32>| {
+        let asked = GetRequest { session: session.into(), version };
+        let status = client.get(asked).await.expect_err("it is not there");
+        let path =
+            version.map_or(format!("/v1/sessions/{session}"), |at| format!("/v1/sessions/{session}?version={at}"));
+        let http = get(control, &path).await;
+        let trailer = |name: &str| status.metadata().get(name).unwrap().to_str().unwrap().to_owned();
+        assert_eq!(trailer("tokentap-http-status"), http.status.to_string());
+        assert_eq!(trailer("tokentap-code"), http.json()["error"]["code"].as_str().unwrap());
+        assert_eq!(status.message(), http.json()["error"]["message"].as_str().unwrap());
+        (status.code(), trailer("tokentap-code"))
+    };
+    assert_eq!(refused("nobody", None).await, (Code::NotFound, "no_such_session".into()));
+    assert_eq!(refused("a", Some(9)).await, (Code::NotFound, "no_such_version".into()));
+    let gone = async { while get(control, "/v1/sessions/b").await.status != 410 {} };
+    soon("the sessions are over their time", gone).await;
+    assert_eq!(refused("b", None).await, (Code::NotFound, "evicted".into()));
+    let list = trajectories(control).await.list(ListRequest::default()).await.unwrap().into_inner();
+    let evicted: Vec<_> = list.evicted.iter().map(|gone| (gone.session.as_str(), gone.reason.as_str())).collect();
+    assert_eq!(evicted, [("a", "ttl"), ("b", "ttl")]);
+}
