@@ -26,6 +26,7 @@ mod view;
 pub use call::{Call, Turns};
 pub use fault::Fault;
 pub use forest::{Forest, Place};
+pub use news::Ended;
 pub use order::Gone;
 pub use path::{Path, Segment, Step};
 pub use policy::{Mark, Policy, Reported, Span};

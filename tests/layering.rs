@@ -31,7 +31,17 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 const HOMES: &[(&str, &[&str])] = &[
     // the last one speaks to a tokentap, with the keys of its control port, and never to SGLang
     ("reqwest", &["src/sglang/client.rs", "src/sglang/transport.rs", "src/cli/export/sidecar.rs"]),
-    ("hyper", &["src/server.rs", "src/http/", "src/grpc/beside.rs", "src/sglang/client.rs", "src/sglang/transport.rs"]),
+    (
+        "hyper",
+        &[
+            "src/server.rs",
+            "src/http/",
+            "src/grpc/beside.rs",
+            "src/grpc/services.rs",
+            "src/sglang/client.rs",
+            "src/sglang/transport.rs",
+        ],
+    ),
     ("hyper_util", &["src/server.rs", "src/sglang/transport.rs"]),
     ("tower", &["src/server.rs", "src/http/", "src/grpc/", "src/app.rs", "src/cli/demo.rs"]),
     ("tonic", &["src/grpc.rs", "src/grpc/"]),

@@ -119,6 +119,9 @@ impl Objects {
                     self.done = true;
                 } else if let Some(data) = event.data.clone() {
                     return Ok(Some(event.raw.slice(data)));
+                } else if !event.raw.starts_with(b":") && !event.raw.trim_ascii().is_empty() {
+                    // SGLang writes one line; to leave any out would be a lie
+                    return Err(Status::internal("the engine sent an event that is not one line of data"));
                 }
             }
             match self.body.frame().await {

@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::{Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::MapErr;
 use hyper::body::Incoming;
 use tokio::sync::watch;
 use tonic::Status;
@@ -21,7 +23,7 @@ use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
 use super::trajectories::Recorded;
 use super::{pb, status};
-use crate::http::body::Upload;
+use crate::http::body::{BoxError, Upload};
 use crate::http::{Parts, access, v1};
 use crate::server::Phase;
 
@@ -32,8 +34,11 @@ type Readings = TrajectoriesServer<Recorded>;
 type Generations = GenerateServer<Generation>;
 type Health = HealthServer<Readiness>;
 
+/// What a caller sends: messages that must not pause for too long.
+type Message = MapErr<Upload, fn(BoxError) -> Status>;
+
 /// The service that says which services there are; its type has no name.
-type Reflection = Arc<dyn Fn(Request<Upload>) -> Answering + Send + Sync>;
+type Reflection = Arc<dyn Fn(Request<Message>) -> Answering + Send + Sync>;
 
 /// What reflection calls itself.
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
@@ -112,14 +117,16 @@ impl Services {
         Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Ending::new(body, end)))) })
     }
 
-    fn upload(&self, request: Request<Incoming>) -> Request<Upload> {
-        request.map(|body| Upload::new(body, self.parts.config.limits.client_body_timeout))
+    fn upload(&self, request: Request<Incoming>) -> Request<Message> {
+        let limit = self.parts.config.limits.client_body_timeout;
+        let told: fn(BoxError) -> Status = |error| status::upload(&error);
+        request.map(|body| Upload::new(body, limit).map_err(told))
     }
 }
 
-fn call<S>(mut server: S, request: Request<Upload>) -> Answering
+fn call<S>(mut server: S, request: Request<Message>) -> Answering
 where
-    S: Service<Request<Upload>, Response = Response<Body>, Error = Infallible> + Send + 'static,
+    S: Service<Request<Message>, Response = Response<Body>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
 {
     Box::pin(server.call(request))

@@ -5,9 +5,11 @@ use http_body_util::{BodyExt, Limited};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
+use crate::error::Error;
 use crate::http::access::Denied;
-use crate::http::body::Body;
+use crate::http::body::{Body, BoxError};
 use crate::http::v1::Problem;
+use crate::sglang::client::{Failure, UploadError};
 
 /// The status that HTTP answers in this case.
 const HTTP_STATUS: &str = "tokentap-http-status";
@@ -33,11 +35,11 @@ fn code(status: StatusCode) -> Code {
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
         404 | 410 => Code::NotFound,
+        408 | 504 => Code::DeadlineExceeded,
         413 | 429 => Code::ResourceExhausted,
         501 => Code::Unimplemented,
         502 | 503 => Code::Unavailable,
-        504 => Code::DeadlineExceeded,
-        400..=499 => Code::FailedPrecondition,
+        _ if status.is_client_error() => Code::FailedPrecondition,
         _ => Code::Internal,
     }
 }
@@ -63,6 +65,17 @@ pub(super) fn denied(denied: Denied) -> Status {
     with_trailers(status, denied.message(), |trailers| {
         trailers.insert(PROBLEM, MetadataValue::from_static("denied"));
     })
+}
+
+/// What somebody is told whose message did not come whole.
+pub(super) fn upload(error: &BoxError) -> Status {
+    match error.downcast_ref::<UploadError>() {
+        Some(upload) => {
+            let error = Error::from(Failure::from(upload.clone()));
+            with_trailers(error.status(), &error.to_string(), |_| {})
+        }
+        None => Status::internal(error.to_string()),
+    }
 }
 
 /// What an agent is told by an answer that is no success.
@@ -99,7 +112,7 @@ mod tests {
             [500, 501, 502, 503].map(of),
             [Code::Internal, Code::Unimplemented, Code::Unavailable, Code::Unavailable]
         );
-        assert_eq!([504, 422, 302].map(of), [Code::DeadlineExceeded, Code::FailedPrecondition, Code::Internal]);
+        assert_eq!([504, 408, 422].map(of), [Code::DeadlineExceeded, Code::DeadlineExceeded, Code::FailedPrecondition]);
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use super::session::{ended, wide};
 use super::{Answers, pb, status};
 use crate::http::Parts;
 use crate::http::v1::{self, Problem};
-use crate::trajectory::Turn;
+use crate::trajectory::Ended;
 use crate::trajectory::export::Annotate;
 
 /// Finished paths that are looked up at once.
@@ -89,7 +89,7 @@ pub(super) fn finished(parts: &Arc<Parts>, since: &str) -> Result<Answers<WatchR
 /// Each turn from now on; of one session, unless `session` is empty.
 pub(super) fn turns(parts: &Parts, session: String) -> Answers<WatchReply> {
     let turns = parts.sessions.watch_turns();
-    let next = |(mut turns, session): (broadcast::Receiver<(Arc<str>, Arc<Turn>)>, String)| async move {
+    let next = |(mut turns, session): (broadcast::Receiver<Ended>, String)| async move {
         loop {
             let what = match turns.recv().await {
                 Ok((of, turn)) if session.is_empty() || *session == *of => What::Turn(ended(&of, &turn)),

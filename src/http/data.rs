@@ -67,7 +67,6 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
 }
 
 /// Starts the clock of a request and takes a permit for it; the second part says whether there was one.
-#[must_use]
 pub fn admit(parts: &Arc<Parts>, route: Route, method: &Method) -> (Box<Served>, Result<(), Error>) {
     let permit = Arc::clone(&parts.permits).try_acquire_owned();
     let admitted = permit.as_ref().map(|_| ()).map_err(|_| {

@@ -9,10 +9,13 @@ use super::Turn;
 /// Turns that a watcher may be behind before it misses some.
 const BEHIND: usize = 1024;
 
+/// A turn that has ended, with the name of its session.
+pub type Ended = (Arc<str>, Arc<Turn>);
+
 /// The news of a store. Nobody has to listen, and nobody who listens holds anything up.
 #[derive(Debug)]
 pub(super) struct News {
-    turns: broadcast::Sender<(Arc<str>, Arc<Turn>)>,
+    turns: broadcast::Sender<Ended>,
     /// The number of the last finished path.
     finished: watch::Sender<u64>,
 }
@@ -41,7 +44,7 @@ impl News {
         });
     }
 
-    pub(super) fn watch_turns(&self) -> broadcast::Receiver<(Arc<str>, Arc<Turn>)> {
+    pub(super) fn watch_turns(&self) -> broadcast::Receiver<Ended> {
         self.turns.subscribe()
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::early::Early;
 use super::log::{Ack, Log, Record};
-use super::news::News;
+use super::news::{Ended, News};
 use super::order::{Gone, Order};
 use super::session::Session;
 use super::turn::Draft;
@@ -247,9 +247,9 @@ impl Store {
         self.log.as_ref().map_or_else(Ack::done, Log::written)
     }
 
-    /// Each turn from now on, with its session. A receiver that is more than 1,024 turns behind misses some and is told how many.
+    /// Each turn from now on. A receiver that is more than 1,024 turns behind misses some and is told how many.
     #[must_use]
-    pub fn watch_turns(&self) -> broadcast::Receiver<(Arc<str>, Arc<Turn>)> {
+    pub fn watch_turns(&self) -> broadcast::Receiver<Ended> {
         self.news.watch_turns()
     }
 

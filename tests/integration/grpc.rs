@@ -1,4 +1,11 @@
 //! The gRPC services through real sockets: what they say is what HTTP says.
 
+mod access;
 mod client;
+mod generating;
+mod health;
+mod leaving;
 mod listing;
+mod samples;
+mod stopping;
+mod watching;

@@ -1,0 +1,178 @@
+//! Who may call what, and where.
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokentap::grpc::pb::{GenerateRequest, ListRequest};
+use tokio_stream::StreamExt;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use tower::{Service, ServiceExt};
+
+use super::client::{Generate, Trajectories, health, reflection, trajectories};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+fn signed<T>(message: T, key: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    if !key.is_empty() {
+        request.metadata_mut().insert("authorization", key.parse().unwrap());
+    }
+    request
+}
+
+fn generation(json: &'static str) -> GenerateRequest {
+    GenerateRequest { json: Bytes::from_static(json.as_bytes()), session: String::new() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_opens_the_control_port_and_health_needs_none() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--control-token", "control"]).await;
+    let mut client = trajectories(proxy.control).await;
+    for wrong in ["", "Bearer ", "Bearer contro", "Bearer controll", "control", "Basic control"] {
+        let status = client.list(signed(ListRequest::default(), wrong)).await.expect_err("no token");
+        assert_eq!(status.code(), Code::Unauthenticated, "{wrong:?}");
+        assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), "401");
+        assert!(status.message().contains("--control-token"), "{}", status.message());
+    }
+    client.list(signed(ListRequest::default(), "Bearer control")).await.expect("the token opens it");
+    let mut generate = Generate::new(super::client::channel(proxy.control).await);
+    let status = generate.generate(generation("{}")).await.expect_err("no token");
+    assert_eq!(status.code(), Code::Unauthenticated);
+    health(proxy.control).await.check(HealthCheckRequest::default()).await.expect("probes are open");
+    let asked = tokio_stream::once(ServerReflectionRequest::default());
+    let status = reflection(proxy.control).await.server_reflection_info(asked).await.expect_err("no token");
+    assert_eq!(status.code(), Code::Unauthenticated);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_of_the_control_port_does_not_reach_the_engine() {
+    for (flags, expected) in [
+        (&["--control-token", "control", "--upstream-admin-key", "admin"][..], None),
+        (
+            &["--control-token", "control", "--upstream-api-key", "own", "--upstream-admin-key", "admin"],
+            Some("Bearer own"),
+        ),
+        (&[], Some("Bearer control")),
+    ] {
+        let mut hand = Hand::start().await;
+        let proxy = Proxy::probed(hand.addr, flags).await;
+        let mut client = Generate::new(super::client::channel(proxy.control).await);
+        let asking = tokio::spawn(async move {
+            client.generate(signed(generation(r#"{"text":"a"}"#), "Bearer control")).await.map(drop)
+        });
+        let call = hand.next().await;
+        assert_eq!(call.asked.path, "/generate", "agents' calls are served here too");
+        assert_eq!(call.asked.header("authorization"), expected, "{flags:?}");
+        call.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
+        asking.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_that_rebind_their_name_and_foreign_pages_are_refused() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--control-host", "trainer.example"]).await;
+    let under = async |host: &str| -> Trajectories {
+        let at = Endpoint::from_shared(format!("http://{}", proxy.control)).unwrap();
+        let channel: Channel = at.origin(format!("http://{host}").parse().unwrap()).connect().await.unwrap();
+        Trajectories::new(channel)
+    };
+    for (host, code) in [
+        ("evil.example", Some(Code::PermissionDenied)),
+        ("evil.example:80", Some(Code::PermissionDenied)),
+        ("localhost:1", None),
+        ("trainer.example", None),
+    ] {
+        let answer = under(host).await.list(ListRequest::default()).await;
+        assert_eq!(answer.err().map(|status| status.code()), code, "{host}");
+    }
+    let mut request = Request::new(ListRequest::default());
+    request.metadata_mut().insert("origin", "http://evil.example".parse().unwrap());
+    let status = trajectories(proxy.control).await.list(request).await.expect_err("a foreign page");
+    assert_eq!(status.code(), Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trajectories_are_not_on_the_data_port() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let status = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("not here");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().contains("control port"), "{}", status.message());
+    let check = HealthCheckRequest { service: "tokentap.v1.Trajectories".into() };
+    let status = health(proxy.data).await.check(check.clone()).await.expect_err("not here");
+    assert_eq!(status.code(), Code::NotFound);
+    health(proxy.control).await.check(check).await.expect("but there");
+    let mut unknown = tonic::client::Grpc::new(super::client::channel(proxy.data).await);
+    unknown.ready().await.unwrap();
+    let codec: tonic_prost::ProstCodec<ListRequest, ListRequest> = tonic_prost::ProstCodec::default();
+    let path = http::uri::PathAndQuery::from_static("/some.Other/Call");
+    let status = unknown.unary(Request::new(ListRequest::default()), path, codec).await.expect_err("no such service");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().contains("some.Other"), "{}", status.message());
+    assert!(!hand.has_more(), "gRPC calls do not go upstream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_describes_what_there_is() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    for port in [proxy.data, proxy.control] {
+        let ask = |what| ServerReflectionRequest { host: String::new(), message_request: Some(what) };
+        let asked = tokio_stream::iter([
+            ask(MessageRequest::ListServices(String::new())),
+            ask(MessageRequest::FileContainingSymbol("tokentap.v1.Generate".into())),
+        ]);
+        let mut replies = reflection(port).await.server_reflection_info(asked).await.unwrap().into_inner();
+        let Some(MessageResponse::ListServicesResponse(list)) = replies.next().await.unwrap().unwrap().message_response
+        else {
+            panic!("a list of services")
+        };
+        let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+        for name in ["tokentap.v1.Trajectories", "tokentap.v1.Generate", "grpc.health.v1.Health"] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        let Some(MessageResponse::FileDescriptorResponse(files)) =
+            replies.next().await.unwrap().unwrap().message_response
+        else {
+            panic!("a file")
+        };
+        let found =
+            files.file_descriptor_proto.iter().any(|file| memchr::memmem::find(file, b"GenerateReply").is_some());
+        assert!(found, "the file is handed out");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_pauses_is_cut_off() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--client-body-timeout", "200ms"]).await;
+    let frame = |bytes: &'static [u8]| Ok::<_, tonic::Status>(Frame::data(Bytes::from_static(bytes)));
+    // 100 bytes are announced, 3 come
+    let half = tokio_stream::once(frame(b"\0\0\0\0\x64abc")).chain(tokio_stream::pending());
+    let call = http::Request::post("/tokentap.v1.Generate/Generate")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(tonic::body::Body::new(StreamBody::new(half)))
+        .unwrap();
+    let mut channel = super::client::channel(proxy.data).await;
+    channel.ready().await.unwrap();
+    let reply = soon("an answer", channel.call(call)).await.unwrap();
+    let status = Status::from_header_map(reply.headers()).expect("the call is over");
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+    assert!(status.message().contains("paused"), "{status:?}");
+    assert!(!hand.has_more(), "nothing goes upstream");
+
+    // a reflection whose questions do not come
+    let asked = tokio_stream::pending::<ServerReflectionRequest>();
+    let mut replies = reflection(proxy.data).await.server_reflection_info(asked).await.unwrap().into_inner();
+    assert!(soon("the call ends", replies.next()).await.is_none_or(|reply| reply.is_err()), "there was no question");
+}

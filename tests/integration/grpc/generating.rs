@@ -1,0 +1,282 @@
+//! Generate beside POST /generate: the same bytes, the same refusals, one pipeline.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokentap::grpc::pb::{GenerateReply, GenerateRequest};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Request, Status};
+
+use super::client::generate;
+use crate::support::client::{Answer, events, get, request};
+use crate::support::engine::answer;
+use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message, torn_stream};
+
+/// What a call was answered with: what came first, the objects, and how it ended.
+#[derive(Debug)]
+struct Told {
+    head: MetadataMap,
+    objects: Vec<Vec<u8>>,
+    end: Result<(), Status>,
+}
+
+async fn called(proxy: &Proxy, json: &[u8], session: &str, metadata: &[(&'static str, &str)]) -> Told {
+    let mut client = generate(proxy.data).await;
+    let mut request = Request::new(GenerateRequest { json: Bytes::copy_from_slice(json), session: session.into() });
+    for (name, value) in metadata {
+        if name.ends_with("-bin") {
+            request.metadata_mut().append_bin(*name, MetadataValue::from_bytes(value.as_bytes()));
+        } else {
+            request.metadata_mut().append(*name, value.parse().unwrap());
+        }
+    }
+    let mut told = Told { head: MetadataMap::new(), objects: Vec::new(), end: Ok(()) };
+    match client.generate(request).await {
+        Err(status) => told.end = Err(status),
+        Ok(reply) => {
+            let (head, mut replies, _) = reply.into_parts();
+            told.head = head;
+            loop {
+                match soon("a message", replies.message()).await {
+                    Ok(Some(GenerateReply { json })) => told.objects.push(json.to_vec()),
+                    Ok(None) => break,
+                    Err(status) => {
+                        told.end = Err(status);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    told
+}
+
+async fn posted(proxy: &Proxy, json: &[u8], headers: &[(&str, &str)]) -> Answer {
+    request(proxy.data, "POST", "/generate", headers, json).await
+}
+
+/// A tokentap before the scripted engine, and what that was asked.
+async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<Asked>>>, Upstream) {
+    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let noted = Arc::clone(&asked);
+    let upstream = Upstream::start(Nature::default(), move |request| {
+        if request.path == "/generate" {
+            noted.lock().unwrap().push(request.clone());
+        }
+        answer(request)
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, flags).await;
+    (proxy, asked, upstream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_has_the_bytes_that_http_gives() {
+    let (proxy, asked, _upstream) = scripted(&[]).await;
+    for body in [
+        json!({"text": "a", "rid": "mine", "big": 9_007_199_254_740_993_u64}),
+        json!({"text": ["a", "b"], "rid": ["x", "y"]}),
+        json!({"text": "a", "rid": "R", "sampling_params": {"n": 3}}),
+        json!({"text": "a", "rid": "bounds", "entropy_options": {"bounds": true, "stats": true}}),
+    ] {
+        let body = body.to_string();
+        let http = posted(&proxy, body.as_bytes(), &[("x-session-id", "h")]).await;
+        assert_eq!(http.status, 200, "{}", http.text());
+        let told = called(&proxy, body.as_bytes(), "g", &[]).await;
+        assert!(told.end.is_ok(), "{told:?}");
+        assert_eq!(told.objects, std::slice::from_ref(&http.body), "{body}");
+        assert!(http.text().contains("output_token_entropy"), "entropies are there: {}", http.text());
+        assert_eq!(told.head.get("x-tokentap-session").unwrap(), "g");
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        assert_eq!(asked.len(), 2);
+        assert_eq!(asked[0].body, asked[1].body, "the engine is asked the same");
+        assert_eq!(asked[1].header("content-type"), Some("application/json"));
+        let foreign = |name: &str| name.starts_with("grpc-") || name == "te";
+        assert!(!asked[1].headers.iter().any(|(name, _)| foreign(name)), "{:?}", asked[1].headers);
+    }
+    let (of_http, of_grpc) = (get(proxy.control, "/v1/sessions/h").await, get(proxy.control, "/v1/sessions/g").await);
+    assert_eq!(of_http.json()["turns"], of_grpc.json()["turns"], "both are recorded");
+    let all =
+        proxy.metric("tokentap_http_requests_total{endpoint=\"/generate\",method=\"POST\",status_code=\"200\"}").await;
+    assert_eq!(all, 8.0, "both are counted as the same route");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_has_the_events_that_http_gives() {
+    let (proxy, _, _upstream) = scripted(&[]).await;
+    for body in [
+        json!({"text": "a", "rid": "mine", "stream": true}),
+        json!({"text": ["a", "b"], "rid": ["x", "y"], "stream": true, "entropy_options": {"bounds": true}}),
+    ] {
+        let body = body.to_string();
+        let http = posted(&proxy, body.as_bytes(), &[]).await;
+        let told = called(&proxy, body.as_bytes(), "", &[]).await;
+        assert!(told.end.is_ok(), "{told:?}");
+        assert_eq!(told.objects, events(&http.body), "{body}");
+        assert!(told.objects.len() >= 4 && http.text().contains("output_token_entropy"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_found_where_http_finds_it_and_the_message_goes_first() {
+    let (proxy, asked, _upstream) = scripted(&[]).await;
+    let body = br#"{"text":"a","session_id":"body"}"#;
+    let named = async |session: &'static str, metadata: &[(&'static str, &str)]| {
+        let told = called(&proxy, body, session, metadata).await;
+        told.head.get("x-tokentap-session").unwrap().to_str().unwrap().to_owned()
+    };
+    assert_eq!(named("", &[]).await, "body");
+    assert_eq!(named("", &[("x-session-id", "header"), ("x-session-done", "1")]).await, "header");
+    assert_eq!(named("message", &[("x-session-id", "header")]).await, "message");
+    let done = async { while get(proxy.control, "/v1/sessions/header").await.json()["done"] != true {} };
+    soon("x-session-done is heard", done).await;
+    asked.lock().unwrap().clear();
+    let told =
+        called(&proxy, body, "", &[("authorization", "Bearer mine"), ("x-trace", "t"), ("x-raw-bin", "AAAA")]).await;
+    assert!(told.end.is_ok());
+    let asked = std::mem::take(&mut *asked.lock().unwrap());
+    assert_eq!((asked[0].header("authorization"), asked[0].header("x-trace")), (Some("Bearer mine"), Some("t")));
+    assert!(asked[0].header("x-raw-bin").is_none(), "binary metadata is no header");
+    for session in ["a b", "a/b", "é", &"x".repeat(129)] {
+        let status = called(&proxy, body, session, &[]).await.end.expect_err("it cannot be a session");
+        assert_eq!(status.code(), Code::InvalidArgument, "{session}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_joins_the_call_that_is_still_running_whichever_way_it_came() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let body = br#"{"text":"a","rid":"same","session_id":"retried"}"#;
+    let data = proxy.data;
+    let first = tokio::spawn(async move { request(data, "POST", "/generate", &[], body).await });
+    let call = hand.next().await;
+    let again = async {
+        let retry = called(&proxy, body, "", &[("x-stainless-retry-count", "1")]);
+        let joined = "tokentap_retries_total{outcome=\"joined\"}";
+        let answered = async {
+            soon("the retry is noticed", async { while proxy.metric(joined).await != 1.0 {} }).await;
+            call.reply(&message(200, &[("content-type", "application/json")], b"{\"text\":\"once\"}")).await;
+        };
+        tokio::join!(retry, answered).0
+    };
+    let told = again.await;
+    assert_eq!(told.objects, [first.await.unwrap().body], "both have the one reply");
+    assert!(!hand.has_more(), "the engine was asked once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_those_of_http() {
+    let refusal = json!({"error": {"message": "top_p must be in (0, 1], got 2 \u{e9}."}}).to_string();
+    let said = refusal.clone();
+    let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["text"].as_str() {
+        Some("limited") => json_message(429, b"slow down"),
+        Some("broken") => Deed::SayAndClose(vec![]),
+        Some("unable") => json_message(503, br#"{"detail":"not now"}"#),
+        _ => json_message(400, said.as_bytes()),
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &["--max-request-bytes", "64KiB"]).await;
+    let deep = format!("{{\"text\":{}1{}}}", "[".repeat(200), "]".repeat(200));
+    for (body, code) in [
+        (r#"{"text":"a","sampling_params":{"top_p":2}}"#.to_owned(), Code::InvalidArgument),
+        ("not json".to_owned(), Code::InvalidArgument),
+        (deep, Code::InvalidArgument),
+        (r#"{"text":"a","top_logprobs_num":2000}"#.to_owned(), Code::InvalidArgument),
+        (r#"{"text":"limited"}"#.to_owned(), Code::ResourceExhausted),
+        (r#"{"text":"broken"}"#.to_owned(), Code::Unavailable),
+        (r#"{"text":"unable"}"#.to_owned(), Code::Unavailable),
+    ] {
+        let http = posted(&proxy, body.as_bytes(), &[]).await;
+        let told = called(&proxy, body.as_bytes(), "", &[]).await;
+        let status = told.end.expect_err("it is refused");
+        assert_eq!(status.code(), code, "{body}: {status:?}");
+        assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), http.status.to_string().as_str());
+        let kept = status.metadata().get_bin("tokentap-body-bin").unwrap().to_bytes().unwrap();
+        assert_eq!(kept, http.body, "{body}: the body is kept");
+        let value: Value = serde_json::from_slice(&http.body).unwrap_or(Value::Null);
+        let expected = value["error"]["message"].as_str().or(value["detail"].as_str()).unwrap_or("slow down");
+        assert_eq!(status.message(), expected);
+    }
+    let large = format!("{{\"text\":\"{}\"}}", "x".repeat(70 << 10));
+    let status = called(&proxy, large.as_bytes(), "", &[]).await.end.expect_err("it is too large");
+    assert_eq!(status.code(), Code::OutOfRange);
+    assert!(status.message().contains("66560"), "the limit is named: {}", status.message());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_beyond_the_limit_are_shed() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--max-requests", "1"]).await;
+    let mut client = generate(proxy.data).await;
+    let running = tokio::spawn(async move {
+        client.generate(GenerateRequest { json: Bytes::from_static(br#"{"text":"a"}"#), session: String::new() }).await
+    });
+    let call = hand.next().await;
+    let status = called(&proxy, br#"{"text":"b"}"#, "", &[]).await.end.expect_err("one at once");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("--max-requests"), "{}", status.message());
+    assert_eq!(posted(&proxy, br#"{"text":"b"}"#, &[]).await.status, 503, "the permits are those of HTTP");
+    call.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
+    let mut replies = running.await.unwrap().unwrap().into_inner();
+    assert_eq!(replies.message().await.unwrap().unwrap().json, "{}");
+    assert!(replies.message().await.unwrap().is_none());
+    let told = async { called(&proxy, b"not json", "", &[]).await };
+    let again = tokio::spawn(async move { hand.next().await.reply(&message(400, &[], b"no")).await });
+    assert_eq!(told.await.end.unwrap_err().code(), Code::InvalidArgument, "the permit is free again");
+    again.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_off_says_so_behind_what_came() {
+    let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["text"].as_str() {
+        Some("torn") => torn_stream(&[b"data: {\"text\":\"1\",\"meta_info\":{}}\n\n"]),
+        Some("short") => crate::support::upstream::stream(&[b"data: {\"text\":\"1\",\"meta_info\":{}}\n\n"]),
+        _ => crate::support::upstream::stream(&[
+            b": a comment\n\ndata: {\"error\":{\"message\":\"midway\"}}\n\n",
+            b"data: [DONE]\n\n",
+        ]),
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    for text in ["torn", "short"] {
+        let body = json!({"text": text, "stream": true, "return_entropy": false}).to_string();
+        let told = called(&proxy, body.as_bytes(), "", &[]).await;
+        assert_eq!(told.objects.len(), 1, "{text}: what came is told");
+        assert_eq!(told.end.expect_err("it did not end well").code(), Code::Unavailable, "{text}");
+    }
+    let told = called(&proxy, br#"{"text":"error","stream":true}"#, "", &[]).await;
+    assert!(told.end.is_ok(), "the engine's own errors are objects as they are for HTTP");
+    assert_eq!(told.objects, [b"{\"error\":{\"message\":\"midway\"}}"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_is_too_large_for_a_message_is_refused() {
+    let upstream = Upstream::start(Nature::default(), |_| json_message(200, &vec![b' '; 100_000])).await;
+    let proxy = Proxy::probed(upstream.addr, &["--max-reply-bytes", "64KiB"]).await;
+    let status = called(&proxy, br#"{"text":"a"}"#, "", &[]).await.end.expect_err("it is too large");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("--max-reply-bytes"), "{}", status.message());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_told_one_by_one_as_they_come() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut client = generate(proxy.data).await;
+    let json = Bytes::from_static(br#"{"text":"a","rid":"paced","stream":true}"#);
+    let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    let mut replies = asking.await.unwrap().unwrap().into_inner();
+    for _ in 0..3 {
+        call.say(&event("paced", 0)).await;
+        assert!(soon("an event", replies.message()).await.unwrap().is_some());
+    }
+    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.reply(END).await;
+    assert!(soon("the end", replies.message()).await.unwrap().is_none());
+}

@@ -1,0 +1,47 @@
+//! `grpc.health.v1`: what `/readyz` says.
+
+use tokentap::server::Phase;
+use tokio::net::TcpSocket;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::client::health;
+use crate::support::client::get;
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+
+fn of(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest { service: service.into() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_follows_readiness() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let proxy = Proxy::start(socket.local_addr().unwrap(), &[]).await;
+    let mut client = health(proxy.control).await;
+    let check =
+        async |service: &str| health(proxy.control).await.check(of(service)).await.unwrap().into_inner().status();
+    assert_eq!(get(proxy.control, "/readyz").await.status, 503);
+    for service in ["", "tokentap.v1.Generate"] {
+        assert_eq!(check(service).await, ServingStatus::NotServing, "{service:?} needs the engine");
+    }
+    assert_eq!(check("tokentap.v1.Trajectories").await, ServingStatus::Serving, "what was recorded can be read");
+    let unknown = client.check(of("some.Other")).await.expect_err("there is none");
+    assert_eq!(unknown.code(), Code::NotFound);
+
+    let mut watching = client.watch(of("")).await.unwrap().into_inner();
+    let mut told = async || soon("the state is told", watching.message()).await.unwrap().unwrap().status();
+    assert_eq!(told().await, ServingStatus::NotServing);
+    let _hand = Hand::on(socket.listen(16).unwrap());
+    assert_eq!(told().await, ServingStatus::Serving, "as soon as the engine is there");
+    assert_eq!(get(proxy.control, "/readyz").await.status, 200);
+    assert_eq!(check("").await, ServingStatus::Serving);
+    assert_eq!(health(proxy.data).await.check(of("")).await.unwrap().into_inner().status(), ServingStatus::Serving);
+
+    proxy.phase.send_replace(Phase::Ending);
+    let end = soon("a last word", watching.message()).await;
+    let last = end.map(|reply| reply.map(|reply| reply.status()));
+    assert!(matches!(last, Ok(Some(ServingStatus::NotServing)) | Err(_)), "{last:?}");
+}

@@ -1,0 +1,119 @@
+//! Callers that leave, or stop reading.
+
+use bytes::Bytes;
+use serde_json::json;
+use tokentap::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
+use tokentap::grpc::pb::{GenerateReply, GenerateRequest, WatchRequest};
+use tokentap::server::Phase;
+use tonic::Streaming;
+
+use super::client::{generate, trajectories};
+use crate::support::client::get;
+use crate::support::hand::{Call, END, Hand, STREAM, chunk, event, soon};
+use crate::support::proxy::Proxy;
+
+/// A stream of which one event has been read.
+async fn streaming(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<GenerateReply>, Call) {
+    let mut client = generate(proxy.data).await;
+    let json = json!({"text": "a", "rid": rid, "stream": true}).to_string();
+    let asking = tokio::spawn(async move {
+        client.generate(GenerateRequest { json: Bytes::from(json), session: String::new() }).await
+    });
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    call.say(&event(rid, 0)).await;
+    let mut replies = asking.await.unwrap().unwrap().into_inner();
+    assert!(soon("an event", replies.message()).await.unwrap().is_some());
+    (replies, call)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_cancelled_is_aborted_in_the_engine() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let (replies, call) = streaming(&mut hand, &proxy, "midway").await;
+    drop(replies);
+    call.gone().await;
+    let abort = hand.next().await;
+    assert_eq!(abort.aborted(), "midway");
+    abort.ok().await;
+
+    // and one whose reply has not begun
+    let mut client = generate(proxy.data).await;
+    let json = Bytes::from_static(br#"{"text":"a","rid":"early"}"#);
+    let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
+    let call = hand.next().await;
+    asking.abort();
+    call.gone().await;
+    let abort = hand.next().await;
+    assert_eq!(abort.aborted(), "early");
+    abort.ok().await;
+    soon("both are counted", async { while proxy.metric("tokentap_aborts_sent_total").await != 2.0 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_caller_stops_reading_so_does_tokentap_and_it_may_go_on() {
+    const LIMIT: usize = 48 << 20;
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--record", "false"]).await;
+    let (mut replies, mut call) = streaming(&mut hand, &proxy, "slow").await;
+    let meta = json!({"id": "slow", "finish_reason": null});
+    let large = json!({"text": "a".repeat(64 << 10), "output_ids": [], "meta_info": meta, "index": 0}).to_string();
+    let piece = chunk(format!("data: {large}\n\n").as_bytes());
+    let (mut written, mut idle) = (0, 0);
+    // blocked is a stream that has not moved while tokentap answered a hundred others
+    while idle < 100 {
+        match call.try_say(&piece[written % piece.len()..]) {
+            Some(0) => {
+                idle += 1;
+                assert_eq!(get(proxy.control, "/livez").await.status, 200);
+            }
+            Some(length) => (idle, written) = (0, written + length),
+            None => panic!("the connection lives as long as the caller"),
+        }
+        assert!(written < LIMIT, "{written} bytes were taken from the engine for a caller that reads none");
+    }
+    let rest = piece[written % piece.len()..].to_vec();
+    let sent = written / piece.len() + 1;
+    let engine = tokio::spawn(async move {
+        call.say(&rest).await;
+        call.say(&chunk(b"data: [DONE]\n\n")).await;
+        call.reply(END).await;
+    });
+    let mut read = 0;
+    while let Some(reply) = soon("the rest", replies.message()).await.unwrap() {
+        assert!(reply.json.len() >= large.len(), "an event is whole");
+        read += 1;
+    }
+    assert_eq!(read, sent, "everything came in the end");
+    engine.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_break_disturb_nobody_and_hold_nothing_up() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let (mut replies, mut call) = streaming(&mut hand, &proxy, "watched").await;
+    let of = |what| WatchRequest { what: Some(what) };
+    let rid = "watched".to_owned();
+    for what in [
+        What::Turns(Turns::default()),
+        What::Finished(Finished::default()),
+        What::Entropies(Entropies { rid, index: None, since: 0 }),
+    ] {
+        for _ in 0..10 {
+            let mut client = trajectories(proxy.control).await;
+            let watching = client.watch(of(what.clone())).await.unwrap();
+            // with its connection, which nobody else uses
+            drop((watching, client));
+        }
+    }
+    call.say(&event("watched", 0)).await;
+    assert!(soon("the stream goes on", replies.message()).await.unwrap().is_some());
+    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.reply(END).await;
+    assert!(soon("the end", replies.message()).await.unwrap().is_none());
+    drop(replies);
+    proxy.phase.send_replace(Phase::Draining);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "nothing was left to cut");
+}

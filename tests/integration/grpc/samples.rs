@@ -1,0 +1,258 @@
+//! Export and Samples beside `/v1/samples`.
+
+use serde_json::{Value, json};
+use tokentap::demo::{EngineOptions, SamplingParams};
+use tokentap::grpc::pb::{
+    ExportHead, ExportReply, ExportRequest, Refused, Sample, SamplesReply, SamplesRequest, export_reply, samples_reply,
+};
+use tokentap::trajectory::export::Format;
+use tonic::{Code, Status, Streaming};
+
+use super::client::{Trajectories, trajectories};
+use super::listing::recorded;
+use crate::support::client::{Answer, post};
+use crate::support::demo::{Demo, assert_close};
+
+/// The head of an export and its bytes.
+async fn exported(client: &mut Trajectories, asked: ExportRequest) -> Result<(ExportHead, Vec<u8>), Status> {
+    let mut replies = client.export(asked).await?.into_inner();
+    let Some(ExportReply { part: Some(export_reply::Part::Head(head)) }) = replies.message().await? else {
+        panic!("the head comes first")
+    };
+    let mut bytes = Vec::new();
+    while let Some(reply) = replies.message().await? {
+        match reply.part {
+            Some(export_reply::Part::Data(data)) => {
+                assert!(data.len() <= 1 << 20, "a piece has at most 1 MiB");
+                bytes.extend_from_slice(&data);
+            }
+            other => panic!("only data follows the head: {other:?}"),
+        }
+    }
+    Ok((head, bytes))
+}
+
+async fn http(demo: &Demo, body: &Value) -> Answer {
+    post(demo.proxy.control, "/v1/samples", body.to_string().as_bytes()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_has_the_bytes_that_http_gives() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    recorded(&demo).await;
+    let mut client = trajectories(demo.proxy.control).await;
+    for format in Format::ALL {
+        let asked = ExportRequest {
+            sessions: vec!["b".into(), "a".into()],
+            format: format.name().into(),
+            pad_token_id: 7,
+            max_response_length: Some(64),
+            ..ExportRequest::default()
+        };
+        let (head, bytes) = exported(&mut client, asked).await.unwrap();
+        let body = json!({
+            "sessions": ["b", "a"], "format": format.name(), "pad_token_id": 7, "max_response_length": 64,
+        });
+        let answer = http(&demo, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(bytes == answer.body, "{}: the same bytes", format.name());
+        assert!(!bytes.is_empty(), "{} is not empty", format.name());
+        assert_eq!(Some(head.content_type.as_str()), answer.header("content-type"));
+        assert_eq!(head.rows.to_string(), answer.header("tokentap-rows").unwrap());
+        assert_eq!(json!(head.refused).to_string(), answer.header("tokentap-refused").unwrap());
+        assert!(head.length.is_none_or(|length| length == bytes.len() as u64), "{head:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_exported_is_refused_as_http_refuses_it() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    recorded(&demo).await;
+    let mut client = trajectories(demo.proxy.control).await;
+    let plain = || ExportRequest { sessions: vec!["a".into()], format: "jsonl".into(), ..ExportRequest::default() };
+    let cases = [
+        (ExportRequest { format: "Verl".into(), ..plain() }, json!({"sessions": ["a"], "format": "Verl"})),
+        (
+            ExportRequest { sessions: vec!["a".into(); 2], ..plain() },
+            json!({"sessions": ["a", "a"], "format": "jsonl"}),
+        ),
+        (
+            ExportRequest { max_prompt_length: Some(0), ..plain() },
+            json!({"sessions": ["a"], "format": "jsonl", "max_prompt_length": 0}),
+        ),
+        (ExportRequest { sessions: vec!["no".into()], ..plain() }, json!({"sessions": ["no"], "format": "jsonl"})),
+        (ExportRequest { version: Some(3), ..plain() }, json!({"sessions": ["a"], "format": "jsonl", "version": 3})),
+    ];
+    for (asked, body) in cases {
+        let status = exported(&mut client, asked).await.expect_err("it cannot be exported");
+        let answer = http(&demo, &body).await;
+        assert_eq!(status.message(), answer.json()["error"]["message"].as_str().unwrap());
+        assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), answer.status.to_string().as_str());
+        let code = if answer.status == 404 { Code::NotFound } else { Code::InvalidArgument };
+        assert_eq!(status.code(), code, "{body}");
+    }
+}
+
+async fn all(mut replies: Streaming<SamplesReply>) -> (Vec<Sample>, Vec<Refused>) {
+    let (mut samples, mut refused) = (Vec::new(), Vec::new());
+    while let Some(reply) = replies.message().await.unwrap() {
+        match reply.what.unwrap() {
+            samples_reply::What::Sample(sample) => samples.push(sample),
+            samples_reply::What::Refused(leaf) => refused.push(leaf),
+        }
+    }
+    (samples, refused)
+}
+
+/// A number as JSON has it, null for NaN; float32 is exact in a double.
+fn column(numbers: &[f32]) -> Value {
+    numbers.iter().map(|number| if number.is_nan() { Value::Null } else { json!(f64::from(*number)) }).collect()
+}
+
+/// Numbers of a JSON list as float32, which is what was written there.
+fn narrow(list: &Value) -> Value {
+    #[expect(clippy::cast_possible_truncation, reason = "the text is that of a float32")]
+    let single = |number: &Value| number.as_f64().map_or(Value::Null, |number| json!(f64::from(number as f32)));
+    list.as_array().unwrap().iter().map(single).collect()
+}
+
+/// The sample as a line of `jsonl` says it, but for what turns say of themselves.
+fn line(sample: &Sample) -> Value {
+    let segment = |segment: &tokentap::grpc::pb::Segment| {
+        json!({
+            "turn": segment.turn, "kind": if segment.response { "response" } else { "prompt" },
+            "start": segment.start, "end": segment.end, "loss_mask": u8::from(segment.trained),
+        })
+    };
+    let policy = |span: &tokentap::grpc::pb::PolicySpan| {
+        let mut said = json!({
+            "start": span.start, "end": span.end, "epoch": span.epoch,
+            "weight_version": span.weight_version, "version": span.version,
+        });
+        if let Some(until) = span.until {
+            said["until"] = json!(until);
+        }
+        said
+    };
+    let mut said = json!({
+        "session": sample.session,
+        "version": sample.version,
+        "leaf": sample.leaf,
+        "segments": sample.segments.iter().map(segment).collect::<Vec<_>>(),
+        "token_ids": sample.token_ids,
+        "loss_mask": sample.loss_mask.iter().map(|trained| u8::from(*trained)).collect::<Vec<_>>(),
+        "logprobs": column(&sample.logprobs),
+        "entropy": column(&sample.entropy),
+        "policy": sample.policy.iter().map(policy).collect::<Vec<_>>(),
+        "finish_reason": sample.finish_reason,
+        "flags": sample.flags,
+        "reward": sample.reward.as_ref().map(|text| serde_json::from_str::<Value>(text).unwrap()),
+    });
+    for (name, text) in &sample.computed {
+        said[name] = serde_json::from_str(text).unwrap();
+    }
+    said
+}
+
+/// A turn as the line says it.
+fn turn(turn: &tokentap::grpc::pb::Turn, trained: bool) -> Value {
+    let json = |text: &String| serde_json::from_str::<Value>(text).unwrap();
+    let measured = turn.measured.as_ref().map(|how| {
+        json!({
+            "source": how.source, "estimator": how.estimator, "temperature": how.temperature, "reason": how.reason,
+        })
+    });
+    let extras: serde_json::Map<String, Value> =
+        turn.extras.iter().map(|(name, text)| (name.clone(), json(text))).collect();
+    json!({
+        "id": turn.id, "parent": turn.parent, "rid": turn.rid, "index": turn.index, "cause": turn.cause,
+        "finish_reason": turn.finish_reason, "fault": turn.fault, "trained": trained, "supersedes": turn.supersedes,
+        "measured": measured, "sampling": turn.sampling.as_ref().map(json), "model": turn.model,
+        "started_ms": turn.started_ms, "first_ms": turn.first_ms, "elapsed_ms": turn.elapsed_ms,
+        "cached_tokens": turn.cached_tokens, "extras": extras,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn samples_say_what_jsonl_says() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    recorded(&demo).await;
+    // a second turn behind the first, without entropies and with rows that the client asked for
+    let first: Vec<u32> = {
+        let mut client = trajectories(demo.proxy.control).await;
+        let asked = SamplesRequest { sessions: vec!["b".into()], ..SamplesRequest::default() };
+        all(client.samples(asked).await.unwrap().into_inner()).await.0[0].token_ids.clone()
+    };
+    let longer = [first, demo.encode(" is open")].concat();
+    let body = json!({
+        "input_ids": longer, "session_id": "b", "return_entropy": false, "return_logprob": true, "top_logprobs_num": 2,
+        "sampling_params": {"max_new_tokens": 3},
+    });
+    demo.ask(&body).await;
+    let reward = post(demo.proxy.control, "/v1/sessions/b/reward", br#"{"reward":{"score":0.5}}"#).await;
+    assert_eq!(reward.status, 200, "{}", reward.text());
+    // something that is not trained
+    let cut = json!({"text": "The", "session_id": "a", "sampling_params": {"max_new_tokens": 0}});
+    demo.post("/generate", &cut).await;
+
+    let mut client = trajectories(demo.proxy.control).await;
+    let asked = SamplesRequest { sessions: vec!["a".into(), "b".into()], ..SamplesRequest::default() };
+    let (samples, refused) = all(client.samples(asked).await.unwrap().into_inner()).await;
+    let answer = http(&demo, &json!({"sessions": ["a", "b"], "format": "jsonl"})).await;
+    let lines: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (entries, leaves): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["refused"].is_null());
+    assert_eq!((samples.len(), refused.len()), (entries.len(), leaves.len()));
+    assert!(samples.len() >= 3, "{lines:?}");
+    for (sample, entry) in samples.iter().zip(entries) {
+        let mut entry = entry.clone();
+        let turns = entry.as_object_mut().unwrap().remove("turns").unwrap();
+        let trained = turns.as_array().unwrap().iter().map(|turn| turn["trained"] == true);
+        let ours: Value = sample.turns.iter().zip(trained).map(|(said, trained)| turn(said, trained)).collect();
+        assert_eq!(ours, turns);
+        for name in ["logprobs", "entropy"] {
+            entry[name] = narrow(&entry[name]);
+        }
+        assert_eq!(line(sample), entry);
+        let length = sample.token_ids.len();
+        let columns = [sample.loss_mask.len(), sample.logprobs.len(), sample.entropy.len()];
+        assert_eq!(columns, [length; 3], "one item a token");
+        assert!(sample.turns.iter().all(|turn| turn.policy.is_empty()), "policies stand in one place");
+    }
+    for (ours, leaf) in refused.iter().zip(leaves) {
+        let ours = json!({"session": ours.session, "leaf": ours.leaf, "reason": ours.reason});
+        assert_eq!(ours, leaf["refused"]);
+    }
+    let nan = samples.iter().flat_map(|sample| &sample.entropy).filter(|entropy| entropy.is_nan()).count();
+    assert!(nan > 0, "null is NaN here");
+
+    let one = SamplesRequest { sessions: vec!["a".into()], no_branches: true, ..SamplesRequest::default() };
+    let (samples, _) = all(client.samples(one).await.unwrap().into_inner()).await;
+    assert_eq!(samples.len(), 1, "only the path with the most trained tokens");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_entropies_of_samples_are_those_of_the_engine() {
+    // a mask small enough for top-20 to show everything makes every entropy exact
+    let allowed = crate::support::demo::few_ids("The lamp was lit by the old door", true);
+    let options = EngineOptions { allowed: Some(allowed), ..EngineOptions::default() };
+    let demo = Demo::start(options, &[]).await;
+    let params = SamplingParams { max_new_tokens: Some(24), temperature: 0.7, ..SamplingParams::default() };
+    let body = json!({
+        "text": "The lamp", "session_id": "exact", "sampling_params": crate::support::demo::sampling(&params),
+    });
+    demo.ask(&body).await;
+    let mut client = trajectories(demo.proxy.control).await;
+    let asked = SamplesRequest { sessions: vec!["exact".into()], ..SamplesRequest::default() };
+    let (samples, _) = all(client.samples(asked).await.unwrap().into_inner()).await;
+    let sample = &samples[0];
+    let start = sample.loss_mask.iter().position(|trained| *trained).unwrap();
+    let (prompt, output) = sample.token_ids.split_at(start);
+    let truth = demo.entropies(prompt, output, &params);
+    let said: Vec<f64> = sample.entropy[start..].iter().map(|entropy| f64::from(*entropy)).collect();
+    assert_close(&said, &truth, 1e-5, "entropies of a sample");
+    let chosen: Vec<f64> =
+        (0..output.len()).map(|at| demo.distribution(prompt, output, at, &params)[output[at] as usize].ln()).collect();
+    let said: Vec<f64> = sample.logprobs[start..].iter().map(|logprob| f64::from(*logprob)).collect();
+    assert_close(&said, &chosen, 1e-5, "logprobs of a sample");
+    assert!(sample.logprobs[..start].iter().chain(&sample.entropy[..start]).all(|number| number.is_nan()));
+}

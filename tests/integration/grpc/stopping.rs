@@ -1,0 +1,49 @@
+//! The end of a tokentap: calls come to their end, and whoever watches does not hold it up.
+
+use bytes::Bytes;
+use tokentap::grpc::pb::{GenerateRequest, WatchRequest};
+use tokentap::server::Phase;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::client::{generate, health, trajectories};
+use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
+use crate::support::proxy::Proxy;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_comes_to_its_end_and_watches_end_when_nothing_more_can_come() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut client = generate(proxy.data).await;
+    let json = Bytes::from_static(br#"{"text":"a","rid":"last","stream":true}"#);
+    let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    call.say(&event("last", 0)).await;
+    let mut replies = asking.await.unwrap().unwrap().into_inner();
+    assert!(replies.message().await.unwrap().is_some());
+    // on the data port, which drains as long as a request runs there
+    let mut health = health(proxy.data).await.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    let mut watching = trajectories(proxy.control).await.watch(WatchRequest::default()).await.unwrap().into_inner();
+
+    proxy.phase.send_replace(Phase::Draining);
+    assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::NotServing, "first what is new");
+    let status = soon("the end", health.message()).await.expect_err("it does not hold up the end");
+    assert_eq!(status.code(), Code::Unavailable);
+    let more = event("last", 0);
+    tokio::select! {
+        biased;
+        early = watching.message() => panic!("the control port stays until the last request has ended: {early:?}"),
+        () = call.say(&more) => {}
+    }
+    assert!(soon("the stream goes on", replies.message()).await.unwrap().is_some());
+    call.say(&chunk(b"data: [DONE]\n\n")).await;
+    call.reply(END).await;
+    assert!(soon("the end", replies.message()).await.unwrap().is_none(), "the generation came to its end");
+    let status = soon("the end of the watch", watching.message()).await.expect_err("nothing more can come");
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "tokentap is stopping"));
+    drop((replies, health, watching));
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
+}
