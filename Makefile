@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers check valgrind
+.PHONY: help test bench real real-exact trainers readers grpc check valgrind
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -31,6 +31,10 @@ trainers: ## verl, tunix and strands-sglang themselves, with the adapters, in fr
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/readers/run.sh
+
+grpc: ## a Python client generated from the .proto, in front of the demo engine (a minute, a package registry)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/grpc/run.sh
 
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan

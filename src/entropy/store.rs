@@ -301,6 +301,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn whoever_follows_learns_of_each_change_and_of_the_end() {
+        let store = store(10, 1 << 20);
+        let ticket = store.begin();
+        ticket.name("R", 0);
+        ticket.name("R_3", 3);
+        let first = store.follow("R", None).unwrap();
+        let never = store.follow("R_3", None).unwrap();
+        assert!(store.follow("R", Some(1)).is_none() && store.follow("unknown", None).is_none());
+        let waiting = tokio::spawn(async move { (first.more(0).await, first.more(1).await) });
+        // the clock stands still, so this is over when everybody waits
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ticket.append(0, [0.5]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ticket.finish(0, "stop");
+        let (some, end) = waiting.await.unwrap();
+        assert_eq!((some.entropy, some.next, some.finished), (vec![0.5], 1, false));
+        assert_eq!((end.entropy, end.next, end.finish_reason.as_deref()), (vec![], 1, Some("stop")));
+        let waiting = tokio::spawn(async move { never.more(0).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished(), "nothing has come of it");
+        drop(ticket);
+        let end = waiting.await.unwrap();
+        assert_eq!((end.finished, end.finish_reason.as_deref()), (true, Some("abort")));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_oldest_leave_first_and_a_name_taken_over_stays() {
         let store = store(2, 1 << 20);
         for at in 0..4 {

@@ -29,9 +29,11 @@ impl<S> Beside<S> {
 
 /// Whether a request is a gRPC call. Over HTTP/1 there are none, whatever they call themselves.
 fn is_call<B>(request: &Request<B>) -> bool {
+    if request.version() != Version::HTTP_2 {
+        return false;
+    }
     let kind = request.headers().get(header::CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
-    let rest = kind.strip_prefix(b"application/grpc");
-    request.version() == Version::HTTP_2 && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    kind.strip_prefix(b"application/grpc").is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 impl<S, B> Service<Request<Incoming>> for Beside<S>

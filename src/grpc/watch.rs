@@ -24,39 +24,66 @@ fn said(what: What) -> WatchReply {
     WatchReply { what: Some(what), cursor: String::new() }
 }
 
+/// Finished paths that have been looked up and are to be given out, and where that has got to.
+#[derive(Debug, Default)]
+struct Queue {
+    /// The number of the last path that was given out, or is known to be missing.
+    after: u64,
+    /// Numbers and sessions; numbers rise.
+    found: VecDeque<(u64, Arc<str>)>,
+}
+
+/// What is next in a queue.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// So many paths will not come.
+    Missed(u64),
+    /// The path with this number, of this session.
+    Path(u64, Arc<str>),
+}
+
+impl Iterator for Queue {
+    type Item = Next;
+
+    fn next(&mut self) -> Option<Next> {
+        let (number, session) = self.found.pop_front()?;
+        let missed = number - self.after - 1;
+        if missed > 0 {
+            self.after = number - 1;
+            self.found.push_front((number, session));
+            return Some(Next::Missed(missed));
+        }
+        self.after = number;
+        Some(Next::Path(number, session))
+    }
+}
+
 /// Finished paths behind a cursor.
 struct Paths {
     parts: Arc<Parts>,
     annotate: Annotate,
     changed: watch::Receiver<u64>,
-    /// The number of the last path that was given out.
-    after: u64,
-    /// Numbers and sessions of those to be given out next.
-    found: VecDeque<(u64, Arc<str>)>,
+    queue: Queue,
 }
 
 impl Paths {
     async fn next(&mut self) -> Option<WatchReply> {
-        while self.found.is_empty() {
+        loop {
+            match self.queue.next() {
+                Some(Next::Missed(missed)) => return Some(said(What::Missed(missed))),
+                Some(Next::Path(number, session)) => return Some(self.reply(number, &session)),
+                None => {}
+            }
             // looked at before the store is, so that nothing that finishes in between is slept over
             self.changed.borrow_and_update();
-            self.found = self.parts.sessions.finished_after(self.after, BATCH).into();
-            if self.found.is_empty() {
+            self.queue.found = self.parts.sessions.finished_after(self.queue.after, BATCH).into();
+            if self.queue.found.is_empty() {
                 self.changed.changed().await.ok()?;
             } else {
                 // a cursor must mean the same after a crash
                 v1::written(&self.parts, self.parts.sessions.written()).await;
             }
         }
-        let (number, session) = self.found.pop_front()?;
-        let missed = number - self.after - 1;
-        self.after = number;
-        if missed > 0 {
-            self.found.push_front((number, session));
-            self.after = number - 1;
-            return Some(said(What::Missed(missed)));
-        }
-        Some(self.reply(number, &session))
     }
 
     /// A path with its cursor; of one whose session is gone, only that.
@@ -82,7 +109,8 @@ pub(super) fn finished(parts: &Arc<Parts>, since: &str) -> Result<Answers<WatchR
     };
     let changed = parts.sessions.watch_finished();
     let annotate = v1::sessions::annotate(parts);
-    let paths = Paths { parts: Arc::clone(parts), annotate, changed, after, found: VecDeque::new() };
+    let queue = Queue { after, ..Queue::default() };
+    let paths = Paths { parts: Arc::clone(parts), annotate, changed, queue };
     Ok(stream::unfold(paths, |mut paths| async move { Some((Ok(paths.next().await?), paths)) }).boxed())
 }
 
@@ -92,7 +120,11 @@ pub(super) fn turns(parts: &Parts, session: String) -> Answers<WatchReply> {
     let next = |(mut turns, session): (broadcast::Receiver<Ended>, String)| async move {
         loop {
             let what = match turns.recv().await {
-                Ok((of, turn)) if session.is_empty() || *session == *of => What::Turn(ended(&of, &turn)),
+                Ok((of, turn)) if session.is_empty() || *session == *of => match turn.upgrade() {
+                    Some(turn) => What::Turn(ended(&of, &turn)),
+                    // its session went before this was read
+                    None => What::Missed(1),
+                },
                 Ok(_) => continue,
                 Err(RecvError::Lagged(missed)) => What::Missed(missed),
                 Err(RecvError::Closed) => return None,
@@ -122,4 +154,19 @@ pub(super) fn entropies(parts: &Parts, of: &watch_request::Entropies) -> Result<
         Some((Ok(said(what)), rest))
     };
     Ok(stream::unfold(Some((followed, place(of.since))), next).boxed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_between_numbers_is_told_once() {
+        let path = |number: u64| (number, Arc::from("s"));
+        let mut queue = Queue { after: 2, found: [path(3), path(7), path(8)].into() };
+        let told: Vec<Next> = queue.by_ref().collect();
+        let path = |number| Next::Path(number, "s".into());
+        assert_eq!(told, [path(3), Next::Missed(3), path(7), path(8)]);
+        assert_eq!((queue.after, queue.next()), (8, None));
+    }
 }

@@ -1,6 +1,6 @@
 //! What happens in a store, for whoever watches.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::sync::{broadcast, watch};
 
@@ -9,8 +9,8 @@ use super::Turn;
 /// Turns that a watcher may be behind before it misses some.
 const BEHIND: usize = 1024;
 
-/// A turn that has ended, with the name of its session.
-pub type Ended = (Arc<str>, Arc<Turn>);
+/// A turn that has ended, with the name of its session. It is not kept for whoever watches: once its session has gone, so has it.
+pub type Ended = (Arc<str>, Weak<Turn>);
 
 /// The news of a store. Nobody has to listen, and nobody who listens holds anything up.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl News {
     pub(super) fn turn(&self, session: &Arc<str>, turn: &Arc<Turn>) {
         if self.turns.receiver_count() > 0 {
             // whoever listened may have gone in between
-            let _ = self.turns.send((Arc::clone(session), Arc::clone(turn)));
+            let _ = self.turns.send((Arc::clone(session), Arc::downgrade(turn)));
         }
     }
 

@@ -1,6 +1,7 @@
 //! README and the binary agree.
 
 use clap::CommandFactory;
+use prost::Message;
 use tokentap::config::Cli;
 use tokentap::generation::reason::Reason;
 use tokentap::metrics::Metrics;
@@ -51,5 +52,19 @@ fn every_cause_and_every_fault_is_explained() {
     let names = Cause::ALL.map(Cause::name).into_iter().chain(Fault::ALL.map(Fault::name));
     for name in names.chain(Format::ALL.into_iter().map(Format::name)) {
         assert!(readme.contains(&format!("`{name}`")), "README.md does not explain {name}");
+    }
+}
+
+#[test]
+fn every_call_has_its_row() {
+    let readme = readme();
+    let described = prost_types::FileDescriptorSet::decode(tokentap::grpc::pb::DESCRIPTORS).unwrap();
+    let services = described.file.iter().flat_map(|file| &file.service);
+    let calls: Vec<String> = services
+        .flat_map(|service| service.method.iter().map(|method| format!("{}.{}", service.name(), method.name())))
+        .collect();
+    assert!(calls.len() >= 6, "{calls:?}");
+    for call in calls {
+        assert!(readme.contains(&format!("| `{call}` |")), "README.md lacks a row for {call}");
     }
 }

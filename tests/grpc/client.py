@@ -1,0 +1,352 @@
+"""A gRPC client of tokentap as anybody would write it, and what it must see.
+
+Prints a line a check; exit status 1 if one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from tokentap.v1 import tokentap_pb2 as pb
+from tokentap.v1 import tokentap_pb2_grpc as rpc
+
+FORMATS = ["verl", "miles", "areal", "slime", "tunix", "strands", "rllm", "jsonl", "arrow", "parquet"]
+# a sample, or a reply, may be larger than the 4 MiB that clients accept by default
+OPTIONS = [("grpc.max_receive_message_length", 256 << 20)]
+PATIENCE = 30.0
+
+
+@dataclass
+class Tokentap:
+    """Both ports, over gRPC and over HTTP."""
+
+    data: str
+    control: str
+    token: str
+
+    def __post_init__(self) -> None:
+        self.signed = [("authorization", f"Bearer {self.token}")]
+        self.at_data = grpc.insecure_channel(self.data, OPTIONS)
+        self.at_control = grpc.insecure_channel(self.control, OPTIONS)
+        self.generate = rpc.GenerateStub(self.at_data).Generate
+        self.trajectories = rpc.TrajectoriesStub(self.at_control)
+
+    def ask(self, body: dict[str, Any], session: str = "", **call: Any) -> list[Any]:
+        """The objects of a reply."""
+        request = pb.GenerateRequest(json=json.dumps(body).encode(), session=session)
+        return [json.loads(reply.json) for reply in self.generate(request, timeout=PATIENCE, **call)]
+
+    def http(self, path: str, body: Any = None, method: str | None = None, port: str | None = None) -> bytes:
+        """The body of an answer."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"http://{port or self.control}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+            return reply.read()
+
+    def metric(self, name: str) -> float:
+        lines = self.http("/metrics").decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.split(" ")[0].split("{")[0] == name)
+
+    def freeze(self, session: str) -> None:
+        self.http(f"/v1/sessions/{session}/freeze", method="POST")
+
+
+@contextmanager
+def refused(code: grpc.StatusCode, words: str = "") -> Iterator[None]:
+    """What is called within must be refused so."""
+    told = None
+    try:
+        yield
+    except grpc.RpcError as error:
+        told = error
+    assert told is not None, f"this should have been {code}"
+    assert told.code() == code, f"{told.code()}: {told.details()}"
+    assert words in told.details(), told.details()
+
+
+def soon(holds: Callable[[], bool], what: str) -> None:
+    """Asks until it holds."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, f"never happened: {what}"
+
+
+def body(text: str, tokens: int, **more: Any) -> dict[str, Any]:
+    params = {"max_new_tokens": tokens, "ignore_eos": True, **more.pop("params", {})}
+    return {"text": text, "sampling_params": params, **more}
+
+
+def none_for_nan(numbers: list[float]) -> list[float | None]:
+    return [None if math.isnan(number) else number for number in numbers]
+
+
+def same_numbers(ours: list[float | None], theirs: list[float | None]) -> bool:
+    """Equal as float32: JSON has the shortest text that reads back as the same one."""
+
+    def close(a: float | None, b: float | None) -> bool:
+        return a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+
+    return len(ours) == len(theirs) and all(map(close, ours, theirs))
+
+
+def health(tap: Tokentap) -> None:
+    for channel in (tap.at_data, tap.at_control):
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "tokentap.v1.Generate"):
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING, service
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+        with refused(grpc.StatusCode.NOT_FOUND):
+            stub.Check(health_pb2.HealthCheckRequest(service="some.Other"), timeout=PATIENCE)
+
+
+def reflection(tap: Tokentap) -> None:
+    """The messages of v1 are those of v1alpha, which is the one that the library has."""
+    ask = tap.at_data.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    questions = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="tokentap.v1.Trajectories"),
+    ]
+    listed, files = list(ask(iter(questions), timeout=PATIENCE))
+    names = {service.name for service in listed.list_services_response.service}
+    assert {"tokentap.v1.Trajectories", "tokentap.v1.Generate", "grpc.health.v1.Health"} <= names, names
+    pool = DescriptorPool()
+    for file in files.file_descriptor_response.file_descriptor_proto:
+        pool.AddSerializedFile(file)
+    described = pool.FindMessageTypeByName("tokentap.v1.Sample").fields
+    ours = pb.Sample.DESCRIPTOR.fields
+    assert [(field.name, field.number) for field in described] == [(field.name, field.number) for field in ours]
+
+
+def generate(tap: Tokentap) -> None:
+    # greedy, so that two calls say the same
+    asked = body("The lamp", 12, params={"temperature": 0})
+    (ours,) = tap.ask(asked, session="py-a")
+    theirs = json.loads(tap.http("/generate", asked, port=tap.data))
+    assert ours["output_ids"] == theirs["output_ids"]
+    assert ours["text"] == theirs["text"]
+    entropy = ours["meta_info"]["output_token_entropy"]
+    assert entropy == theirs["meta_info"]["output_token_entropy"]
+    assert len(entropy) == 12
+    events = tap.ask({**asked, "stream": True}, session="py-a")
+    assert len(events) > 2
+    assert [i for event in events for i in event["output_ids"]] == ours["output_ids"]
+    assert [h for event in events for h in event["meta_info"]["output_token_entropy"]] == entropy
+    batch = tap.ask({**asked, "text": ["The lamp", "A door"]})
+    assert len(batch) == 1 and len(batch[0]) == 2, "a batch is an array, as over HTTP"
+    call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode()), metadata=[("x-session-id", "py-b")])
+    assert dict(call.initial_metadata())["x-tokentap-session"] == "py-b"
+    assert len(list(call)) == 1
+    on_control = rpc.GenerateStub(tap.at_control).Generate
+    request = pb.GenerateRequest(json=json.dumps(asked).encode())
+    assert len(list(on_control(request, metadata=tap.signed, timeout=PATIENCE))) == 1
+    with refused(grpc.StatusCode.UNAUTHENTICATED, "--control-token"):
+        list(on_control(request, timeout=PATIENCE))
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "top_p"):
+        tap.ask(body("The", 2, params={"top_p": 2}))
+    with refused(grpc.StatusCode.INVALID_ARGUMENT):
+        tap.ask(asked, session="no name")
+
+
+def many(tap: Tokentap) -> None:
+    """Calls at once on one connection, each with its own answer."""
+    asked = [f"{number} lamps" for number in range(200)]
+    with ThreadPoolExecutor(32) as pool:
+        replies = list(pool.map(lambda text: tap.ask(body(text, 4, rid=f"py {text}"))[0], asked))
+    assert [reply["meta_info"]["id"] for reply in replies] == [f"py {text}" for text in asked]
+
+
+def read(tap: Tokentap) -> None:
+    listed, after = {}, 0
+    while True:
+        page = tap.trajectories.List(pb.ListRequest(after=after, limit=7), metadata=tap.signed, timeout=PATIENCE)
+        listed |= {summary.session: summary for summary in page.sessions}
+        if not page.HasField("next"):
+            break
+        after = page.next
+    assert {"py-a", "py-b"} <= listed.keys()
+    session = tap.trajectories.Get(pb.GetRequest(session="py-a"), metadata=tap.signed, timeout=PATIENCE)
+    theirs = json.loads(tap.http("/v1/sessions/py-a"))
+    assert [turn.sampled_tokens for turn in session.turns] == [12, 12]
+    assert [turn["sampled_tokens"] for turn in theirs["list"]] == [12, 12]
+    assert (session.version, session.frozen) == (theirs["version"], theirs["frozen"])
+    with refused(grpc.StatusCode.NOT_FOUND, "nobody"):
+        tap.trajectories.Get(pb.GetRequest(session="nobody"), metadata=tap.signed, timeout=PATIENCE)
+    with refused(grpc.StatusCode.UNAUTHENTICATED):
+        tap.trajectories.Get(pb.GetRequest(session="py-a"), timeout=PATIENCE)
+    with refused(grpc.StatusCode.UNIMPLEMENTED, "control port"):
+        rpc.TrajectoriesStub(tap.at_data).List(pb.ListRequest(), timeout=PATIENCE)
+
+
+def samples(tap: Tokentap) -> None:
+    sessions = ["py-a", "py-b"]
+    request = pb.SamplesRequest(sessions=sessions)
+    replies = tap.trajectories.Samples(request, metadata=tap.signed, timeout=PATIENCE)
+    ours = [reply.sample for reply in replies if reply.HasField("sample")]
+    lines = tap.http("/v1/samples", {"sessions": sessions, "format": "jsonl"}).splitlines()
+    theirs = [entry for entry in map(json.loads, lines) if "refused" not in entry]
+    assert len(ours) == len(theirs) > 1
+    for sample, entry in zip(ours, theirs, strict=True):
+        assert list(sample.token_ids) == entry["token_ids"]
+        assert [int(trained) for trained in sample.loss_mask] == entry["loss_mask"]
+        assert same_numbers(none_for_nan(sample.logprobs), entry["logprobs"])
+        assert same_numbers(none_for_nan(sample.entropy), entry["entropy"])
+        assert [turn.rid for turn in sample.turns] == [turn["rid"] for turn in entry["turns"]]
+
+
+def export(tap: Tokentap) -> None:
+    sessions = ["py-b", "py-a"]
+    for name in FORMATS:
+        request = pb.ExportRequest(sessions=sessions, format=name)
+        head, *pieces = tap.trajectories.Export(request, metadata=tap.signed, timeout=PATIENCE)
+        ours = b"".join(piece.data for piece in pieces)
+        assert ours == tap.http("/v1/samples", {"sessions": sessions, "format": name}), name
+        assert head.head.rows == 3, f"{name}: {head.head.rows} rows"
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "verl"):
+        list(tap.trajectories.Export(pb.ExportRequest(format="none"), metadata=tap.signed, timeout=PATIENCE))
+
+
+def watch(tap: Tokentap) -> None:
+    """Paths and turns are told while they are made, from another thread."""
+    paths: list[Any] = []
+    turns: list[Any] = []
+    of_paths = tap.trajectories.Watch(pb.WatchRequest(), metadata=tap.signed)
+    of_turns = tap.trajectories.Watch(pb.WatchRequest(turns=pb.WatchRequest.Turns(session="py-w")), metadata=tap.signed)
+    # when its head is there, the turns are being watched
+    of_turns.initial_metadata()
+
+    ends: list[grpc.StatusCode] = []
+
+    def collect(replies: Any, into: list[Any]) -> None:
+        try:
+            for reply in replies:
+                into.append(reply)
+        except grpc.RpcError as error:
+            ends.append(error.code())
+
+    threads = [threading.Thread(target=collect, args=pair) for pair in ((of_paths, paths), (of_turns, turns))]
+    for thread in threads:
+        thread.start()
+    (reply,) = tap.ask(body("The sea", 6), session="py-w")
+    tap.freeze("py-w")
+    tap.freeze("py-a")
+    soon(lambda: {"py-w", "py-a"} <= {seen.path.session for seen in paths}, "both sessions are told")
+    soon(lambda: len(turns) == 1, "the turn is told")
+    assert list(turns[0].turn.response) == reply["output_ids"]
+    assert same_numbers(none_for_nan(turns[0].turn.entropy), reply["meta_info"]["output_token_entropy"])
+    of_paths.cancel()
+    of_turns.cancel()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a cancelled watch ends"
+    assert ends == [grpc.StatusCode.CANCELLED] * 2, ends
+    again = tap.trajectories.Watch(
+        pb.WatchRequest(finished=pb.WatchRequest.Finished(since=paths[0].cursor)), metadata=tap.signed
+    )
+    assert next(again).cursor == paths[1].cursor, "it goes on behind a cursor"
+    again.cancel()
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "since"):
+        next(
+            tap.trajectories.Watch(
+                pb.WatchRequest(finished=pb.WatchRequest.Finished(since="nonsense")), metadata=tap.signed
+            )
+        )
+
+
+def live(tap: Tokentap) -> None:
+    """The entropies of a request, from another connection than its own."""
+    asked = body("The road", 64, rid="py-live", stream=True)
+    call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode()), timeout=PATIENCE)
+    first = json.loads(next(call).json)
+    watching = tap.trajectories.Watch(
+        pb.WatchRequest(entropies=pb.WatchRequest.Entropies(rid="py-live")), metadata=tap.signed, timeout=PATIENCE
+    )
+    rest = [json.loads(reply.json) for reply in call]
+    seen = list(watching)
+    ours = [number for reply in seen for number in reply.progress.entropy]
+    theirs = [h for event in [first, *rest] for h in event["meta_info"]["output_token_entropy"]]
+    assert same_numbers(none_for_nan(ours), theirs)
+    assert len(ours) == 64
+    assert seen[-1].progress.finished
+    assert seen[-1].progress.finish_reason == "length"
+
+
+def cancel(tap: Tokentap) -> None:
+    """A caller that leaves midway has its generation aborted, and what came is recorded as what it is."""
+    before = tap.metric("tokentap_client_disconnects_total")
+    asked = {**body("", 1500, stream=True), "text": [f"Road {number}" for number in range(16)]}
+    call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode(), session="py-cancel"))
+    for _ in range(3):
+        next(call)
+    call.cancel()
+    soon(lambda: tap.metric("tokentap_client_disconnects_total") == before + 1, "the caller is missed")
+    soon(lambda: tap.metric("tokentap_aborts_sent_total") >= 1, "the generation is aborted")
+    session = tap.trajectories.Get(pb.GetRequest(session="py-cancel"), metadata=tap.signed, timeout=PATIENCE)
+    assert any(turn.fault == "disconnected" for turn in session.turns), [turn.fault for turn in session.turns]
+
+
+def slow(tap: Tokentap) -> None:
+    """A caller that reads slowly gets everything, in order."""
+    asked = body("The hill", 400, stream=True)
+    call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode()), timeout=PATIENCE)
+    events = []
+    for reply in call:
+        events.append(json.loads(reply.json))
+        time.sleep(0.002)
+    ids = [i for event in events for i in event["output_ids"]]
+    assert len(ids) == 400 == events[-1]["meta_info"]["completion_tokens"]
+
+
+def broken(tap: Tokentap) -> None:
+    """A connection that goes away with calls on it disturbs nobody."""
+    channel = grpc.insecure_channel(tap.control, [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
+    stub = rpc.TrajectoriesStub(channel)
+    calls = [stub.Watch(pb.WatchRequest(), metadata=tap.signed) for _ in range(20)]
+    assert all(next(call).cursor for call in calls)
+    channel.close()
+    with refused(grpc.StatusCode.CANCELLED):
+        for _ in calls[0]:
+            pass
+    health(tap)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("data", "control", "token"):
+        parser.add_argument(f"--{name}", required=True)
+    tap = Tokentap(**vars(parser.parse_args()))
+    failed = 0
+    for check in (health, reflection, generate, many, read, samples, export, watch, live, cancel, slow, broken):
+        try:
+            check(tap)
+        except Exception as error:
+            failed += 1
+            print(f"FAIL {check.__name__}: {type(error).__name__}: {error}")
+        else:
+            print(f"ok   {check.__name__}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
