@@ -13,6 +13,7 @@ use super::pb::generate_server::Generate;
 use super::services::Port;
 use super::{Answers, pb, status};
 use crate::http::body::Body;
+use crate::http::v1::Problem;
 use crate::http::{Parts, data, error_reply, generate, headers, identity};
 use crate::sglang::routes;
 use crate::sglang::sse::Decoder;
@@ -51,7 +52,7 @@ impl Generate for Generation {
         let (metadata, _, pb::GenerateRequest { json, session }) = request.into_parts();
         if !session.is_empty() && !identity::is_name(&session) {
             let message = format!("{session:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ -");
-            return Err(Status::invalid_argument(message));
+            return Err(status::problem(&Problem::bad(message)));
         }
         let mut request = http::Request::new(json);
         *request.method_mut() = Method::POST;
