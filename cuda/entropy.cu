@@ -1,46 +1,78 @@
 // Entropy of whole rows of logits.
 //
-// Without an include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h can compile this very text as C++. top_k.cu is compiled
-// behind it, as one program. The host mirrors the structs and finishes the rows in float64.
+// Without an include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h can compile this very text as C++.
+// top_k.cu is compiled behind it, as one program. The host mirrors the structs and finishes the rows in float64.
 #if defined(__CUDACC__)
 #define DEVICE static __device__ __forceinline__
 #define KERNEL extern "C" __global__ void
 
-DEVICE float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float max_or_nan(float a, float b) { float y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+DEVICE float exp2_flushed(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEVICE float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 DEVICE float as_float(unsigned bits) { return __uint_as_float(bits); }
 DEVICE unsigned as_bits(float x) { return __float_as_uint(x); }
-DEVICE float from_f16(unsigned short h) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(h)); return y; }
-DEVICE unsigned max_bf16x2(unsigned a, unsigned b) { unsigned y; asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b)); return y; }
-DEVICE unsigned max_f16x2(unsigned a, unsigned b) { unsigned y; asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b)); return y; }
-// Rows are read once: they pass the first-level cache by. Volatile keeps the loads of a group together, ahead of their first use.
+DEVICE float from_f16(unsigned short h) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(h));
+  return y;
+}
+DEVICE unsigned max_bf16x2(unsigned a, unsigned b) {
+  unsigned y;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+DEVICE unsigned max_f16x2(unsigned a, unsigned b) {
+  unsigned y;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+// Rows are read once: they pass the first-level cache by. Volatile keeps the loads of a group together, ahead of their
+// first use.
 DEVICE uint4 load_16(const uint4* at) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at));
   return v;
 }
 #endif
 
-// One row: the device address of its first value, aligned to the value only, 1/T, its width and the sampled token's id, or -1.
-// 1/T is positive and finite, and large enough (1e-20) for a masked logit to count for nothing.
-struct RowIn { unsigned long long at; float inverse_temperature; int vocab; int chosen; int unused; };
+// One row: the device address of its first value, aligned to the value only, 1/T, its width and the sampled token's id,
+// or -1. 1/T is positive and finite, and large enough (1e-20) for a masked logit to count for nothing.
+struct RowIn {
+  unsigned long long at;
+  float inverse_temperature;
+  int vocab, chosen, unused;
+};
 
 // With m the greatest logit and d_i = (x_i - m) log2(e) / T, which is exactly 0 at the maximum and never above:
 //   top = m, z = sum 2^d, s = sum d 2^d, q = sum d^2 2^d, chosen = d of the sampled token
 // so that z >= 1, s <= 0 and the entropy ln 2 (log2 z - s/z) is a sum of two terms that are never negative.
-// Logits at or below -1e30 are masked and add nothing. Without any other, z = 0 and top = -inf. A NaN or +inf anywhere makes z NaN.
-// chosen is NaN for an id outside the row and -inf for a masked one.
-struct RowOut { float top, z, s, q, chosen; float unused[3]; };
+// Logits at or below -1e30 are masked and add nothing. Without any other, z = 0 and top = -inf. A NaN or +inf anywhere
+// makes z NaN. chosen is NaN for an id outside the row and -inf for a masked one.
+struct RowOut {
+  float top, z, s, q, chosen;
+  float unused[3];
+};
 
 // What one part of a row adds up to, relative to the greatest logit of that part.
-struct Sums { float top, z, s, q; };
+struct Sums {
+  float top, z, s, q;
+};
 
 static_assert(sizeof(RowIn) == 24 && sizeof(RowOut) == 32 && sizeof(Sums) == 16, "the host mirrors these");
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float MASKED = -1e30f;
-// The least float above MASKED. With nothing seen `top` is this, so a masked logit is below it and has no weight, and a logit of just
-// this value counts.
+// The least float above MASKED. With nothing seen `top` is this, so a masked logit is below it and has no weight, and a
+// logit of just this value counts.
 constexpr float LEAST_LIVE = -0x1.93e592p99f;
 // 2^-150 is flushed to zero. Without a floor a masked logit would be -inf times 0.
 constexpr float FLOOR = -150.0f;
@@ -71,57 +103,59 @@ DEVICE void add_below(Sums& part, float x, float c) {
   part.q += d * de;
 }
 
-// How values of each type lie in the 32-bit words of a load.
+// How values lie in the 32-bit words of a load: one, or a pair.
 struct Bf16 {
   typedef unsigned short Value;
-  static const unsigned MASKED_WORD = 0xff80ff80u;
+  static constexpr bool PAIRS = true;
+  static constexpr unsigned MASKED_WORD = 0xff80ff80u;
   DEVICE float read(unsigned short v) { return as_float((unsigned)v << 16); }
+  DEVICE float low(unsigned w) { return as_float(w << 16); }
+  DEVICE float high(unsigned w) { return as_float(w & 0xffff0000u); }
   DEVICE unsigned greater(unsigned a, unsigned b) { return max_bf16x2(a, b); }
-  DEVICE float greatest(unsigned w) { return max_or_nan(as_float(w << 16), as_float(w & 0xffff0000u)); }
-  DEVICE void add(Sums& part, unsigned w, float c) {
-    add_below(part, as_float(w << 16), c);
-    add_below(part, as_float(w & 0xffff0000u), c);
-  }
 };
 struct F16 {
   typedef unsigned short Value;
-  static const unsigned MASKED_WORD = 0xfc00fc00u;
+  static constexpr bool PAIRS = true;
+  static constexpr unsigned MASKED_WORD = 0xfc00fc00u;
   DEVICE float read(unsigned short v) { return from_f16(v); }
+  DEVICE float low(unsigned w) { return from_f16((unsigned short)w); }
+  DEVICE float high(unsigned w) { return from_f16((unsigned short)(w >> 16)); }
   DEVICE unsigned greater(unsigned a, unsigned b) { return max_f16x2(a, b); }
-  DEVICE float greatest(unsigned w) { return max_or_nan(from_f16((unsigned short)w), from_f16((unsigned short)(w >> 16))); }
-  DEVICE void add(Sums& part, unsigned w, float c) {
-    add_below(part, from_f16((unsigned short)w), c);
-    add_below(part, from_f16((unsigned short)(w >> 16)), c);
-  }
 };
 struct F32 {
   typedef float Value;
-  static const unsigned MASKED_WORD = 0xff800000u;
+  static constexpr bool PAIRS = false;
+  static constexpr unsigned MASKED_WORD = 0xff800000u;
   DEVICE float read(float v) { return v; }
+  DEVICE float low(unsigned w) { return as_float(w); }
+  DEVICE float high(unsigned w) { return as_float(w); }
   DEVICE unsigned greater(unsigned a, unsigned b) { return as_bits(max_or_nan(as_float(a), as_float(b))); }
-  DEVICE float greatest(unsigned w) { return as_float(w); }
-  DEVICE void add(Sums& part, unsigned w, float c) { add_below(part, as_float(w), c); }
 };
 
-// Adds four loads. One look at their greatest value serves them all: it rarely rises. Their own sums are taken apart from the row's,
-// where a long run of small terms would be rounded against a large total.
+template <class Element> DEVICE void add_word(Sums& part, unsigned w, float c) {
+  add_below(part, Element::low(w), c);
+  if (Element::PAIRS) add_below(part, Element::high(w), c);
+}
+
+// Adds four loads. One look at their greatest value serves them all: it rarely rises. Their own sums are taken apart
+// from the row's, where a long run of small terms would be rounded against a large total.
 template <class Element> DEVICE void add_group(Sums& a, const uint4 (&v)[4], float c) {
   unsigned words = Element::MASKED_WORD;
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    unsigned left = Element::greater(v[i].x, v[i].y), right = Element::greater(v[i].z, v[i].w);
-    unsigned four = Element::greater(left, right);
+    const unsigned four = Element::greater(Element::greater(v[i].x, v[i].y), Element::greater(v[i].z, v[i].w));
     words = i ? Element::greater(words, four) : four;
   }
-  float top = Element::greatest(words);
+  float top = Element::low(words);
+  if (Element::PAIRS) top = max_or_nan(top, Element::high(words));
   if (!(top <= a.top)) raise_top(a, top, c);  // a NaN goes in too, and stays
   Sums part = {a.top, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    Element::add(part, v[i].x, c);
-    Element::add(part, v[i].y, c);
-    Element::add(part, v[i].z, c);
-    Element::add(part, v[i].w, c);
+    add_word<Element>(part, v[i].x, c);
+    add_word<Element>(part, v[i].y, c);
+    add_word<Element>(part, v[i].z, c);
+    add_word<Element>(part, v[i].w, c);
   }
   a.z += part.z;
   a.s += part.s;
@@ -145,15 +179,15 @@ template <class Element> DEVICE Sums scan(const typename Element::Value* values,
   const uint4* at = (const uint4*)(values + head);
   int i = thread;
   for (; i + 3 * threads < loads; i += 4 * threads) {
-    uint4 v[4] = {load_16(at + i), load_16(at + i + threads), load_16(at + i + 2 * threads), load_16(at + i + 3 * threads)};
+    uint4 v[4] = {load_16(at + i), load_16(at + i + threads), load_16(at + i + 2 * threads),
+                  load_16(at + i + 3 * threads)};
     add_group<Element>(a, v, c);
   }
   if (i < loads) {
-    const unsigned none = Element::MASKED_WORD;
     uint4 v[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      v[j].x = v[j].y = v[j].z = v[j].w = none;
+      v[j].x = v[j].y = v[j].z = v[j].w = Element::MASKED_WORD;
       if (i + j * threads < loads) v[j] = load_16(at + i + j * threads);
     }
     add_group<Element>(a, v, c);
@@ -211,8 +245,8 @@ template <class Element> DEVICE void rows_of(const RowIn* rows, int count, RowOu
   }
 }
 
-// gridDim.x blocks a row and gridDim.y rows, for few rows. `parts` has an entry a block. Whichever block of a row comes last merges
-// them, always in the same order. `tickets` has an entry a row, 0 before and after.
+// gridDim.x blocks a row and gridDim.y rows, for few rows. `parts` has an entry a block. Whichever block of a row comes
+// last merges them, always in the same order. `tickets` has an entry a row, 0 before and after.
 template <class Element> DEVICE void split_rows_of(const RowIn* rows, RowOut* out, Sums* parts, unsigned* tickets) {
   __shared__ Sums warps[ROW_THREADS / 32];
   __shared__ unsigned ticket;
@@ -254,12 +288,13 @@ template <class Element> DEVICE void split_rows_of(const RowIn* rows, RowOut* ou
   }
 }
 
-#define ROW_KERNELS(name, Element)                                                                                               \
-  KERNEL __launch_bounds__(ROW_THREADS) entropy_rows_##name(const RowIn* rows, int count, RowOut* out) {                          \
-    rows_of<Element>(rows, count, out);                                                                                          \
-  }                                                                                                                              \
-  KERNEL __launch_bounds__(ROW_THREADS) entropy_split_##name(const RowIn* rows, RowOut* out, Sums* parts, unsigned* tickets) {    \
-    split_rows_of<Element>(rows, out, parts, tickets);                                                                           \
+#define ROW_KERNELS(name, Element)                                                                       \
+  KERNEL __launch_bounds__(ROW_THREADS) entropy_rows_##name(const RowIn* rows, int count, RowOut* out) { \
+    rows_of<Element>(rows, count, out);                                                                  \
+  }                                                                                                      \
+  KERNEL __launch_bounds__(ROW_THREADS)                                                                  \
+      entropy_split_##name(const RowIn* rows, RowOut* out, Sums* parts, unsigned* tickets) {             \
+    split_rows_of<Element>(rows, out, parts, tickets);                                                   \
   }
 ROW_KERNELS(bf16, Bf16)
 ROW_KERNELS(f16, F16)

@@ -1,8 +1,9 @@
 """Makes cuda/*.ptx from cuda/*.cu, or with --check compares them byte for byte.
 
-The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) is taken by every driver from 12.0 on, and by
-devices from sm_80 on. Given as --nvrtc PATH (libnvrtc.so.12, with libnvrtc-builtins.so.12.0 beside it), or found among the packages
-of the Python that runs this. The first line of each file has the hash of its sources, so that a stale file shows without NVRTC.
+The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) is taken by every driver from
+12.0 on, and by devices from sm_80 on. Given as --nvrtc PATH (libnvrtc.so.12, with libnvrtc-builtins.so.12.0 beside it),
+or found among the packages of the Python that runs this. The first line of each file has the hash of its sources, one
+behind the other, so that a stale file shows without NVRTC.
 """
 
 import argparse
@@ -64,7 +65,7 @@ class Nvrtc:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what its source gives")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is stale")
     parser.add_argument("--nvrtc", type=pathlib.Path, help="libnvrtc.so.12")
     arguments = parser.parse_args()
     nvrtc = Nvrtc((arguments.nvrtc or installed()).resolve())

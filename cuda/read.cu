@@ -5,7 +5,9 @@
 
 DEVICE uint4 load_16(const uint4* at) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at));
   return v;
 }
 #endif
@@ -20,7 +22,8 @@ KERNEL __launch_bounds__(512) read_sum(const uint4* data, unsigned long long cou
   unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
   unsigned sum = 0;
   for (; i + 3 * stride < count; i += 4 * stride) {
-    uint4 v[4] = {load_16(data + i), load_16(data + i + stride), load_16(data + i + 2 * stride), load_16(data + i + 3 * stride)};
+    uint4 v[4] = {load_16(data + i), load_16(data + i + stride), load_16(data + i + 2 * stride),
+                  load_16(data + i + 3 * stride)};
     sum += words(v[0]) + words(v[1]) + words(v[2]) + words(v[3]);
   }
   for (; i < count; i += stride) sum += words(load_16(data + i));

@@ -1,8 +1,8 @@
-"""What the assembler makes of cuda/*.ptx: registers, stack and spills of each kernel on each architecture, and their widest loads.
+"""What the assembler makes of cuda/*.ptx: registers, stack, spills and 16-byte loads of each kernel and architecture.
 
-Fails where a kernel has a stack or spills, and where a kernel that reads rows has lost its 16-byte loads. Prints the table, and for those
-kernels the instructions of the loop over whole groups of loads, per value (the branch for a new maximum, which is rarely taken,
-included). Needs ptxas and nvdisasm of the wheels that spills.sh installs.
+Fails where a kernel has a stack or spills, and where one that reads rows has lost its 16-byte loads. For those, the
+last column is the instructions of the loop over whole groups of loads, a value (a load, for read_sum); the branch for a new
+maximum, which is rarely taken, is counted. Needs ptxas and nvdisasm of the wheels that spills.sh installs.
 """
 
 import pathlib
@@ -14,11 +14,13 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)
-# Values of one group of four 16-byte loads; for read_sum, the loads themselves.
+# Values in a group of four 16-byte loads; for read_sum, the loads themselves.
 GROUPS = {"bf16": 32, "f16": 32, "f32": 16, "sum": 4}
 
 COMPILED = re.compile(
-    r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.S
+    r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r".*?Used (\d+) registers",
+    re.DOTALL,
 )
 
 
@@ -55,10 +57,15 @@ def main() -> None:
             for architecture in ARCHITECTURES:
                 cubin = pathlib.Path(folder, f"{ptx.stem}.{architecture}.cubin")
                 said = subprocess.run(
-                    [ptxas, "-v", f"-arch=sm_{architecture}", ptx, "-o", cubin], check=True, capture_output=True, text=True
+                    [ptxas, "-v", f"-arch=sm_{architecture}", ptx, "-o", cubin],
+                    check=True,
+                    capture_output=True,
+                    text=True,
                 ).stderr
                 listing = subprocess.run([nvdisasm, "-c", cubin], check=True, capture_output=True, text=True).stdout
-                sections = dict(re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", listing, re.S | re.M))
+                sections = dict(
+                    re.findall(r"^\.text\.(\w+):\n(.*?)(?=^\.text\.|\Z)", listing, re.DOTALL | re.MULTILINE)
+                )
                 kernels = re.findall(r"\.entry (\w+)\(", ptx.read_text())
                 compiled = {name: list(map(int, numbers)) for name, *numbers in COMPILED.findall(said)}
                 for name in kernels:
@@ -68,7 +75,9 @@ def main() -> None:
                     group = GROUPS.get(name.rsplit("_", 1)[1])
                     size = loop(sass)
                     per_value = f"{size / group:.1f}" if group and size else ""
-                    print(f"{name:20} {architecture:4} {registers:9} {stack:5} {stores + loads:6} {wide:5}  {per_value}")
+                    print(
+                        f"{name:20} {architecture:4} {registers:9} {stack:5} {stores + loads:6} {wide:5}  {per_value}"
+                    )
                     if stack or stores or loads:
                         wrong.append(f"{name} on sm_{architecture} has a stack or spills")
                     if group and not size:

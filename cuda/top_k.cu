@@ -1,16 +1,30 @@
 // Entropy of rows of top-k logprobs; compiled behind entropy.cu.
 
-// One row: values[start..start + k], in any order, the sampled token's logprob (NaN: unknown) and the vocabulary (0: unknown).
-struct TopKIn { unsigned start, k; float chosen; unsigned vocab; };
+// One row: values[start..start + k], in any order, the sampled token's logprob (NaN: unknown) and the vocabulary (0:
+// unknown).
+struct TopKIn {
+  unsigned start, k;
+  float chosen;
+  unsigned vocab;
+};
 
-// In nats and as probabilities; NaN is "not known". `flags` are bits. What each of them means, src/entropy.rs says: this computes what
-// the processor's path does there, with sums and exponentials in float64.
-struct TopKOut { float renormalized, lower, upper, estimate, tail_mass, varentropy, margin, confidence; unsigned rank, flags; };
+// In nats and as probabilities; NaN is "not known". `flags` are bits. What each of them means, src/entropy.rs says:
+// this computes what the processor's path does there, with sums and exponentials in float64.
+struct TopKOut {
+  float renormalized, lower, upper, estimate, tail_mass, varentropy, margin, confidence;
+  unsigned rank, flags;
+};
 
 static_assert(sizeof(TopKIn) == 16 && sizeof(TopKOut) == 40, "the host mirrors these");
 
 enum Flag : unsigned {
-  NAN_VALUE = 1, MASKED_VALUE = 2, NEGATIVE_RESIDUAL = 4, INCONSISTENT = 8, MISSING = 16, BF16_VALUES = 32, CHOSEN_OUTSIDE = 64,
+  NAN_VALUE = 1,
+  MASKED_VALUE = 2,
+  NEGATIVE_RESIDUAL = 4,
+  INCONSISTENT = 8,
+  MISSING = 16,
+  BF16_VALUES = 32,
+  CHOSEN_OUTSIDE = 64,
 };
 
 // No vocabulary is larger, so an unknown one is bounded by this.
@@ -23,12 +37,19 @@ constexpr unsigned LEAST_VALUES = 5;
 constexpr int TOP_K_THREADS = 128;
 
 // What the values of a row are. The first three are of those that are not masked.
-struct Look { float first, last; unsigned k, above, marks; };
+struct Look {
+  float first, last;
+  unsigned k, above, marks;
+};
 enum Mark : unsigned { LOW_BITS = 0xffff, SOME_NAN = 1 << 16, SOME_NOT_ZERO = 1 << 17, SOME_MASKED = 1 << 18 };
 
-// Sums over the live values, with d = l - first: over all but those that equal the first, whose d is 0, and which `ties` counts. Added
-// to a 1, the tail of a near-certain row would be rounded away.
-struct Head { double z, s, q, logprobs; float second; unsigned ties; };
+// Sums over the live values, with d = l - first: over all but those that equal the first, whose d is 0, and which
+// `ties` counts. Added to a 1, the tail of a near-certain row would be rounded away.
+struct Head {
+  double z, s, q, logprobs;
+  float second;
+  unsigned ties;
+};
 
 DEVICE Look look(const float* values, unsigned k, float chosen) {
   Look a = {-infinity(), infinity(), 0, 0, 0};
@@ -89,11 +110,14 @@ DEVICE Head sum_head(const float* values, unsigned k, float first) {
 }
 
 // As wide as any logprob can matter, and finite on both sides.
-DEVICE double held(double x) { return x < -700.0 ? -700.0 : x > 700.0 ? 700.0 : x; }
+DEVICE double held(double x) {
+  return x < -700.0 ? -700.0 : x > 700.0 ? 700.0 : x;
+}
 DEVICE double between(double x, double low, double high) { return !(x > low) ? low : x < high ? x : high; }
 
-// The mean surprisal, beyond -l_k, of a tail q(j) = p_k (j/k')^-(1 + y/span), j in k'..V + 1/2, where x = r / (p_k k' span) gives its
-// mass r:  w(y) = (1 - e^-y) / y = x,  h(y) = (1 - e^-y (1 + y)) / y^2,  and the excess is (span + y) h / w.
+// The mean surprisal, beyond -l_k, of a tail q(j) = p_k (j/k')^-(1 + y/span), j in k'..V + 1/2, where x = r / (p_k k'
+// span) gives its mass r:  w(y) = (1 - e^-y) / y = x,  h(y) = (1 - e^-y (1 + y)) / y^2,  and the excess is (span + y) h
+// / w.
 DEVICE double excess(double x, double span) {
   // Steeper than y = 22 the tail ends long before the vocabulary: w = 1/y and h = 1/y^2.
   if (!(x * 22.0 > 1.0)) return 1.0 + x * span;
@@ -107,10 +131,14 @@ DEVICE double excess(double x, double span) {
     double e = exp(-y);
     // Near zero the closed form cancels.
     h = fabs(y) < 0.1
-            ? 1.0 / 2 - y * (1.0 / 3 - y * (1.0 / 8 - y * (1.0 / 30 - y * (1.0 / 144 - y * (1.0 / 840 - y * (1.0 / 5760))))))
+            ? 1.0 / 2 -
+                  y * (1.0 / 3 - y * (1.0 / 8 - y * (1.0 / 30 - y * (1.0 / 144 - y * (1.0 / 840 - y * (1.0 / 5760))))))
             : (1.0 - e * (1.0 + y)) / (y * y);
     w = y * h + e;
-    if (w > x) low = y; else high = y;
+    if (w > x)
+      low = y;
+    else
+      high = y;
     double next = y + (log(w) - ln_x) * w / h;
     if (!(next > low && next < high)) next = 0.5 * (low + high);
     if (fabs(next - y) <= 1e-9) break;
@@ -124,9 +152,11 @@ DEVICE TopKOut unmeasured(unsigned flags) {
   return {none, none, none, none, none, none, none, none, 0, flags};
 }
 
-// What a row leaves open: `n` tail tokens of at most `p_last` each, which hold a mass between `least` and `most`. `truncated` is the
-// entropy of the tokens that are known.
-struct Tail { double n, p_last, last, least, most, truncated; };
+// What a row leaves open: `n` tail tokens of at most `p_last` each, which hold a mass between `least` and `most`.
+// `truncated` is the entropy of the tokens that are known.
+struct Tail {
+  double n, p_last, last, least, most, truncated;
+};
 
 // As many tokens at the cap as the least mass fills, and one with the remainder.
 DEVICE double least_entropy(const Tail& tail) {
@@ -163,7 +193,8 @@ DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
   const double vocab = row.vocab ? (double)row.vocab : LARGEST_VOCAB;
   const bool masked = seen.marks & SOME_MASKED, bf16 = !(seen.marks & LOW_BITS) && (seen.marks & SOME_NOT_ZERO);
   const bool known = row.chosen > MASKED && row.chosen < infinity(), outside = known && row.chosen < seen.last;
-  // A row with masked tokens is the whole distribution. A sampled token outside of the row is known, and no more of the tail.
+  // A row with masked tokens is the whole distribution. A sampled token outside of the row is known, and no more of the
+  // tail.
   const bool whole = masked || !(vocab > k), moved = outside && !whole;
   const double n = whole ? 0.0 : vocab - k - (moved ? 1.0 : 0.0);
 
@@ -172,14 +203,16 @@ DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
   if (!(mean < 0.0)) mean = 0.0;
   const double renormalized = log1p(z) - mean, square = head.q / (1.0 + z) - mean * mean;
 
-  const double p_first = exp(held(first)), p_last = exp(held(last)), p_chosen = moved ? exp(held((double)row.chosen)) : 0.0;
+  const double p_first = exp(held(first)), p_last = exp(held(last)),
+               p_chosen = moved ? exp(held((double)row.chosen)) : 0.0;
   const double truncated = -p_first * (first + (head.s + first * z)) - (moved ? p_chosen * (double)row.chosen : 0.0);
   // 1 - sum p without taking a near-one p_1 from 1.
   const double outside_row = -expm1(held(first)) - z * p_first, residual = outside_row - p_chosen;
   const double error = (bf16 ? BF16_ERROR : 0.0) * truncated + TAIL_ERROR, cap = n * p_last;
-  const bool too_much = residual < -error, too_little = residual > cap + error;
+  const bool too_much = residual<-error, too_little = residual> cap + error;
 
-  const Tail tail = {n, p_last, last, between(residual - error, 0.0, cap), between(residual + error, 0.0, cap), truncated};
+  const Tail tail = {n,        p_last, last, between(residual - error, 0.0, cap), between(residual + error, 0.0, cap),
+                     truncated};
   double upper = greatest_entropy(tail), lower = least_entropy(tail);
   if (!(lower < upper)) lower = upper;
   double estimate = 0.5 * (lower + upper);
@@ -205,13 +238,14 @@ DEVICE TopKOut conclude(const TopKIn& row, const Look& seen, const Head& head) {
   out.confidence = (float)(-head.logprobs / k);
   out.rank = known && !outside ? seen.above + 1 : 0;
   out.flags = (masked ? MASKED_VALUE : 0u) | ((whole ? too_much : residual < 0.0) ? NEGATIVE_RESIDUAL : 0u) |
-              (too_much || too_little || k > vocab || (outside && whole) ? INCONSISTENT : 0u) | (bf16 ? BF16_VALUES : 0u) |
-              (outside ? CHOSEN_OUTSIDE : 0u);
+              (too_much || too_little || k > vocab || (outside && whole) ? INCONSISTENT : 0u) |
+              (bf16 ? BF16_VALUES : 0u) | (outside ? CHOSEN_OUTSIDE : 0u);
   return out;
 }
 
 // A warp a row. Any grid.
-KERNEL __launch_bounds__(TOP_K_THREADS) entropy_top_k(const float* values, const TopKIn* rows, int count, TopKOut* out) {
+KERNEL __launch_bounds__(TOP_K_THREADS)
+    entropy_top_k(const float* values, const TopKIn* rows, int count, TopKOut* out) {
   const unsigned warps = blockDim.x / 32;
   for (unsigned i = blockIdx.x * warps + threadIdx.x / 32; i < (unsigned)count; i += gridDim.x * warps) {
     const TopKIn row = rows[i];

@@ -25,7 +25,8 @@ class Check {
     if (error > 0 && error / tolerance > worst / allowed) worst = error, allowed = tolerance;
     if (!(error <= tolerance)) {
       char text[160];
-      std::snprintf(text, sizeof text, "%s is %.9g, not %.9g (%.1e allowed) %s", number, got, want, tolerance, where.c_str());
+      std::snprintf(text, sizeof text, "%s is %.9g, not %.9g (%.1e allowed) %s", number, got, want, tolerance,
+                    where.c_str());
       report(text);
     }
   }
@@ -45,7 +46,9 @@ class Check {
   }
 
   std::string what_;
-  struct Worst { double error = 0, allowed = 1; };
+  struct Worst {
+    double error = 0, allowed = 1;
+  };
   std::map<std::string, Worst> worst_;
   std::size_t checks_ = 0, failed_ = 0;
 };

@@ -1,4 +1,5 @@
-// The device of the stand-in driver: what it was told to be, what memory it gave out, and how it fails. It is not a GPU.
+// The device of the stand-in driver: what it was told to be, what memory it gave out, and how it fails. It is not a
+// GPU.
 #pragma once
 #include <array>
 #include <atomic>
@@ -17,9 +18,22 @@ namespace stand_in {
 
 // Codes of the driver API that the stand-in gives of its own accord. STAND_IN_INIT and STAND_IN_FAIL give any number.
 enum Code : int {
-  SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-  INVALID_CONTEXT = 201, INVALID_PTX = 218, UNSUPPORTED_PTX_VERSION = 222, INVALID_HANDLE = 400, NOT_FOUND = 500,
-  ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701, REGISTERED_ALREADY = 712, NOT_REGISTERED = 713, MISALIGNED_ADDRESS = 716,
+  SUCCESS = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_CONTEXT = 201,
+  INVALID_PTX = 218,
+  UNSUPPORTED_PTX_VERSION = 222,
+  INVALID_HANDLE = 400,
+  NOT_FOUND = 500,
+  ILLEGAL_ADDRESS = 700,
+  LAUNCH_OUT_OF_RESOURCES = 701,
+  REGISTERED_ALREADY = 712,
+  NOT_REGISTERED = 713,
+  MISALIGNED_ADDRESS = 716,
 };
 
 // What calls STAND_IN_FAIL can name. The others count as none.
@@ -30,7 +44,8 @@ enum class Kind { Device, Pinned, Registered };
 
 // After one of these, CUDA says, the process must be restarted: every further call returns the same.
 inline bool is_sticky(int code) {
-  return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719) || code == 721;
+  return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719) ||
+         code == 721;
 }
 
 class Device {
@@ -163,8 +178,15 @@ class Device {
   std::shared_mutex memory;
 
  private:
-  struct Block { std::size_t bytes; Kind kind; };
-  struct Fault { Call call; unsigned long number; int code; };
+  struct Block {
+    std::size_t bytes;
+    Kind kind;
+  };
+  struct Fault {
+    Call call;
+    unsigned long number;
+    int code;
+  };
 
   Device() {
     auto number = [](const char* name, unsigned long long otherwise) {

@@ -33,9 +33,11 @@ class Addresses {
   explicit Addresses(const std::string& kernel) : kernel_(kernel) {}
 
   // `count` values at `at`, each `size` bytes and a multiple of `alignment`.
-  bool hold(const std::string& what, std::uint64_t at, std::uint64_t count, std::uint64_t size, std::uint64_t alignment) {
+  bool hold(const std::string& what, std::uint64_t at, std::uint64_t count, std::uint64_t size,
+            std::uint64_t alignment) {
     if (code_ != SUCCESS || count == 0) return code_ == SUCCESS;
-    if (!Device::get().holds(at, count * size)) return wrong(ILLEGAL_ADDRESS, what + " is not in the device's memory");
+    if (count > UINT64_MAX / size || !Device::get().holds(at, count * size))
+      return wrong(ILLEGAL_ADDRESS, what + " is not in the device's memory");
     if (at % alignment) return wrong(MISALIGNED_ADDRESS, what + " is not aligned");
     return true;
   }
@@ -61,19 +63,18 @@ inline void check_rows(Addresses& addresses, std::uint64_t at, std::uint64_t cou
   }
 }
 
-template <std::uint64_t SIZE, auto KERNEL_> int rows(const std::string& name, const Launch& launch) {
+template <std::uint64_t SIZE, auto RUN> int rows(const std::string& name, const Launch& launch) {
   const auto count = launch.argument<int>(1);
+  if (count < 0) return Device::get().fail(INVALID_VALUE, name + ": fewer rows than none");
   Addresses addresses(name);
-  check_rows(addresses, launch.argument<std::uint64_t>(0), count > 0 ? count : 0, SIZE);
-  addresses.hold("out", launch.argument<std::uint64_t>(2), count > 0 ? count : 0, sizeof(kernels::RowOut), 4);
+  check_rows(addresses, launch.argument<std::uint64_t>(0), count, SIZE);
+  addresses.hold("out", launch.argument<std::uint64_t>(2), count, sizeof(kernels::RowOut), 4);
   if (addresses.code() != SUCCESS) return addresses.code();
-  launch.run([&] {
-    KERNEL_(launch.argument<const kernels::RowIn*>(0), count, launch.argument<kernels::RowOut*>(2));
-  });
+  launch.run([&] { RUN(launch.argument<const kernels::RowIn*>(0), count, launch.argument<kernels::RowOut*>(2)); });
   return SUCCESS;
 }
 
-template <std::uint64_t SIZE, auto KERNEL_> int split(const std::string& name, const Launch& launch) {
+template <std::uint64_t SIZE, auto RUN> int split(const std::string& name, const Launch& launch) {
   const std::uint64_t count = launch.grid.y, splits = launch.grid.x;
   Addresses addresses(name);
   check_rows(addresses, launch.argument<std::uint64_t>(0), count, SIZE);
@@ -82,8 +83,8 @@ template <std::uint64_t SIZE, auto KERNEL_> int split(const std::string& name, c
   addresses.hold("tickets", launch.argument<std::uint64_t>(3), count, 4, 4);
   if (addresses.code() != SUCCESS) return addresses.code();
   launch.run([&] {
-    KERNEL_(launch.argument<const kernels::RowIn*>(0), launch.argument<kernels::RowOut*>(1),
-            launch.argument<kernels::Sums*>(2), launch.argument<unsigned*>(3));
+    RUN(launch.argument<const kernels::RowIn*>(0), launch.argument<kernels::RowOut*>(1),
+        launch.argument<kernels::Sums*>(2), launch.argument<unsigned*>(3));
   });
   return SUCCESS;
 }
@@ -91,14 +92,15 @@ template <std::uint64_t SIZE, auto KERNEL_> int split(const std::string& name, c
 inline int top_k(const std::string& name, const Launch& launch) {
   const auto count = launch.argument<int>(2);
   const std::uint64_t rows = launch.argument<std::uint64_t>(1), values = launch.argument<std::uint64_t>(0);
+  if (count < 0) return Device::get().fail(INVALID_VALUE, name + ": fewer rows than none");
   Addresses addresses(name);
-  if (addresses.hold("rows", rows, count > 0 ? count : 0, sizeof(kernels::TopKIn), 4)) {
+  if (addresses.hold("rows", rows, count, sizeof(kernels::TopKIn), 4)) {
     for (int i = 0; i < count; i++) {
       const kernels::TopKIn& row = ((const kernels::TopKIn*)rows)[i];
       if (!addresses.hold("row " + std::to_string(i), values + 4ull * row.start, row.k, 4, 4)) break;
     }
   }
-  addresses.hold("out", launch.argument<std::uint64_t>(3), count > 0 ? count : 0, sizeof(kernels::TopKOut), 4);
+  addresses.hold("out", launch.argument<std::uint64_t>(3), count, sizeof(kernels::TopKOut), 4);
   if (addresses.code() != SUCCESS) return addresses.code();
   launch.run([&] {
     kernels::entropy_top_k(launch.argument<const float*>(0), launch.argument<const kernels::TopKIn*>(1), count,

@@ -1,5 +1,9 @@
-"""Breaks the kernels on purpose, one line at a time, and expects run.sh to notice each time. Takes minutes; prints what noticed."""
+"""Breaks the kernels on purpose, one line at a time, and expects run.sh to notice each time.
 
+Takes minutes, and prints what noticed. Words of the command line choose: the mutations with one of them in their name.
+"""
+
+import os
 import pathlib
 import shutil
 import subprocess
@@ -17,22 +21,47 @@ MUTATIONS = (
     ("a broken accumulator", "entropy.cu", "part.s += de;", "part.s += e;"),
     ("a dropped square", "entropy.cu", "part.q += d * de;", ""),
     ("a raise that forgets", "entropy.cu", "a.s = scale * (a.s + step * a.z);", "a.s = scale * a.s;"),
-    ("a value less at an unaligned head", "entropy.cu", "if (thread < head + rest) {", "if (thread < head + rest && thread != head - 1) {"),
+    (
+        "a value less at an unaligned head",
+        "entropy.cu",
+        "if (thread < head + rest) {",
+        "if (thread < head + rest && thread != head - 1) {",
+    ),
     ("a head that is not aligned", "entropy.cu", "if (head > count) head = count;", "head = 0;"),
     ("a load too many", "entropy.cu", "if (i + j * threads < loads) v[j]", "if (i + j * threads <= loads) v[j]"),
     ("a load too few", "entropy.cu", "if (i + j * threads < loads) v[j]", "if (i + j * threads + 1 < loads) v[j]"),
     ("no floor", "entropy.cu", "float d = max_or_nan((x - part.top) * c, FLOOR);", "float d = (x - part.top) * c;"),
-    ("a residue at the maximum", "entropy.cu", "max_or_nan((x - part.top) * c, FLOOR)", "max_or_nan(x * c - part.top * c + 1e-4f, FLOOR)"),
+    (
+        "a residue at the maximum",
+        "entropy.cu",
+        "max_or_nan((x - part.top) * c, FLOOR)",
+        "max_or_nan(x * c - part.top * c + 1e-4f, FLOOR)",
+    ),
     ("masked that counts", "entropy.cu", "LEAST_LIVE = -0x1.93e592p99f", "LEAST_LIVE = -1e30f"),
-    ("half a warp", "entropy.cu", "int far = 16; far; far >>= 1) {\n    a.z", "int far = 8; far; far >>= 1) {\n    a.z"),
+    (
+        "half a warp",
+        "entropy.cu",
+        "int far = 16; far; far >>= 1) {\n    a.z",
+        "int far = 8; far; far >>= 1) {\n    a.z",
+    ),
     ("a ticket that stays", "entropy.cu", "tickets[blockIdx.y] = 0u;", ""),
     ("a part of a row left out", "entropy.cu", "i < splits; i += 32", "i < splits - 1; i += 32"),
     ("the sampled token's neighbour", "entropy.cu", "[row.chosen]);", "[row.chosen ? row.chosen - 1 : 0]);"),
-    ("a temperature forgotten", "entropy.cu", "float c = LOG2_E * row.inverse_temperature;\n    Sums", "float c = LOG2_E;\n    Sums"),
+    (
+        "a temperature forgotten",
+        "entropy.cu",
+        "float c = LOG2_E * row.inverse_temperature;\n    Sums",
+        "float c = LOG2_E;\n    Sums",
+    ),
     ("words not read", "read.cu", "for (; i < count; i += stride)", "for (; i + 1 < count; i += stride)"),
     ("ties counted once", "top_k.cu", "head.z + (double)(head.ties - 1)", "head.z"),
     ("masked values summed", "top_k.cu", "if (l <= MASKED) continue;", ""),
-    ("a value behind the row", "top_k.cu", "i < k; i += 32) {\n    float l = values[i];\n    if (!(l", "i <= k; i += 32) {\n    float l = values[i];\n    if (!(l"),
+    (
+        "a value behind the row",
+        "top_k.cu",
+        "i < k; i += 32) {\n    float l = values[i];\n    if (!(l",
+        "i <= k; i += 32) {\n    float l = values[i];\n    if (!(l",
+    ),
     ("a rank off by one", "top_k.cu", "seen.above + 1", "seen.above"),
     ("a sampled token left in the tail", "top_k.cu", "moved ? 1.0 : 0.0", "0.0"),
     ("bf16 without its error bar", "top_k.cu", "(bf16 ? BF16_ERROR : 0.0) * truncated", "0.0"),
@@ -48,8 +77,9 @@ MUTATIONS = (
 
 def main() -> None:
     unnoticed = 0
-    # Words of the command line choose: those that have one of them in their name.
-    chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or any(word in mutation[0] for word in sys.argv[1:])]
+    chosen = [
+        mutation for mutation in MUTATIONS if not sys.argv[1:] or any(word in mutation[0] for word in sys.argv[1:])
+    ]
     for what, name, old, new in chosen:
         with tempfile.TemporaryDirectory() as folder:
             for source in CUDA.glob("*.cu"):
@@ -59,11 +89,13 @@ def main() -> None:
             if text.count(old) != 1:
                 sys.exit(f"{what}: not once in {name}: {old}")
             path.write_text(text.replace(old, new))
-            done = subprocess.run(["bash", HERE / "run.sh"], env={"PATH": "/usr/bin:/bin", "CUDA": folder}, capture_output=True, text=True)
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith(("FAILED", "shim:")) or "error:" in line]
-        noticed = done.returncode != 0 and bool(lines) and "error:" not in lines[0]
+            command, environment = ["bash", HERE / "run.sh"], {**os.environ, "CUDA": folder}
+            done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        # A mutation that does not compile proves nothing.
+        failures = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith(("FAILED", "shim:"))]
+        noticed = done.returncode != 0 and bool(failures)
         unnoticed += not noticed
-        print(f"{'noticed' if noticed else 'NOT NOTICED'}: {what}: {lines[0] if lines else done.returncode}", flush=True)
+        print(f"{'noticed' if noticed else 'NOT NOTICED'}: {what}: {failures[0] if failures else ''}", flush=True)
     if unnoticed:
         sys.exit(f"{unnoticed} of {len(chosen)} were not noticed")
 

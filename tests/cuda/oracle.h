@@ -1,4 +1,5 @@
-// The truth about a row of logits, and what a row of top-k logprobs says, naively: float64, textbook formulas, bisection.
+// The truth about a row of logits, and what a row of top-k logprobs says, naively: float64, textbook formulas,
+// bisection.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,7 +12,9 @@ namespace oracle {
 constexpr double NOT_A_NUMBER = std::numeric_limits<double>::quiet_NaN();
 constexpr double MASKED = -1.0000000150474662e30;  // the float nearest to -1e30
 
-struct Row { double entropy, log_z, p_max, varentropy, surprisal; };
+struct Row {
+  double entropy, log_z, p_max, varentropy, surprisal;
+};
 
 // What the host makes of the sums of a row.
 template <class Sums> Row finish(const Sums& sums, float inverse_temperature) {
@@ -94,7 +97,15 @@ inline double power_law(double mass, double last, double k, double vocab) {
   return -mass * last + (b + 1) * std::exp(last) * start * g;
 }
 
-enum Flag : unsigned { NAN_VALUE = 1, MASKED_VALUE = 2, NEGATIVE = 4, INCONSISTENT = 8, MISSING = 16, BF16 = 32, OUTSIDE = 64 };
+enum Flag : unsigned {
+  NAN_VALUE = 1,
+  MASKED_VALUE = 2,
+  NEGATIVE = 4,
+  INCONSISTENT = 8,
+  MISSING = 16,
+  BF16 = 32,
+  OUTSIDE = 64
+};
 
 // `vocab` 0 is unknown: then no larger than 2^32.
 inline TopK top_k(const std::vector<float>& row, double chosen, unsigned vocab) {
@@ -135,7 +146,8 @@ inline TopK top_k(const std::vector<float>& row, double chosen, unsigned vocab) 
   found.confidence = -total / k;
   const bool known = chosen > MASKED && chosen < INFINITY, outside = known && chosen < last;
   if (outside) found.flags |= OUTSIDE;
-  if (known && !outside) found.rank = 1 + unsigned(std::count_if(head.begin(), head.end(), [&](double l) { return l > chosen; }));
+  if (known && !outside)
+    found.rank = 1 + unsigned(std::count_if(head.begin(), head.end(), [&](double l) { return l > chosen; }));
 
   // The row within its vocabulary.
   const double size = vocab ? vocab : 4294967296.0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The kernels of cuda/ on the host against float64: run.sh [asan|tsan]. Plain: fibres, seconds. With a sanitizer: threads, minutes.
-# CUDA names another folder with the .cu files, CXX another compiler.
+# The kernels of cuda/ on the host against float64: run.sh [asan|tsan]. Plain: fibres, seconds. With a sanitizer:
+# threads, minutes. CUDA names another folder with the .cu files, CXX another compiler.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cuda=${CUDA:-$here/../../cuda}

@@ -1,8 +1,9 @@
 // The text of cuda/*.cu as C++20 on the host: what NVRTC has built in, and a way to run a grid.
 //
-// A block runs either as fibres of the calling thread (fast, and the same every time; any number of threads may launch at once), or,
-// with SHIM_THREADS, as one std::thread a CUDA thread, which is what the sanitizers see through. Blocks run one after another. Their
-// order, and with fibres that of warps and lanes, can be turned round: a missing barrier shows in one of the two.
+// A block runs either as fibres of the calling thread (fast, and the same every time; any number of threads may launch
+// at once), or, with SHIM_THREADS, as one std::thread a CUDA thread, which is what the sanitizers see through. Blocks
+// run one after another. Their order, and with fibres that of warps and lanes, can be turned round: a missing barrier
+// shows in one of the two.
 #pragma once
 #include <cmath>
 #include <csetjmp>
@@ -20,11 +21,15 @@
 #include <ucontext.h>
 #endif
 
-struct uint4 { unsigned x, y, z, w; };
+struct uint4 {
+  unsigned x, y, z, w;
+};
 
 namespace shim {
 
-struct Grid { unsigned x = 1, y = 1; };
+struct Grid {
+  unsigned x = 1, y = 1;
+};
 enum class Order { Forward, Backward };
 
 [[noreturn]] inline void fail(const char* what) {
@@ -35,7 +40,9 @@ enum class Order { Forward, Backward };
 inline thread_local Grid thread_index, block_index, block_size, grid_size;
 
 // What a lane offers to the others of its warp. Two of them, in turn: a lane may be one shuffle ahead, but never two.
-struct Offer { std::uint64_t bits[2]; };
+struct Offer {
+  std::uint64_t bits[2];
+};
 
 class Block;
 struct Thread {
@@ -239,8 +246,16 @@ template <class T> T __shfl_xor_sync(unsigned, T mine, unsigned far) {
   return theirs;
 }
 
-inline float as_float(unsigned bits) { float x; std::memcpy(&x, &bits, sizeof x); return x; }
-inline unsigned as_bits(float x) { unsigned bits; std::memcpy(&bits, &x, sizeof bits); return bits; }
+inline float as_float(unsigned bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline unsigned as_bits(float x) {
+  unsigned bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
 // The device's is an approximation to 2^-22 of the same.
 inline float exp2_flushed(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 inline float max_or_nan(float a, float b) { return std::isnan(a) || std::isnan(b) ? NAN : a > b ? a : b; }
@@ -259,7 +274,8 @@ inline unsigned max_f16x2(unsigned a, unsigned b) {
 }
 
 inline uint4 load_16(const uint4* at) {
-  if (reinterpret_cast<std::uintptr_t>(at) % 16) shim::fail("a 16-byte load from an address that is not a multiple of 16");
+  if (reinterpret_cast<std::uintptr_t>(at) % 16)
+    shim::fail("a 16-byte load from an address that is not a multiple of 16");
   uint4 v;
   std::memcpy(&v, at, sizeof v);
   return v;

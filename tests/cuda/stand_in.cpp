@@ -1,18 +1,22 @@
-// A stand-in for libcuda.so.1. IT IS NOT A GPU and measures nothing: it lets the host code over the driver API run where there is none.
+// A stand-in for libcuda.so.1. IT IS NOT A GPU and measures nothing: it lets the host code over the driver API run
+// where there is none.
 //
-// Device memory is memory of the process, everything is done when a call returns, and a launch runs the text of cuda/*.cu through the
-// shim, by the name of the kernel, after a look at every address it would touch. A mistake that a device answers with 700 or 716 gets
-// that, and a line on stderr; from then on every call that concerns the device fails with the same code, as on a real one.
+// Device memory is memory of the process, everything is done when a call returns, and a launch runs the text of
+// cuda/*.cu through the shim, by the name of the kernel, after a look at every address it would touch. A mistake that a
+// device answers with 700 or 716 gets that, and a line on stderr; from then on every call that concerns the device
+// fails with the same code, as on a real one.
 //
 // The environment is read when the library is first called:
 //   STAND_IN_DEVICES  how many devices there are (1); 0 makes cuInit return 100
 //   STAND_IN_INIT     what cuInit returns (0)
 //   STAND_IN_DRIVER   the driver's version (12000), which decides what PTX it takes
 //   STAND_IN_MEMORY   bytes of device memory (1 GiB)
-//   STAND_IN_FAIL     CALL:NUMBER=CODE, more of them separated by commas: the NUMBER-th such call, counted from 1, fails with CODE.
-//                     CALL: launch, copy (memset too), alloc (pinned and registered too), load (of a module), sync (of a context, a
-//                     stream or an event, and queries of the last two)
+//   STAND_IN_FAIL     CALL:NUMBER=CODE, more of them separated by commas: the NUMBER-th such call, counted from 1,
+//   fails with CODE.
+//                     CALL: launch, copy (memset too), alloc (pinned and registered too), load (of a module), sync (of
+//                     a context, a stream or an event, and queries of the last two)
 //   STAND_IN_JOURNAL  a file that gets a line a launch: kernel, blocks across, blocks down, threads a block
+#include "errors.h"
 #include "launches.h"
 
 using stand_in::Call;
@@ -27,11 +31,16 @@ namespace {
 constexpr int MOST_DEVICES = 16;
 
 // The primary context of each device, known by its address.
-struct Context { int retained = 0; unsigned flags = 0; } contexts[MOST_DEVICES];
+struct Context {
+  int retained = 0;
+  unsigned flags = 0;
+} contexts[MOST_DEVICES];
 std::mutex contexts_mutex;
 thread_local void* current = nullptr;
 
-struct Module { std::string ptx; };
+struct Module {
+  std::string ptx;
+};
 
 std::mutex loaded_mutex;
 std::map<void*, Module> modules;
@@ -105,7 +114,7 @@ API cuDeviceGetAttribute(int* value, int attribute, int device) {
     case 41: *value = 1; break;    // one address space
     case 75: *value = 8; break;    // compute capability
     case 76: *value = 0; break;
-    case 115: *value = 1; break;   // memory pools
+    case 115: *value = 1; break;  // memory pools
     default: *value = 0;
   }
   return is_device(device) ? SUCCESS : INVALID_DEVICE;
@@ -143,7 +152,9 @@ API cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
 }
 
 // What context a thread has is its own affair and works after the device is lost.
-API cuCtxGetCurrent(void** context) { return *context = current, Device::get().before(); }
+API cuCtxGetCurrent(void** context) {
+  return *context = current, Device::get().before();
+}
 API cuCtxSetCurrent(void* context) {
   if (int code = Device::get().before()) return code;
   const bool known = !context || (context >= contexts && context < contexts + MOST_DEVICES);
@@ -199,8 +210,12 @@ API cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, 
 API cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
   return copy(from, bytes, stream, [=] { std::memcpy(to, (const void*)from, bytes); });
 }
-API cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr); }
-API cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr); }
+API cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
+  return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr);
+}
+API cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
+  return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr);
+}
 API cuMemsetD8Async(std::uint64_t at, unsigned char value, std::size_t bytes, void* stream) {
   return copy(at, bytes, stream, [=] { std::memset((void*)at, value, bytes); });
 }
@@ -215,7 +230,9 @@ API cuModuleLoadData(void** module, const void* image) {
   modules[*module] = {ptx};
   return SUCCESS;
 }
-API cuModuleLoadDataEx(void** module, const void* image, unsigned, void*, void**) { return cuModuleLoadData(module, image); }
+API cuModuleLoadDataEx(void** module, const void* image, unsigned, void*, void**) {
+  return cuModuleLoadData(module, image);
+}
 API cuModuleUnload(void* module) {
   if (int code = before(Call::Other)) return code;
   std::lock_guard lock(loaded_mutex);
@@ -247,8 +264,8 @@ API cuFuncGetAttribute(int* value, int attribute, void* function) {
   // The most threads a block. Registers and local memory, for one, it has none.
   return *value = attribute == 0 ? int(functions[function]->most_threads) : 0, SUCCESS;
 }
-API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                   unsigned block_z, unsigned shared, void* stream, void** arguments, void** extra) {
+API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** arguments, void** extra) {
   if (int code = before(Call::Launch)) return code;
   if (!Device::get().is(function, 'f') || !is_stream(stream)) return INVALID_HANDLE;
   const Kernel* kernel;
@@ -257,12 +274,16 @@ API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
     kernel = functions[function];
   }
   const std::string name = kernel->name;
-  if (!grid_x || !grid_y || grid_z != 1 || grid_y > 65535 || grid_x > 0x7fffffff || block_y != 1 || block_z != 1 || shared || extra || !arguments) {
+  if (!grid_x || !grid_y || grid_z != 1 || grid_y > 65535 || grid_x > 0x7fffffff || block_y != 1 || block_z != 1 ||
+      shared || extra || !arguments) {
     return Device::get().fail(INVALID_VALUE, name + ": no such grid");
   }
-  if (block_x == 0 || block_x % 32) return Device::get().fail(INVALID_VALUE, name + ": a block that is not whole warps");
-  if (block_x > kernel->most_threads) return Device::get().fail(LAUNCH_OUT_OF_RESOURCES, name + ": too many threads a block");
-  Device::get().note(name + " " + std::to_string(grid_x) + " " + std::to_string(grid_y) + " " + std::to_string(block_x));
+  if (block_x == 0 || block_x % 32)
+    return Device::get().fail(INVALID_VALUE, name + ": a block that is not whole warps");
+  if (block_x > kernel->most_threads)
+    return Device::get().fail(LAUNCH_OUT_OF_RESOURCES, name + ": too many threads a block");
+  Device::get().note(name + " " + std::to_string(grid_x) + " " + std::to_string(grid_y) + " " +
+                     std::to_string(block_x));
   std::shared_lock lock(Device::get().memory);
   return kernel->launch(name, {{grid_x, grid_y}, block_x, arguments});
 }
@@ -279,7 +300,9 @@ API cuStreamWaitEvent(void* stream, void* event, unsigned) {
   return settled(is_stream(stream) && Device::get().is(event, 'e'), Call::Other);
 }
 API cuEventCreate(void** event, unsigned) { return make(event, 'e'); }
-API cuEventRecord(void* event, void* stream) { return settled(Device::get().is(event, 'e') && is_stream(stream), Call::Other); }
+API cuEventRecord(void* event, void* stream) {
+  return settled(Device::get().is(event, 'e') && is_stream(stream), Call::Other);
+}
 API cuEventQuery(void* event) { return settled(Device::get().is(event, 'e'), Call::Sync); }
 API cuEventSynchronize(void* event) { return settled(Device::get().is(event, 'e'), Call::Sync); }
 API cuEventDestroy_v2(void* event) {
@@ -287,38 +310,5 @@ API cuEventDestroy_v2(void* event) {
   return Device::get().unmake(event, 'e') ? SUCCESS : INVALID_HANDLE;
 }
 
-namespace {
-
-struct Name { int code; const char *name, *text; };
-
-constexpr Name NAMES[] = {
-    {0, "CUDA_SUCCESS", "no error"},
-    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
-    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
-    {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
-    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
-    {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
-    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-};
-
-// As with the real one, a code it does not know has neither name nor text.
-int tell(int code, const char** answer, const char* Name::* what) {
-  for (const Name& name : NAMES) {
-    if (name.code == code) return *answer = name.*what, SUCCESS;
-  }
-  return *answer = nullptr, INVALID_VALUE;
-}
-
-}  // namespace
-
-API cuGetErrorName(int code, const char** name) { return tell(code, name, &Name::name); }
-API cuGetErrorString(int code, const char** text) { return tell(code, text, &Name::text); }
+API cuGetErrorName(int code, const char** name) { return error_text(code, name, &ErrorName::name); }
+API cuGetErrorString(int code, const char** text) { return error_text(code, text, &ErrorName::text); }

@@ -12,7 +12,8 @@ constexpr int CASES = 4000;
 #endif
 constexpr unsigned VOCAB = 151936;
 
-// Rows in one buffer, with values between them that would show if they were read, in memory that ends with the last row.
+// Rows in one buffer, with values between them that would show if they were read, in memory that ends with the last
+// row.
 class Batch {
  public:
   // `exact`: the truth where the whole distribution is known, else NaN.
@@ -60,9 +61,12 @@ class Batch {
     };
     // On the edge of a condition, the order of additions decides.
     auto edge = [](double x) { return std::fabs(x) < 1e-13; };
-    const bool unclear = edge(want.residual) || edge(want.residual + want.error) || edge(want.residual - want.cap - want.error);
-    check.that(unclear || got.flags == want.flags, "flags " + std::to_string(got.flags) + " are not " + std::to_string(want.flags) + where);
-    check.that(got.rank == want.rank, "rank " + std::to_string(got.rank) + " is not " + std::to_string(want.rank) + where);
+    const bool unclear =
+        edge(want.residual) || edge(want.residual + want.error) || edge(want.residual - want.cap - want.error);
+    check.that(unclear || got.flags == want.flags,
+               "flags " + std::to_string(got.flags) + " are not " + std::to_string(want.flags) + where);
+    check.that(got.rank == want.rank,
+               "rank " + std::to_string(got.rank) + " is not " + std::to_string(want.rank) + where);
     near("renormalized", got.renormalized, want.renormalized, 1e-6);
     near("varentropy", got.varentropy, want.varentropy, 1e-6);
     near("margin", got.margin, want.margin, 1e-6);
@@ -75,7 +79,8 @@ class Batch {
     check.that(std::isnan(got.upper) || (got.lower <= got.estimate && got.estimate <= got.upper), "in order " + where);
     if (std::isnan(exact_[i])) return;
     // As far as float32 logprobs can tell.
-    check.that(got.lower <= exact_[i] + 2e-4 && got.renormalized <= exact_[i] + 2e-4, "the truth is not below " + where);
+    check.that(got.lower <= exact_[i] + 2e-4 && got.renormalized <= exact_[i] + 2e-4,
+               "the truth is not below " + where);
     check.that(!(got.upper < exact_[i] - 2e-4), "the truth is not above " + where);
   }
 
@@ -91,18 +96,20 @@ enum Family { GAUSSIAN, ZIPF, ONE_HOT, UNIFORM, TWO_LEVEL, FAMILIES };
 struct Distribution {
   std::vector<double> logprobs;  // falling
   double entropy = 0;
-  std::vector<float> head(std::size_t k) const { return {logprobs.begin(), logprobs.begin() + std::min(k, logprobs.size())}; }
+  std::vector<float> head(std::size_t k) const {
+    return {logprobs.begin(), logprobs.begin() + std::min(k, logprobs.size())};
+  }
 };
 
 // `shape`: 0 to 1, what each family makes of it.
 inline Distribution distribution(Family family, int size, double temperature, double shape, Numbers& numbers) {
   std::vector<double> x;
   for (int i = 0; i < size; i++) {
-    const double logit = family == GAUSSIAN   ? (0.1 + 8 * shape) * numbers.gauss()
-                         : family == ZIPF     ? -(0.5 + 2.5 * shape) * std::log(i + 1.0)
-                         : family == ONE_HOT  ? (i == 0 ? 1 + 60 * shape : numbers.unit())
-                         : family == UNIFORM  ? 0
-                                              : (i < 1 + 40 * shape ? 3 : 0);
+    const double logit = family == GAUSSIAN  ? (0.1 + 8 * shape) * numbers.gauss()
+                         : family == ZIPF    ? -(0.5 + 2.5 * shape) * std::log(i + 1.0)
+                         : family == ONE_HOT ? (i == 0 ? 1 + 60 * shape : numbers.unit())
+                         : family == UNIFORM ? 0
+                                             : (i < 1 + 40 * shape ? 3 : 0);
     x.push_back(logit / temperature);
   }
   std::sort(x.rbegin(), x.rend());
@@ -152,7 +159,8 @@ inline void rounded_to_bf16(Check& check) {
     for (float& l : row) l = as_float(unsigned(rows::to_bf16(l)) << 16);
     batch.add(row, row[numbers.below(20)], unsigned(full.logprobs.size()));
   }
-  for (const TopKOut& out : batch.check(check, "bf16")) check.that(out.flags & BF16_VALUES, "bf16 is known by its bits");
+  for (const TopKOut& out : batch.check(check, "bf16"))
+    check.that(out.flags & BF16_VALUES, "bf16 is known by its bits");
 }
 
 inline void wide(Check& check) {
@@ -175,26 +183,28 @@ inline void wide(Check& check) {
 inline void odd(Check& check) {
   const float inf = INFINITY, quarter = std::log(0.25f);
   Batch batch;
-  auto row = [&](std::initializer_list<float> values, float chosen, unsigned vocab) { batch.add(values, chosen, vocab); };
+  auto row = [&](std::initializer_list<float> values, float chosen, unsigned vocab) {
+    batch.add(values, chosen, vocab);
+  };
   row({}, -0.25f, 100);
   row({-3.4e38f, -inf}, -0.25f, 100);
   row({NAN}, -0.1f, 100);
   row({-0.1f, NAN}, -0.1f, 100);
   row({-inf, inf}, -0.1f, 100);
   row({inf, -1}, -0.1f, 0);
-  row({quarter, quarter}, quarter, 4);                   // uniform over 4: ln 4 for certain, and ln 2 on its own
+  row({quarter, quarter}, quarter, 4);  // uniform over 4: ln 4 for certain, and ln 2 on its own
   row({quarter, quarter, quarter, quarter}, quarter, 4);
-  row({quarter, quarter, quarter, quarter}, -3, 4);      // a sampled token that cannot be
+  row({quarter, quarter, quarter, quarter}, -3, 4);       // a sampled token that cannot be
   row({quarter, quarter, quarter, quarter}, quarter, 3);  // more values than tokens
-  row({-0.5f, -0.6f, -0.7f}, -0.5f, 100);                // sums above one
-  row({-9, -9}, -9, 4);                                  // two more cannot hold the rest
-  row({1e-7f, -20}, 1e-7f, 100);                         // above one by rounding
-  row({0, -3.4e38f}, 0, 10);                             // zeros alone are no evidence of bf16
+  row({-0.5f, -0.6f, -0.7f}, -0.5f, 100);                 // sums above one
+  row({-9, -9}, -9, 4);                                   // two more cannot hold the rest
+  row({1e-7f, -20}, 1e-7f, 100);                          // above one by rounding
+  row({0, -3.4e38f}, 0, 10);                              // zeros alone are no evidence of bf16
   row({0, -17.25f}, 0, 10);
   row({0}, 0, 10);
   row({0}, 0, 1);
   row({-0.5f}, -2, 0);
-  row({-0.6875f}, -0.6875f, 2);                          // bf16, and one more token: beyond 1/e more of it would be less
+  row({-0.6875f}, -0.6875f, 2);  // bf16, and one more token: beyond 1/e more of it would be less
   row({-0.5f}, -0.5f, VOCAB);
   row({-0.4f, -2, -2.5f, -3.25f, -4.1f, -6}, -2.5f, VOCAB);
   row({-4.1f, -6, -2.5f, -3.25f, -0.4f, -2}, -2.5f, VOCAB);
@@ -202,7 +212,7 @@ inline void odd(Check& check) {
   row({-0.4f, -2, -2.5f, -3.25f, -4.1f, -6}, inf, VOCAB);
   row({-0.4f, -2, -2.5f, -3.25f, -4.1f, -6}, -6.5f, 7);
   row({-2, -2, -2, -2, -2, -2}, -2, 0);
-  row({-50, -51, -52, -53, -54}, -52, VOCAB);            // far from any distribution
+  row({-50, -51, -52, -53, -54}, -52, VOCAB);  // far from any distribution
   row({-690, -720, -800}, -720, 1000);
   row({-0.01f, -5, -6, -7, -8, -9}, -3e29f, VOCAB);
   const auto out = batch.check(check, "odd rows");
@@ -212,8 +222,10 @@ inline void odd(Check& check) {
   check.near("its interval", out[6].lower, std::log(4), 1e-4);
   check.near("its interval", out[6].upper, std::log(4), 1e-4);
   check.that(out[7].lower == out[7].renormalized && out[7].upper == out[7].renormalized, "a whole row is exact");
-  check.that(out[8].flags & INCONSISTENT && out[9].flags & INCONSISTENT && out[11].flags & INCONSISTENT, "what cannot be is said");
-  check.that(out[10].flags == (INCONSISTENT | NEGATIVE_RESIDUAL) && std::isnan(out[10].lower), "only the row on its own is left");
+  check.that(out[8].flags & INCONSISTENT && out[9].flags & INCONSISTENT && out[11].flags & INCONSISTENT,
+             "what cannot be is said");
+  check.that(out[10].flags == (INCONSISTENT | NEGATIVE_RESIDUAL) && std::isnan(out[10].lower),
+             "only the row on its own is left");
 }
 
 // Each of the far terms is near the last bit of a head's sum.
@@ -246,7 +258,8 @@ inline void far_tails(Check& check) {
 inline void any_bits(Check& check) {
   check.begin("top-k, any bits");
   Numbers numbers(15);
-  const float odd[] = {0, -0.0f, -INFINITY, INFINITY, NAN, -3.4e38f, 3.4e38f, -1e30f, -1e-45f, 1e-7f, 1, 88, -40, -87.5f, -104, -750};
+  const float odd[] = {0,       -0.0f, -INFINITY, INFINITY, NAN, -3.4e38f, 3.4e38f, -1e30f,
+                       -1e-45f, 1e-7f, 1,         88,       -40, -87.5f,   -104,    -750};
   Batch batch;
   std::vector<bool> nan;
   for (int i = 0; i < CASES / 4; i++) {
@@ -254,7 +267,9 @@ inline void any_bits(Check& check) {
     bool has_nan = false;
     for (float& l : row) {
       const unsigned kind = numbers.below(12);
-      l = kind < 9 ? float(-20 * numbers.unit()) : kind < 10 ? as_float(unsigned(numbers.unit() * 0x1p32)) : odd[numbers.below(std::size(odd))];
+      l = kind < 9    ? float(-20 * numbers.unit())
+          : kind < 10 ? as_float(unsigned(numbers.unit() * 0x1p32))
+                      : odd[numbers.below(std::size(odd))];
       has_nan = has_nan || std::isnan(l) || l == INFINITY;
     }
     batch.add(row, odd[numbers.below(std::size(odd))], numbers.below(2) ? unsigned(numbers.unit() * 0x1p32) : 0);
