@@ -5,6 +5,7 @@
 
 mod beside;
 mod ending;
+mod entropy;
 mod generate;
 mod health;
 pub mod pb;

@@ -10,9 +10,11 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use super::entropy::Measuring;
 use super::services::Port;
 use super::trajectories::Recorded;
 use super::{Answers, generate};
+use crate::grpc::pb::entropy_server::EntropyServer;
 use crate::grpc::pb::generate_server::GenerateServer;
 use crate::grpc::pb::trajectories_server::TrajectoriesServer;
 use crate::http::Parts;
@@ -26,10 +28,11 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    /// Trajectories can be read while the engine is away; everything else cannot do without it.
+    /// Trajectories can be read and logits be measured while the engine is away; everything else cannot do without it.
     fn needs_engine(&self, service: &str) -> Result<bool, Status> {
         match service {
             "" | <GenerateServer<generate::Generation>>::NAME => Ok(true),
+            <EntropyServer<Measuring>>::NAME => Ok(false),
             <TrajectoriesServer<Recorded>>::NAME if self.port == Port::Control => Ok(false),
             _ => Err(Status::not_found(format!("there is no service {service:?} on this port"))),
         }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -17,8 +18,10 @@ use tonic_health::pb::health_server::HealthServer;
 use tower::Service;
 
 use super::ending::Ending;
+use super::entropy::Measuring;
 use super::generate::Generation;
 use super::health::Readiness;
+use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
 use super::trajectories::Recorded;
@@ -31,6 +34,7 @@ use crate::server::Phase;
 pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 type Readings = TrajectoriesServer<Recorded>;
+type Measurements = EntropyServer<Measuring>;
 type Generations = GenerateServer<Generation>;
 type Health = HealthServer<Readiness>;
 
@@ -42,6 +46,9 @@ type Reflection = Arc<dyn Fn(Request<Message>) -> Answering + Send + Sync>;
 
 /// What reflection calls itself.
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+
+/// A trainer may send its slices step by step, and a step takes its time.
+const BETWEEN_SLICES: Duration = Duration::from_secs(3600);
 
 /// What a message takes besides the body of a request.
 const FRAME: u64 = 1024;
@@ -106,6 +113,10 @@ impl Services {
                 let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
                 call(server, self.upload(request))
             }
+            Measurements::NAME => {
+                let server = Measurements::new(Measuring(parts)).max_decoding_message_size(largest(v1::LARGEST));
+                call(server, self.upload_within(request, BETWEEN_SLICES))
+            }
             Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request)),
             REFLECTION => (self.reflection)(self.upload(request)),
             _ => return refuse(Status::unimplemented(format!("there is no service {name:?}; reflection lists them"))),
@@ -118,7 +129,10 @@ impl Services {
     }
 
     fn upload(&self, request: Request<Incoming>) -> Request<Message> {
-        let limit = self.parts.config.limits.client_body_timeout;
+        self.upload_within(request, self.parts.config.limits.client_body_timeout)
+    }
+
+    fn upload_within(&self, request: Request<Incoming>, limit: Duration) -> Request<Message> {
         let told: fn(BoxError) -> Status = |error| status::upload(&error);
         request.map(|body| Upload::new(body, limit).map_err(told))
     }

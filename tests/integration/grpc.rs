@@ -6,6 +6,7 @@ mod generating;
 mod health;
 mod leaving;
 mod listing;
+mod measuring;
 mod samples;
 mod stopping;
 mod watching;

@@ -13,19 +13,19 @@ use crate::support::proxy::Proxy;
 const BINARY: (&str, &str) = ("content-type", "application/octet-stream");
 
 /// A slice, and the textbook's numbers for it.
-struct Slice {
-    dtype: Dtype,
-    vocab: usize,
+pub(crate) struct Slice {
+    pub(crate) dtype: Dtype,
+    pub(crate) vocab: usize,
     /// The values as they are stored, read back.
     logits: Vec<f64>,
-    bytes: Vec<u8>,
-    temperature: Vec<f32>,
-    token_ids: Vec<i64>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) temperature: Vec<f32>,
+    pub(crate) token_ids: Vec<i64>,
 }
 
 impl Slice {
     /// Logits like a model's, no two rows alike.
-    fn new(dtype: Dtype, rows: usize, vocab: usize) -> Self {
+    pub(crate) fn new(dtype: Dtype, rows: usize, vocab: usize) -> Self {
         let mut state = 0x9e37_79b9_u64.wrapping_add(vocab as u64);
         let mut unit = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -48,12 +48,12 @@ impl Slice {
         Self { dtype, vocab, logits, bytes, temperature, token_ids }
     }
 
-    fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.temperature.len()
     }
 
     /// The file; `late` puts what goes with the rows behind them.
-    fn file(&self, late: bool) -> Vec<u8> {
+    pub(crate) fn file(&self, late: bool) -> Vec<u8> {
         let temperature: Vec<u8> = self.temperature.iter().flat_map(|value| value.to_le_bytes()).collect();
         let ids: Vec<u8> = self.token_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let logits = ("logits", name(self.dtype), vec![self.rows(), self.vocab], &self.bytes);
@@ -77,7 +77,7 @@ impl Slice {
         [entropy, log_z, (top - log_z).exp(), varentropy, chosen]
     }
 
-    fn check(&self, answer: &Value) {
+    pub(crate) fn check(&self, answer: &Value) {
         assert_eq!(answer["rows"], self.rows());
         assert_eq!(answer["unit"], "nats");
         for row in 0..self.rows() {

@@ -506,12 +506,12 @@ pub struct Slice {
     /// By which the logits of each row are divided, above 0: one a row, one for all, or none for 1.
     #[prost(float, repeated, tag = "5")]
     pub temperature: ::prost::alloc::vec::Vec<f32>,
-    /// The chosen token of each row, 0 to vocab - 1: one a row, or none.
+    /// The sampled token of each row, 0 to vocab - 1, negative where there is none: one a row, or none at all.
     #[prost(int64, repeated, tag = "6")]
     pub token_ids: ::prost::alloc::vec::Vec<i64>,
 }
-/// What a slice's distributions softmax(logits / temperature) are like: one number a row, nats. NaN for a row with a NaN or without a token
-/// that is possible.
+/// What a slice's distributions softmax(logits / temperature) are like: one number a row, nats. NaN for a row with a NaN or +inf, or without
+/// a token that is possible. A logit of -1e30 or below is masked.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Measurement {
     #[prost(uint64, tag = "1")]
@@ -527,7 +527,7 @@ pub struct Measurement {
     /// Variance of the surprisal, nats squared.
     #[prost(double, repeated, tag = "5")]
     pub varentropy: ::prost::alloc::vec::Vec<f64>,
-    /// Of the chosen tokens; empty where none were given.
+    /// Of the sampled tokens: infinite for a masked one, NaN where there is none; empty where no ids were given.
     #[prost(double, repeated, tag = "6")]
     pub surprisal: ::prost::alloc::vec::Vec<f64>,
     /// Set where the slice could not be measured; then there are no numbers.
@@ -1196,8 +1196,10 @@ pub mod entropy_server {
             >
             + std::marker::Send
             + 'static;
-        /// Each slice is answered by one Measured of the same id, in any order. A slice that is wrong is answered by an error and does not end the
-        /// stream. Reading pauses while the queue is full, so a client that sends without reading is held up, not refused.
+        /// Each slice is answered by one Measurement of the same id, in any order. A slice that is wrong is answered by an error and does not end
+        /// the stream. Reading pauses while 64 slices of the call are being measured, so a client that sends without reading is held up, not
+        /// refused. A message is at most 64 MiB: more rows are more slices. Nothing may come for an hour.
+        /// Errors: UNAVAILABLE at the limit of --max-requests calls.
         async fn compute(
             &self,
             request: tonic::Request<tonic::Streaming<super::Slice>>,

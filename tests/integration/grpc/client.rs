@@ -11,6 +11,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 include!("client/tokentap.v1.rs");
 
 pub type Trajectories = trajectories_client::TrajectoriesClient<Channel>;
+pub type Entropy = entropy_client::EntropyClient<Channel>;
 pub type Generate = generate_client::GenerateClient<Channel>;
 
 /// A connection that is open when this returns.
@@ -25,6 +26,10 @@ pub async fn trajectories(addr: SocketAddr) -> Trajectories {
 
 pub async fn generate(addr: SocketAddr) -> Generate {
     Generate::new(channel(addr).await)
+}
+
+pub async fn entropy(addr: SocketAddr) -> Entropy {
+    Entropy::new(channel(addr).await)
 }
 
 pub async fn health(addr: SocketAddr) -> HealthClient<Channel> {

@@ -415,8 +415,10 @@ pub mod entropy_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Each slice is answered by one Measured of the same id, in any order. A slice that is wrong is answered by an error and does not end the
-        /// stream. Reading pauses while the queue is full, so a client that sends without reading is held up, not refused.
+        /// Each slice is answered by one Measurement of the same id, in any order. A slice that is wrong is answered by an error and does not end
+        /// the stream. Reading pauses while 64 slices of the call are being measured, so a client that sends without reading is held up, not
+        /// refused. A message is at most 64 MiB: more rows are more slices. Nothing may come for an hour.
+        /// Errors: UNAVAILABLE at the limit of --max-requests calls.
         pub async fn compute(
             &mut self,
             request: impl tonic::IntoStreamingRequest<

@@ -1,0 +1,205 @@
+//! Slices of logits, and their numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::{StreamExt, stream};
+use safetensors::tensor::Dtype as Stored;
+use serde_json::{Value, json};
+use tokentap::grpc::pb::{Dtype, Measurement, Slice};
+use tonic::{Code, Streaming};
+
+use super::client::entropy;
+use crate::slices::Slice as Truth;
+use crate::support::client::get;
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+
+fn asked(id: u64, truth: &Truth) -> Slice {
+    let dtype = if truth.dtype == Stored::F32 { Dtype::F32 } else { Dtype::Bf16 };
+    Slice {
+        id,
+        dtype: dtype.into(),
+        vocab: u32::try_from(truth.vocab).unwrap(),
+        logits: truth.bytes.clone().into(),
+        temperature: truth.temperature.clone(),
+        token_ids: truth.token_ids.clone(),
+    }
+}
+
+/// As `POST /v1/entropy` would say it.
+fn said(measured: &Measurement) -> Value {
+    assert_eq!(measured.error, None);
+    json!({
+        "rows": measured.entropy.len(), "unit": "nats", "entropy": measured.entropy, "log_z": measured.log_z,
+        "p_max": measured.p_max, "varentropy": measured.varentropy, "surprisal": measured.surprisal,
+    })
+}
+
+async fn next(answers: &mut Streaming<Measurement>) -> Measurement {
+    soon("an answer", answers.message()).await.unwrap().expect("the stream goes on")
+}
+
+/// Waits until no call is served.
+async fn idle(proxy: &Proxy) {
+    let ended = async {
+        while proxy.parts.permits.available_permits() < proxy.parts.config.limits.max_requests {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the calls have ended", ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_get_the_textbook_s_numbers_on_both_ports() {
+    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let truths: Vec<Truth> =
+        [(Stored::F32, 7, 1000), (Stored::BF16, 3, 50_257), (Stored::BF16, 1, 1), (Stored::F32, 90, 151)]
+            .into_iter()
+            .map(|(dtype, rows, vocab)| Truth::new(dtype, rows, vocab))
+            .collect();
+    for addr in [proxy.data, proxy.control] {
+        let slices: Vec<Slice> = truths.iter().zip(0..).map(|(truth, id)| asked(id, truth)).collect();
+        let mut answers = entropy(addr).await.compute(stream::iter(slices)).await.unwrap().into_inner();
+        for _ in &truths {
+            let measured = next(&mut answers).await;
+            truths[usize::try_from(measured.id).unwrap()].check(&said(&measured));
+        }
+        assert_eq!(soon("the end", answers.message()).await.unwrap(), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_slice_costs_its_neighbours_nothing() {
+    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let good = Truth::new(Stored::F32, 2, 10);
+    let wrong = |change: fn(&mut Slice)| {
+        let mut slice = asked(0, &good);
+        change(&mut slice);
+        slice
+    };
+    let cases = [
+        (wrong(|slice| slice.dtype = 0), "dtype 0 is none of"),
+        (wrong(|slice| slice.dtype = 9), "dtype 9 is none of"),
+        (wrong(|slice| slice.vocab = 0), "no whole rows of 0 values in F32"),
+        (wrong(|slice| slice.vocab = 7), "logits of 80 bytes are no whole rows of 7 values in F32"),
+        (wrong(|slice| slice.vocab = u32::MAX), "no whole rows"),
+        (wrong(|slice| slice.temperature = vec![1.0, 2.0, 3.0]), "temperature has 3 values for 2 rows"),
+        (wrong(|slice| slice.temperature = vec![-1.0]), "temperature[0] is -1"),
+        (wrong(|slice| slice.token_ids = vec![0, 10]), "token_ids[1] is 10: the rows have 10 logits"),
+    ];
+    let slices = cases.iter().zip(1..).flat_map(|((slice, _), id)| [Slice { id, ..slice.clone() }, asked(0, &good)]);
+    let slices: Vec<Slice> = slices.collect();
+    let mut answers = entropy(proxy.data).await.compute(stream::iter(slices)).await.unwrap().into_inner();
+    let mut refused = 0;
+    for _ in 0..2 * cases.len() {
+        let measured = next(&mut answers).await;
+        match usize::try_from(measured.id).unwrap().checked_sub(1) {
+            None => good.check(&said(&measured)),
+            Some(case) => {
+                let error = measured.error.unwrap();
+                assert_eq!(error.code, Code::InvalidArgument as u32);
+                assert!(error.message.contains(cases[case].1), "{:?} in {:?}", cases[case].1, error.message);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(refused, cases.len());
+    let large = Slice { logits: vec![0; (64 << 20) + 4].into(), ..asked(0, &good) };
+    let mut answers = entropy(proxy.data).await.compute(stream::iter([large])).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap_err().code(), Code::OutOfRange);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_small_slices_at_once_are_all_answered() {
+    let proxy = Proxy::start(Hand::start().await.addr, &["--slice-memory", "16MiB"]).await;
+    let truth = Arc::new(Truth::new(Stored::F32, 2, 64));
+    let callers = (0..20).map(|caller| {
+        let truth = Arc::clone(&truth);
+        let addr = if caller % 2 == 0 { proxy.data } else { proxy.control };
+        tokio::spawn(async move {
+            let slices = stream::iter((0..500).map({
+                let truth = Arc::clone(&truth);
+                move |id| asked(id, &truth)
+            }));
+            let mut answers = entropy(addr).await.compute(slices).await.unwrap().into_inner();
+            let mut seen = vec![false; 500];
+            while let Some(measured) = soon("an answer", answers.message()).await.unwrap() {
+                truth.check(&said(&measured));
+                let before = std::mem::replace(&mut seen[usize::try_from(measured.id).unwrap()], true);
+                assert!(!before, "{} was answered twice", measured.id);
+            }
+            assert!(seen.iter().all(|seen| *seen), "each is answered");
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_does_not_read_is_held_up_and_may_go_on() {
+    const ALL: usize = 400;
+    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    // a megabyte a slice, so that what the sockets hold counts for little
+    let truth = Truth::new(Stored::F32, 4000, 64);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let slices = stream::iter(0..ALL as u64).map({
+        let (sent, slice) = (Arc::clone(&sent), asked(0, &truth));
+        move |id| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            Slice { id, ..slice.clone() }
+        }
+    });
+    let mut answers = entropy(proxy.data).await.compute(slices).await.unwrap().into_inner();
+    // held up is a sender that has not moved while tokentap answered a hundred others
+    let (mut before, mut idle) = (0, 0);
+    while idle < 100 {
+        assert_eq!(get(proxy.control, "/livez").await.status, 200);
+        let now = sent.load(Ordering::Relaxed);
+        idle = if now == before { idle + 1 } else { 0 };
+        before = now;
+    }
+    assert!(before < ALL / 2, "{before} slices were taken from a caller that reads no answer");
+    let mut read = 0;
+    while let Some(measured) = soon("an answer", answers.message()).await.unwrap() {
+        assert_eq!(measured.entropy.len(), 4000);
+        read += 1;
+    }
+    assert_eq!(read, ALL, "everything came in the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_leave_midway_take_no_room_along() {
+    let proxy = Proxy::start(Hand::start().await.addr, &["--slice-memory", "4MiB", "--max-requests", "6"]).await;
+    let truth = Truth::new(Stored::BF16, 40, 50_257);
+    for _ in 0..5 {
+        let (slice, addr) = (asked(0, &truth), proxy.data);
+        let left = tokio::task::spawn_blocking(move || {
+            // what a process is: with it go its connections, with slices under way
+            let process = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            process.block_on(async {
+                let slices = stream::iter(0..100).map(move |id| Slice { id, ..slice.clone() });
+                let mut answers = entropy(addr).await.compute(slices).await.unwrap().into_inner();
+                assert!(next(&mut answers).await.error.is_none());
+            });
+        });
+        left.await.unwrap();
+    }
+    idle(&proxy).await;
+    let mut answers =
+        entropy(proxy.control).await.compute(stream::iter([asked(1, &truth)])).await.unwrap().into_inner();
+    truth.check(&said(&next(&mut answers).await));
+    assert_eq!(soon("the end", answers.message()).await.unwrap(), None);
+    idle(&proxy).await;
+    // and while as many as may be are there, no other one
+    let mut client = entropy(proxy.data).await;
+    let mut held = Vec::new();
+    let refused = loop {
+        match client.compute(stream::pending::<Slice>()).await {
+            Ok(call) => held.push(call),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((refused.code(), held.len()), (Code::Unavailable, 6));
+}
