@@ -125,7 +125,7 @@ fn compare(stats: &RowStats, row: &[f32], temperature: f32, chosen: i64, context
         assert!(same, "{}: {what}: {got} is not {want} (width {width}, T {temperature}); {stats:?}", context());
     };
     near(stats.entropy, naive.entropy, TOLERANCE, "entropy");
-    assert!(stats.entropy >= 0.0, "{}: {stats:?} is below zero", context());
+    assert!(stats.entropy >= 0.0 && stats.varentropy >= 0.0, "{}: {stats:?} is below zero", context());
     near(stats.log_z, naive.log_z, TOLERANCE * naive.log_z.abs().max(1.0), "log_z");
     near(stats.p_max, naive.p_max, TOLERANCE * naive.p_max, "p_max");
     near(stats.varentropy, naive.varentropy, 1e-4 * naive.varentropy.max(1.0), "varentropy");
@@ -515,10 +515,19 @@ fn a_temperature_that_is_none_costs_its_row_only() {
         let flags = if index % 2 == 0 && index < 2 * odd.len() { Flags::empty() } else { Flags::NAN };
         assert_eq!(stats.flags, flags, "row {index}");
     }
-    // As far as numbers go, temperatures are just numbers.
-    for extreme in [f32::MIN_POSITIVE, 1e-30, 1e30, f32::MAX] {
-        batch.temperature = vec![extreme];
-        assert!(batch.check().iter().all(|stats| stats.flags.is_measured()));
+}
+
+#[test]
+fn a_mask_is_one_at_any_temperature() {
+    // So hot that the distance of a masked value would not keep it out.
+    for width in [3, 64, 5000] {
+        let mut row = vec![-1e30; width];
+        (row[0], row[width / 2]) = (0.5, -1.5);
+        let mut batch = Batch::new(Dtype::F32, &[row]);
+        for extreme in [f32::MIN_POSITIVE, 1e-30, 1e30, f32::MAX] {
+            batch.temperature = vec![extreme];
+            assert!(batch.check().iter().all(|stats| stats.flags == Flags::MASKED));
+        }
     }
 }
 
