@@ -56,7 +56,7 @@ pub struct RowStats {
     /// `-ln p` of the sampled token in nats: infinite when it is masked, NaN when it is unknown or no token of
     /// the vocabulary.
     pub surprisal: f64,
-    /// [`Flags::MASKED`], [`Flags::MISSING`] (all masked) or [`Flags::NAN`].
+    /// [`Flags::MISSING`] (all masked) or [`Flags::NAN`].
     pub flags: Flags,
 }
 
@@ -75,8 +75,6 @@ pub(super) struct Raw {
     pub(super) q: f64,
     /// `d` of the sampled token: minus infinity when it is masked, NaN when it is unknown.
     pub(super) chosen: f64,
-    /// Whether any token is masked.
-    pub(super) masked: bool,
 }
 
 impl Dtype {
@@ -160,13 +158,12 @@ fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
 
 /// What the sums say about a row of this temperature.
 pub(super) fn finish(raw: Raw, temperature: f32) -> RowStats {
-    let Raw { scale, top, z, s, q, chosen, masked } = raw;
+    let Raw { scale, top, z, s, q, chosen } = raw;
     if !(z.is_finite() && s.is_finite() && q.is_finite()) {
         return RowStats::unmeasured(Flags::NAN);
     }
-    let flags = Flags::MASKED.when(masked);
     if z == 0.0 {
-        return RowStats::unmeasured(flags | Flags::MISSING);
+        return RowStats::unmeasured(Flags::MISSING);
     }
     let mean = s / z;
     let varentropy = LN_2 * LN_2 * (q / z - mean * mean).max(0.0);
@@ -180,6 +177,6 @@ pub(super) fn finish(raw: Raw, temperature: f32) -> RowStats {
         p_max: (-log).exp2(),
         varentropy,
         surprisal: LN_2 * (log - chosen),
-        flags,
+        flags: Flags::empty(),
     }
 }

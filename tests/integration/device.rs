@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::Value;
 use tokentap::entropy::cuda::{Cuda, Settings};
-use tokentap::entropy::{Backend, Cpu, Dtype, Logits, RowStats, TokenStats, TopK};
+use tokentap::entropy::{Backend, Cpu, Dtype, Flags, Logits, RowStats, TokenStats, TopK};
 use tokentap::logprobs::Rows;
 use tokentap::metrics::Metrics;
 
@@ -38,7 +38,7 @@ fn same_row(device: &RowStats, cpu: &RowStats) -> Result<(), TestCaseError> {
         && near(device.p_max, cpu.p_max, 5e-6)
         && near(device.varentropy, cpu.varentropy, 5e-5 * cpu.varentropy.max(1.0))
         && near(device.surprisal, cpu.surprisal, 1e-5 * cpu.surprisal.abs().max(1.0))
-        && device.flags.is_measured() == cpu.flags.is_measured();
+        && device.flags == cpu.flags;
     prop_assert!(all, "{device:?} is not {cpu:?}");
     Ok(())
 }
@@ -56,9 +56,15 @@ fn same_token(device: &TokenStats, cpu: &TokenStats) -> Result<(), TestCaseError
         && relative(|stats| stats.confidence)
         && near(device.surprisal.into(), cpu.surprisal.into(), 0.0)
         && device.rank == cpu.rank
-        && device.flags == cpu.flags;
+        && same_flags(device, cpu);
     prop_assert!(all, "{device:?} is not {cpu:?}");
     Ok(())
+}
+
+/// The sign of a tail mass that is nothing but the rounding of a sum is whichever it happens to be.
+fn same_flags(device: &TokenStats, cpu: &TokenStats) -> bool {
+    let without = |flags: Flags| flags.names().filter(|name| *name != "negative_residual").collect::<Vec<_>>();
+    device.flags == cpu.flags || (cpu.tail_mass <= 3e-7 && without(device.flags) == without(cpu.flags))
 }
 
 /// The rows of one recorded reply, in the nested form.

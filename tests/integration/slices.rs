@@ -234,7 +234,7 @@ async fn what_is_no_slice_is_refused_in_words_that_name_it() {
         (400, one("logits", "F32", &[4, 0], &none), "1 to 1048576 logits, not 0"),
         (400, one("logit", "F32", &[2, 2], &four), "\"logit\" is none of logits, temperature and token_ids"),
         (400, one("temperature", "F32", &[1], &zero), "no tensor named logits"),
-        (400, side("temperature", "F32", &[1], &zero), "temperature[0] is 0: it must be finite and above 0"),
+        (400, side("temperature", "F32", &[1], &zero), "temperature[0] is 0: it is from 1e-6 to 1e6"),
         (400, side("temperature", "F32", &[1], &nan), "temperature[0] is NaN"),
         (400, side("temperature", "F32", &[4], &four), "temperature has 4 values for 2 rows"),
         (400, side("temperature", "U8", &[4], &zero), "temperature is one of [F32, F64], not U8"),

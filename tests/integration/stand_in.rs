@@ -25,8 +25,10 @@ fn folder(name: &str) -> String {
     FOLDER.join(name).to_str().unwrap().to_owned()
 }
 
+type Environment<'a> = &'a [(&'a str, &'a str)];
+
 /// Runs tests of this program again, with the stand-in for a driver.
-fn again(filter: &str, arguments: &[&str], environment: &[(&str, &str)]) {
+fn again(filter: &str, arguments: &[&str], environment: Environment<'_>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg(filter).args(arguments).args(["--test-threads", "2"]);
     command.env("LD_LIBRARY_PATH", folder("")).env("PROPTEST_CASES", "60").envs(environment.iter().copied());
@@ -51,7 +53,7 @@ fn recordings_and_the_demo_come_out_as_with_the_cpu() {
 }
 
 /// A tokentap with this driver in front of a scripted engine.
-async fn served(upstream: &Upstream, library: &str, environment: &[(&str, &str)]) -> Binary {
+async fn served(upstream: &Upstream, library: &str, environment: Environment<'_>) -> Binary {
     let folder = folder(library);
     let environment: Vec<(&str, &str)> =
         [("LD_LIBRARY_PATH", &*folder)].into_iter().chain(CUDA).chain(environment.iter().copied()).collect();
@@ -88,7 +90,7 @@ fn entropies(meta_info: &Value) -> Vec<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_device_the_cpu_goes_on_and_the_log_says_why() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
-    let cases: [(&str, &[(&str, &str)], &str); 11] = [
+    let cases: [(&str, Environment<'_>, &str); 11] = [
         ("broken", &[], "the CUDA driver is broken: "),
         ("", &[("STAND_IN_DEVICES", "0")], "the CUDA driver knows no device"),
         ("", &[("STAND_IN_INIT", "34")], "answers cuInit with error 34"),

@@ -152,7 +152,6 @@ impl Lane {
                     s: out.s.into(),
                     q: out.q.into(),
                     chosen: f64::from(out.chosen) * exactly,
-                    masked: false,
                 };
                 rows::finish(raw, temperature)
             });

@@ -36,7 +36,6 @@ struct Scale {
 pub(super) struct Sums {
     scale: Scale,
     top: f32,
-    least: f32,
     z: [f64; LANES],
     s: [f64; LANES],
     q: [f64; LANES],
@@ -51,7 +50,7 @@ impl Sums {
         let step = [upper, (step - f64::from(upper)) as f32];
         let zero = [0.0; LANES];
         let scale = Scale { by: scale, step, floor: FLOOR / scale };
-        Sums { scale, top: MASKED, least: f32::INFINITY, z: zero, s: zero, q: zero }
+        Sums { scale, top: MASKED, z: zero, s: zero, q: zero }
     }
 
     /// Prepares for a block of `count` values in whole lanes, fills the last of them up, and returns how many of
@@ -62,7 +61,6 @@ impl Sums {
         values[count..].fill(f32::NAN);
         let (least, greatest) = extremes(values, self.top);
         values[count..].fill(f32::NEG_INFINITY);
-        self.least = lesser(least, self.least);
         if greatest > self.top {
             self.raise(greatest);
         }
@@ -113,7 +111,7 @@ impl Sums {
     /// The totals, with no token chosen.
     pub(super) fn raw(&self) -> Raw {
         let [z, s, q] = [&self.z, &self.s, &self.q].map(|totals| totals.iter().sum());
-        Raw { scale: self.scale.by, top: f64::from(self.top), z, s, q, chosen: f64::NAN, masked: self.least <= MASKED }
+        Raw { scale: self.scale.by, top: f64::from(self.top), z, s, q, chosen: f64::NAN }
     }
 }
 

@@ -18,10 +18,13 @@ pub struct Rows {
     rows: usize,
 }
 
+/// What SGLang takes for greedy sampling lies below, and there is no division by it in 32 bits; above, every row is uniform.
+const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
+
 /// What goes with the rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Side {
-    /// One a row, one for all, or none, which is 1. Finite and above 0.
+    /// One a row, one for all, or none, which is 1. From 1e-6 to 1e6.
     pub temperature: Vec<f32>,
     /// The sampled token of each row, negative where there is none; or none at all.
     pub chosen: Vec<i64>,
@@ -102,8 +105,8 @@ impl Side {
         if count > 1 && count != rows.rows {
             return wrong(format!("temperature has {count} values for {} rows: one a row, or one for all", rows.rows));
         }
-        if let Some(at) = self.temperature.iter().position(|value| !(value.is_finite() && *value > 0.0)) {
-            return wrong(format!("temperature[{at}] is {}: it must be finite and above 0", self.temperature[at]));
+        if let Some(at) = self.temperature.iter().position(|value| !TEMPERATURES.contains(value)) {
+            return wrong(format!("temperature[{at}] is {}: it is from 1e-6 to 1e6", self.temperature[at]));
         }
         if !self.chosen.is_empty() && self.chosen.len() != rows.rows {
             return wrong(format!("token_ids has {} values for {} rows: one a row", self.chosen.len(), rows.rows));

@@ -503,7 +503,7 @@ pub struct Slice {
     /// rows x vocab, row after row, little endian. Their length says how many rows there are.
     #[prost(bytes = "bytes", tag = "4")]
     pub logits: ::prost::bytes::Bytes,
-    /// By which the logits of each row are divided, above 0: one a row, one for all, or none for 1.
+    /// By which the logits of each row are divided, 1e-6 to 1e6: one a row, one for all, or none for 1.
     #[prost(float, repeated, tag = "5")]
     pub temperature: ::prost::alloc::vec::Vec<f32>,
     /// The sampled token of each row, 0 to vocab - 1, negative where there is none: one a row, or none at all.
