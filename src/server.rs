@@ -63,7 +63,14 @@ where
         .header_read_timeout(limits.idle_timeout)
         .max_headers(100)
         .max_buf_size(64 * 1024);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1024).max_header_list_size(64 * 1024);
+    // streams may last: a peer that is gone without a word is asked for one
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(30))
+        .max_concurrent_streams(1024)
+        .max_header_list_size(64 * 1024);
     let builder = Arc::new(builder);
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(limits.connections));

@@ -29,7 +29,7 @@ pub async fn run(args: EntropyArgs) -> Result<(), String> {
     let slices = Arc::new(slices.map_err(|error| format!("--entropy-threads: {error}"))?);
     slices.settled().await;
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", name(&args.file));
-    let mut body = Body::new(&slices, u64::MAX);
+    let mut body = Body::new(&slices, u64::MAX, usize::MAX);
     let mut lines = Lines { out: BufWriter::new(io::stdout().lock()), row: 0, surprisal: false };
     let bar = Bar::new(length);
     let mut piece = vec![0; PIECE];

@@ -34,7 +34,9 @@ impl FromStr for CudaDevice {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(index) => Ok(Self::Index(index)),
-            Err(_) if text.len() > 4 && text[..4].eq_ignore_ascii_case("gpu-") => Ok(Self::Uuid(text.to_owned())),
+            Err(_) if text.len() > 4 && text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("gpu-")) => {
+                Ok(Self::Uuid(text.to_owned()))
+            }
             Err(_) => Err("a device is a number from 0 on, or a UUID as nvidia-smi -L says it, GPU-...".to_owned()),
         }
     }

@@ -18,6 +18,7 @@ mod lane;
 mod memory;
 mod worker;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -74,14 +75,23 @@ impl Cuda {
         if slots == 0 {
             return Err(Unavailable::Memory(format!("at least {SLOT_BYTES} bytes are needed, for one slot")));
         }
-        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots))?;
         let lost = Arc::new(AtomicBool::new(false));
+        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots, &lost))?;
         let cpu = Cpu::new();
-        let worker = Worker { kernels, lanes, cpu, metrics: Arc::clone(metrics), lost: Arc::clone(&lost) };
+        let worker =
+            Worker { kernels, lanes, cpu, metrics: Arc::clone(metrics), finished: None, lost: Arc::clone(&lost) };
         // what is handed in has a slot, or a thread that waits: that bounds it
         let (jobs, queue) = unbounded();
         let collector = Collector::new(queue, settings.deadline);
-        let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(move || worker.work(collector));
+        let ended = Arc::clone(&lost);
+        let work = move || {
+            let done = catch_unwind(AssertUnwindSafe(|| worker.work(collector)));
+            // a thread that is gone measures nothing; the panic is in the log
+            if done.is_err() {
+                ended.store(true, Ordering::Relaxed);
+            }
+        };
+        let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
         Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), lost })
     }
@@ -114,7 +124,11 @@ impl Cuda {
     }
 }
 
-fn acquire(found: &Found, slots: usize) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
+fn acquire(
+    found: &Found,
+    slots: usize,
+    lost: &Arc<AtomicBool>,
+) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
     let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
     let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
     let needed = slots * SLOT_BYTES + 2 * Lane::bytes();
@@ -122,25 +136,27 @@ fn acquire(found: &Found, slots: usize) -> Result<(Kernels, [Lane; 2], Vec<Pinne
         return Err(Unavailable::Memory(format!("{needed} bytes are needed on the device and {free} are free")));
     }
     let kernels = Kernels::load(&context).map_err(Unavailable::of("cuModuleLoadData"))?;
-    let lane = || Lane::try_new(&context, &kernels).map_err(Unavailable::of("cuMemAlloc"));
+    let home = memory::Home { context, lost: Arc::clone(lost) };
+    let lane = || Lane::try_new(&home, &kernels).map_err(Unavailable::of("an allocation"));
     let lanes = [lane()?, lane()?];
-    let slot = |_| Pinned::try_new(&context).map_err(Unavailable::of("cuMemHostAlloc"));
+    let slot = |_| Pinned::try_new(&home).map_err(Unavailable::of("an allocation"));
     let memory = (0..slots).map(slot).collect::<Result<_, _>>()?;
     Ok((kernels, lanes, memory))
 }
 
-/// Says in the metrics what measures whole rows, and what top-k rows.
+/// Says in the metrics what measures whole rows, and what top-k rows; small slices of whole rows are the CPU's in any case.
 pub(super) fn in_use(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
     for (work, device) in [("rows", rows), ("top_k", top_k)] {
         metrics.slices.backend.with_label_values(&[work, NAME]).set(device.into());
-        metrics.slices.backend.with_label_values(&[work, cpu.name()]).set((!device).into());
+        metrics.slices.backend.with_label_values(&[work, cpu.name()]).set((!device || work == "rows").into());
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        // a driver that hangs would be waited for for ever
+        if let Some(thread) = self.thread.take().filter(|_| !self.is_lost()) {
             // what it calls is caught where it panics
             let _ = thread.join();
         }

@@ -32,8 +32,8 @@ pub use slot::{SLOT_BYTES, Slot};
 /// The widest row: more than any model has.
 pub const MAX_VOCAB: usize = 1 << 20;
 
-/// The most rows of one slice: their numbers are held until the last is known.
-pub const MAX_ROWS: usize = 1 << 20;
+/// The most rows of a slice whose numbers are held until the last is known.
+pub const MAX_ROWS: usize = 1 << 16;
 
 /// The most rows in a slot, however narrow they are.
 const SLOT_ROWS: usize = 4096;
@@ -43,6 +43,8 @@ const SLOT_ROWS: usize = 4096;
 pub struct Slices {
     heap: Arc<Home>,
     pool: Pool,
+    #[cfg(feature = "cuda")]
+    metrics: Arc<Metrics>,
     #[cfg(feature = "cuda")]
     device: Option<Device>,
 }
@@ -57,9 +59,15 @@ impl Slices {
         for work in ["rows", "top_k"] {
             metrics.slices.backend.with_label_values(&[work, cpu.name()]).set(1);
         }
+        #[cfg(not(feature = "cuda"))]
+        if config.entropy_backend == crate::config::EntropyBackend::Cuda || config.cuda_device.is_some() {
+            tracing::warn!("this tokentap was built without CUDA; the CPU measures");
+        }
         Ok(Self {
             heap: Arc::new(Home::heap(config.slice_memory)),
             pool: Pool::start(threads, cpu, metrics)?,
+            #[cfg(feature = "cuda")]
+            metrics: Arc::clone(metrics),
             #[cfg(feature = "cuda")]
             device: device::wanted(config).map(|(settings, share)| Device::open(settings, share, threads, metrics)),
         })
@@ -89,7 +97,7 @@ impl Slices {
     pub fn backend(&self) -> Arc<dyn Backend> {
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device.as_ref().filter(|device| device.share() == Share::All) {
-            return Arc::new(OnDevice { device: device.clone(), cpu: Cpu::new() });
+            return Arc::new(OnDevice { device: device.clone(), cpu: Cpu::new(), metrics: Arc::clone(&self.metrics) });
         }
         Arc::new(Cpu::new())
     }

@@ -3,53 +3,85 @@
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 use super::pb::entropy_server::Entropy;
 use super::{Answers, pb};
-use crate::entropy::slices::{Intake, Misshapen, Rows, Side, Slices, Unmeasured};
+use crate::entropy::slices::{Intake, MAX_ROWS, Misshapen, Rows, Side, Slices, Unmeasured};
 use crate::entropy::{Dtype, RowStats};
-use crate::error::Error;
-use crate::http::Parts;
+use crate::server::Phase;
 
-/// Slices of one call that are measured at a time; more are not read.
-const AHEAD: usize = 64;
+/// Calls at a time. Not those of `--max-requests`: a trainer's call lasts, and agents must not wait for it.
+pub(super) const CALLS: usize = 256;
+
+/// Slices of one call that are measured, or whose answers wait to be taken; more are not read.
+const AHEAD: usize = 16;
+
+/// Rows of these slices: what their numbers take, whoever does not take them.
+const ROWS_AHEAD: usize = MAX_ROWS;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Measuring(pub(super) Arc<Parts>);
+pub(super) struct Measuring {
+    pub(super) slices: Arc<Slices>,
+    /// One for each call.
+    pub(super) calls: Arc<Semaphore>,
+    pub(super) phase: watch::Receiver<Phase>,
+}
 
 #[async_trait]
 impl Entropy for Measuring {
     type ComputeStream = Answers<pb::Measurement>;
 
     async fn compute(&self, request: Request<Streaming<pb::Slice>>) -> Result<Response<Self::ComputeStream>, Status> {
-        let parts = &self.0;
-        // lives as long as the stream of answers
-        let permit = Arc::clone(&parts.permits).try_acquire_owned().map_err(|_| {
-            parts.metrics.shed.with_label_values(&["max_requests"]).inc();
-            Status::unavailable(Error::Overloaded { limit: parts.config.limits.max_requests }.to_string())
-        })?;
-        let call = Call { asked: request.into_inner(), slices: Arc::clone(&parts.slices), _permit: permit };
-        let measured = stream::unfold(Some(call), |call| async move {
-            let mut call = call?;
-            match call.next().await {
-                Ok(Some(slice)) => Some((Ok(slice), Some(call))),
-                Ok(None) => None,
-                Err(status) => Some((Err(status), None)),
-            }
+        let permit = Arc::clone(&self.calls)
+            .try_acquire_owned()
+            .map_err(|_| Status::unavailable(format!("{CALLS} calls of Entropy.Compute are going on; try again")))?;
+        let (sender, asked) = mpsc::channel(AHEAD);
+        let call = Call {
+            asked: request.into_inner(),
+            slices: Arc::clone(&self.slices),
+            phase: self.phase.clone(),
+            rows: Arc::new(Semaphore::new(ROWS_AHEAD)),
+            sender,
+        };
+        // Room is waited for by a task, never by the answers: whoever does not read those is not polled, and would keep the place in
+        // the queue that others wait behind.
+        let answers = Answering { asked, reading: tokio::spawn(call.read()), _permit: permit };
+        let answers = stream::unfold(answers, |mut answers| async move {
+            let answer = match answers.asked.recv().await? {
+                Ok(asked) => Ok(asked.answer().await),
+                Err(status) => Err(status),
+            };
+            Some((answer, answers))
         });
-        let answers = measured.map(|slice| async move { Ok(slice?.answer().await) });
-        Ok(Response::new(answers.buffer_unordered(AHEAD).boxed()))
+        Ok(Response::new(answers.boxed()))
     }
 }
 
-/// A call that goes on.
+/// The answers of a call. Dropping them ends it.
+struct Answering {
+    asked: mpsc::Receiver<Result<Asked, Status>>,
+    reading: JoinHandle<()>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+/// A call that is being read.
 struct Call {
     asked: Streaming<pb::Slice>,
     slices: Arc<Slices>,
-    _permit: OwnedSemaphorePermit,
+    phase: watch::Receiver<Phase>,
+    /// Of this call alone, so that nobody waits for another's.
+    rows: Arc<Semaphore>,
+    sender: mpsc::Sender<Result<Asked, Status>>,
 }
 
 /// A slice whose rows have been handed in, or one that is wrong.
@@ -57,19 +89,50 @@ struct Asked {
     id: u64,
     chosen: bool,
     intake: Result<Intake, Misshapen>,
+    /// What its numbers take of the call's share.
+    _rows: OwnedSemaphorePermit,
 }
 
 impl Call {
-    /// The next slice. Its message is gone when this returns: what is being measured lies in slots, and for those it waits.
-    async fn next(&mut self) -> Result<Option<Asked>, Status> {
-        let Some(slice) = self.asked.message().await? else { return Ok(None) };
+    /// Hands slices in, in their order, until there are no more, or nobody waits for their numbers.
+    async fn read(mut self) {
+        loop {
+            let slice = tokio::select! {
+                slice = self.asked.message() => slice.transpose(),
+                // whoever tells has gone when this fails, and so has the server
+                _ = self.phase.wait_for(|phase| *phase >= Phase::Draining) => {
+                    Some(Err(Status::unavailable("tokentap is stopping")))
+                }
+            };
+            let asked = match slice {
+                None => return,
+                Some(Ok(slice)) => Ok(self.hand_in(slice).await),
+                Some(Err(status)) => Err(status),
+            };
+            let last = asked.is_err();
+            if self.sender.send(asked).await.is_err() || last {
+                return;
+            }
+        }
+    }
+
+    /// The message of a slice is gone when this returns: what is being measured lies in slots, and for those it waits.
+    async fn hand_in(&self, slice: pb::Slice) -> Asked {
         let (id, chosen) = (slice.id, !slice.token_ids.is_empty());
-        Ok(Some(Asked { id, chosen, intake: hand_in(&self.slices, slice).await }))
+        let rows = rows(&slice);
+        let count = rows.as_ref().map_or(0, |rows| u32::try_from(rows.count()).unwrap_or(u32::MAX));
+        let permit = Arc::clone(&self.rows).acquire_many_owned(count).await.expect("it is never closed");
+        let intake = match rows {
+            Ok(rows) => hand_in(&self.slices, rows, slice).await,
+            Err(error) => Err(error),
+        };
+        Asked { id, chosen, intake, _rows: permit }
     }
 }
 
-async fn hand_in(slices: &Arc<Slices>, slice: pb::Slice) -> Result<Intake, Misshapen> {
-    let pb::Slice { id: _, dtype, vocab, logits, temperature, token_ids } = slice;
+/// What a slice says it is.
+fn rows(slice: &pb::Slice) -> Result<Rows, Misshapen> {
+    let (dtype, vocab) = (slice.dtype, slice.vocab);
     let stored = match pb::Dtype::try_from(dtype) {
         Ok(pb::Dtype::F32) => Dtype::F32,
         Ok(pb::Dtype::Bf16) => Dtype::Bf16,
@@ -80,12 +143,16 @@ async fn hand_in(slices: &Arc<Slices>, slice: pb::Slice) -> Result<Intake, Missh
         }
     };
     let width = (vocab as usize).saturating_mul(stored.bytes());
-    if width == 0 || !logits.len().is_multiple_of(width) {
-        let (bytes, name) = (logits.len(), stored.name());
+    if width == 0 || !slice.logits.len().is_multiple_of(width) {
+        let (bytes, name) = (slice.logits.len(), stored.name());
         let message = format!("logits of {bytes} bytes are no whole rows of {vocab} values in {name}");
         return Err(Misshapen::Shape(message));
     }
-    let rows = Rows::try_new(stored, logits.len() / width, vocab as usize)?;
+    Rows::try_new(stored, slice.logits.len() / width, vocab as usize, MAX_ROWS)
+}
+
+async fn hand_in(slices: &Arc<Slices>, rows: Rows, slice: pb::Slice) -> Result<Intake, Misshapen> {
+    let pb::Slice { logits, temperature, token_ids, .. } = slice;
     let mut intake = Intake::open(slices, rows, Side { temperature, chosen: token_ids })?;
     intake.push(&logits).await;
     Ok(intake)
@@ -94,11 +161,10 @@ async fn hand_in(slices: &Arc<Slices>, slice: pb::Slice) -> Result<Intake, Missh
 impl Asked {
     /// A wrong slice is answered like any other, so that it costs its neighbours nothing.
     async fn answer(self) -> pb::Measurement {
-        let Self { id, chosen, intake } = self;
+        let Self { id, chosen, intake, _rows } = self;
         let measured = match intake {
             Ok(intake) => intake.rest().await.map_err(|error| (code(error), error.to_string())),
-            Err(Misshapen::Shape(message)) => Err((Code::InvalidArgument, message)),
-            Err(Misshapen::Room(message)) => Err((Code::ResourceExhausted, message)),
+            Err(error) => Err((Code::InvalidArgument, error.to_string())),
         };
         let stats = match measured {
             Ok(stats) => stats,

@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::MapErr;
 use hyper::body::Incoming;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -18,7 +18,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tower::Service;
 
 use super::ending::Ending;
-use super::entropy::Measuring;
+use super::entropy::{CALLS, Measuring};
 use super::generate::Generation;
 use super::health::Readiness;
 use super::pb::entropy_server::EntropyServer;
@@ -47,6 +47,9 @@ type Reflection = Arc<dyn Fn(Request<Message>) -> Answering + Send + Sync>;
 /// What reflection calls itself.
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 
+/// A message with a slice. Ids grow eightfold as they are read, so it is not as large as others.
+const LARGEST_SLICE: usize = 16 << 20;
+
 /// A trainer may send its slices step by step, and a step takes its time.
 const BETWEEN_SLICES: Duration = Duration::from_secs(3600);
 
@@ -69,6 +72,8 @@ pub struct Services {
     port: Port,
     end: watch::Receiver<Phase>,
     reflection: Reflection,
+    /// A permit for each call that measures, on this port.
+    measuring: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Services {
@@ -81,7 +86,7 @@ impl Services {
     /// The services of `port`; streams that have no end of their own end when `end` says [`Phase::Draining`].
     #[must_use]
     pub fn new(parts: Arc<Parts>, port: Port, end: watch::Receiver<Phase>) -> Self {
-        Self { parts, port, end, reflection: reflection() }
+        Self { parts, port, end, reflection: reflection(), measuring: Arc::new(Semaphore::new(CALLS)) }
     }
 
     /// Answers a call.
@@ -114,7 +119,12 @@ impl Services {
                 call(server, self.upload(request))
             }
             Measurements::NAME => {
-                let server = Measurements::new(Measuring(parts)).max_decoding_message_size(largest(v1::LARGEST));
+                let server = Measurements::new(Measuring {
+                    slices: Arc::clone(&parts.slices),
+                    calls: Arc::clone(&self.measuring),
+                    phase: self.end.clone(),
+                });
+                let server = server.max_decoding_message_size(LARGEST_SLICE);
                 call(server, self.upload_within(request, BETWEEN_SLICES))
             }
             Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request)),

@@ -23,8 +23,8 @@ const BODY: &str = "tokentap-body-bin";
 /// Bytes of such a body that trailers have room for: clients refuse more than 8 KiB of metadata, and these grow by a third on the way.
 const LARGEST_BODY: usize = 3 << 10;
 
-/// Characters of a message, of which each may take three on the way.
-const LONGEST_MESSAGE: usize = 1 << 10;
+/// Bytes of a message on the way, where each that is not ASCII takes three.
+const LONGEST_MESSAGE: usize = 3 << 10;
 
 /// Bytes of an answer that are read for the sake of its message.
 const READ: usize = 1 << 20;
@@ -48,7 +48,12 @@ fn with_trailers(status: StatusCode, message: &str, more: impl FnOnce(&mut Metad
     let mut trailers = MetadataMap::new();
     trailers.insert(HTTP_STATUS, MetadataValue::from(status.as_u16()));
     more(&mut trailers);
-    let message: String = message.chars().take(LONGEST_MESSAGE).collect();
+    let mut room = LONGEST_MESSAGE;
+    let fits = |char: &char| {
+        let needed = if (' '..='~').contains(char) && *char != '%' { 1 } else { 3 * char.len_utf8() };
+        room.checked_sub(needed).map(|left| room = left).is_some()
+    };
+    let message: String = message.chars().take_while(fits).collect();
     Status::with_metadata(code(status), message, trailers)
 }
 
@@ -129,6 +134,8 @@ mod tests {
         assert_eq!(status.metadata().get_bin(BODY).unwrap().to_bytes().unwrap(), text);
         let long = answer(reply("x".repeat(5000))).await;
         assert_eq!(long.message().len(), LONGEST_MESSAGE);
+        let wide = answer(reply("漢".repeat(5000))).await;
+        assert_eq!(wide.message().chars().count(), LONGEST_MESSAGE / 9);
         assert!(long.metadata().get_bin(BODY).is_none());
     }
 

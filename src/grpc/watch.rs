@@ -70,7 +70,13 @@ impl Paths {
     async fn next(&mut self) -> Option<WatchReply> {
         loop {
             match self.queue.next() {
-                Some(Next::Missed(missed)) => return Some(said(What::Missed(missed))),
+                // whoever goes on from here is not told again
+                Some(Next::Missed(missed)) => {
+                    return Some(WatchReply {
+                        cursor: v1::finished::cursor(&self.parts.sessions, self.queue.after),
+                        ..said(What::Missed(missed))
+                    });
+                }
                 Some(Next::Path(number, session)) => return Some(self.reply(number, &session)),
                 None => {}
             }

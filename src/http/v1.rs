@@ -105,8 +105,12 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
 }
 
 async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
+    bytes_within(parts, request, LARGEST).await
+}
+
+async fn bytes_within(parts: &Parts, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
     let upload = Upload::new(request.into_body(), parts.config.limits.client_body_timeout);
-    upload.read(LARGEST).await.map_err(|error| Problem::new(error.status(), "body", error.to_string()))
+    upload.read(limit).await.map_err(|error| Problem::new(error.status(), "body", error.to_string()))
 }
 
 async fn read<T: DeserializeOwned>(parts: &Parts, request: Request<Incoming>) -> Result<T, Problem> {

@@ -1,6 +1,7 @@
 //! A safetensors body as it comes, in pieces of any size: rows go straight on to be measured.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::Dtype as Stored;
 
@@ -43,6 +44,8 @@ pub struct Body {
     slices: Arc<Slices>,
     /// Bytes it may have.
     limit: u64,
+    /// Rows it may have.
+    most: usize,
     stage: Stage,
     /// What a stage collects.
     collected: Vec<u8>,
@@ -71,10 +74,10 @@ struct Tensors {
 }
 
 impl Body {
-    /// A body of at most `limit` bytes, nothing of which has come.
+    /// A body of at most `limit` bytes and `most` rows, nothing of which has come.
     #[must_use]
-    pub fn new(slices: &Arc<Slices>, limit: u64) -> Self {
-        Self { slices: Arc::clone(slices), limit, stage: Stage::Length, collected: Vec::new() }
+    pub fn new(slices: &Arc<Slices>, limit: u64, most: usize) -> Self {
+        Self { slices: Arc::clone(slices), limit, most, stage: Stage::Length, collected: Vec::new() }
     }
 
     /// What the header says, once it is known.
@@ -113,7 +116,7 @@ impl Body {
                 }
                 Stage::Header(length) => {
                     if let Some(json) = collect(&mut self.collected, &mut bytes, *length) {
-                        let header = Header::parse(&json)?;
+                        let header = Header::parse(&json, self.most)?;
                         let whole = header.bytes() + json.len() as u64 + 8;
                         if whole > self.limit {
                             let limit = self.limit;
@@ -145,6 +148,15 @@ impl Body {
             }
         }
         Ok(())
+    }
+
+    /// As [`Intake::due`].
+    #[must_use]
+    pub fn due(&self, patience: Duration) -> Option<Instant> {
+        match &self.stage {
+            Stage::Tensors(tensors) => tensors.intake.as_ref()?.due(patience),
+            Stage::Length | Stage::Header(_) => None,
+        }
     }
 
     /// Numbers of rows that are known by now, in order, while more than `waiting` parts are being measured.

@@ -3,7 +3,7 @@
 use safetensors::tensor::{Dtype as Stored, Metadata};
 
 use crate::entropy::Dtype;
-use crate::entropy::slices::{MAX_ROWS, Rows};
+use crate::entropy::slices::Rows;
 
 use super::body::Refused;
 
@@ -36,7 +36,7 @@ pub(super) enum What {
 
 impl Header {
     /// Reads the JSON of a header.
-    pub(super) fn parse(json: &[u8]) -> Result<Self, Refused> {
+    pub(super) fn parse(json: &[u8], most: usize) -> Result<Self, Refused> {
         let metadata: Metadata =
             serde_json::from_slice(json).map_err(|error| Refused::bad(format!("the safetensors header: {error}")))?;
         let mut rows = None;
@@ -45,7 +45,7 @@ impl Header {
             let info = metadata.info(&name).expect("it is one of its own names");
             let what = match &*name {
                 "logits" => {
-                    rows = Some(logits(info.dtype, &info.shape)?);
+                    rows = Some(logits(info.dtype, &info.shape, most)?);
                     What::Logits
                 }
                 "temperature" => What::Temperature(side(&name, info, &[Stored::F32, Stored::F64])?),
@@ -58,6 +58,15 @@ impl Header {
             tensors.push(Tensor { what, bytes: info.data_offsets.1 - info.data_offsets.0 });
         }
         let rows = rows.ok_or_else(|| Refused::bad("there is no tensor named logits"))?;
+        for (name, one_for_all) in [("temperature", true), ("token_ids", false)] {
+            let Some(info) = metadata.info(name) else { continue };
+            let count: usize = info.shape.iter().product();
+            if count != rows.count() && !(one_for_all && count == 1) {
+                let all = if one_for_all { ", or one for all" } else { "" };
+                let message = format!("{name} has {count} values for {} rows: one a row{all}", rows.count());
+                return Err(Refused::bad(message));
+            }
+        }
         Ok(Self { rows, tensors })
     }
 
@@ -72,7 +81,7 @@ impl Header {
     }
 }
 
-fn logits(dtype: Stored, shape: &[usize]) -> Result<Rows, Refused> {
+fn logits(dtype: Stored, shape: &[usize], most: usize) -> Result<Rows, Refused> {
     let stored = match dtype {
         Stored::F32 => Dtype::F32,
         Stored::BF16 => Dtype::Bf16,
@@ -82,20 +91,16 @@ fn logits(dtype: Stored, shape: &[usize]) -> Result<Rows, Refused> {
     let [rows, vocab] = shape else {
         return Err(Refused::bad(format!("logits have the shape [rows, vocab], not {shape:?}")));
     };
-    Rows::try_new(stored, *rows, *vocab).map_err(|error| Refused::bad(format!("logits: {error}")))
+    Rows::try_new(stored, *rows, *vocab, most).map_err(|error| Refused::bad(format!("logits: {error}")))
 }
 
-/// A tensor with one value a row; whether as many as there are rows is seen when both are known.
+/// A tensor with one value a row.
 fn side(name: &str, info: &safetensors::tensor::TensorInfo, stored: &[Stored]) -> Result<Stored, Refused> {
     if !stored.contains(&info.dtype) {
         return Err(Refused::bad(format!("{name} is one of {stored:?}, not {:?}", info.dtype)));
     }
     if info.shape.len() > 1 {
         return Err(Refused::bad(format!("{name} has the shape [rows], not {:?}", info.shape)));
-    }
-    let count: usize = info.shape.iter().product();
-    if count > MAX_ROWS {
-        return Err(Refused::bad(format!("{name} has {count} values; a slice has at most {MAX_ROWS} rows")));
     }
     Ok(info.dtype)
 }

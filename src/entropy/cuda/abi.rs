@@ -51,7 +51,7 @@ pub(super) struct TopKIn {
 
 /// The numbers of such a row, as [`TokenStats`](crate::entropy::TokenStats) has them.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TopKOut {
     pub(super) renormalized: f32,
     pub(super) lower: f32,

@@ -1,9 +1,10 @@
 //! The device as a backend: rows of a request in, as many jobs as they need, numbers out.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use tokio::sync::oneshot;
 
 use super::abi::{TopKIn, TopKOut};
@@ -11,6 +12,9 @@ use super::batch::{Job, MOST_ROWS, MOST_VALUES, TopKJob};
 use super::{Cuda, NAME};
 use crate::entropy::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape};
 use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report};
+
+/// How long a thread waits for a device that neither answers nor fails: longer than a batch is given.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cuda {
     /// As [`Backend::top_k`], on the device; false, and nothing is added, where it cannot.
@@ -23,8 +27,14 @@ impl Cuda {
         while row < batch.rows.len() {
             let Some((job, answer)) = part(batch, row) else { break };
             let count = job.ins.len();
-            let answered = self.jobs().send(Job::TopK(job)).ok().and_then(|()| answer.recv().ok());
-            let Some(numbers) = answered else { break };
+            let answered = self.jobs().send(Job::TopK(job)).ok().map(|()| answer.recv_timeout(PATIENCE));
+            let Some(Ok(numbers)) = answered else {
+                if answered == Some(Err(RecvTimeoutError::Timeout)) {
+                    // a driver that does not come back: whoever comes next does not wait for it
+                    self.lost.store(true, Ordering::Relaxed);
+                }
+                break;
+            };
             out.extend(numbers.iter().enumerate().map(|(at, numbers)| stats(batch, row + at, numbers)));
             row += count;
         }
@@ -37,7 +47,7 @@ impl Cuda {
 
     /// As [`Backend::rows`], on the device; `None` where it cannot, or where others hold all of its slots.
     pub(super) fn try_rows(&self, logits: &Logits<'_>) -> Option<Vec<RowStats>> {
-        let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab).ok()?;
+        let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).ok()?;
         let (mut all, mut at) = (Vec::with_capacity(logits.rows()), 0);
         let mut waiting: VecDeque<oneshot::Receiver<Measured>> = VecDeque::new();
         let mut take = |part: oneshot::Receiver<Measured>| part.blocking_recv().ok()?.ok().map(|part| all.extend(part));

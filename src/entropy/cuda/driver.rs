@@ -55,6 +55,9 @@ pub enum Unavailable {
     /// Too little memory for a single slot, or too much for the device.
     #[error("--cuda-memory: {0}")]
     Memory(String),
+    /// A batch that does not end.
+    #[error("the device neither answers nor fails")]
+    Hangs,
     /// Both backends were asked the same and said different things.
     #[error("the device and the CPU differ by {0:e} nat on the same rows")]
     Disagree(f64),
@@ -114,9 +117,11 @@ fn look(wanted: Option<&CudaDevice>) -> Result<Found, Unavailable> {
         return Err(Unavailable::Ancient(driver));
     }
     let count = result::device::get_count().map_err(Unavailable::of("cuDeviceGetCount"))?;
-    let devices = (0..count).map(|at| device(at, driver)).collect::<Result<Vec<_>, _>>()?;
+    // one that is broken hides no other
+    let (devices, broken): (Vec<_>, Vec<_>) = (0..count).map(|at| device(at, driver)).partition(Result::is_ok);
+    let devices: Vec<_> = devices.into_iter().flatten().collect();
     if devices.is_empty() {
-        return Err(Unavailable::NoDevice);
+        return Err(broken.into_iter().find_map(Result::err).unwrap_or(Unavailable::NoDevice));
     }
     let known = || devices.iter().map(|(found, _)| format!("{} {}", found.ordinal, found.uuid)).collect::<Vec<_>>();
     let (found, (major, minor)) = devices

@@ -3,18 +3,22 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 
 use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
 use super::batch::{Batch, MOST_ROWS, MOST_VALUES};
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, Slices};
-use super::memory::Twin;
+use super::memory::{Home, Twin};
 use crate::entropy::RowStats;
 use crate::entropy::rows::{self, Raw};
 use crate::entropy::slices::{Entry, Memory};
 
-/// How long a batch is watched before the thread sleeps until it is done: waking up costs as much.
+/// How long a batch is watched before the thread sleeps: waking up costs as much.
 const WATCHED: Duration = Duration::from_micros(50);
+/// How long it then sleeps at a time.
+const NAP: Duration = Duration::from_micros(50);
+/// How long a batch may take: a hundred times what a slow bus needs for the largest one.
+const GIVEN: Duration = Duration::from_secs(5);
 
 /// One of those that take turns: while the device works for one, the next is filled.
 #[derive(Debug)]
@@ -32,18 +36,18 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Everything a batch may need.
-    pub(super) fn try_new(context: &Arc<CudaContext>, kernels: &Kernels) -> Result<Self, DriverError> {
+    pub(super) fn try_new(home: &Home, kernels: &Kernels) -> Result<Self, DriverError> {
         let split = kernels.most_split();
         Ok(Self {
-            stream: context.new_stream()?,
-            done: context.new_event(Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC))?,
-            row_ins: Twin::try_new(context, MOST_ROWS)?,
-            row_outs: Twin::try_new(context, MOST_ROWS)?,
-            parts: Twin::try_new(context, split * MOST_SPLITS as usize)?,
-            tickets: Twin::try_new(context, split)?,
-            values: Twin::try_new(context, MOST_VALUES)?,
-            top_k_ins: Twin::try_new(context, MOST_ROWS)?,
-            top_k_outs: Twin::try_new(context, MOST_ROWS)?,
+            stream: home.context.new_stream()?,
+            done: home.context.new_event(None)?,
+            row_ins: Twin::try_new(home, MOST_ROWS)?,
+            row_outs: Twin::try_new(home, MOST_ROWS)?,
+            parts: Twin::try_new(home, split * MOST_SPLITS as usize)?,
+            tickets: Twin::try_new(home, split)?,
+            values: Twin::try_new(home, MOST_VALUES)?,
+            top_k_ins: Twin::try_new(home, MOST_ROWS)?,
+            top_k_outs: Twin::try_new(home, MOST_ROWS)?,
         })
     }
 
@@ -51,6 +55,7 @@ impl Lane {
     pub(super) fn bytes() -> usize {
         MOST_ROWS * (size_of::<RowIn>() + size_of::<RowOut>() + size_of::<TopKIn>() + size_of::<TopKOut>())
             + MOST_VALUES * size_of::<f32>()
+            + (MOST_SPLITS as usize + 1) * MOST_ROWS * size_of::<Sums>()
     }
 
     /// Begins to copy and to measure a batch.
@@ -122,16 +127,18 @@ impl Lane {
         self.top_k_outs.fetch(at, &self.stream)
     }
 
-    /// Waits until the batch is through.
-    pub(super) fn wait(&self) -> Result<(), DriverError> {
+    /// Waits until the batch is through; false when it is not after [`GIVEN`]. Asked again and again, because to wait in the driver is to
+    /// wait for ever where a device hangs.
+    pub(super) fn wait(&self) -> Result<bool, DriverError> {
         let begin = Instant::now();
-        while begin.elapsed() < WATCHED {
-            if self.done.try_is_complete()? {
-                return Ok(());
+        while !self.done.try_is_complete()? {
+            match begin.elapsed() {
+                short if short < WATCHED => std::hint::spin_loop(),
+                long if long < GIVEN => std::thread::sleep(NAP),
+                _ => return Ok(false),
             }
-            std::hint::spin_loop();
         }
-        self.done.synchronize()
+        Ok(true)
     }
 
     /// The numbers of the whole rows, entry by entry.

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
@@ -13,6 +14,13 @@ use crate::entropy::slices::SLOT_BYTES;
 #[derive(Debug)]
 pub struct Pinned(Twin<u8>);
 
+/// Where memory is.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) context: Arc<CudaContext>,
+    pub(super) lost: Arc<AtomicBool>,
+}
+
 /// `count` values on the host, pinned so that copies need no help, and as many on the device.
 #[derive(Debug)]
 pub(super) struct Twin<T> {
@@ -20,6 +28,8 @@ pub(super) struct Twin<T> {
     device: sys::CUdeviceptr,
     count: usize,
     context: Arc<CudaContext>,
+    /// Set when the device is lost, and its memory with it.
+    lost: Arc<AtomicBool>,
     _values: PhantomData<T>,
 }
 
@@ -30,7 +40,8 @@ unsafe impl<T: Plain> Sync for Twin<T> {}
 
 impl<T: Plain> Twin<T> {
     /// Values that are zero on both sides.
-    pub(super) fn try_new(context: &Arc<CudaContext>, count: usize) -> Result<Self, DriverError> {
+    pub(super) fn try_new(home: &Home, count: usize) -> Result<Self, DriverError> {
+        let Home { context, lost } = home;
         let bytes = count * size_of::<T>();
         context.bind_to_thread()?;
         // Without the write-combining flag: what a device leaves unmeasured, the CPU reads.
@@ -49,7 +60,7 @@ impl<T: Plain> Twin<T> {
             let _ = unsafe { result::free_host(host) };
         })?;
         let host = NonNull::new(host.cast()).expect("the driver said that it gave memory");
-        Ok(Self { host, device, count, context: Arc::clone(context), _values: PhantomData })
+        Ok(Self { host, device, count, context: Arc::clone(context), lost: Arc::clone(lost), _values: PhantomData })
     }
 
     /// The host's side. What the device is still copying from or to must not be read or written.
@@ -86,7 +97,11 @@ impl<T: Plain> Twin<T> {
 
 impl<T> Drop for Twin<T> {
     fn drop(&mut self) {
-        // a device that was lost has taken its memory along; there is nobody to tell
+        // the driver may wait for ever for a device that hangs, which may still be writing here
+        if self.lost.load(Ordering::Relaxed) {
+            return;
+        }
+        // there is nobody to tell
         let _ = self.context.bind_to_thread();
         // SAFETY: both were made in `try_new` and nobody else has them.
         unsafe {
@@ -97,8 +112,8 @@ impl<T> Drop for Twin<T> {
 }
 
 impl Pinned {
-    pub(super) fn try_new(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
-        Twin::try_new(context, SLOT_BYTES).map(Self)
+    pub(super) fn try_new(home: &Home) -> Result<Self, DriverError> {
+        Twin::try_new(home, SLOT_BYTES).map(Self)
     }
 
     /// The host's side.

@@ -21,6 +21,8 @@ pub(super) struct Worker {
     pub(super) lanes: [Lane; 2],
     pub(super) cpu: Cpu,
     pub(super) metrics: Arc<Metrics>,
+    /// When the last batch was through.
+    pub(super) finished: Option<Instant>,
     /// Set once, for whoever chooses where rows go.
     pub(super) lost: Arc<AtomicBool>,
 }
@@ -70,13 +72,20 @@ impl Worker {
     fn finish(&mut self, running: Running) {
         let Running { batch, lane, begin } = running;
         let lane = &self.lanes[lane];
-        let waited = guarded(|| lane.wait().map_err(Unavailable::of("waiting for a batch")));
+        let waited = guarded(|| match lane.wait() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Unavailable::Hangs),
+            Err(error) => Err(Unavailable::of("waiting for a batch")(error)),
+        });
         if let Err(error) = waited {
             self.lose(&error);
             self.fall_back(batch, "device_error");
             return;
         }
+        // while the batch before it was under way it only waited
+        let begin = self.finished.map_or(begin, |finished| finished.max(begin));
         let seconds = begin.elapsed().as_secs_f64();
+        self.finished = Some(Instant::now());
         for (work, count) in [("rows", batch.row_count()), ("top_k", batch.top_k_count())] {
             if count > 0 {
                 let by = [NAME, work];

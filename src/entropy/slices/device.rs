@@ -135,6 +135,7 @@ fn crossover_bytes(rows: u64) -> usize {
 pub(super) struct OnDevice {
     pub(super) device: Device,
     pub(super) cpu: Cpu,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Backend for OnDevice {
@@ -145,6 +146,8 @@ impl Backend for OnDevice {
     fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) {
         let done = self.device.usable().is_some_and(|opened| waiting(|| opened.cuda.try_top_k(batch, out)));
         if !done {
+            let count = batch.rows.len() as u64;
+            self.metrics.slices.fallbacks.with_label_values(&["no_device"]).inc_by(count);
             self.cpu.top_k(batch, out);
         }
     }

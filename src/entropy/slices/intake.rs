@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::entry::{Entry, Measured, Shape};
-use super::{Home, MAX_ROWS, MAX_VOCAB, SLOT_BYTES, SLOT_ROWS, Slices, Slot, Unmeasured};
+use super::{Home, MAX_VOCAB, SLOT_BYTES, SLOT_ROWS, Slices, Slot, Unmeasured};
 use crate::entropy::{Dtype, RowStats};
 
 /// What is going to be pushed.
@@ -50,6 +50,8 @@ pub struct Intake {
     /// `None` until it is known: it may come behind the rows.
     side: Option<Side>,
     slot: Option<Slot>,
+    /// When that slot was taken; where all are reserved, when they were.
+    opened: Instant,
     /// Taken beforehand, where full ones are held until the side is known.
     reserved: Vec<Slot>,
     held: Vec<Slot>,
@@ -61,19 +63,29 @@ pub struct Intake {
 
 impl Rows {
     /// # Errors
-    /// [`Misshapen`] when there are too many, or they are too wide.
-    pub fn try_new(dtype: Dtype, rows: usize, vocab: usize) -> Result<Self, Misshapen> {
+    /// [`Misshapen`] when there are more than `most`, or they are too wide.
+    pub fn try_new(dtype: Dtype, rows: usize, vocab: usize, most: usize) -> Result<Self, Misshapen> {
         let wrong = |text: String| Err(Misshapen::Shape(text));
         if vocab == 0 || vocab > MAX_VOCAB {
             return wrong(format!("a row has 1 to {MAX_VOCAB} logits, not {vocab}"));
         }
-        if rows > MAX_ROWS {
-            return wrong(format!("a slice has at most {MAX_ROWS} rows, not {rows}"));
+        if rows > most {
+            return wrong(format!("a slice has at most {most} rows, not {rows}"));
         }
-        Ok(Self { dtype, vocab, rows })
+        let rows = Self { dtype, vocab, rows };
+        if rows.rows.checked_mul(rows.row_bytes()).is_none() {
+            return wrong(format!("{} rows of {vocab} logits are more than there is memory for", rows.rows));
+        }
+        Ok(rows)
     }
 
-    /// Bytes of all rows; below 2^43.
+    /// How many there are.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.rows
+    }
+
+    /// Bytes of all rows.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.rows * self.row_bytes()
@@ -143,15 +155,20 @@ impl Intake {
     /// [`Misshapen`] when there never is so much room.
     pub async fn open_late(slices: &Arc<Slices>, rows: Rows) -> Result<Self, Misshapen> {
         let mut intake = Self::new(slices, rows, None);
-        let (needed, total) = (rows.slots(), intake.home.total());
-        if needed > total {
-            let (bytes, room) = (rows.bytes(), total * SLOT_BYTES);
+        let needed = rows.slots();
+        if needed > intake.home.most_reserved() {
+            // a device may have less room than the processor
+            intake.home = Arc::clone(&slices.heap);
+        }
+        let most = intake.home.most_reserved();
+        if needed > most {
             return Err(Misshapen::Room(format!(
-                "{bytes} bytes of logits with tensors behind them do not fit the {room} there are (--slice-memory, \
-                 --cuda-memory on a device): send fewer rows, or temperature and token_ids before the logits"
+                "logits with tensors behind them are held until those have come, and these need {needed} slots of {SLOT_BYTES} bytes \
+                 where {most} can be had, half of --slice-memory: send fewer rows, or temperature and token_ids before the logits"
             )));
         }
         intake.reserved = intake.home.take(needed).await;
+        intake.opened = Instant::now();
         Ok(intake)
     }
 
@@ -162,6 +179,7 @@ impl Intake {
             rows,
             side,
             slot: None,
+            opened: Instant::now(),
             reserved: Vec::new(),
             held: Vec::new(),
             handed: 0,
@@ -182,7 +200,11 @@ impl Intake {
                     let reserved = self.reserved.pop();
                     let slot = match reserved {
                         Some(slot) => slot,
-                        None => self.home.take(1).await.pop().expect("as many as asked for"),
+                        None => {
+                            let slot = self.home.take(1).await.pop().expect("as many as asked for");
+                            self.opened = Instant::now();
+                            slot
+                        }
                     };
                     self.slot.insert(slot)
                 }
@@ -223,6 +245,16 @@ impl Intake {
         let shape = Shape { dtype: self.rows.dtype, vocab: self.rows.vocab, temperature, chosen };
         self.numbers.push_back(numbers);
         self.slices.put(Entry { slot, shape, since: Instant::now(), reply });
+    }
+
+    /// When the next bytes must have come if room that is taken and not full is given `patience` a slot; `None` while none is.
+    #[must_use]
+    pub fn due(&self, patience: Duration) -> Option<Instant> {
+        if self.side.is_none() {
+            let slots = u32::try_from(self.held.len() + 1).unwrap_or(u32::MAX);
+            return Some(self.opened + patience.saturating_mul(slots));
+        }
+        self.slot.is_some().then(|| self.opened + patience)
     }
 
     /// Whether all rows have been pushed.

@@ -57,8 +57,14 @@ impl Home {
     }
 
     /// How many slots there are.
+    #[cfg(feature = "cuda")]
     pub(in crate::entropy) fn total(&self) -> usize {
         self.total
+    }
+
+    /// How many slots one sender may hold for what has not come yet: others go on.
+    pub(super) fn most_reserved(&self) -> usize {
+        (self.total / 2).max(1)
     }
 
     /// Waits for `count` slots at once, at most [`Home::total`] of them. In order of asking, so that nobody waits for ever; at once,

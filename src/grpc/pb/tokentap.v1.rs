@@ -5,7 +5,7 @@ pub struct ListRequest {
     /// `next` of the page before; 0 for the first.
     #[prost(uint64, tag = "1")]
     pub after: u64,
-    /// Sessions of a page, 1 to 10,000; absent: 100.
+    /// Sessions of a page, 1 to 10,000, what is beyond being taken for the nearest; absent: 100.
     #[prost(uint32, optional, tag = "2")]
     pub limit: ::core::option::Option<u32>,
 }
@@ -500,7 +500,7 @@ pub struct Slice {
     /// Columns: 1 to 2^20.
     #[prost(uint32, tag = "3")]
     pub vocab: u32,
-    /// rows x vocab, row after row, little endian. Their length says how many rows there are.
+    /// rows x vocab, row after row, little endian. Their length says how many rows there are, at most 65,536.
     #[prost(bytes = "bytes", tag = "4")]
     pub logits: ::prost::bytes::Bytes,
     /// By which the logits of each row are divided, 1e-6 to 1e6: one a row, one for all, or none for 1.
@@ -536,7 +536,7 @@ pub struct Measurement {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EntropyError {
-    /// A google.rpc.Code: 3 the slice is wrong, 8 it is larger than allowed, 14 tokentap is stopping.
+    /// A google.rpc.Code: 3 the slice is wrong, 13 measuring it failed in tokentap, 14 tokentap is stopping.
     #[prost(uint32, tag = "1")]
     pub code: u32,
     /// What is wrong with it: names the shape or the dtype.
@@ -607,7 +607,8 @@ pub mod trajectories_server {
             + 'static;
         /// What happens, as it happens. The stream ends when the client cancels it, when tokentap stops (UNAVAILABLE), or, for one
         /// request's entropies, when all its tokens are there. A client that reads slowly holds nothing up: finished paths wait for it in the
-        /// store, turns that it was too slow for are counted in `missed`.
+        /// store, turns that it was too slow for are counted in `missed`, those of other
+        /// sessions too.
         /// Errors: INVALID_ARGUMENT for a cursor that is none; NOT_FOUND for a cursor of another store (`other_store`) or an unknown request.
         async fn watch(
             &self,
@@ -1196,10 +1197,10 @@ pub mod entropy_server {
             >
             + std::marker::Send
             + 'static;
-        /// Each slice is answered by one Measurement of the same id, in any order. A slice that is wrong is answered by an error and does not end
-        /// the stream. Reading pauses while 64 slices of the call are being measured, so a client that sends without reading is held up, not
-        /// refused. A message is at most 64 MiB: more rows are more slices. Nothing may come for an hour.
-        /// Errors: UNAVAILABLE at the limit of --max-requests calls.
+        /// Each slice is answered by one Measurement of the same id, in the order in which they came. A slice that is wrong is answered by an error and does not end
+        /// the stream. Reading pauses while the answers of 16 slices, or of 65,536 rows, have not been taken, so a client that sends without
+        /// reading is held up, not refused. A message is at most 16 MiB: more rows are more slices. Nothing may come for an hour.
+        /// Errors: UNAVAILABLE where 256 calls are going on on the port, and when tokentap stops, behind the answers to what came before.
         async fn compute(
             &self,
             request: tonic::Request<tonic::Streaming<super::Slice>>,

@@ -27,6 +27,11 @@ impl Upload {
         Self { body, idle: Idle::new(limit) }
     }
 
+    /// What has passed since the last bytes was not the client's doing.
+    pub fn forgive(&mut self) {
+        self.idle.reset();
+    }
+
     /// Reads on, up to `limit` bytes, for nothing: a client that is still sending would not see the answer.
     pub async fn discard(&mut self, limit: usize) {
         let mut left = limit;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::timeout_at;
 
-use super::{Problem, bytes, small};
+use super::{Problem, bytes_within, small};
+use crate::entropy::slices::MAX_ROWS;
 use crate::http::body::{Body, Upload};
 use crate::http::{Parts, json_reply};
 use crate::sglang::client::{Failure, UploadError};
@@ -21,11 +23,14 @@ const DISCARDED: usize = 64 << 20;
 /// Measures a slice.
 pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
     match named(request.headers(), header::CONTENT_TYPE) {
-        Some(kind) if kind == "application/json" => small::measure(parts, &bytes(parts, request).await?),
+        Some(kind) if kind == "application/json" => {
+            small::measure(parts, &bytes_within(parts, request, small::LARGEST).await?)
+        }
         Some(kind) if SAFETENSORS.contains(&&*kind) => tensors(parts, request).await,
         kind => {
             let given = kind.unwrap_or_else(|| "none".to_owned());
             let message = format!("content-type is {}, or application/json; not {given}", SAFETENSORS[0]);
+            Upload::new(request.into_body(), parts.config.limits.client_body_timeout).discard(DISCARDED).await;
             Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", message))
         }
     }
@@ -33,9 +38,16 @@ pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> R
 
 async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
     let binary = named(request.headers(), header::ACCEPT).is_some_and(|kind| SAFETENSORS.contains(&&*kind));
-    let mut upload = Upload::new(request.into_body(), parts.config.limits.client_body_timeout);
-    let mut body = tensors::Body::new(&parts.slices, parts.config.slices.max_slice_bytes);
-    while let Some(frame) = upload.frame().await {
+    let patience = parts.config.limits.client_body_timeout;
+    let mut upload = Upload::new(request.into_body(), patience);
+    let mut body = tensors::Body::new(&parts.slices, parts.config.slices.max_slice_bytes, MAX_ROWS);
+    loop {
+        // room that others wait for is not kept by a client that fills it drop by drop
+        let frame = match body.due(patience) {
+            Some(due) => timeout_at(due.into(), upload.frame()).await.map_err(|_| slow())?,
+            None => upload.frame().await,
+        };
+        let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| broken(&error))?;
         if let Ok(data) = frame.into_data()
             && let Err(refused) = body.push(&data).await
@@ -44,6 +56,7 @@ async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Respo
             upload.discard(DISCARDED).await;
             return Err(refused.into());
         }
+        upload.forgive();
     }
     let chosen = body.has_chosen();
     let numbers = Numbers::of(&body.finish().await?, chosen);
@@ -53,6 +66,11 @@ async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Respo
     let mut reply = Response::new(Body::full(numbers.to_safetensors()));
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(SAFETENSORS[0]));
     Ok(reply)
+}
+
+fn slow() -> Problem {
+    let message = "the rows come too slowly: 4 MiB of them are given --client-body-timeout";
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "slow", message)
 }
 
 /// The first media type of a header, without its parameters.

@@ -13,6 +13,9 @@ use crate::http::{Parts, json_reply};
 use crate::logprobs::Rows;
 use crate::tensors::Numbers;
 
+/// Bytes of a body.
+pub(super) const LARGEST: u64 = 4 << 20;
+
 /// Values of all rows: what is measured on the thread that serves the socket.
 const MOST: usize = 1 << 16;
 
@@ -64,7 +67,7 @@ fn whole(parts: &Parts, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Pro
         let message = format!("logits[{at}] has {} values and logits[0] has {vocab}", rows[at].len());
         return Err(Problem::bad(message));
     }
-    let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab);
+    let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab, MOST);
     let shape = shape.map_err(|error| Problem::bad(format!("logits: {error}")))?;
     let side = slices::Side {
         temperature: slice.temperature.clone().unwrap_or_default(),

@@ -41,6 +41,10 @@ impl Proxy {
         let app = App::bind(config(upstream, flags), watched).await.unwrap();
         // where the environment asks for a device, it is the device that is tested
         app.parts().slices.settled().await;
+        if std::env::var("TOKENTAP_ENTROPY_BACKEND").is_ok_and(|backend| backend == "cuda") {
+            let in_use = app.parts().metrics.slices.backend.with_label_values(&["top_k", "cuda"]).get();
+            assert_eq!(in_use, 1, "the device was opened");
+        }
         Self::run(app, phase)
     }
 

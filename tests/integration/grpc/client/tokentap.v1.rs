@@ -134,7 +134,8 @@ pub mod trajectories_client {
         }
         /// What happens, as it happens. The stream ends when the client cancels it, when tokentap stops (UNAVAILABLE), or, for one
         /// request's entropies, when all its tokens are there. A client that reads slowly holds nothing up: finished paths wait for it in the
-        /// store, turns that it was too slow for are counted in `missed`.
+        /// store, turns that it was too slow for are counted in `missed`, those of other
+        /// sessions too.
         /// Errors: INVALID_ARGUMENT for a cursor that is none; NOT_FOUND for a cursor of another store (`other_store`) or an unknown request.
         pub async fn watch(
             &mut self,
@@ -415,10 +416,10 @@ pub mod entropy_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Each slice is answered by one Measurement of the same id, in any order. A slice that is wrong is answered by an error and does not end
-        /// the stream. Reading pauses while 64 slices of the call are being measured, so a client that sends without reading is held up, not
-        /// refused. A message is at most 64 MiB: more rows are more slices. Nothing may come for an hour.
-        /// Errors: UNAVAILABLE at the limit of --max-requests calls.
+        /// Each slice is answered by one Measurement of the same id, in the order in which they came. A slice that is wrong is answered by an error and does not end
+        /// the stream. Reading pauses while the answers of 16 slices, or of 65,536 rows, have not been taken, so a client that sends without
+        /// reading is held up, not refused. A message is at most 16 MiB: more rows are more slices. Nothing may come for an hour.
+        /// Errors: UNAVAILABLE where 256 calls are going on on the port, and when tokentap stops, behind the answers to what came before.
         pub async fn compute(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
