@@ -1,6 +1,6 @@
 //! `Generate`: POST /generate in another encoding.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -13,6 +13,7 @@ use super::pb::generate_server::Generate;
 use super::services::Port;
 use super::{Answers, pb, status};
 use crate::http::body::Body;
+use crate::http::served::Served;
 use crate::http::v1::Problem;
 use crate::http::{Parts, data, error_reply, generate, headers, identity};
 use crate::sglang::routes;
@@ -44,12 +45,38 @@ impl Generation {
     }
 }
 
+/// The clock and the permit of a call, which it has before its message is read.
+#[derive(Clone)]
+pub(super) struct Admitted(Arc<Mutex<Option<Box<Served>>>>);
+
+impl Admitted {
+    /// # Errors
+    /// The answer, where there are too many.
+    pub(super) fn try_new(parts: &Arc<Parts>) -> Result<Self, Status> {
+        let (mut served, admitted) = data::admit(parts, routes::GENERATE, &Method::POST);
+        // of a message that does not come whole
+        served.status = StatusCode::BAD_REQUEST;
+        match admitted {
+            Ok(()) => Ok(Self(Arc::new(Mutex::new(Some(served))))),
+            Err(error) => {
+                served.status = error.status();
+                Err(status::error(&error))
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Box<Served>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 #[async_trait]
 impl Generate for Generation {
     type GenerateStream = Answers<pb::GenerateReply>;
 
     async fn generate(&self, request: Request<pb::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
-        let (metadata, _, pb::GenerateRequest { json, session }) = request.into_parts();
+        let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
+        let mut served = extensions.get::<Admitted>().and_then(Admitted::take).expect("no call comes in without");
         if !session.is_empty() && !identity::is_name(&session) {
             let message = format!("{session:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ -");
             return Err(status::problem(&Problem::bad(message)));
@@ -59,11 +86,7 @@ impl Generate for Generation {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let (mut served, admitted) = data::admit(&self.parts, routes::GENERATE, &Method::POST);
-        let reply = match admitted {
-            Ok(()) => generate::answer(&self.parts, request, session, &mut served).await,
-            Err(error) => Err(error),
-        };
+        let reply = generate::answer(&self.parts, request, session, &mut served).await;
         let reply = reply.unwrap_or_else(|error| error_reply(&error));
         served.status = reply.status();
         let reply = reply.map(|body| body.with(served));

@@ -19,7 +19,7 @@ use tower::Service;
 
 use super::ending::Ending;
 use super::entropy::{CALLS, Measuring};
-use super::generate::Generation;
+use super::generate::{Admitted, Generation};
 use super::health::Readiness;
 use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
@@ -90,9 +90,9 @@ impl Services {
     }
 
     /// Answers a call.
-    pub(super) fn answer(&self, request: Request<Incoming>) -> Answering {
-        let path = request.uri().path();
-        let (name, method) = path.trim_start_matches('/').split_once('/').unwrap_or((path, ""));
+    pub(super) fn answer(&self, mut request: Request<Incoming>) -> Answering {
+        let path = request.uri().path().to_owned();
+        let (name, method) = path.trim_start_matches('/').split_once('/').unwrap_or((path.as_str(), ""));
         let is_control = self.port == Port::Control;
         if is_control && name != Health::NAME {
             let config = &self.parts.config;
@@ -114,6 +114,10 @@ impl Services {
                 return refuse(Status::unimplemented(message));
             }
             Generations::NAME => {
+                match Admitted::try_new(&parts) {
+                    Ok(admitted) => request.extensions_mut().insert(admitted),
+                    Err(status) => return refuse(status),
+                };
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
                 let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
                 call(server, self.upload(request))

@@ -64,6 +64,11 @@ pub(super) fn problem(problem: &Problem) -> Status {
     })
 }
 
+/// What an agent is told by tokentap itself.
+pub(super) fn error(error: &Error) -> Status {
+    with_trailers(error.status(), &error.to_string(), |_| {})
+}
+
 /// What somebody is told who may not pass.
 pub(super) fn denied(denied: Denied) -> Status {
     let status = if denied == Denied::Token { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
