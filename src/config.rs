@@ -23,7 +23,7 @@ pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
 pub use slice_file::EntropyArgs;
-pub use slices::{CudaDevice, EntropyBackend, SliceConfig};
+pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
 pub use units::{Secret, bytes, duration};
 
 /// The command line.
@@ -116,6 +116,9 @@ pub struct Config {
     /// Settings of whole rows of logits.
     #[command(flatten)]
     pub slices: SliceConfig,
+    /// Settings of slices in files.
+    #[command(flatten)]
+    pub shm: ShmConfig,
     /// Settings of what is recorded.
     #[command(flatten)]
     pub sessions: SessionConfig,

@@ -3,7 +3,9 @@
 mod body;
 mod header;
 mod reply;
+mod shm;
 
 pub use body::{Body, Refused};
 pub use header::Header;
 pub use reply::Numbers;
+pub use shm::{Place, Unread};

@@ -67,6 +67,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("parquet", &["src/trajectory/export/parquet.rs"]),
     // by its inner module: an export has one of its name
     ("safetensors::tensor", &["src/tensors/"]),
+    ("libc", &["src/tensors/shm.rs"]),
     ("cudarc", &["src/entropy/cuda.rs", "src/entropy/cuda/"]),
     ("crossbeam_channel", &["src/entropy/slices/", "src/entropy/cuda.rs", "src/entropy/cuda/"]),
     ("indicatif", &["src/cli/bar.rs"]),

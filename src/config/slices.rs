@@ -1,6 +1,7 @@
 //! Whole rows of logits: how much room they have, and what measures them.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -76,6 +77,24 @@ pub struct SliceConfig {
     /// The largest slice of /v1/entropy
     #[arg(long, env = "TOKENTAP_MAX_SLICE_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub max_slice_bytes: u64,
+}
+
+/// Slices that other processes on the node leave in files; `tokentap entropy` names its file itself.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Rows of logits")]
+pub struct ShmConfig {
+    /// Folder of files, such as in shared memory, in which processes on this node leave slices for /v1/entropy
+    #[arg(long, env = "TOKENTAP_SHM_DIR", value_name = "DIR", value_parser = folder)]
+    pub shm_dir: Option<PathBuf>,
+}
+
+/// A folder that is there: one that is not would only show with the first slice.
+fn folder(text: &str) -> Result<PathBuf, String> {
+    match std::fs::metadata(text) {
+        Ok(found) if found.is_dir() => Ok(PathBuf::from(text)),
+        Ok(_) => Err("it is no folder".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl SliceConfig {

@@ -7,6 +7,7 @@ mod policy;
 mod query;
 pub mod samples;
 pub mod sessions;
+mod shm;
 mod small;
 
 use std::sync::Arc;

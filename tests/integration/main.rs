@@ -30,6 +30,7 @@ mod recordings;
 mod restart;
 mod retries;
 mod rows;
+mod shm;
 mod slices;
 #[cfg(feature = "cuda")]
 mod stand_in;

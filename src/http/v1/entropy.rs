@@ -1,4 +1,4 @@
-//! `POST /v1/entropy`: whole rows of logits as safetensors, or small slices as JSON.
+//! `POST /v1/entropy`: whole rows of logits as safetensors, in the body or in a file, or small slices as JSON.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
-use super::{Problem, bytes_within, small};
+use super::small::{self, Slice};
+use super::{Problem, bytes_within, shm};
 use crate::entropy::slices::MAX_ROWS;
 use crate::http::body::{Body, Upload};
 use crate::http::{Parts, json_reply};
@@ -22,11 +23,16 @@ const DISCARDED: usize = 64 << 20;
 
 /// Measures a slice.
 pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    let binary = named(request.headers(), header::ACCEPT).is_some_and(|kind| SAFETENSORS.contains(&&*kind));
     match named(request.headers(), header::CONTENT_TYPE) {
         Some(kind) if kind == "application/json" => {
-            small::measure(parts, &bytes_within(parts, request, small::LARGEST).await?)
+            let mut slice = Slice::parse(&bytes_within(parts, request, small::LARGEST).await?)?;
+            match slice.shm.take() {
+                Some(place) => answer(shm::read(parts, place).await?, binary).await,
+                None => small::measure(parts, &slice),
+            }
         }
-        Some(kind) if SAFETENSORS.contains(&&*kind) => tensors(parts, request).await,
+        Some(kind) if SAFETENSORS.contains(&&*kind) => answer(tensors(parts, request).await?, binary).await,
         kind => {
             let given = kind.unwrap_or_else(|| "none".to_owned());
             let message = format!("content-type is {}, or application/json; not {given}", SAFETENSORS[0]);
@@ -36,8 +42,7 @@ pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> R
     }
 }
 
-async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
-    let binary = named(request.headers(), header::ACCEPT).is_some_and(|kind| SAFETENSORS.contains(&&*kind));
+async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<tensors::Body, Problem> {
     let patience = parts.config.limits.client_body_timeout;
     let mut upload = Upload::new(request.into_body(), patience);
     let mut body = tensors::Body::new(&parts.slices, parts.config.slices.max_slice_bytes, MAX_ROWS);
@@ -58,6 +63,11 @@ async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Respo
         }
         upload.forgive();
     }
+    Ok(body)
+}
+
+/// The numbers of a slice that has been read.
+async fn answer(body: tensors::Body, binary: bool) -> Result<Response<Body>, Problem> {
     let chosen = body.has_chosen();
     let numbers = Numbers::of(&body.finish().await?, chosen);
     if !binary {

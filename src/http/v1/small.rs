@@ -11,7 +11,7 @@ use crate::entropy::{Dtype, Logits};
 use crate::http::body::Body;
 use crate::http::{Parts, json_reply};
 use crate::logprobs::Rows;
-use crate::tensors::Numbers;
+use crate::tensors::{Numbers, Place};
 
 /// Bytes of a body.
 pub(super) const LARGEST: u64 = 4 << 20;
@@ -19,10 +19,10 @@ pub(super) const LARGEST: u64 = 4 << 20;
 /// Values of all rows: what is measured on the thread that serves the socket.
 const MOST: usize = 1 << 16;
 
-/// Either whole rows or top-k rows.
+/// Either whole rows or top-k rows; or where they are.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Slice {
+pub(super) struct Slice {
     /// Whole rows, all of one width.
     logits: Option<Vec<Vec<f32>>>,
     /// One a row, one for all, or none.
@@ -35,15 +35,40 @@ struct Slice {
     logprobs: Option<Vec<Option<f32>>>,
     /// How many tokens the distributions of `top_logprobs` range over.
     vocab_size: Option<u32>,
+    /// A file that holds a slice; nothing else goes with it.
+    pub(super) shm: Option<Place>,
 }
 
-/// Measures a slice.
-pub(super) fn measure(parts: &Parts, body: &[u8]) -> Result<Response<Body>, Problem> {
-    let slice: Slice = serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body: {error}")))?;
+impl Slice {
+    /// Reads the JSON of one.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let slice: Self = serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body: {error}")))?;
+        // each member by its name, so that a new one has to be thought of here
+        let alone = matches!(
+            &slice,
+            Self {
+                logits: None,
+                temperature: None,
+                token_ids: None,
+                top_logprobs: None,
+                logprobs: None,
+                vocab_size: None,
+                shm: _
+            }
+        );
+        if slice.shm.is_some() && !alone {
+            return Err(Problem::bad("nothing goes with shm: the whole slice is in the file"));
+        }
+        Ok(slice)
+    }
+}
+
+/// Measures a slice that is in the body.
+pub(super) fn measure(parts: &Parts, slice: &Slice) -> Result<Response<Body>, Problem> {
     let body = match (&slice.logits, &slice.top_logprobs) {
-        (Some(rows), None) => whole(parts, &slice, rows)?,
-        (None, Some(rows)) => top_k(parts, &slice, rows)?,
-        _ => return Err(Problem::bad("the body has either logits or top_logprobs, a list of rows")),
+        (Some(rows), None) => whole(parts, slice, rows)?,
+        (None, Some(rows)) => top_k(parts, slice, rows)?,
+        _ => return Err(Problem::bad("the body has either logits or top_logprobs, a list of rows, or shm, a file")),
     };
     Ok(json_reply(StatusCode::OK, body))
 }

@@ -1,0 +1,247 @@
+//! Slices that another process has left in a file.
+
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use safetensors::tensor::Dtype;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokentap::entropy::slices::{Intake, Rows, Side};
+
+use crate::slices::Slice;
+use crate::support::binary::output;
+use crate::support::client::{Answer, Connection, request, written};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const BINARY: (&str, &str) = ("content-type", "application/octet-stream");
+
+/// A tokentap, and the folder that it reads.
+struct Shared {
+    folder: TempDir,
+    proxy: Proxy,
+}
+
+impl Shared {
+    async fn start(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let proxy = Proxy::start(Hand::start().await.addr, &[&["--shm-dir", path], flags].concat()).await;
+        Self { folder, proxy }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn leave(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    async fn ask(&self, shm: Value) -> Answer {
+        self.send(json!({"shm": shm})).await
+    }
+
+    async fn send(&self, body: Value) -> Answer {
+        let asked = request(self.proxy.control, "POST", "/v1/entropy", &[JSON], body.to_string().as_bytes());
+        soon("an answer", asked).await
+    }
+
+    /// Takes the only slot there is, until it is dropped: whoever reads rows gets no further than their first piece.
+    async fn occupy(&self) -> Intake {
+        let rows = Rows::try_new(tokentap::entropy::Dtype::F32, 1, 2).unwrap();
+        let mut intake = Intake::open(&self.proxy.parts.slices, rows, Side::default()).unwrap();
+        intake.push(&[0; 4]).await;
+        intake
+    }
+}
+
+/// Waits until this process, in which the tokentap runs, has the file open, or has it no more.
+async fn until_open(path: &Path, open: bool) {
+    let is_open = || {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap();
+        files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).any(|file| file == path)
+    };
+    soon("the file is opened or closed", async {
+        while is_open() != open {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+const ONE_SLOT: &[&str] = &["--slice-memory", "4MiB", "--entropy-backend", "cpu"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_gets_the_textbook_s_numbers() {
+    let shared = Shared::start(&[]).await;
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        for (rows, vocab) in [(1, 1), (5, 1000), (40, 50_257)] {
+            let slice = Slice::new(dtype, rows, vocab);
+            for late in [false, true] {
+                shared.leave("slice-1", &slice.file(late));
+                let answer = shared.ask(json!({"name": "slice-1"})).await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                slice.check(&answer.json());
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_answered_as_a_body_is() {
+    let shared = Shared::start(&[]).await;
+    let file = Slice::new(Dtype::BF16, 9, 4000).file(false);
+    shared.leave("A.b_c-1", &file);
+    for accept in ["application/json", "application/octet-stream"] {
+        let headers = |kind| [kind, ("accept", accept)];
+        let control = shared.proxy.control;
+        let sent = request(control, "POST", "/v1/entropy", &headers(BINARY), &file).await;
+        let left = request(control, "POST", "/v1/entropy", &headers(JSON), br#"{"shm":{"name":"A.b_c-1"}}"#).await;
+        assert_eq!((left.status, left.header("content-type")), (200, Some(accept)));
+        assert_eq!(left.body, sent.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_slices_may_lie_in_one_file() {
+    let shared = Shared::start(&[]).await;
+    let slices = [Slice::new(Dtype::F32, 3, 7), Slice::new(Dtype::BF16, 20, 50_000), Slice::new(Dtype::F32, 2, 999)];
+    let files = slices.each_ref().map(|slice| slice.file(false));
+    shared.leave("ring", &files.concat());
+    let mut offset = 0;
+    for (slice, file) in slices.iter().zip(&files) {
+        slice.check(&shared.ask(json!({"name": "ring", "offset": offset, "bytes": file.len()})).await.json());
+        offset += file.len();
+    }
+    let last = offset - files[2].len();
+    slices[2].check(&shared.ask(json!({"name": "ring", "offset": last})).await.json());
+    slices[2].check(&shared.ask(json!({"name": "ring", "offset": last, "bytes": null})).await.json());
+    for (place, words) in [
+        (json!({"name": "ring", "offset": offset + 1}), format!("it has {offset} bytes")),
+        (json!({"name": "ring", "offset": last, "bytes": files[2].len() + 1}), format!("to begin at {last} with ")),
+        (json!({"name": "ring", "offset": 1, "bytes": u64::MAX}), format!("with {} bytes", u64::MAX)),
+        (json!({"name": "ring", "offset": offset}), "the body ends early, in the length of its header".to_owned()),
+        (json!({"name": "ring", "bytes": files[0].len() - 1}), "the body ends early, in logits".to_owned()),
+        (json!({"name": "ring", "bytes": files[0].len() + 1}), "follow the last tensor".to_owned()),
+    ] {
+        let answer = shared.ask(place.clone()).await;
+        assert_eq!(answer.status, 400, "{place}");
+        assert!(answer.text().contains(&words), "{words:?} in {}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_slice_of_the_folder_is_refused_in_words_that_say_why() {
+    let shared = Shared::start(&["--max-slice-bytes", "1MiB"]).await;
+    let good = Slice::new(Dtype::F32, 2, 50);
+    shared.leave("good", &good.file(false));
+    shared.leave(".hidden", &good.file(false));
+    shared.leave("short", &good.file(false)[..300]);
+    shared.leave("text", b"this is a text, not a slice");
+    shared.leave("large", &Slice::new(Dtype::F32, 3, 100_000).file(false));
+    symlink(shared.path("good"), shared.path("link")).unwrap();
+    std::fs::create_dir(shared.path("folder")).unwrap();
+    std::fs::copy(shared.path("good"), shared.path("folder").join("inner")).unwrap();
+    let made = Command::new("mkfifo").arg(shared.path("pipe")).status().unwrap();
+    assert!(made.success(), "a pipe was made");
+    let _listener = UnixListener::bind(shared.path("socket")).unwrap();
+    let long = "x".repeat(129);
+    for (status, name, words) in [
+        (400, "", "A-Z a-z 0-9 . _ -"),
+        (400, ".hidden", "its first is no dot"),
+        (400, "folder/inner", "A-Z a-z 0-9 . _ -"),
+        (400, "../good", "A-Z a-z 0-9 . _ -"),
+        (400, "good\0", "A-Z a-z 0-9 . _ -"),
+        (400, &long, "1 to 128"),
+        (400, "link", "no regular file"),
+        (400, "folder", "no regular file"),
+        (400, "pipe", "no regular file"),
+        (400, "socket", "no regular file"),
+        (400, "short", "the body ends early, in logits"),
+        (400, "text", "no safetensors file"),
+        (404, "nothing", "there is no file of this name in --shm-dir"),
+        (413, "large", "--max-slice-bytes"),
+    ] {
+        let answer = shared.ask(json!({"name": name})).await;
+        assert_eq!(answer.status, status, "{name:?}: {}", answer.text());
+        let error = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(error.contains(words), "{words:?} in {error:?}");
+    }
+    for (body, words) in [
+        (json!({"shm": {"name": "good"}, "temperature": [1]}), "nothing goes with shm"),
+        (json!({"shm": {"name": "good", "length": 1}}), "unknown field"),
+        (json!({"shm": {"name": "good", "offset": -1}}), "-1"),
+        (json!({"shm": {}}), "missing field `name`"),
+    ] {
+        let answer = shared.send(body).await;
+        assert_eq!(answer.status, 400, "{words}");
+        assert!(answer.text().contains(words), "{words:?} in {}", answer.text());
+    }
+    good.check(&shared.ask(json!({"name": "good"})).await.json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_flag_no_file_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
+    let shared = Shared { folder, proxy };
+    shared.leave("good", &Slice::new(Dtype::F32, 2, 50).file(false));
+    let answer = shared.ask(json!({"name": "good"})).await;
+    assert_eq!(answer.status, 403);
+    assert!(answer.text().contains("started without --shm-dir"), "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_cut_while_it_is_read_costs_its_own_answer_alone() {
+    let shared = Shared::start(ONE_SLOT).await;
+    let slice = Slice::new(Dtype::F32, 20, 100_000);
+    let file = slice.file(false);
+    shared.leave("slice", &file);
+    let occupied = shared.occupy().await;
+    let cut = async {
+        until_open(&shared.path("slice"), true).await;
+        let length = file.len() as u64 / 2;
+        File::options().write(true).open(shared.path("slice")).unwrap().set_len(length).unwrap();
+        drop(occupied);
+    };
+    let (answer, ()) = tokio::join!(shared.ask(json!({"name": "slice"})), cut);
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("ends early"), "{}", answer.text());
+    shared.leave("slice", &file);
+    slice.check(&shared.ask(json!({"name": "slice"})).await.json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_leaves_leaves_no_file_open() {
+    let shared = Shared::start(ONE_SLOT).await;
+    let slice = Slice::new(Dtype::F32, 20, 100_000);
+    shared.leave("slice", &slice.file(false));
+    let occupied = shared.occupy().await;
+    let mut connection = Connection::open(shared.proxy.control).await;
+    let asked = written(shared.proxy.control, "POST", "/v1/entropy", &[JSON], br#"{"shm":{"name":"slice"}}"#);
+    connection.send(&asked).await;
+    until_open(&shared.path("slice"), true).await;
+    drop(connection);
+    until_open(&shared.path("slice"), false).await;
+    drop(occupied);
+    slice.check(&shared.ask(json!({"name": "slice"})).await.json());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_not_there_is_a_wrong_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), b"").unwrap();
+    for name in ["file", "nothing"] {
+        let path = folder.path().join(name);
+        let done = output(&["serve", "--shm-dir", path.to_str().unwrap()]).await;
+        assert_eq!(done.status.code(), Some(64), "{name}");
+        let line = String::from_utf8(done.stderr).unwrap();
+        assert!(line.starts_with("tokentap: --shm-dir cannot be '"), "{line}");
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+    }
+}
