@@ -47,13 +47,13 @@ impl Shared {
     }
 
     async fn send(&self, body: Value) -> Answer {
-        let asked = request(self.proxy.control, "POST", "/v1/entropy", &[JSON], body.to_string().as_bytes());
-        soon("an answer", asked).await
+        let body = body.to_string();
+        soon("an answer", request(self.proxy.control, "POST", "/v1/entropy", &[JSON], body.as_bytes())).await
     }
 
     /// Takes the only slot there is, until it is dropped: whoever reads rows gets no further than their first piece.
     async fn occupy(&self) -> Intake {
-        let rows = Rows::try_new(tokentap::entropy::Dtype::F32, 1, 2).unwrap();
+        let rows = Rows::try_new(tokentap::entropy::Dtype::F32, 1, 2, 1).unwrap();
         let mut intake = Intake::open(&self.proxy.parts.slices, rows, Side::default()).unwrap();
         intake.push(&[0; 4]).await;
         intake
