@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers grpc check valgrind
+.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -39,3 +39,15 @@ grpc: ## a Python client generated from the .proto, in front of the demo engine 
 
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan
+
+ptx: ## cuda/*.ptx from their sources, by the compiler of a Python wheel (23 MB, a package registry)
+	bash cuda/ptx.sh
+
+kernels: ## the kernels under sanitizers, mutated, and what their registers are on six architectures (half an hour, a package registry)
+	bash tests/cuda/run.sh asan
+	bash tests/cuda/run.sh tsan
+	python3 tests/cuda/mutations.py
+	bash cuda/spills.sh
+
+test-gpu: ## the tests of the device, on a GPU
+	cargo test --release --test integration -- --ignored device:: --test-threads 1
