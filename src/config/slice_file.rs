@@ -9,7 +9,7 @@ use super::{LogConfig, SliceConfig};
 /// Which file of logits is measured.
 #[derive(Debug, Clone, Args)]
 pub struct EntropyArgs {
-    /// Safetensors with logits [rows, vocab] in F32, BF16 or F16, and if wanted temperature [rows] and token_ids [rows]; - is standard input
+    /// Safetensors with logits (rows x vocab, F32, BF16 or F16), and if wanted temperature and token_ids; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// What measures the rows.

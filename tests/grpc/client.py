@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import struct
 import threading
 import time
 import urllib.request
@@ -292,6 +293,39 @@ def live(tap: Tokentap) -> None:
     assert seen[-1].progress.finish_reason == "length"
 
 
+def slices(tap: Tokentap) -> None:
+    """Slices of logits in a stream get the textbook's numbers, a wrong one its error, and a call may be cancelled midway."""
+    rows = [[math.sin(row * 37.0 + at) * 6 for at in range(100)] for row in range(4)]
+    logits = struct.pack("<400f", *(value for row in rows for value in row))
+    stored = struct.unpack("<400f", logits)
+
+    def truth(row: int) -> float:
+        values = [value / 0.5 for value in stored[row * 100 : row * 100 + 100]]
+        top = max(values)
+        total = math.fsum(math.exp(value - top) for value in values)
+        return math.log(total) - math.fsum((value - top) * math.exp(value - top) for value in values) / total
+
+    def asked(count: int) -> Iterator[Any]:
+        for at in range(count):
+            vocab = 7 if at == 5 else 100
+            yield pb.Slice(id=at, dtype=pb.DTYPE_F32, vocab=vocab, logits=logits, temperature=[0.5])
+
+    for address, metadata in ((tap.data, None), (tap.control, tap.signed)):
+        stub = rpc.EntropyStub(grpc.insecure_channel(address, OPTIONS))
+        answers = list(stub.Compute(asked(500), metadata=metadata, timeout=PATIENCE))
+        assert [answer.id for answer in answers] == list(range(500))
+        for answer in answers:
+            if answer.id == 5:
+                assert answer.error.code == 3 and "no whole rows of 7 values" in answer.error.message, answer.error
+                continue
+            assert all(abs(said - truth(row)) < 5e-6 for row, said in enumerate(answer.entropy)), answer
+            assert len(answer.entropy) == 4
+        call = stub.Compute(asked(1_000_000), metadata=metadata, timeout=PATIENCE)
+        next(call)
+        call.cancel()
+        assert len(list(stub.Compute(asked(3), metadata=metadata, timeout=PATIENCE))) == 3, "the next call is served"
+
+
 def cancel(tap: Tokentap) -> None:
     """A caller that leaves midway has its generation aborted, and what came is recorded as what it is."""
     before = tap.metric("tokentap_client_disconnects_total")
@@ -337,7 +371,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", required=True)
     tap = Tokentap(**vars(parser.parse_args()))
     failed = 0
-    for check in (health, reflection, generate, many, read, samples, export, watch, live, cancel, slow, broken):
+    for check in (health, reflection, generate, many, read, samples, export, watch, live, slices, cancel, slow, broken):
         try:
             check(tap)
         except Exception as error:

@@ -127,3 +127,95 @@ impl Collector {
         batch
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_channel::{bounded, unbounded};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::entropy::Dtype;
+    use crate::entropy::slices::{Home, Measured, SLOT_BYTES, Shape};
+
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+
+    /// Rows of one value, and who waits for their numbers.
+    fn rows(home: &Arc<Home>, count: usize) -> (Job, oneshot::Receiver<Measured>) {
+        let mut slot = home.try_take(1).unwrap().pop().unwrap();
+        slot.push(&vec![0; count * 4], SLOT_BYTES);
+        let shape = Shape { dtype: Dtype::F32, vocab: 1, temperature: Vec::new(), chosen: Vec::new() };
+        let (reply, numbers) = oneshot::channel();
+        (Job::Rows(Entry { slot, shape, since: Instant::now(), reply }), numbers)
+    }
+
+    fn top_k(rows: usize, values: usize) -> Job {
+        let ins = vec![TopKIn { start: 0, k: 1, chosen: f32::NAN, vocab: 0 }; rows];
+        Job::TopK(TopKJob { values: vec![0.0; values], ins, since: Instant::now(), reply: bounded(1).0 })
+    }
+
+    #[test]
+    fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
+        let home = Arc::new(Home::heap(8 * SLOT_BYTES as u64));
+        let (sender, jobs) = unbounded();
+        let mut collector = Collector::new(jobs, FOR_EVER);
+        let waiting: Vec<_> = (0..5)
+            .map(|_| {
+                let (job, numbers) = rows(&home, 1000);
+                sender.send(job).unwrap();
+                numbers
+            })
+            .collect();
+        // without the deadline, which is an hour away
+        let batch = collector.wait().unwrap();
+        assert_eq!((batch.rows.len(), batch.row_count()), (4, 4000));
+        let rest = collector.now();
+        assert_eq!((rest.rows.len(), rest.row_count()), (1, 1000));
+        assert!(collector.now().is_empty());
+        drop((batch, rest));
+        assert_eq!(waiting.len(), 5);
+        assert!(home.try_take(8).is_some(), "their slots are free again");
+    }
+
+    #[test]
+    fn whole_rows_and_top_k_rows_are_counted_apart() {
+        let home = Arc::new(Home::heap(8 * SLOT_BYTES as u64));
+        let (sender, jobs) = unbounded();
+        let mut collector = Collector::new(jobs, FOR_EVER);
+        let (job, _numbers) = rows(&home, MOST_ROWS);
+        for job in [job, top_k(MOST_ROWS - 1, 10), top_k(1, MOST_VALUES - 10), top_k(1, 1)] {
+            sender.send(job).unwrap();
+        }
+        let batch = collector.wait().unwrap();
+        assert_eq!((batch.row_count(), batch.top_k_count(), batch.top_k.len()), (MOST_ROWS, MOST_ROWS, 2));
+        assert_eq!(collector.now().top_k_count(), 1, "one row too many goes with the next");
+    }
+
+    #[test]
+    fn a_batch_does_not_wait_longer_than_its_deadline() {
+        let home = Arc::new(Home::heap(0));
+        let (sender, jobs) = unbounded();
+        let (job, _numbers) = rows(&home, 1);
+        sender.send(job).unwrap();
+        let batch = Collector::new(jobs, Duration::from_micros(200)).wait().unwrap();
+        assert_eq!(batch.row_count(), 1, "though others may still come");
+    }
+
+    #[test]
+    fn callers_that_left_are_passed_over_and_the_end_is_known() {
+        let home = Arc::new(Home::heap(8 * SLOT_BYTES as u64));
+        let (sender, jobs) = unbounded();
+        let mut collector = Collector::new(jobs, FOR_EVER);
+        for _ in 0..3 {
+            let (job, numbers) = rows(&home, 10);
+            drop(numbers);
+            sender.send(job).unwrap();
+        }
+        let (job, _numbers) = rows(&home, 7);
+        sender.send(job).unwrap();
+        drop(sender);
+        assert_eq!(collector.wait().unwrap().row_count(), 7);
+        assert!(collector.wait().is_none());
+    }
+}

@@ -40,7 +40,7 @@ pub(in crate::entropy) struct Home {
 
 impl Home {
     /// `bytes` of heap, at least one slot; each is allocated when it is first needed.
-    pub(super) fn heap(bytes: u64) -> Self {
+    pub(in crate::entropy) fn heap(bytes: u64) -> Self {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
         Self::of(Vec::new(), total.clamp(1, 1 << 16))
     }
