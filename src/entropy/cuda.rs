@@ -62,6 +62,7 @@ pub struct Cuda {
     thread: Option<JoinHandle<()>>,
     home: Arc<Home>,
     lost: Arc<AtomicBool>,
+    trial: Arc<AtomicBool>,
 }
 
 impl Cuda {
@@ -76,10 +77,18 @@ impl Cuda {
             return Err(Unavailable::Memory(format!("at least {SLOT_BYTES} bytes are needed, for one slot")));
         }
         let lost = Arc::new(AtomicBool::new(false));
+        let trial = Arc::new(AtomicBool::new(false));
         let (kernels, lanes, memory) = guarded(|| acquire(&found, slots, &lost))?;
         let cpu = Cpu::new();
-        let worker =
-            Worker { kernels, lanes, cpu, metrics: Arc::clone(metrics), finished: None, lost: Arc::clone(&lost) };
+        let worker = Worker {
+            kernels,
+            lanes,
+            cpu,
+            metrics: Arc::clone(metrics),
+            finished: None,
+            lost: Arc::clone(&lost),
+            trial: Arc::clone(&trial),
+        };
         // what is handed in has a slot, or a thread that waits: that bounds it
         let (jobs, queue) = unbounded();
         let collector = Collector::new(queue, settings.deadline);
@@ -93,7 +102,7 @@ impl Cuda {
         };
         let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
-        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), lost })
+        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), lost, trial })
     }
 
     /// What was opened.

@@ -13,6 +13,8 @@ mod sums;
 use std::f64::consts::{LN_2, LOG2_E};
 
 use super::{Flags, MASKED};
+use format::{Brain, Format, Half, Single};
+use kernel::Plain;
 
 /// How the values of a slice are stored, little endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,6 +129,20 @@ impl<'a> Logits<'a> {
     pub(super) fn chosen(&self, row: usize) -> Option<usize> {
         let id = usize::try_from(*self.chosen.get(row)?).ok()?;
         (id < self.vocab).then_some(id)
+    }
+
+    /// `d` of the sampled token of a row with this greatest logit; NaN where it has none.
+    pub(super) fn chosen_distance(&self, row: usize, top: f64, temperature: f32) -> f64 {
+        let Some(id) = self.chosen(row) else { return f64::NAN };
+        let at = self.range(row).0 + id * self.dtype.bytes();
+        let bytes = &self.bytes[at..at + self.dtype.bytes()];
+        let mut logit = [0.0];
+        match self.dtype {
+            Dtype::F32 => Single::widen(Plain::<false>, bytes, &mut logit),
+            Dtype::Bf16 => Brain::widen(Plain::<false>, bytes, &mut logit),
+            Dtype::F16 => Half::widen(Plain::<false>, bytes, &mut logit),
+        }
+        distance(logit[0], top, temperature)
     }
 
     fn row_bytes(&self) -> usize {

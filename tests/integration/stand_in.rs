@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
+use crate::slices::Slice;
 use crate::support::binary::Binary;
-use crate::support::client::{get, post};
+use crate::support::client::{get, post, request};
 use crate::support::engine;
 use crate::support::upstream::{Nature, Upstream};
 
@@ -143,6 +145,28 @@ async fn a_device_that_is_lost_at_work_costs_no_reply() {
         assert!(metrics(&device, "tokentap_slice_fallbacks_total").await.contains("device_error"));
         let used = metrics(&device, "tokentap_entropy_backend").await;
         assert!(used.contains("{backend=\"cuda\",work=\"top_k\"} 0"), "{used}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_in_the_slots_of_a_device_that_is_lost_are_measured_all_the_same() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    for failure in ["launch:30=700", "copy:110=719", "sync:40=999"] {
+        let mut device = served(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
+        told(&mut device, "a CUDA device measures rows; it is faster from so many on").await;
+        assert!(!metrics(&device, "tokentap_slice_rows_total").await.contains("cuda"), "trying it out is not counted");
+        let slices = [(Dtype::F32, 5, 3000), (Dtype::BF16, 40, 2000), (Dtype::F32, 9, 777)];
+        let slices = slices.map(|(dtype, rows, vocab)| Slice::new(dtype, rows, vocab));
+        for at in 0..40 {
+            let slice = &slices[at % 3];
+            let kind = ("content-type", "application/octet-stream");
+            let answer = request(device.control, "POST", "/v1/entropy", &[kind], &slice.file(at % 2 == 0)).await;
+            assert_eq!(answer.status, 200, "{failure}: {}", answer.text());
+            slice.check(&answer.json());
+        }
+        told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
+        let counted = metrics(&device, "tokentap_slice_rows_total").await;
+        assert!(counted.contains("backend=\"cuda\",work=\"rows\"") && counted.contains("backend=\"cpu"), "{counted}");
     }
 }
 

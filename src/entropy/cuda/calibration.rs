@@ -1,5 +1,6 @@
 //! Whether the device says what the CPU says, and from how many rows on it is the faster one.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Cuda, Unavailable};
@@ -36,6 +37,13 @@ struct Times {
 /// # Errors
 /// [`Unavailable`] where they disagree, or the device is lost over it.
 pub(in crate::entropy) fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
+    cuda.trial.store(true, Ordering::Relaxed);
+    let found = measure(cuda, cpu, threads);
+    cuda.trial.store(false, Ordering::Relaxed);
+    found
+}
+
+fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
     let rows = (cuda.home().total() * A_SLOT).min(256);
     let values: Vec<u8> = (0..rows * WIDTH).flat_map(|at| logit(at).to_le_bytes()).collect();
     let mut on_cpu = (Vec::new(), Duration::MAX);

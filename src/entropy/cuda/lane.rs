@@ -151,14 +151,14 @@ impl Lane {
                 let temperature = logits.temperature(row).unwrap_or(f32::NAN);
                 // as the kernels have it
                 let scale = std::f32::consts::LOG2_E * (1.0 / temperature);
-                let exactly = std::f64::consts::LOG2_E / f64::from(temperature) / f64::from(scale);
                 let raw = Raw {
                     scale,
                     top: out.top.into(),
                     z: out.z.into(),
                     s: out.s.into(),
                     q: out.q.into(),
-                    chosen: f64::from(out.chosen) * exactly,
+                    // from the logit itself, which is here too: 32 bits do not hold the distance of an unlikely token
+                    chosen: logits.chosen_distance(row, out.top.into(), temperature),
                 };
                 rows::finish(raw, temperature)
             });

@@ -21,6 +21,8 @@ pub(super) struct Worker {
     pub(super) lanes: [Lane; 2],
     pub(super) cpu: Cpu,
     pub(super) metrics: Arc<Metrics>,
+    /// While the device is only being tried out, nothing is counted.
+    pub(super) trial: Arc<AtomicBool>,
     /// When the last batch was through.
     pub(super) finished: Option<Instant>,
     /// Set once, for whoever chooses where rows go.
@@ -87,7 +89,7 @@ impl Worker {
         let seconds = begin.elapsed().as_secs_f64();
         self.finished = Some(Instant::now());
         for (work, count) in [("rows", batch.row_count()), ("top_k", batch.top_k_count())] {
-            if count > 0 {
+            if count > 0 && !self.trial.load(Ordering::Relaxed) {
                 let by = [NAME, work];
                 self.metrics.slices.rows.with_label_values(&by).inc_by(count as u64);
                 self.metrics.slices.batch.with_label_values(&by).observe(count as f64);
@@ -103,6 +105,9 @@ impl Worker {
     }
 
     fn waited(&self, batch: &Batch, begin: Instant) {
+        if self.trial.load(Ordering::Relaxed) {
+            return;
+        }
         let wait = &self.metrics.slices.wait;
         let rows = wait.with_label_values(&[NAME, "rows"]);
         batch.rows.iter().for_each(|entry| rows.observe((begin - entry.since).as_secs_f64()));

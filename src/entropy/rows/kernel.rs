@@ -6,7 +6,7 @@
 
 use super::format::{Brain, Format, Half, Single};
 use super::sums::{LANES, RUN, Sums};
-use super::{Dtype, Flags, Logits, RowStats, distance, finish, scale};
+use super::{Dtype, Flags, Logits, RowStats, finish, scale};
 
 /// Values widened at a time.
 const BLOCK: usize = 8 * RUN;
@@ -57,12 +57,7 @@ fn rows<F: Format, M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<Ro
             add::<F, M>(machine, &mut sums, &mut block, count, &logits.bytes[until..]);
         }
         let mut raw = sums.raw();
-        if let Some(id) = logits.chosen(row) {
-            let mut logit = [0.0];
-            let at = start + id * F::BYTES;
-            F::widen(machine, &logits.bytes[at..at + F::BYTES], &mut logit);
-            raw.chosen = distance(logit[0], raw.top, temperature);
-        }
+        raw.chosen = logits.chosen_distance(row, raw.top, temperature);
         out.push(finish(raw, temperature));
     }
 }
