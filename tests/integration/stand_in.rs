@@ -40,7 +40,7 @@ fn again(filter: &str, arguments: &[&str], environment: Environment<'_>) {
     assert!(!text.contains("running 0 tests"), "{filter} names no test");
 }
 
-const CUDA: [(&str, &str); 2] = [("TOKENTAP_ENTROPY_BACKEND", "cuda"), ("TOKENTAP_CUDA_MEMORY", "8MiB")];
+const CUDA: [(&str, &str); 2] = [("TOKENTAP_ENTROPY_BACKEND", "cuda"), ("TOKENTAP_CUDA_MEMORY", "4MiB")];
 
 #[test]
 fn what_is_proved_on_a_gpu_holds_on_the_stand_in() {
@@ -174,7 +174,7 @@ async fn rows_in_the_slots_of_a_device_that_is_lost_are_measured_all_the_same() 
 async fn auto_opens_no_device_that_is_not_named() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let folder = folder("");
-    let named = [("LD_LIBRARY_PATH", &*folder), ("TOKENTAP_CUDA_MEMORY", "8MiB"), ("TOKENTAP_CUDA_DEVICE", "0")];
+    let named = [("LD_LIBRARY_PATH", &*folder), ("TOKENTAP_CUDA_MEMORY", "4MiB"), ("TOKENTAP_CUDA_DEVICE", "0")];
     let unnamed = Binary::serve(upstream.addr, &named[..2]).await;
     assert!(!metrics(&unnamed, "tokentap_entropy_backend").await.contains("cuda"));
     let mut named = Binary::serve(upstream.addr, &named).await;

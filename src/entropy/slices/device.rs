@@ -108,6 +108,12 @@ fn try_open(settings: &Settings, share: Share, threads: usize, metrics: &Arc<Met
             metrics.slices.crossover.with_label_values(&[work]).set(i64::try_from(rows).unwrap_or(i64::MAX));
         }
     }
+    let least_bytes = match (share, crossover.rows) {
+        (Share::All, _) => 0,
+        (Share::Worthwhile, Some(rows)) => LEAST_BYTES.max(crossover_bytes(rows)),
+        (Share::Worthwhile, None) => usize::MAX,
+    };
+    in_use(metrics, &cpu, least_bytes < usize::MAX, share == Share::All);
     let found = cuda.found();
     tracing::info!(
         device = found.name,
@@ -117,12 +123,6 @@ fn try_open(settings: &Settings, share: Share, threads: usize, metrics: &Arc<Met
         top_k = crossover.top_k,
         "a CUDA device measures rows; it is faster from so many on"
     );
-    let least_bytes = match (share, crossover.rows) {
-        (Share::All, _) => 0,
-        (Share::Worthwhile, Some(rows)) => LEAST_BYTES.max(crossover_bytes(rows)),
-        (Share::Worthwhile, None) => usize::MAX,
-    };
-    in_use(metrics, &cpu, least_bytes < usize::MAX, share == Share::All);
     Ok(Opened { cuda, least_bytes })
 }
 
