@@ -96,11 +96,6 @@ impl Dtype {
             Dtype::F16 => "F16",
         }
     }
-
-    /// The type of that [name](Dtype::name), if it is one of the three.
-    pub fn from_name(name: &str) -> Option<Dtype> {
-        [Dtype::F32, Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| dtype.name() == name)
-    }
 }
 
 impl<'a> Logits<'a> {

@@ -8,6 +8,7 @@ mod device;
 mod entry;
 mod intake;
 mod pool;
+mod rows;
 mod slot;
 
 use std::sync::Arc;
@@ -22,8 +23,9 @@ pub(super) use entry::Entry;
 pub use entry::Unmeasured;
 #[cfg(feature = "cuda")]
 pub(super) use entry::{Measured, Shape};
-pub use intake::{Intake, Misshapen, Rows, Side};
+pub use intake::Intake;
 use pool::Pool;
+pub use rows::{Misshapen, Rows, Side};
 pub(super) use slot::Home;
 #[cfg(feature = "cuda")]
 pub(super) use slot::Memory;

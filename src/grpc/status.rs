@@ -7,9 +7,8 @@ use tonic::{Code, Status};
 
 use crate::error::Error;
 use crate::http::access::Denied;
-use crate::http::body::{Body, BoxError};
+use crate::http::body::{Body, BoxError, broken};
 use crate::http::v1::Problem;
-use crate::sglang::client::{Failure, UploadError};
 
 /// The status that HTTP answers in this case.
 const HTTP_STATUS: &str = "tokentap-http-status";
@@ -79,13 +78,7 @@ pub(super) fn denied(denied: Denied) -> Status {
 
 /// What somebody is told whose message did not come whole.
 pub(super) fn upload(error: &BoxError) -> Status {
-    match error.downcast_ref::<UploadError>() {
-        Some(upload) => {
-            let error = Error::from(Failure::from(upload.clone()));
-            with_trailers(error.status(), &error.to_string(), |_| {})
-        }
-        None => Status::internal(error.to_string()),
-    }
+    self::error(&broken(error))
 }
 
 /// What an agent is told by an answer that is no success.

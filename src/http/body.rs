@@ -18,7 +18,7 @@ use crate::http::served::Served;
 use crate::http::stream::Enriched;
 use crate::sglang::client::ReplyBody;
 
-pub use upload::Upload;
+pub use upload::{Upload, broken};
 
 /// An error of a body: it ends the connection, which is how the other side learns of it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -111,7 +111,12 @@ async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes
 
 async fn bytes_within(parts: &Parts, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
     let upload = Upload::new(request.into_body(), parts.config.limits.client_body_timeout);
-    upload.read(limit).await.map_err(|error| Problem::new(error.status(), "body", error.to_string()))
+    upload.read(limit).await.map_err(|error| unread(&error))
+}
+
+/// The body did not come whole.
+fn unread(error: &crate::error::Error) -> Problem {
+    Problem::new(error.status(), "body", error.to_string())
 }
 
 async fn read<T: DeserializeOwned>(parts: &Parts, request: Request<Incoming>) -> Result<T, Problem> {

@@ -80,15 +80,6 @@ impl Body {
         Self { slices: Arc::clone(slices), limit, most, stage: Stage::Length, collected: Vec::new() }
     }
 
-    /// What the header says, once it is known.
-    #[must_use]
-    pub fn rows(&self) -> Option<Rows> {
-        match &self.stage {
-            Stage::Tensors(tensors) => Some(tensors.rows),
-            Stage::Length | Stage::Header(_) => None,
-        }
-    }
-
     /// Whether token ids come with the rows, or have come.
     #[must_use]
     pub fn has_chosen(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Every kind of lanes against the naive oracle and against the truth.
 
-use crate::oracle;
+use crate::oracle::{self, Numbers};
 
 use proptest::prelude::*;
 use tokentap::entropy::{Backend, Cpu, Flags, TokenStats, TopK};
@@ -55,23 +55,6 @@ fn compare(cpu: &Cpu, stats: &TokenStats, row: &[f32], chosen: f32, vocab: Optio
     near(stats.estimate, naive.estimate, 2.0 * TOLERANCE, "estimate");
     if !stats.upper.is_nan() {
         assert!(stats.lower <= stats.estimate && stats.estimate <= stats.upper, "{}", context());
-    }
-}
-
-/// Numbers from a seed, for shapes that are awkward to state as strategies.
-struct Numbers(u64);
-
-impl Numbers {
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn gauss(&mut self) -> f64 {
-        (-2.0 * (1.0 - self.unit()).ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 }
 

@@ -56,11 +56,17 @@ impl Upload {
                 status: http::StatusCode::PAYLOAD_TOO_LARGE,
                 message: format!("the request body is larger than {limit} bytes; see --max-request-bytes of tokentap"),
             }),
-            Err(error) => match error.downcast_ref::<UploadError>() {
-                Some(upload) => Err(Failure::from(upload.clone()).into()),
-                None => Err(Error::bad_request(error.to_string())),
-            },
+            Err(error) => Err(broken(&error)),
         }
+    }
+}
+
+/// What the sender of an upload is told that did not come whole.
+#[must_use]
+pub fn broken(error: &BoxError) -> Error {
+    match error.downcast_ref::<UploadError>() {
+        Some(upload) => Failure::from(upload.clone()).into(),
+        None => Error::bad_request(error.to_string()),
     }
 }
 

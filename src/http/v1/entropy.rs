@@ -8,11 +8,10 @@ use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
 use super::small::{self, Slice};
-use super::{Problem, bytes_within, shm};
+use super::{Problem, bytes_within, shm, unread};
 use crate::entropy::slices::MAX_ROWS;
-use crate::http::body::{Body, Upload};
+use crate::http::body::{Body, Upload, broken};
 use crate::http::{Parts, json_reply};
-use crate::sglang::client::{Failure, UploadError};
 use crate::tensors::{self, Numbers, Refused};
 
 /// What safetensors are sent and asked for as.
@@ -53,7 +52,7 @@ async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<tenso
             None => upload.frame().await,
         };
         let Some(frame) = frame else { break };
-        let frame = frame.map_err(|error| broken(&error))?;
+        let frame = frame.map_err(|error| unread(&broken(&error)))?;
         if let Ok(data) = frame.into_data()
             && let Err(refused) = body.push(&data).await
         {
@@ -87,16 +86,6 @@ fn slow() -> Problem {
 fn named(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {
     let text = headers.get(name)?.to_str().ok()?;
     Some(text.split([',', ';']).next().unwrap_or_default().trim().to_ascii_lowercase())
-}
-
-fn broken(error: &crate::http::body::BoxError) -> Problem {
-    match error.downcast_ref::<UploadError>() {
-        Some(upload) => {
-            let error = crate::error::Error::from(Failure::from(upload.clone()));
-            Problem::new(error.status(), "body", error.to_string())
-        }
-        None => Problem::bad(error.to_string()),
-    }
 }
 
 impl From<Refused> for Problem {
