@@ -1,11 +1,7 @@
 // Entropy of whole rows of logits.
 //
-// Without an include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h can compile this very text as C++.
-// top_k.cu is compiled behind it, as one program. The host mirrors the structs and finishes the rows in float64.
+// Compiled between load.cu and top_k.cu, as one program. The host mirrors the structs and finishes the rows in float64.
 #if defined(__CUDACC__)
-#define DEVICE static __device__ __forceinline__
-#define KERNEL extern "C" __global__ void
-
 DEVICE float exp2_flushed(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -32,15 +28,6 @@ DEVICE unsigned max_f16x2(unsigned a, unsigned b) {
   unsigned y;
   asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
-}
-// Rows are read once: they pass the first-level cache by. Volatile keeps the loads of a group together, ahead of their
-// first use.
-DEVICE uint4 load_16(const uint4* at) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at));
-  return v;
 }
 #endif
 

@@ -17,7 +17,7 @@ VERSION = "12.0.140"
 ARCHITECTURE = "compute_80"
 HERE = pathlib.Path(__file__).resolve().parent
 # Each file of PTX, and the sources it is made of, one behind the other.
-PROGRAMS = {"entropy.ptx": ("entropy.cu", "top_k.cu"), "read.ptx": ("read.cu",)}
+PROGRAMS = {"entropy.ptx": ("load.cu", "entropy.cu", "top_k.cu"), "read.ptx": ("load.cu", "read.cu")}
 
 
 def installed() -> pathlib.Path:

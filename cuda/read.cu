@@ -1,22 +1,9 @@
 // Reads memory as the kernels of entropy.cu do and does next to nothing with it: what their speed is measured against.
-#if defined(__CUDACC__)
-#define DEVICE static __device__ __forceinline__
-#define KERNEL extern "C" __global__ void
-
-DEVICE uint4 load_16(const uint4* at) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at));
-  return v;
-}
-#endif
-
 DEVICE unsigned words(uint4 v) { return v.x + v.y + v.z + v.w; }
 
 // out[block], one a block of the grid: the 32-bit words that the block read of data[0..count], added modulo 2^32.
 // A sum of integers, so that it is exact in any order and no load can be left out.
-KERNEL __launch_bounds__(512) read_sum(const uint4* data, unsigned long long count, float* out) {
+KERNEL __launch_bounds__(512) read_sum(const uint4* data, unsigned long long count, unsigned* out) {
   __shared__ unsigned warps[16];
   const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
   unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -33,6 +20,6 @@ KERNEL __launch_bounds__(512) read_sum(const uint4* data, unsigned long long cou
   __syncthreads();
   if (threadIdx.x == 0) {
     for (unsigned warp = 1; warp < blockDim.x / 32; warp++) sum += warps[warp];
-    out[blockIdx.x] = (float)sum;
+    out[blockIdx.x] = sum;
   }
 }

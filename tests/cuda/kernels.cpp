@@ -1,6 +1,7 @@
 // Every kernel of cuda/*.cu, run on the host through the shim, against float64.
 #include "shim.h"
 
+#include "load.cu"
 #include "entropy.cu"
 #include "top_k.cu"
 #include "read.cu"

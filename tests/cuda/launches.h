@@ -7,6 +7,7 @@
 #include <functional>
 
 namespace kernels {
+#include "load.cu"
 #include "entropy.cu"
 #include "top_k.cu"
 #include "read.cu"
@@ -115,7 +116,7 @@ inline int read(const std::string& name, const Launch& launch) {
   addresses.hold("data", launch.argument<std::uint64_t>(0), count, 16, 16);
   addresses.hold("out", launch.argument<std::uint64_t>(2), launch.grid.x, 4, 4);
   if (addresses.code() != SUCCESS) return addresses.code();
-  launch.run([&] { kernels::read_sum(launch.argument<const uint4*>(0), count, launch.argument<float*>(2)); });
+  launch.run([&] { kernels::read_sum(launch.argument<const uint4*>(0), count, launch.argument<unsigned*>(2)); });
   return SUCCESS;
 }
 
