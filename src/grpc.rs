@@ -9,6 +9,7 @@ mod entropy;
 mod generate;
 mod health;
 pub mod pb;
+mod pieces;
 mod sample;
 mod services;
 mod session;

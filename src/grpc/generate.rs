@@ -107,10 +107,11 @@ impl Generate for Generation {
     }
 }
 
-/// A reply that is one object.
-async fn whole(parts: &Parts, body: Body) -> Result<Answers<pb::GenerateReply>, Status> {
+/// A reply that is one object, which the client has once it has been taken: not when all of it is here.
+async fn whole(parts: &Parts, mut body: Body) -> Result<Answers<pb::GenerateReply>, Status> {
+    body.hold(true);
     let limit = parts.config.limits.max_reply_bytes;
-    let json = Limited::new(body, usize::try_from(limit).unwrap_or(usize::MAX)).collect().await;
+    let json = Limited::new(&mut body, usize::try_from(limit).unwrap_or(usize::MAX)).collect().await;
     let json = json.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<LengthLimitError>() {
             return Status::resource_exhausted(format!(
@@ -119,7 +120,14 @@ async fn whole(parts: &Parts, body: Body) -> Result<Answers<pb::GenerateReply>, 
         }
         Status::unavailable(error.to_string())
     })?;
-    Ok(stream::iter([Ok(pb::GenerateReply { json })]).boxed())
+    let answers = stream::unfold((Some(json), body), |(json, body)| async move {
+        let Some(json) = json else {
+            body.hold(false);
+            return None;
+        };
+        Some((Ok(pb::GenerateReply { json }), (None, body)))
+    });
+    Ok(answers.boxed())
 }
 
 /// The objects of an event stream.

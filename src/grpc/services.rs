@@ -24,6 +24,7 @@ use super::health::Readiness;
 use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
+use super::pieces::Pieces;
 use super::trajectories::Recorded;
 use super::{pb, status};
 use crate::http::body::{BoxError, Upload};
@@ -120,7 +121,8 @@ impl Services {
                 };
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
                 let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
-                call(server, self.upload(request))
+                let answering = call(server, self.upload(request));
+                Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Pieces::new(body)))) })
             }
             Measurements::NAME => {
                 let server = Measurements::new(Measuring {

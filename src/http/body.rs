@@ -114,6 +114,13 @@ impl Body {
         }
     }
 
+    /// Says whether what is taken here is only gathered: of a reply that others may read too, the client has nothing until that is taken back.
+    pub fn hold(&self, held: bool) {
+        if let Inner::Shared(reader) = &self.inner {
+            reader.hold(held);
+        }
+    }
+
     /// Whether what has been handed out so far says all, although the body may not have ended.
     #[must_use]
     pub fn is_complete(&self) -> bool {

@@ -94,6 +94,11 @@ impl Reader {
         polled
     }
 
+    /// Says whether what is taken here is only gathered: then the client has nothing of it until that is taken back.
+    pub fn hold(&self, held: bool) {
+        self.attempt.reply().hold(self.id, held);
+    }
+
     /// Whether nothing more will come.
     #[must_use]
     pub fn is_end_stream(&self) -> bool {

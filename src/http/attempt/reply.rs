@@ -56,6 +56,8 @@ struct At {
     taken: u64,
     /// It knows that the reply broke off, and may write what it has before it is told so.
     warned: bool,
+    /// What it has, its client has not been given yet.
+    held: bool,
 }
 
 /// What a reader gets.
@@ -117,6 +119,11 @@ impl Reply {
             self.kept.trim(usize::MAX);
         }
         true
+    }
+
+    /// Says whether the reader's client is yet to be given what the reader has taken.
+    pub(super) fn hold(&mut self, reader: u64, held: bool) {
+        self.readers.entry(reader).or_default().held = held;
     }
 
     pub(super) fn head(&mut self, reader: u64) -> Option<response::Parts> {
@@ -216,10 +223,10 @@ impl Reply {
         matches!(self.end, Some(Ok(())))
     }
 
-    /// Whether the reader was given all there is to say.
+    /// Whether the reader's client was given all there is to say.
     fn has_all(&self, at: &At) -> bool {
         let all = self.complete.or_else(|| self.is_whole().then(|| self.kept.count()));
-        at.head && all.is_some_and(|all| at.piece >= all)
+        at.head && !at.held && all.is_some_and(|all| at.piece >= all)
     }
 
     fn is_replayable(&self) -> bool {

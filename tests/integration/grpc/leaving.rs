@@ -6,11 +6,13 @@ use tokentap::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
 use tokentap::grpc::pb::{GenerateReply, GenerateRequest, WatchRequest};
 use tokentap::server::Phase;
 use tonic::Streaming;
+use tonic::transport::Endpoint;
 
-use super::client::{generate, trajectories};
+use super::client::{Generate, generate, trajectories};
 use crate::support::client::get;
 use crate::support::hand::{Call, END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
 
 /// A stream of which one event has been read.
 async fn streaming(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<GenerateReply>, Call) {
@@ -116,4 +118,40 @@ async fn connections_that_break_disturb_nobody_and_hold_nothing_up() {
     drop(replies);
     proxy.phase.send_replace(Phase::Draining);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "nothing was left to cut");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_is_here_but_was_not_taken_is_there_for_a_retry() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let ask = |again: bool| {
+        let json = Bytes::from_static(br#"{"input_ids":[1,2,3]}"#);
+        let mut request = tonic::Request::new(GenerateRequest { json, session: "s".to_owned() });
+        if again {
+            request.metadata_mut().insert("x-stainless-retry-count", "1".parse().unwrap());
+        }
+        request
+    };
+    let narrow = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(64 << 10);
+    let mut client = Generate::new(narrow.connect().await.unwrap()).max_decoding_message_size(64 << 20);
+    let mut first = client.clone();
+    let asking = tokio::spawn(async move { first.generate(ask(false)).await });
+    let text = "x".repeat(4 << 20);
+    let meta = json!({"id": "engine", "finish_reason": {"type": "stop", "matched": 7}, "prompt_tokens": 3,
+        "completion_tokens": 1, "output_token_logprobs": [[-0.5, 4, null]]});
+    let large = json!({"text": text, "output_ids": [4], "meta_info": meta}).to_string();
+    hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
+    let unread = soon("the reply begins", asking).await.unwrap().unwrap();
+    drop(unread);
+    let active = "tokentap_http_requests_active{endpoint=\"/generate\"}";
+    soon("it has left", async { while proxy.metric(active).await != 0.0 {} }).await;
+    let mut again = soon("the retry", client.generate(ask(true))).await.unwrap().into_inner();
+    let reply = soon("its reply", again.message()).await.unwrap().unwrap();
+    assert!(reply.json.len() > large.len(), "with its entropies");
+    assert!(soon("the end", again.message()).await.unwrap().is_none());
+    assert_eq!(proxy.metric("tokentap_retries_total{outcome=\"replayed\"}").await, 1.0);
+    // now it has arrived: the same call is another sample
+    let another = tokio::spawn(async move { client.generate(ask(true)).await });
+    hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
+    soon("another", another).await.unwrap().unwrap();
 }
