@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu
+.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -51,3 +51,6 @@ kernels: ## the kernels under sanitizers, mutated, and what their registers are 
 
 test-gpu: ## the tests of the device, on a GPU
 	cargo test --release --test integration -- --ignored device:: --test-threads 1
+
+bench-gpu: ## bytes read a second, rows from pinned memory, latency and crossover, on a GPU (some minutes, 3 GB there and here)
+	cargo bench --bench device

@@ -3,10 +3,14 @@
 
 #![allow(clippy::print_stdout, reason = "a bench reports to its terminal")]
 
+#[path = "support/normal.rs"]
+mod normal;
+
 use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
 
+use normal::normal;
 use tokentap::entropy::{Backend, Cpu, Dtype, Logits};
 
 const VOCAB: usize = 151_936;
@@ -140,17 +144,10 @@ fn sum(bytes: &[u8]) -> [f32; 128] {
 
 /// Normally distributed logits with a deviation of 2.5, the last bits of the narrow types cut off.
 fn batch(dtype: Dtype) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252u64;
-    let mut unit = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    };
+    let mut gauss = normal();
     let mut bytes = Vec::with_capacity(ROWS * VOCAB * dtype.bytes());
     for _ in 0..ROWS * VOCAB {
-        let gauss = (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
-        let bits = ((2.5 * gauss) as f32).to_bits();
+        let bits = ((2.5 * gauss()) as f32).to_bits();
         match dtype {
             Dtype::F32 => bytes.extend(bits.to_le_bytes()),
             Dtype::Bf16 => bytes.extend(((bits >> 16) as u16).to_le_bytes()),

@@ -10,6 +10,7 @@
 
 mod abi;
 mod backend;
+mod bare;
 mod batch;
 mod calibration;
 mod driver;
@@ -27,9 +28,10 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, unbounded};
 use cudarc::driver::CudaContext;
 
+pub use bare::{Bare, Resident};
 use batch::{Collector, Job};
-pub use calibration::Crossover;
-pub(super) use calibration::{WIDTH, calibrate};
+pub(super) use calibration::WIDTH;
+pub use calibration::{Crossover, calibrate};
 use driver::guarded;
 pub use driver::{Found, Unavailable, find};
 use kernels::Kernels;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tokentap::entropy::cuda::{Cuda, Settings};
+use tokentap::entropy::cuda::{Bare, Cuda, Settings};
 use tokentap::entropy::{Backend, Cpu, Dtype, Flags, Logits, RowStats, TokenStats, TopK};
 use tokentap::logprobs::Rows;
 use tokentap::metrics::Metrics;
@@ -225,4 +225,32 @@ fn wide_rows_and_many_rows_go_through_slots() {
             }
         }
     });
+}
+
+/// What `make bench-gpu` times.
+#[test]
+#[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
+fn the_kernels_and_the_bus_by_themselves_say_the_same() {
+    let bare = Bare::open(None).unwrap_or_else(|error| panic!("{error}"));
+    // rows enough for a block each, and too few
+    for (count, vocab) in [(300, 8), (5, 3000)] {
+        let value = |at: usize| (at * 7919 % 97) as f32 * 0.1;
+        let pattern: Vec<u8> = (0..3 * vocab).flat_map(|at| stored(Dtype::Bf16, value(at))).collect();
+        let bytes: Vec<u8> = pattern.iter().copied().cycle().take(count * vocab * 2).collect();
+        let logits = Logits { dtype: Dtype::Bf16, vocab, bytes: &bytes, temperature: &[], chosen: &[] };
+        let mut cpu = Vec::new();
+        Cpu::new().rows(&logits, &mut cpu);
+        let mut held = bare.hold(Dtype::Bf16, vocab, &pattern, count).unwrap();
+        assert_eq!(held.bytes(), bytes);
+        bare.measure(&mut held, 2).unwrap();
+        bare.send(&mut held, 1).unwrap();
+        bare.read(&mut held, 1).unwrap();
+        let words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+        assert_eq!(bare.sum(&mut held).unwrap(), words.fold(0, u32::wrapping_add));
+        let (streamed, _) = bare.stream(&logits, 5).unwrap();
+        for numbers in [bare.numbers(&mut held).unwrap(), streamed] {
+            assert_eq!(numbers.len(), count);
+            numbers.iter().zip(&cpu).for_each(|(device, cpu)| same_row(device, cpu).unwrap());
+        }
+    }
 }

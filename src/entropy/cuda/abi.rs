@@ -20,6 +20,15 @@ pub(super) struct RowIn {
     pub(super) unused: i32,
 }
 
+impl RowIn {
+    /// A row at an address of the device, as kernels take it.
+    pub(super) fn new(at: u64, temperature: f32, vocab: usize, chosen: Option<usize>) -> Self {
+        let vocab = i32::try_from(vocab).expect("at most 2^20");
+        let chosen = chosen.map_or(-1, |id| i32::try_from(id).expect("at most 2^20"));
+        Self { at, inverse_temperature: 1.0 / temperature, vocab, chosen, unused: 0 }
+    }
+}
+
 /// The sums over a row; see [`Raw`](crate::entropy::rows::Raw).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
 use super::abi::{TopKIn, TopKOut};
-use crate::entropy::slices::Entry;
+use crate::entropy::slices::{Entry, SLOT_BYTES};
 
 /// Rows of a batch, whole ones and top-k ones counted apart.
 pub(super) const MOST_ROWS: usize = 4096;
 /// Values of the top-k rows of a batch.
 pub(super) const MOST_VALUES: usize = 1 << 20;
+
+/// Bytes of its whole rows, unless it has one entry: top-k rows, for which an agent waits, wait behind no more than two such batches.
+const MOST_BYTES: usize = 8 * SLOT_BYTES;
 
 /// What is handed in.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub(super) struct Batch {
     pub(super) rows: Vec<Entry>,
     pub(super) top_k: Vec<TopKJob>,
     row_count: usize,
+    row_bytes: usize,
     top_k_count: usize,
     values: usize,
 }
@@ -55,14 +59,16 @@ impl Batch {
     }
 
     /// Takes a job in, unless whoever handed it in has gone; gives it back when it is one too many.
-    fn add(&mut self, job: Job) -> Option<Job> {
+    pub(super) fn add(&mut self, job: Job) -> Option<Job> {
         match job {
             Job::Rows(entry) if entry.is_left() => None,
             Job::Rows(entry) => {
-                if self.row_count + entry.rows() > MOST_ROWS {
+                let bytes = self.row_bytes + entry.slot.filled().len();
+                if self.row_count + entry.rows() > MOST_ROWS || (bytes > MOST_BYTES && !self.rows.is_empty()) {
                     return Some(Job::Rows(entry));
                 }
                 self.row_count += entry.rows();
+                self.row_bytes = bytes;
                 self.rows.push(entry);
                 None
             }
@@ -137,15 +143,19 @@ mod tests {
 
     use super::*;
     use crate::entropy::Dtype;
-    use crate::entropy::slices::{Home, Measured, SLOT_BYTES, Shape};
+    use crate::entropy::slices::{Home, Measured, Shape};
 
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
     /// Rows of one value, and who waits for their numbers.
     fn rows(home: &Arc<Home>, count: usize) -> (Job, oneshot::Receiver<Measured>) {
+        wide(home, count, 1)
+    }
+
+    fn wide(home: &Arc<Home>, count: usize, vocab: usize) -> (Job, oneshot::Receiver<Measured>) {
         let mut slot = home.try_take(1).unwrap().pop().unwrap();
-        slot.push(&vec![0; count * 4], SLOT_BYTES);
-        let shape = Shape { dtype: Dtype::F32, vocab: 1, temperature: Vec::new(), chosen: Vec::new() };
+        slot.push(&vec![0; count * vocab * 4], SLOT_BYTES);
+        let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
         let (reply, numbers) = oneshot::channel();
         (Job::Rows(Entry { slot, shape, since: Instant::now(), reply }), numbers)
     }
@@ -176,6 +186,25 @@ mod tests {
         drop((batch, rest));
         assert_eq!(waiting.len(), 5);
         assert!(home.try_take(8).is_some(), "their slots are free again");
+    }
+
+    #[test]
+    fn top_k_rows_do_not_wait_behind_every_slot_there_is() {
+        let home = Arc::new(Home::heap(12 * SLOT_BYTES as u64));
+        let (sender, jobs) = unbounded();
+        let mut collector = Collector::new(jobs, FOR_EVER);
+        let _waiting: Vec<_> = (0..9)
+            .map(|_| {
+                let (job, numbers) = wide(&home, 1, SLOT_BYTES / 4);
+                sender.send(job).unwrap();
+                numbers
+            })
+            .collect();
+        sender.send(top_k(1, 1)).unwrap();
+        let batch = collector.wait().unwrap();
+        assert_eq!((batch.row_count(), batch.top_k_count()), (8, 0));
+        let next = collector.now();
+        assert_eq!((next.row_count(), next.top_k_count()), (1, 1));
     }
 
     #[test]

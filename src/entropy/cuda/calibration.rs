@@ -32,11 +32,11 @@ struct Times {
     many: (usize, Duration),
 }
 
-/// Measures the same rows on both.
+/// Measures the same rows on both; `threads` is how many would share whole rows on the CPU.
 ///
 /// # Errors
 /// [`Unavailable`] where they disagree, or the device is lost over it.
-pub(in crate::entropy) fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
+pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
     cuda.trial.store(true, Ordering::Relaxed);
     let found = measure(cuda, cpu, threads);
     cuda.trial.store(false, Ordering::Relaxed);

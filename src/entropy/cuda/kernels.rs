@@ -13,7 +13,7 @@ use crate::entropy::Dtype;
 const PTX: &str = include_str!("../../../cuda/entropy.ptx");
 
 /// Threads of a block that measures rows, as the kernels are bounded to.
-const ROW_THREADS: u32 = 512;
+pub(super) const ROW_THREADS: u32 = 512;
 /// Threads of a block that measures top-k rows: a warp a row.
 const TOP_K_THREADS: u32 = 128;
 /// Blocks a row is split among at most.
@@ -55,6 +55,11 @@ impl Kernels {
     /// Rows too few to give each processor one are split; as many as this at most.
     pub(super) fn most_split(&self) -> usize {
         2 * self.processors as usize
+    }
+
+    /// Multiprocessors of the device.
+    pub(super) fn processors(&self) -> u32 {
+        self.processors
     }
 
     /// Begins to measure a group of rows.
@@ -129,6 +134,6 @@ pub(super) struct Slices<'a> {
     pub(super) outs: &'a Twin<TopKOut>,
 }
 
-fn config((x, y): (u32, u32), threads: u32) -> LaunchConfig {
+pub(super) fn config((x, y): (u32, u32), threads: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (x, y, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }

@@ -9,9 +9,9 @@ use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
 use super::batch::{Batch, MOST_ROWS, MOST_VALUES};
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, Slices};
 use super::memory::{Home, Twin};
-use crate::entropy::RowStats;
 use crate::entropy::rows::{self, Raw};
 use crate::entropy::slices::{Entry, Memory};
+use crate::entropy::{Logits, RowStats};
 
 /// How long a batch is watched before the thread sleeps: waking up costs as much.
 const WATCHED: Duration = Duration::from_micros(50);
@@ -83,14 +83,10 @@ impl Lane {
             pinned.twin().send(logits.bytes.len(), &self.stream)?;
             let (count, width) = (entry.rows(), logits.vocab * logits.dtype.bytes());
             for (row, place) in self.row_ins.host_mut()[at..at + count].iter_mut().enumerate() {
-                *place = RowIn {
-                    at: pinned.twin().device(row * width),
-                    // a row without a temperature is not measured, and a NaN makes one
-                    inverse_temperature: logits.temperature(row).map_or(f32::NAN, |temperature| 1.0 / temperature),
-                    vocab: i32::try_from(logits.vocab).expect("at most 2^20"),
-                    chosen: logits.chosen(row).map_or(-1, |id| i32::try_from(id).expect("at most 2^20")),
-                    unused: 0,
-                };
+                // a row without a temperature is not measured, and a NaN makes one
+                let temperature = logits.temperature(row).unwrap_or(f32::NAN);
+                let at = pinned.twin().device(row * width);
+                *place = RowIn::new(at, temperature, logits.vocab, logits.chosen(row));
             }
             match groups.last_mut().filter(|group| group.dtype == logits.dtype) {
                 Some(group) => group.count += count,
@@ -147,22 +143,7 @@ impl Lane {
         let of = |entry: &Entry| {
             let logits = entry.logits();
             let outs = outs.by_ref().take(entry.rows()).enumerate();
-            let stats = outs.map(|(row, out)| {
-                let temperature = logits.temperature(row).unwrap_or(f32::NAN);
-                // as the kernels have it
-                let scale = std::f32::consts::LOG2_E * (1.0 / temperature);
-                let raw = Raw {
-                    scale,
-                    top: out.top.into(),
-                    z: out.z.into(),
-                    s: out.s.into(),
-                    q: out.q.into(),
-                    // from the logit itself, which is here too: 32 bits do not hold the distance of an unlikely token
-                    chosen: logits.chosen_distance(row, out.top.into(), temperature),
-                };
-                rows::finish(raw, temperature)
-            });
-            stats.collect()
+            outs.map(|(row, out)| stats(&logits, row, out)).collect()
         };
         batch.rows.iter().map(of).collect()
     }
@@ -172,4 +153,21 @@ impl Lane {
         let mut outs = self.top_k_outs.host().iter().copied();
         batch.top_k.iter().map(|job| outs.by_ref().take(job.ins.len()).collect()).collect()
     }
+}
+
+/// The numbers of a row whose sums are known.
+pub(super) fn stats(logits: &Logits<'_>, row: usize, sums: &RowOut) -> RowStats {
+    let temperature = logits.temperature(row).unwrap_or(f32::NAN);
+    // as the kernels have it
+    let scale = std::f32::consts::LOG2_E * (1.0 / temperature);
+    let raw = Raw {
+        scale,
+        top: sums.top.into(),
+        z: sums.z.into(),
+        s: sums.s.into(),
+        q: sums.q.into(),
+        // from the logit itself, which is here too: 32 bits do not hold the distance of an unlikely token
+        chosen: logits.chosen_distance(row, sums.top.into(), temperature),
+    };
+    rows::finish(raw, temperature)
 }

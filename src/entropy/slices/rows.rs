@@ -74,7 +74,7 @@ impl Rows {
     }
 
     /// How many slots all rows fill.
-    pub(super) fn slots(self) -> usize {
+    pub(in crate::entropy) fn slots(self) -> usize {
         self.bytes().div_ceil(self.slot_bytes())
     }
 }
