@@ -169,6 +169,15 @@ async fn numbers_come_as_safetensors_to_who_accepts_them() {
             assert!((said - truth).abs() < 5e-6 * truth.abs().max(1.0) || truth.is_nan(), "{name}[{row}]");
         }
     }
+    for (accept, json) in [
+        ("text/plain, application/x-safetensors;q=0.9, */*", false),
+        ("Application/JSON, application/octet-stream", true),
+        ("*/*", true),
+    ] {
+        let accept = [BINARY, ("accept", accept)];
+        let answer = request(proxy.control, "POST", "/v1/entropy", &accept, &slice.file(false)).await;
+        assert_eq!(serde_json::from_slice::<Value>(&answer.body).is_ok(), json, "{accept:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

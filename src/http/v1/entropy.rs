@@ -17,14 +17,16 @@ use crate::tensors::{self, Numbers, Refused};
 /// What safetensors are sent and asked for as.
 const SAFETENSORS: [&str; 3] = ["application/octet-stream", "application/x-safetensors", "application/vnd.safetensors"];
 
+const JSON: &str = "application/json";
+
 /// What is read of a slice after it has been refused.
 const DISCARDED: usize = 64 << 20;
 
 /// Measures a slice.
 pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
-    let binary = named(request.headers(), header::ACCEPT).is_some_and(|kind| SAFETENSORS.contains(&&*kind));
+    let binary = wants_safetensors(request.headers());
     match named(request.headers(), header::CONTENT_TYPE) {
-        Some(kind) if kind == "application/json" => {
+        Some(kind) if kind == JSON => {
             let mut slice = Slice::parse(&bytes_within(parts, request, small::LARGEST).await?)?;
             match slice.shm.take() {
                 Some(place) => answer(shm::read(parts, place).await?, binary).await,
@@ -84,8 +86,19 @@ fn slow() -> Problem {
 
 /// The first media type of a header, without its parameters.
 fn named(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {
-    let text = headers.get(name)?.to_str().ok()?;
-    Some(text.split([',', ';']).next().unwrap_or_default().trim().to_ascii_lowercase())
+    headers.get(name)?.to_str().ok().map(plain)
+}
+
+/// A media type without its parameters.
+fn plain(text: &str) -> String {
+    text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Whether one of its types is accepted, and named before JSON: the order counts, weights do not.
+fn wants_safetensors(headers: &HeaderMap) -> bool {
+    let all = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut kinds = all.flat_map(|text| text.split(',')).map(plain);
+    kinds.find(|kind| kind == JSON || SAFETENSORS.contains(&&**kind)).is_some_and(|kind| kind != JSON)
 }
 
 impl From<Refused> for Problem {
