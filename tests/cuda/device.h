@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +30,7 @@ enum Code : int {
   UNSUPPORTED_PTX_VERSION = 222,
   INVALID_HANDLE = 400,
   NOT_FOUND = 500,
+  NOT_READY = 600,
   ILLEGAL_ADDRESS = 700,
   LAUNCH_OUT_OF_RESOURCES = 701,
   REGISTERED_ALREADY = 712,
@@ -76,8 +78,15 @@ class Device {
     for (const Fault& fault : faults_) {
       if (fault.call == call && fault.number == number) return fail(fault.code);
     }
+    if (call == Call::Launch && number >= hang_) hangs_ = true;
     return SUCCESS;
   }
+
+  // Whether it neither answers nor fails.
+  bool hangs() const { return hangs_; }
+
+  // Waits until it is through with all it was told: at once, or never.
+  void wait() const { hangs_.wait(true); }
 
   int fail(int code) {
     if (is_sticky(code)) {
@@ -197,6 +206,7 @@ class Device {
     driver = int(number("STAND_IN_DRIVER", 12000));
     init_ = int(number("STAND_IN_INIT", SUCCESS));
     memory_ = number("STAND_IN_MEMORY", 1ull << 30);
+    hang_ = number("STAND_IN_HANG", ULONG_MAX);
     if (const char* path = std::getenv("STAND_IN_JOURNAL")) journal_ = path;
     std::string faults = std::getenv("STAND_IN_FAIL") ? std::getenv("STAND_IN_FAIL") : "";
     for (std::size_t at = 0; at < faults.size();) {
@@ -221,10 +231,11 @@ class Device {
 
   int init_;
   std::size_t memory_, used_ = 0;
+  unsigned long hang_;
   std::string journal_;
   std::vector<Fault> faults_;
   std::array<std::atomic<unsigned long>, 5> calls_{};
-  std::atomic<bool> initialized_{false};
+  std::atomic<bool> initialized_{false}, hangs_{false};
   std::atomic<int> lost_{SUCCESS};
   std::map<std::uint64_t, Block> blocks_;
   std::mutex handles_mutex_;

@@ -12,19 +12,15 @@
 //   STAND_IN_DRIVER   the driver's version (12000), which decides what PTX it takes
 //   STAND_IN_MEMORY   bytes of device memory (1 GiB)
 //   STAND_IN_FAIL     CALL:NUMBER=CODE, more of them separated by commas: the NUMBER-th such call, counted from 1,
-//   fails with CODE.
-//                     CALL: launch, copy (memset too), alloc (pinned and registered too), load (of a module), sync (of
-//                     a context, a stream or an event, and queries of the last two)
+//                     fails with CODE. CALL: launch, copy (memset too), alloc (pinned and registered too), load (of a
+//                     module), sync (of a context, a stream or an event, and queries of the last two)
 //   STAND_IN_JOURNAL  a file that gets a line a launch: kernel, blocks across, blocks down, threads a block
+//   STAND_IN_HANG     NUMBER: from the NUMBER-th launch on nothing is done any more, and no call fails. Queries say 600,
+//                     not ready; a call that waits for the device does so for ever: the synchronising ones, copies
+//                     without a stream, and what frees memory, a module or a context
+#include "calls.h"
 #include "errors.h"
-#include "launches.h"
-
-using stand_in::Call;
-using stand_in::Device;
-using stand_in::Kind;
-using namespace stand_in;
-
-#define API extern "C" __attribute__((visibility("default"))) int
+#include "modules.h"
 
 namespace {
 
@@ -36,29 +32,15 @@ struct Context {
   unsigned flags = 0;
 } contexts[MOST_DEVICES];
 std::mutex contexts_mutex;
-thread_local void* current = nullptr;
-
-struct Module {
-  std::string ptx;
-};
-
-std::mutex loaded_mutex;
-std::map<void*, Module> modules;
-std::map<void*, const Kernel*> functions;
-
-int before(Call call) { return Device::get().before(call, current); }
 
 bool is_device(int ordinal) { return ordinal >= 0 && ordinal < std::min(Device::get().count, MOST_DEVICES); }
-
-// The streams that are always there: the default one, and the two special handles for it.
-bool is_stream(void* stream) { return std::uintptr_t(stream) <= 2 || Device::get().is(stream, 's'); }
 
 int copy(std::uint64_t device, std::size_t bytes, void* stream, const std::function<void()>& act) {
   if (int code = before(Call::Copy)) return code;
   if (!is_stream(stream)) return INVALID_HANDLE;
   std::shared_lock lock(Device::get().memory);
   if (bytes && !Device::get().holds(device, bytes)) return INVALID_VALUE;
-  act();
+  if (!Device::get().hangs()) act();
   return SUCCESS;
 }
 
@@ -66,21 +48,6 @@ int make(void** handle, char kind) {
   if (int code = before(Call::Other)) return code;
   *handle = Device::get().make(kind);
   return SUCCESS;
-}
-
-// A call with nothing to do, because all is done already, once its handles have been looked at.
-int settled(bool valid, Call call) {
-  if (int code = before(call)) return code;
-  return valid ? SUCCESS : INVALID_HANDLE;
-}
-
-// The PTX version that a driver takes at most: 8.0 with CUDA 12.0, 7.x with 11.x.
-bool takes(int driver, const std::string& ptx) {
-  int major = 0, minor = 0;
-  const std::size_t at = ptx.find("\n.version ");
-  if (at == std::string::npos || std::sscanf(ptx.c_str() + at, "\n.version %d.%d", &major, &minor) != 2) return false;
-  const int most_major = driver / 1000 - 4, most_minor = driver % 1000 / 10;
-  return major < most_major || (major == most_major && minor <= most_minor);
 }
 
 }  // namespace
@@ -135,6 +102,7 @@ API cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 API cuDevicePrimaryCtxRelease_v2(int device) {
   if (!is_device(device)) return INVALID_DEVICE;
+  Device::get().wait();
   std::lock_guard lock(contexts_mutex);
   if (contexts[device].retained == 0) return INVALID_CONTEXT;
   contexts[device].retained--;
@@ -170,7 +138,7 @@ API cuCtxSetFlags(unsigned flags) {
   std::lock_guard lock(contexts_mutex);
   return ((Context*)current)->flags = flags, SUCCESS;
 }
-API cuCtxSynchronize() { return before(Call::Sync); }
+API cuCtxSynchronize() { return awaited(before(Call::Sync)); }
 
 API cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   Device::get().free_and_total(free, total);
@@ -181,19 +149,22 @@ API cuMemAlloc_v2(std::uint64_t* at, std::size_t bytes) {
   return Device::get().allocate(at, bytes, Kind::Device);
 }
 API cuMemFree_v2(std::uint64_t at) {
-  if (int code = before(Call::Other)) return code;
+  if (int code = awaited(before(Call::Other))) return code;
   return Device::get().release(at, Kind::Device);
 }
 API cuMemAllocAsync(std::uint64_t* at, std::size_t bytes, void* stream) {
   return is_stream(stream) ? cuMemAlloc_v2(at, bytes) : INVALID_HANDLE;
 }
-API cuMemFreeAsync(std::uint64_t at, void* stream) { return is_stream(stream) ? cuMemFree_v2(at) : INVALID_HANDLE; }
+API cuMemFreeAsync(std::uint64_t at, void* stream) {
+  if (int code = settled(is_stream(stream), Call::Other)) return code;
+  return Device::get().hangs() ? SUCCESS : Device::get().release(at, Kind::Device);
+}
 API cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
   if (int code = before(Call::Alloc)) return code;
   return Device::get().allocate((std::uint64_t*)at, bytes, Kind::Pinned);
 }
 API cuMemFreeHost(void* at) {
-  if (int code = before(Call::Other)) return code;
+  if (int code = awaited(before(Call::Other))) return code;
   return Device::get().release(std::uint64_t(at), Kind::Pinned);
 }
 API cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned) {
@@ -201,7 +172,7 @@ API cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned) {
   return Device::get().enroll(std::uint64_t(at), bytes);
 }
 API cuMemHostUnregister(void* at) {
-  if (int code = before(Call::Other)) return code;
+  if (int code = awaited(before(Call::Other))) return code;
   return Device::get().expel(std::uint64_t(at));
 }
 API cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void* stream) {
@@ -211,81 +182,13 @@ API cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* 
   return copy(from, bytes, stream, [=] { std::memcpy(to, (const void*)from, bytes); });
 }
 API cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
-  return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr);
+  return awaited(cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr));
 }
 API cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
-  return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr);
+  return awaited(cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr));
 }
 API cuMemsetD8Async(std::uint64_t at, unsigned char value, std::size_t bytes, void* stream) {
   return copy(at, bytes, stream, [=] { std::memset((void*)at, value, bytes); });
-}
-
-API cuModuleLoadData(void** module, const void* image) {
-  if (int code = before(Call::Load)) return code;
-  const std::string ptx = (const char*)image;
-  if (ptx.find("\n.version ") == std::string::npos) return INVALID_PTX;
-  if (!takes(Device::get().driver, ptx)) return UNSUPPORTED_PTX_VERSION;
-  *module = Device::get().make('m');
-  std::lock_guard lock(loaded_mutex);
-  modules[*module] = {ptx};
-  return SUCCESS;
-}
-API cuModuleLoadDataEx(void** module, const void* image, unsigned, void*, void**) {
-  return cuModuleLoadData(module, image);
-}
-API cuModuleUnload(void* module) {
-  if (int code = before(Call::Other)) return code;
-  std::lock_guard lock(loaded_mutex);
-  modules.erase(module);
-  return Device::get().unmake(module, 'm') ? SUCCESS : INVALID_HANDLE;
-}
-API cuModuleGetFunction(void** function, void* module, const char* name) {
-  if (int code = before(Call::Other)) return code;
-  if (!Device::get().is(module, 'm')) return INVALID_HANDLE;
-  std::lock_guard lock(loaded_mutex);
-  const bool entry = modules[module].ptx.find(".entry " + std::string(name) + "(") != std::string::npos;
-  for (const Kernel& kernel : KERNELS) {
-    if (!entry || std::strcmp(kernel.name, name)) continue;
-    *function = Device::get().make('f');
-    functions[*function] = &kernel;
-    return SUCCESS;
-  }
-  return NOT_FOUND;
-}
-// The kernels have no variables of their own.
-API cuModuleGetGlobal_v2(std::uint64_t*, std::size_t*, void* module, const char*) {
-  if (int code = before(Call::Other)) return code;
-  return Device::get().is(module, 'm') ? NOT_FOUND : INVALID_HANDLE;
-}
-API cuFuncGetAttribute(int* value, int attribute, void* function) {
-  if (int code = before(Call::Other)) return code;
-  if (!Device::get().is(function, 'f')) return INVALID_HANDLE;
-  std::lock_guard lock(loaded_mutex);
-  // The most threads a block. Registers and local memory, for one, it has none.
-  return *value = attribute == 0 ? int(functions[function]->most_threads) : 0, SUCCESS;
-}
-API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** arguments, void** extra) {
-  if (int code = before(Call::Launch)) return code;
-  if (!Device::get().is(function, 'f') || !is_stream(stream)) return INVALID_HANDLE;
-  const Kernel* kernel;
-  {
-    std::lock_guard lock(loaded_mutex);
-    kernel = functions[function];
-  }
-  const std::string name = kernel->name;
-  if (!grid_x || !grid_y || grid_z != 1 || grid_y > 65535 || grid_x > 0x7fffffff || block_y != 1 || block_z != 1 ||
-      shared || extra || !arguments) {
-    return Device::get().fail(INVALID_VALUE, name + ": no such grid");
-  }
-  if (block_x == 0 || block_x % 32)
-    return Device::get().fail(INVALID_VALUE, name + ": a block that is not whole warps");
-  if (block_x > kernel->most_threads)
-    return Device::get().fail(LAUNCH_OUT_OF_RESOURCES, name + ": too many threads a block");
-  Device::get().note(name + " " + std::to_string(grid_x) + " " + std::to_string(grid_y) + " " +
-                     std::to_string(block_x));
-  std::shared_lock lock(Device::get().memory);
-  return kernel->launch(name, {{grid_x, grid_y}, block_x, arguments});
 }
 
 API cuStreamCreate(void** stream, unsigned) { return make(stream, 's'); }
@@ -294,8 +197,8 @@ API cuStreamDestroy_v2(void* stream) {
   if (int code = before(Call::Other)) return code;
   return Device::get().unmake(stream, 's') ? SUCCESS : INVALID_HANDLE;
 }
-API cuStreamSynchronize(void* stream) { return settled(is_stream(stream), Call::Sync); }
-API cuStreamQuery(void* stream) { return settled(is_stream(stream), Call::Sync); }
+API cuStreamSynchronize(void* stream) { return awaited(settled(is_stream(stream), Call::Sync)); }
+API cuStreamQuery(void* stream) { return asked(is_stream(stream)); }
 API cuStreamWaitEvent(void* stream, void* event, unsigned) {
   return settled(is_stream(stream) && Device::get().is(event, 'e'), Call::Other);
 }
@@ -303,8 +206,8 @@ API cuEventCreate(void** event, unsigned) { return make(event, 'e'); }
 API cuEventRecord(void* event, void* stream) {
   return settled(Device::get().is(event, 'e') && is_stream(stream), Call::Other);
 }
-API cuEventQuery(void* event) { return settled(Device::get().is(event, 'e'), Call::Sync); }
-API cuEventSynchronize(void* event) { return settled(Device::get().is(event, 'e'), Call::Sync); }
+API cuEventQuery(void* event) { return asked(Device::get().is(event, 'e')); }
+API cuEventSynchronize(void* event) { return awaited(settled(Device::get().is(event, 'e'), Call::Sync)); }
 API cuEventDestroy_v2(void* event) {
   if (int code = before(Call::Other)) return code;
   return Device::get().unmake(event, 'e') ? SUCCESS : INVALID_HANDLE;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use crate::slices::Slice;
 use crate::support::binary::Binary;
 use crate::support::client::{get, post, request};
 use crate::support::engine;
+use crate::support::hand::soon;
 use crate::support::upstream::{Nature, Upstream};
 
 /// The folder of the library, built where it is not there yet.
@@ -69,6 +71,14 @@ async fn asked(binary: &Binary, text: &str) -> Value {
     answer.json()["meta_info"].clone()
 }
 
+/// Uploads a slice, and holds its numbers against the textbook.
+async fn measured(binary: &Binary, slice: &Slice, late: bool) {
+    let kind = ("content-type", "application/octet-stream");
+    let answer = request(binary.control, "POST", "/v1/entropy", &[kind], &slice.file(late)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    slice.check(&answer.json());
+}
+
 /// The log line with this message, which may have come before that of the ports.
 async fn told(binary: &mut Binary, message: &str) -> Value {
     match binary.told.iter().find(|line| line["message"] == message) {
@@ -87,6 +97,17 @@ fn entropies(meta_info: &Value) -> Vec<f64> {
     let members = ["output_token_entropy", "output_token_entropy_lower", "output_token_entropy_upper"];
     let of = |name: &str| meta_info[name].as_array().unwrap_or_else(|| panic!("{name} in {meta_info}")).clone();
     members.into_iter().flat_map(of).map(|value| value.as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+/// Whether both measured the same.
+fn same(ours: &Value, theirs: &Value, context: &str) {
+    assert_eq!(ours["output_token_stats"]["flags"], theirs["output_token_stats"]["flags"]);
+    let (ours, theirs) = (entropies(ours), entropies(theirs));
+    assert_eq!(ours.len(), theirs.len());
+    for (ours, theirs) in ours.iter().zip(theirs) {
+        let same = (ours - theirs).abs() <= 1e-5 || (ours.is_nan() && theirs.is_nan());
+        assert!(same, "{context}: {ours} is not {theirs}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,14 +149,7 @@ async fn a_device_that_is_lost_at_work_costs_no_reply() {
         told(&mut cpu, "the upstream has been probed").await;
         for at in 0..60 {
             let text = format!("prompt {at}");
-            let (ours, theirs) = (asked(&device, &text).await, asked(&cpu, &text).await);
-            assert_eq!(ours["output_token_stats"]["flags"], theirs["output_token_stats"]["flags"]);
-            let (ours, theirs) = (entropies(&ours), entropies(&theirs));
-            assert_eq!(ours.len(), theirs.len());
-            for (ours, theirs) in ours.iter().zip(theirs) {
-                let same = (ours - theirs).abs() <= 1e-5 || (ours.is_nan() && theirs.is_nan());
-                assert!(same, "{failure}, {text}: {ours} is not {theirs}");
-            }
+            same(&asked(&device, &text).await, &asked(&cpu, &text).await, &format!("{failure}, {text}"));
         }
         let code = &failure[failure.len() - 3..];
         let line = told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
@@ -159,15 +173,72 @@ async fn rows_in_the_slots_of_a_device_that_is_lost_are_measured_all_the_same() 
         let slices = slices.map(|(dtype, rows, vocab)| Slice::new(dtype, rows, vocab));
         for at in 0..40 {
             let slice = &slices[at % 3];
-            let kind = ("content-type", "application/octet-stream");
-            let answer = request(device.control, "POST", "/v1/entropy", &[kind], &slice.file(at % 2 == 0)).await;
-            assert_eq!(answer.status, 200, "{failure}: {}", answer.text());
-            slice.check(&answer.json());
+            measured(&device, slice, at % 2 == 0).await;
         }
         told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
         let counted = metrics(&device, "tokentap_slice_rows_total").await;
         assert!(counted.contains("backend=\"cuda\",work=\"rows\"") && counted.contains("backend=\"cpu"), "{counted}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_hangs_is_waited_for_once_and_costs_no_reply() {
+    const HANGS_FROM: usize = 30;
+    let given = Duration::from_secs(5);
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("launches");
+    let launched = || std::fs::read_to_string(&journal).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let number = HANGS_FROM.to_string();
+    let environment = [("STAND_IN_HANG", &*number), ("STAND_IN_JOURNAL", journal.to_str().unwrap())];
+    let mut device = served(&upstream, "", &environment).await;
+    told(&mut device, "a CUDA device measures rows; it is faster from so many on").await;
+    let mut cpu = Binary::serve(upstream.addr, &[]).await;
+    told(&mut device, "the upstream has been probed").await;
+    told(&mut cpu, "the upstream has been probed").await;
+    let truth = asked(&cpu, "a").await;
+    while launched().len() < HANGS_FROM - 1 {
+        same(&asked(&device, "a").await, &truth, "before it hangs");
+    }
+    let slice = Slice::new(Dtype::F32, 5, 3000);
+    let begin = Instant::now();
+    let top_k = async {
+        same(&asked(&device, "a").await, &truth, "on the device when it began to hang");
+        begin.elapsed()
+    };
+    let rows = async {
+        soon("the top-k rows are launched", async {
+            while launched().len() < HANGS_FROM {
+                assert_eq!(get(device.control, "/livez").await.status, 200);
+            }
+        })
+        .await;
+        measured(&device, &slice, false).await;
+        begin.elapsed()
+    };
+    let (top_k, rows) = soon("both are answered", async { tokio::join!(top_k, rows) }).await;
+    assert!(launched().last().unwrap().starts_with("entropy_top_k "), "it hangs over the generation's rows");
+    for elapsed in [top_k, rows] {
+        assert!(given <= elapsed && elapsed < given + given / 2, "{elapsed:?}: the device is given {given:?}, once");
+    }
+    let line = told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
+    assert_eq!(line["error"], "the device neither answers nor fails");
+    let fallbacks = metrics(&device, "tokentap_slice_fallbacks_total").await;
+    for (reason, rows) in [("device_error", 4), ("device_lost", 5)] {
+        let line = format!("tokentap_slice_fallbacks_total{{reason=\"{reason}\"}} {rows}");
+        assert!(fallbacks.contains(&line), "{line} in {fallbacks}: the rows of the generation, and those in its slots");
+    }
+    let begin = Instant::now();
+    for late in [false, true] {
+        same(&asked(&device, "a").await, &truth, "after it was given up");
+        measured(&device, &slice, late).await;
+    }
+    assert!(begin.elapsed() < given, "nobody waits for it any more");
+    assert_eq!(launched().len(), HANGS_FROM, "and nothing is handed to it");
+    let begin = Instant::now();
+    device.terminate();
+    assert_eq!(device.code().await, Some(0));
+    assert!(begin.elapsed() < given, "{:?}: the end does not wait for it either", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
