@@ -8,6 +8,7 @@ mod agent;
 mod commands;
 mod control;
 mod crash;
+mod dawdling;
 #[cfg(feature = "cuda")]
 mod device;
 mod disk;

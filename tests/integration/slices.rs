@@ -10,7 +10,7 @@ use crate::support::client::{Answer, Connection, request, written};
 use crate::support::hand::Hand;
 use crate::support::proxy::Proxy;
 
-const BINARY: (&str, &str) = ("content-type", "application/octet-stream");
+pub(crate) const BINARY: (&str, &str) = ("content-type", "application/octet-stream");
 
 /// A slice, and the textbook's numbers for it.
 pub(crate) struct Slice {
@@ -112,7 +112,7 @@ async fn started(flags: &[&str]) -> Proxy {
     Proxy::start(Hand::start().await.addr, flags).await
 }
 
-async fn send(control: SocketAddr, file: &[u8]) -> Answer {
+pub(crate) async fn send(control: SocketAddr, file: &[u8]) -> Answer {
     request(control, "POST", "/v1/entropy", &[BINARY], file).await
 }
 
