@@ -1,6 +1,7 @@
 //! The gRPC services through real sockets: what they say is what HTTP says.
 
 mod access;
+mod ahead;
 mod client;
 mod generating;
 mod health;

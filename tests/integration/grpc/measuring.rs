@@ -16,7 +16,7 @@ use crate::support::client::get;
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 
-fn asked(id: u64, truth: &Truth) -> Slice {
+pub(super) fn asked(id: u64, truth: &Truth) -> Slice {
     let dtype = if truth.dtype == Stored::F32 { Dtype::F32 } else { Dtype::Bf16 };
     Slice {
         id,
@@ -29,7 +29,7 @@ fn asked(id: u64, truth: &Truth) -> Slice {
 }
 
 /// As `POST /v1/entropy` would say it.
-fn said(measured: &Measurement) -> Value {
+pub(super) fn said(measured: &Measurement) -> Value {
     assert_eq!(measured.error, None);
     json!({
         "rows": measured.entropy.len(), "unit": "nats", "entropy": measured.entropy, "log_z": measured.log_z,
@@ -37,7 +37,7 @@ fn said(measured: &Measurement) -> Value {
     })
 }
 
-async fn next(answers: &mut Streaming<Measurement>) -> Measurement {
+pub(super) async fn next(answers: &mut Streaming<Measurement>) -> Measurement {
     soon("an answer", answers.message()).await.unwrap().expect("the stream goes on")
 }
 
