@@ -55,3 +55,37 @@ impl Drop for Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::entropy::Dtype;
+    use crate::entropy::slices::entry::Shape;
+    use crate::entropy::slices::{Home, MAX_VOCAB, SLOT_BYTES, Slot};
+
+    #[tokio::test]
+    async fn what_was_handed_in_is_answered_before_it_is_gone() {
+        let metrics = Arc::new(Metrics::new("cpu"));
+        let pool = Pool::start(2, Cpu::new(), &metrics).unwrap();
+        let home = Arc::new(Home::heap(12 * SLOT_BYTES as u64));
+        // rows as wide as there are, each of another width: they take their time, and the numbers say whose they are
+        let put = |(mut slot, vocab): (Slot, usize)| {
+            slot.push(&vec![0; 4 * vocab], SLOT_BYTES);
+            let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
+            let (reply, numbers) = oneshot::channel();
+            pool.put(Entry { slot, shape, since: Instant::now(), reply });
+            (vocab, numbers)
+        };
+        let handed_in: Vec<_> = home.take(12).await.into_iter().zip(MAX_VOCAB - 11..=MAX_VOCAB).map(put).collect();
+        drop(pool);
+        for (vocab, mut numbers) in handed_in {
+            let stats = numbers.try_recv().expect("it is answered").unwrap();
+            assert!((stats[0].entropy - (vocab as f64).ln()).abs() < 1e-9, "uniform over {vocab}: {stats:?}");
+        }
+        assert_eq!(Arc::strong_count(&metrics), 1, "the threads, which have one each, have ended");
+    }
+}
