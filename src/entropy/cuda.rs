@@ -173,3 +173,6 @@ impl Drop for Cuda {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

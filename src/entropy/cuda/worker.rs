@@ -73,6 +73,11 @@ impl Worker {
 
     fn finish(&mut self, running: Running) {
         let Running { batch, lane, begin } = running;
+        if self.lost.load(Ordering::Relaxed) {
+            // a batch behind the one that it was lost with is not given the same time again
+            self.fall_back(batch, "device_lost");
+            return;
+        }
         let lane = &self.lanes[lane];
         let waited = guarded(|| match lane.wait() {
             Ok(true) => Ok(()),
