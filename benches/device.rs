@@ -1,6 +1,6 @@
 //! What a GPU does with rows of logits, beside what it reads and what its bus carries in the same run: `make bench-gpu`.
 //!
-//! Numbers of rows may follow (`cargo bench --bench device -- 64 1024 8192`, which is the default). Each number that the device gave is
+//! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device gave is
 //! held against the CPU before any time is said. On the stand-in driver of the tests this runs too, and says nothing of speed.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to its terminal")]
@@ -36,7 +36,7 @@ const ASKED: f64 = 0.9;
 
 fn main() {
     let counts: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    let counts = if counts.is_empty() { vec![64, 1024, 8192] } else { counts };
+    let counts = if counts.is_empty() { vec![64, BATCH, 1024, 8192] } else { counts };
     if let Err(error) = run(&counts) {
         eprintln!("{error}");
         std::process::exit(1);
@@ -50,7 +50,10 @@ fn run(counts: &[usize]) -> Result<(), Unavailable> {
     let bare = Bare::open(None)?;
     let (found, driver) = (bare.found(), bare.found().driver);
     println!("{}, driver for CUDA {}.{}, rows of {VOCAB} in bf16", found.name, driver / 1000, driver % 1000 / 10);
-    println!("{:>8} {:>12} {:>10} {:>10} {:>14}", "rows", "us a row", "GB/s", "read GB/s", "of that rate");
+    println!(
+        "{:>8} {:>7} {:>12} {:>10} {:>10} {:>14}",
+        "rows", "blocks", "us a row", "GB/s", "read GB/s", "of that rate"
+    );
     for &count in counts {
         resident(&bare, &pattern, &expected, count)?;
     }
@@ -79,7 +82,8 @@ fn resident(bare: &Bare, pattern: &[u8], expected: &[RowStats], count: usize) ->
         (true, false) => ", MISSED",
     };
     println!(
-        "{count:>8} {:>12.3} {:>10.1} {:>10.1} {:>12.1} %{verdict}",
+        "{count:>8} {:>7} {:>12.3} {:>10.1} {:>10.1} {:>12.1} %{verdict}",
+        if bare.splits(count) { "split" } else { "one" },
         kernel / count as f64 * 1e6,
         bytes / kernel / 1e9,
         bytes / reading / 1e9,

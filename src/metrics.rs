@@ -112,13 +112,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Fresh metrics in a registry of their own; `backend` is the name of the entropy backend.
+    /// Fresh metrics in a registry of their own; `backend` is the name of the entropy backend that was asked for.
     #[must_use]
     pub fn new(backend: &str) -> Self {
         let registry = Registry::new();
         let d = Declare::new(&registry);
         let build = d.keep(IntGaugeVec::new(
-            options("build_info", "Version and entropy backend; the value is 1."),
+            options("build_info", "Version, and the entropy backend asked for; the value is 1."),
             &["version", "entropy_backend"],
         ));
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), backend]).set(1);

@@ -66,7 +66,7 @@ pub struct SliceConfig {
     #[arg(long, env = "TOKENTAP_CUDA_MEMORY", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
     pub cuda_memory: u64,
     /// How long rows for the device wait for others to be measured with
-    #[arg(long, env = "TOKENTAP_CUDA_DEADLINE", value_name = "TIME", default_value = "200us", value_parser = duration)]
+    #[arg(long, env = "TOKENTAP_CUDA_DEADLINE", value_name = "TIME", default_value = "200us", value_parser = deadline)]
     pub cuda_deadline: Duration,
     /// Threads that measure whole rows; 0 is half of the cores, at most 4
     #[arg(long, env = "TOKENTAP_ENTROPY_THREADS", value_name = "N", default_value = "0")]
@@ -77,6 +77,15 @@ pub struct SliceConfig {
     /// The largest slice of /v1/entropy
     #[arg(long, env = "TOKENTAP_MAX_SLICE_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub max_slice_bytes: u64,
+}
+
+/// A time that those who wait for it do not notice.
+fn deadline(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time > Duration::from_millis(100) {
+        return Err("at most 100ms: every request whose rows are the first to come waits for so long".to_owned());
+    }
+    Ok(time)
 }
 
 /// Slices that other processes on the node leave in files; `tokentap entropy` names its file itself.

@@ -14,6 +14,7 @@ mod bare;
 mod batch;
 mod calibration;
 mod driver;
+mod health;
 mod kernels;
 mod lane;
 mod memory;
@@ -21,19 +22,19 @@ mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, unbounded};
 use cudarc::driver::CudaContext;
 
 pub use bare::{Bare, Resident};
-use batch::{Collector, Job};
+use batch::{Collector, Jobs};
 pub(super) use calibration::WIDTH;
 pub use calibration::{Crossover, calibrate};
 use driver::guarded;
 pub use driver::{Found, Unavailable, find};
+use health::Health;
+pub(super) use health::PATIENCE;
 use kernels::Kernels;
 use lane::Lane;
 pub use memory::Pinned;
@@ -60,11 +61,12 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Cuda {
     found: Found,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Jobs>,
     thread: Option<JoinHandle<()>>,
     home: Arc<Home>,
-    lost: Arc<AtomicBool>,
-    trial: Arc<AtomicBool>,
+    health: Arc<Health>,
+    /// From so many rows on each has a block of its own.
+    many: usize,
 }
 
 impl Cuda {
@@ -78,33 +80,29 @@ impl Cuda {
         if slots == 0 {
             return Err(Unavailable::Memory(format!("at least {SLOT_BYTES} bytes are needed, for one slot")));
         }
-        let lost = Arc::new(AtomicBool::new(false));
-        let trial = Arc::new(AtomicBool::new(false));
-        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots, &lost))?;
-        let cpu = Cpu::new();
+        let health = Arc::new(Health::new(metrics));
+        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots, &health))?;
+        let many = kernels.most_split();
         let worker = Worker {
             kernels,
             lanes,
-            cpu,
+            cpu: Cpu::new(),
             metrics: Arc::clone(metrics),
+            health: Arc::clone(&health),
             finished: None,
-            lost: Arc::clone(&lost),
-            trial: Arc::clone(&trial),
         };
-        // what is handed in has a slot, or a thread that waits: that bounds it
-        let (jobs, queue) = unbounded();
-        let collector = Collector::new(queue, settings.deadline);
-        let ended = Arc::clone(&lost);
+        let (jobs, collector) = Collector::new(settings.deadline);
+        let ended = Arc::clone(&health);
         let work = move || {
             let done = catch_unwind(AssertUnwindSafe(|| worker.work(collector)));
             // a thread that is gone measures nothing; the panic is in the log
             if done.is_err() {
-                ended.store(true, Ordering::Relaxed);
+                ended.lose(Unavailable::Broken("the thread that has it panicked".to_owned()));
             }
         };
         let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
-        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), lost, trial })
+        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), health, many })
     }
 
     /// What was opened.
@@ -116,7 +114,7 @@ impl Cuda {
     /// Whether it can no longer be used.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.health.is_lost()
     }
 
     /// Where rows for it are filled in.
@@ -124,13 +122,22 @@ impl Cuda {
         &self.home
     }
 
-    /// Hands in rows in one of its own slots.
-    pub(super) fn put(&self, entry: Entry) {
-        // the thread goes only when this does
-        let _ = self.jobs().send(Job::Rows(entry));
+    /// Whether the driver does not come back, and what its thread has is not to be had.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.health.is_lost() && self.health.is_stuck()
     }
 
-    fn jobs(&self) -> &Sender<Job> {
+    /// Why it can no longer be used.
+    pub(super) fn loss(&self) -> Option<&Unavailable> {
+        self.health.loss()
+    }
+
+    /// Hands in rows in one of its own slots; gives them back where nobody measures any more.
+    pub(super) fn put(&self, entry: Entry) -> Option<Entry> {
+        self.jobs().put(entry)
+    }
+
+    fn jobs(&self) -> &Jobs {
         self.jobs.as_ref().expect("only drop takes it")
     }
 }
@@ -138,16 +145,16 @@ impl Cuda {
 fn acquire(
     found: &Found,
     slots: usize,
-    lost: &Arc<AtomicBool>,
+    health: &Arc<Health>,
 ) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
     let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
     let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
-    let needed = slots * SLOT_BYTES + 2 * Lane::bytes();
+    let needed = slots.saturating_mul(SLOT_BYTES).saturating_add(2 * Lane::bytes());
     if needed > free {
         return Err(Unavailable::Memory(format!("{needed} bytes are needed on the device and {free} are free")));
     }
     let kernels = Kernels::load(&context).map_err(Unavailable::of("cuModuleLoadData"))?;
-    let home = memory::Home { context, lost: Arc::clone(lost) };
+    let home = memory::Home { context, health: Arc::clone(health) };
     let lane = || Lane::try_new(&home, &kernels).map_err(Unavailable::of("an allocation"));
     let lanes = [lane()?, lane()?];
     let slot = |_| Pinned::try_new(&home).map_err(Unavailable::of("an allocation"));

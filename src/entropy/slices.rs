@@ -13,18 +13,25 @@ mod slot;
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use crate::config::SliceConfig;
+#[cfg(feature = "cuda")]
+use crate::entropy::cuda::PATIENCE;
 use crate::entropy::{Backend, Cpu};
 use crate::metrics::Metrics;
 
 #[cfg(feature = "cuda")]
 use device::{Device, OnDevice, Share};
 pub(super) use entry::Entry;
-pub use entry::Unmeasured;
+pub(super) use entry::Measured;
 #[cfg(feature = "cuda")]
-pub(super) use entry::{Measured, Shape};
+pub(super) use entry::Shape;
+pub use entry::Unmeasured;
 pub use intake::Intake;
 use pool::Pool;
+#[cfg(feature = "cuda")]
+pub(super) use rows::TEMPERATURES;
 pub use rows::{Misshapen, Rows, Side};
 pub(super) use slot::Home;
 #[cfg(feature = "cuda")]
@@ -116,11 +123,36 @@ impl Slices {
 
     fn put(&self, entry: Entry) {
         #[cfg(feature = "cuda")]
-        if matches!(entry.slot.memory(), Memory::Pinned(_))
-            && let Some(cuda) = self.device.as_ref().and_then(Device::any)
-        {
-            return cuda.put(entry);
-        }
+        let entry = match self.device.as_ref().and_then(Device::any) {
+            Some(cuda) if matches!(entry.slot.memory(), Memory::Pinned(_)) => {
+                let rows = entry.rows() as u64;
+                let back = if cuda.is_lost() { Some(entry) } else { cuda.put(entry) };
+                let Some(entry) = back else { return };
+                self.metrics.slices.fallbacks.with_label_values(&["device_lost"]).inc_by(rows);
+                entry
+            }
+            _ => entry,
+        };
         self.pool.put(entry);
+    }
+
+    /// Waits for numbers; not for ever where a driver does not come back with their rows.
+    async fn numbers(&self, waiting: &mut oneshot::Receiver<Measured>) -> Measured {
+        #[cfg(feature = "cuda")]
+        while let Some(cuda) = self.device.as_ref().and_then(Device::any) {
+            match tokio::time::timeout(PATIENCE, &mut *waiting).await {
+                Ok(numbers) => return numbers.unwrap_or(Err(Unmeasured::Ending)),
+                Err(_) if cuda.is_stuck() => return Err(Unmeasured::Stuck),
+                Err(_) => {}
+            }
+        }
+        waiting.await.unwrap_or(Err(Unmeasured::Ending))
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Slices {
+    fn drop(&mut self) {
+        self.device.iter().for_each(Device::settle);
     }
 }

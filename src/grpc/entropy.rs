@@ -190,6 +190,6 @@ impl Asked {
 fn code(error: Unmeasured) -> Code {
     match error {
         Unmeasured::Panicked => Code::Internal,
-        Unmeasured::Ending => Code::Unavailable,
+        Unmeasured::Stuck | Unmeasured::Ending => Code::Unavailable,
     }
 }

@@ -83,6 +83,9 @@ class Device {
   }
 
   // Whether it neither answers nor fails.
+  // Whether the numbers of this kernel are to be wrong.
+  bool is_wrong(const std::string& kernel) const { return kernel == wrong_; }
+
   bool hangs() const { return hangs_; }
 
   // Waits until it is through with all it was told: at once, or never.
@@ -207,6 +210,7 @@ class Device {
     init_ = int(number("STAND_IN_INIT", SUCCESS));
     memory_ = number("STAND_IN_MEMORY", 1ull << 30);
     hang_ = number("STAND_IN_HANG", ULONG_MAX);
+    if (const char* kernel = std::getenv("STAND_IN_WRONG")) wrong_ = kernel;
     if (const char* path = std::getenv("STAND_IN_JOURNAL")) journal_ = path;
     std::string faults = std::getenv("STAND_IN_FAIL") ? std::getenv("STAND_IN_FAIL") : "";
     for (std::size_t at = 0; at < faults.size();) {
@@ -232,6 +236,7 @@ class Device {
   int init_;
   std::size_t memory_, used_ = 0;
   unsigned long hang_;
+  std::string wrong_;
   std::string journal_;
   std::vector<Fault> faults_;
   std::array<std::atomic<unsigned long>, 5> calls_{};

@@ -72,6 +72,7 @@ template <std::uint64_t SIZE, auto RUN> int rows(const std::string& name, const 
   addresses.hold("out", launch.argument<std::uint64_t>(2), count, sizeof(kernels::RowOut), 4);
   if (addresses.code() != SUCCESS) return addresses.code();
   launch.run([&] { RUN(launch.argument<const kernels::RowIn*>(0), count, launch.argument<kernels::RowOut*>(2)); });
+  if (Device::get().is_wrong(name) && count) launch.argument<kernels::RowOut*>(2)->z *= 1.01f;
   return SUCCESS;
 }
 
@@ -87,6 +88,7 @@ template <std::uint64_t SIZE, auto RUN> int split(const std::string& name, const
     RUN(launch.argument<const kernels::RowIn*>(0), launch.argument<kernels::RowOut*>(1),
         launch.argument<kernels::Sums*>(2), launch.argument<unsigned*>(3));
   });
+  if (Device::get().is_wrong(name)) launch.argument<kernels::RowOut*>(1)->z *= 1.01f;
   return SUCCESS;
 }
 
@@ -107,6 +109,7 @@ inline int top_k(const std::string& name, const Launch& launch) {
     kernels::entropy_top_k(launch.argument<const float*>(0), launch.argument<const kernels::TopKIn*>(1), count,
                            launch.argument<kernels::TopKOut*>(3));
   });
+  if (Device::get().is_wrong(name) && count) launch.argument<kernels::TopKOut*>(3)->lower += 0.01f;
   return SUCCESS;
 }
 

@@ -14,6 +14,7 @@
 //   STAND_IN_FAIL     CALL:NUMBER=CODE, more of them separated by commas: the NUMBER-th such call, counted from 1,
 //                     fails with CODE. CALL: launch, copy (memset too), alloc (pinned and registered too), load (of a
 //                     module), sync (of a context, a stream or an event, and queries of the last two)
+//   STAND_IN_WRONG    a kernel; the first number of each of its launches is wrong by a hundredth
 //   STAND_IN_JOURNAL  a file that gets a line a launch: kernel, blocks across, blocks down, threads a block
 //   STAND_IN_HANG     NUMBER: from the NUMBER-th launch on nothing is done any more, and no call fails. Queries say 600,
 //                     not ready; a call that waits for the device does so for ever: the synchronising ones, copies

@@ -181,7 +181,11 @@ fn any_top_k_rows_are_what_the_cpu_says() {
         let done = runner.run(&strategy, |(shapes, vocab, seed)| {
             let mut rows = Rows::new();
             let mut chosen = Vec::new();
+            // of one in eight the rows are all there is
+            let whole = (seed % 8 == 5).then(|| shapes[0].0);
+            let vocab = whole.map_or(vocab, |k| u32::try_from(k).ok());
             for (k, slope, tail, shuffled) in shapes {
+                let (k, tail) = whole.map_or((k, tail), |k| (k, 0.0));
                 let law: Vec<f64> = (0..k).map(|rank| -slope * rank as f64).collect();
                 let norm = law.iter().map(|l| l.exp()).sum::<f64>().ln() - (1.0 - tail).ln();
                 let mut values: Vec<f32> = law.iter().map(|l| (l - norm) as f32).collect();

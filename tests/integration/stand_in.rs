@@ -124,7 +124,7 @@ async fn without_a_device_the_cpu_goes_on_and_the_log_says_why() {
         ("", &[("STAND_IN_FAIL", "alloc:7=2")], "with error 2"),
         ("", &[("TOKENTAP_CUDA_DEVICE", "3")], "--cuda-device 3: there is no such device; the driver knows 0 GPU-"),
         ("", &[("TOKENTAP_CUDA_DEVICE", "GPU-0")], "--cuda-device GPU-0: there is no such device"),
-        ("", &[("STAND_IN_FAIL", "launch:1=700")], "it was lost while it was being measured"),
+        ("", &[("STAND_IN_FAIL", "launch:1=700")], "answers a launch with error 700"),
     ];
     for (library, environment, words) in cases {
         let mut binary = served(&upstream, library, environment).await;
@@ -156,7 +156,7 @@ async fn a_device_that_is_lost_at_work_costs_no_reply() {
         assert!(line["error"].as_str().unwrap().contains(code), "{line}");
         let errors = metrics(&device, "tokentap_cuda_errors_total").await;
         assert_eq!(errors, format!("tokentap_cuda_errors_total{{code=\"{code}\"}} 1"));
-        assert!(metrics(&device, "tokentap_slice_fallbacks_total").await.contains("device_error"));
+        assert!(metrics(&device, "tokentap_slice_fallbacks_total").await.contains("no_device"));
         let used = metrics(&device, "tokentap_entropy_backend").await;
         assert!(used.contains("{backend=\"cuda\",work=\"top_k\"} 0"), "{used}");
     }
@@ -176,6 +176,13 @@ async fn rows_in_the_slots_of_a_device_that_is_lost_are_measured_all_the_same() 
             measured(&device, slice, at % 2 == 0).await;
         }
         told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
+        for histogram in ["wait_seconds", "batch_rows", "compute_seconds"] {
+            let name = format!("tokentap_slice_{histogram}_count{{backend=\"cuda\",work=\"rows\"}}");
+            let line = metrics(&device, &name).await;
+            let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            // a batch or an entry each
+            assert!(count > 0.0 && count <= 40.0, "{line}");
+        }
         let counted = metrics(&device, "tokentap_slice_rows_total").await;
         assert!(counted.contains("backend=\"cuda\",work=\"rows\"") && counted.contains("backend=\"cpu"), "{counted}");
     }
@@ -224,7 +231,7 @@ async fn a_device_that_hangs_is_waited_for_once_and_costs_no_reply() {
     let line = told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
     assert_eq!(line["error"], "the device neither answers nor fails");
     let fallbacks = metrics(&device, "tokentap_slice_fallbacks_total").await;
-    for (reason, rows) in [("device_error", 4), ("device_lost", 5)] {
+    for (reason, rows) in [("no_device", 4), ("device_lost", 5)] {
         let line = format!("tokentap_slice_fallbacks_total{{reason=\"{reason}\"}} {rows}");
         assert!(fallbacks.contains(&line), "{line} in {fallbacks}: the rows of the generation, and those in its slots");
     }
@@ -242,21 +249,42 @@ async fn a_device_that_hangs_is_waited_for_once_and_costs_no_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn auto_opens_no_device_that_is_not_named() {
+async fn a_device_that_says_something_else_than_the_cpu_is_not_used() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let kernels = ["rows_f32", "rows_bf16", "rows_f16", "split_f32", "split_bf16", "split_f16", "top_k"];
+    for kernel in kernels {
+        let mut device = served(&upstream, "", &[("STAND_IN_WRONG", &format!("entropy_{kernel}"))]).await;
+        let line = told(&mut device, "no CUDA device; the CPU measures").await;
+        let error = line["error"].as_str().unwrap();
+        assert!(error.starts_with("the device and the CPU differ by "), "{kernel}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn auto_opens_the_device_that_is_named_and_no_other() {
     let folder = folder("");
-    let named = [("LD_LIBRARY_PATH", &*folder), ("TOKENTAP_CUDA_MEMORY", "4MiB"), ("TOKENTAP_CUDA_DEVICE", "0")];
-    let unnamed = Binary::serve(upstream.addr, &named[..2]).await;
-    assert!(!metrics(&unnamed, "tokentap_entropy_backend").await.contains("cuda"));
-    let mut named = Binary::serve(upstream.addr, &named).await;
-    told(&mut named, "a CUDA device measures rows; it is faster from so many on").await;
-    let used = metrics(&named, "tokentap_entropy_backend").await;
-    assert!(used.contains("{backend=\"cuda\",work=\"top_k\"} 0"), "top-k stays with the CPU: {used}");
-    let counted = metrics(&named, "tokentap_slice_rows_total").await;
-    asked(&named, "a").await;
-    assert_eq!(
-        metrics(&named, "tokentap_slice_rows_total").await,
-        counted,
-        "no row of a generation went to the device"
-    );
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let journals = tempfile::tempdir().unwrap();
+    // the second is the UUID that the stand-in gives itself
+    let cases = [None, Some("0"), Some("gpu-7374616e-642d-696e-2064-657669636530")];
+    for (at, device) in cases.into_iter().enumerate() {
+        let journal = journals.path().join(at.to_string());
+        let mut environment = vec![
+            ("LD_LIBRARY_PATH", &*folder),
+            ("TOKENTAP_CUDA_MEMORY", "4MiB"),
+            ("STAND_IN_JOURNAL", journal.to_str().unwrap()),
+        ];
+        environment.extend(device.map(|device| ("TOKENTAP_CUDA_DEVICE", device)));
+        let mut binary = Binary::serve(upstream.addr, &environment).await;
+        asked(&binary, "a").await;
+        measured(&binary, &Slice::new(Dtype::F32, 5, 3000), false).await;
+        // whether a processor that plays a device is ever the faster one is luck, but neither of these is worth the way
+        assert!(!metrics(&binary, "tokentap_slice_rows_total").await.contains("cuda"));
+        let used = metrics(&binary, "tokentap_entropy_backend").await;
+        assert!(!used.contains("{backend=\"cuda\",work=\"top_k\"} 1"), "{used}");
+        // a device that is being opened is waited for, and with it its first launch
+        binary.terminate();
+        assert_eq!(binary.code().await, Some(0));
+        assert_eq!(journal.exists(), device.is_some(), "{device:?}: what was launched");
+    }
 }

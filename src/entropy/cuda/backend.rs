@@ -1,20 +1,18 @@
 //! The device as a backend: rows of a request in, as many jobs as they need, numbers out.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use tokio::sync::oneshot;
 
 use super::abi::{TopKIn, TopKOut};
-use super::batch::{Job, MOST_ROWS, MOST_VALUES, TopKJob};
+use super::batch::{MOST_ROWS, MOST_VALUES, TopKJob};
+use super::driver::Unavailable;
+use super::health::PATIENCE;
 use super::{Cuda, NAME};
-use crate::entropy::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape};
+use crate::entropy::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape, TEMPERATURES};
 use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report};
-
-/// How long a thread waits for a device that neither answers nor fails: longer than a batch is given.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cuda {
     /// As [`Backend::top_k`], on the device; false, and nothing is added, where it cannot.
@@ -27,11 +25,11 @@ impl Cuda {
         while row < batch.rows.len() {
             let Some((job, answer)) = part(batch, row) else { break };
             let count = job.ins.len();
-            let answered = self.jobs().send(Job::TopK(job)).ok().map(|()| answer.recv_timeout(PATIENCE));
+            let answered = self.jobs().put_top_k(job).then(|| answer.recv_timeout(PATIENCE));
             let Some(Ok(numbers)) = answered else {
                 if answered == Some(Err(RecvTimeoutError::Timeout)) {
                     // a driver that does not come back: whoever comes next does not wait for it
-                    self.lost.store(true, Ordering::Relaxed);
+                    self.health.lose(Unavailable::Hangs);
                 }
                 break;
             };
@@ -45,8 +43,11 @@ impl Cuda {
         whole
     }
 
-    /// As [`Backend::rows`], on the device; `None` where it cannot, or where others hold all of its slots.
+    /// As [`Backend::rows`], on the device; `None` where it cannot, as with temperatures outside of [`TEMPERATURES`], or where others hold all of its slots.
     pub(super) fn try_rows(&self, logits: &Logits<'_>) -> Option<Vec<RowStats>> {
+        if logits.temperature.iter().any(|temperature| !TEMPERATURES.contains(temperature)) {
+            return None;
+        }
         let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).ok()?;
         let (mut all, mut at) = (Vec::with_capacity(logits.rows()), 0);
         let mut waiting: VecDeque<oneshot::Receiver<Measured>> = VecDeque::new();
@@ -68,7 +69,9 @@ impl Cuda {
             let chosen = logits.chosen.iter().skip(at).take(count).copied().collect();
             let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature, chosen };
             let (reply, numbers) = oneshot::channel();
-            self.put(Entry { slot, shape, since: Instant::now(), reply });
+            if self.put(Entry { slot, shape, since: Instant::now(), reply }).is_some() {
+                return None;
+            }
             waiting.push_back(numbers);
             at += count;
         }

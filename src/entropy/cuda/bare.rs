@@ -1,7 +1,6 @@
 //! The kernels and the bus by themselves, with no thread and no queue before them: what `make bench-gpu` times.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, PushKernelArg, sys};
@@ -9,14 +8,17 @@ use cudarc::nvrtc::Ptx;
 use tokio::sync::oneshot;
 
 use super::abi::{RowIn, RowOut, Sums};
-use super::batch::{Batch, Job};
+use super::batch::Batch;
 use super::driver::{Found, Unavailable, find, guarded};
+use super::health::Health;
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, ROW_THREADS, config};
 use super::lane::{self, Lane};
 use super::memory::{self, Pinned, Twin};
+use super::worker::NAME;
 use crate::config::CudaDevice;
 use crate::entropy::slices::{Entry, Home, Rows, SLOT_BYTES, Shape};
 use crate::entropy::{Dtype, Logits, RowStats};
+use crate::metrics::Metrics;
 
 /// Reads as the kernels do, and adds up what it reads.
 const READ: &str = include_str!("../../../cuda/read.ptx");
@@ -51,18 +53,14 @@ impl Bare {
     /// [`Unavailable`] where there is none that can be used.
     pub fn open(device: Option<&CudaDevice>) -> Result<Self, Unavailable> {
         let found = find(device)?;
-        let (context, stream, kernels, read) = called(|| {
+        let open = || {
             let context = CudaContext::new(found.ordinal)?;
             let read = context.load_module(Ptx::from_src(READ))?.load_function("read_sum")?;
             Ok((Arc::clone(&context), context.new_stream()?, Kernels::load(&context)?, read))
-        })?;
-        Ok(Self {
-            found,
-            home: memory::Home { context, lost: Arc::new(AtomicBool::new(false)) },
-            stream,
-            kernels,
-            read,
-        })
+        };
+        let (context, stream, kernels, read) = guarded(|| open().map_err(failed))?;
+        let health = Arc::new(Health::new(&Arc::new(Metrics::new(NAME))));
+        Ok(Self { found, home: memory::Home { context, health }, stream, kernels, read })
     }
 
     /// What was opened.
@@ -71,12 +69,18 @@ impl Bare {
         &self.found
     }
 
+    /// Whether so many rows are too few for a block each, and are split among blocks.
+    #[must_use]
+    pub fn splits(&self, count: usize) -> bool {
+        count < self.kernels.most_split()
+    }
+
     /// Brings `count` rows to the device: those of `pattern` (whole rows), over and over.
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails, or there is not so much memory.
     pub fn hold(&self, dtype: Dtype, vocab: usize, pattern: &[u8], count: usize) -> Result<Resident, Unavailable> {
-        called(|| {
+        self.called(|| {
             let (home, width, split) = (&self.home, vocab * dtype.bytes(), self.kernels.most_split());
             let mut held = Resident {
                 dtype,
@@ -144,7 +148,7 @@ impl Bare {
     /// [`Unavailable`] where the driver fails.
     pub fn numbers(&self, held: &mut Resident) -> Result<Vec<RowStats>, Unavailable> {
         let count = held.count();
-        called(|| held.outs.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
+        self.called(|| held.outs.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
         let Resident { dtype, vocab, .. } = *held;
         let logits = Logits { dtype, vocab, bytes: held.values.host(), temperature: &[], chosen: &[] };
         Ok(held.outs.host().iter().enumerate().map(|(row, out)| lane::stats(&logits, row, out)).collect())
@@ -156,7 +160,7 @@ impl Bare {
     /// [`Unavailable`] where the driver fails.
     pub fn sum(&self, held: &mut Resident) -> Result<u32, Unavailable> {
         let count = held.sums.host().len();
-        called(|| held.sums.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
+        self.called(|| held.sums.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
         Ok(held.sums.host().iter().copied().fold(0, u32::wrapping_add))
     }
 
@@ -167,9 +171,9 @@ impl Bare {
     /// [`Unavailable`] where the driver fails.
     ///
     /// # Panics
-    /// When these are too many rows for one batch.
+    /// When these are more rows than a batch has.
     pub fn stream(&self, logits: &Logits<'_>, batches: usize) -> Result<(Vec<RowStats>, Duration), Unavailable> {
-        called(|| {
+        self.called(|| {
             let lane = || Ok((Lane::try_new(&self.home, &self.kernels)?, self.batch(logits)?));
             let mut lanes = [lane()?, lane()?];
             let mut numbers = Vec::new();
@@ -178,10 +182,12 @@ impl Bare {
             for turn in 0..batches + 2 {
                 let (lane, batch) = &mut lanes[turn % 2];
                 if turn >= 2 {
-                    if !lane.wait()? {
+                    if !lane.wait(&self.home.health)? {
                         return Err(DriverError(sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT));
                     }
-                    numbers = lane.rows(batch);
+                    if let Batch::Rows(entries) = batch {
+                        numbers = lane.rows(entries);
+                    }
                 }
                 if turn < batches {
                     lane.launch(&self.kernels, batch)?;
@@ -195,22 +201,17 @@ impl Bare {
         let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("rows that are there");
         let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.home)).collect::<Result<_, _>>()?;
         let home = Arc::new(Home::pinned(slots));
-        let mut batch = Batch::default();
-        for part in logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()) {
+        let entry = |part: &[u8]| {
             let mut slot = home.try_take(1).and_then(|mut slots| slots.pop()).expect("one a part");
             slot.push(part, SLOT_BYTES);
             let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
-            let (reply, numbers) = oneshot::channel();
-            let left = batch.add(Job::Rows(Entry { slot, shape, since: Instant::now(), reply }));
-            assert!(left.is_none(), "more rows than a batch has");
-            // whose receiver has gone before would be passed over
-            drop(numbers);
-        }
-        Ok(batch)
+            Entry { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
+        };
+        Ok(Batch::Rows(logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()).map(entry).collect()))
     }
 
     fn timed(&self, times: u32, mut launch: impl FnMut() -> Result<(), DriverError>) -> Result<Duration, Unavailable> {
-        called(|| {
+        self.called(|| {
             self.stream.context().bind_to_thread()?;
             self.stream.synchronize()?;
             let begin = Instant::now();
@@ -218,6 +219,17 @@ impl Bare {
             self.stream.synchronize()?;
             Ok(begin.elapsed())
         })
+    }
+
+    /// After an error the device may still be at work on memory, which then stays.
+    fn called<T>(&self, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Unavailable> {
+        guarded(|| self.home.health.trying(|| call().map_err(|error| self.lost(error))))
+    }
+
+    fn lost(&self, error: DriverError) -> Unavailable {
+        let error = failed(error);
+        self.home.health.lose(error.clone());
+        error
     }
 
     /// Blocks that read: as many as a device can have at a time.
@@ -238,6 +250,6 @@ impl Resident {
     }
 }
 
-fn called<T>(call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Unavailable> {
-    guarded(|| call().map_err(Unavailable::of("a timed call")))
+fn failed(error: DriverError) -> Unavailable {
+    Unavailable::of("a timed call")(error)
 }

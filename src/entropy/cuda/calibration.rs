@@ -1,6 +1,5 @@
 //! Whether the device says what the CPU says, and from how many rows on it is the faster one.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Cuda, Unavailable};
@@ -37,10 +36,7 @@ struct Times {
 /// # Errors
 /// [`Unavailable`] where they disagree, or the device is lost over it.
 pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
-    cuda.trial.store(true, Ordering::Relaxed);
-    let found = measure(cuda, cpu, threads);
-    cuda.trial.store(false, Ordering::Relaxed);
-    found
+    cuda.health.trying(|| measure(cuda, cpu, threads))
 }
 
 fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
@@ -56,12 +52,13 @@ fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailab
         on_cpu.1 = on_cpu.1.min(begin.elapsed());
         for (count, best) in [&mut times.few, &mut times.many] {
             let begin = Instant::now();
-            let numbers = on_device(cuda, &values[..*count * WIDTH * 2])?;
+            let numbers = on_device(cuda, &logits(&values[..*count * WIDTH * 2]))?;
             *best = (*best).min(begin.elapsed());
             let pairs = on_cpu.0.iter().zip(&numbers);
             agree(pairs.map(|(cpu, device)| (cpu.entropy - device.entropy).abs()))?;
         }
     }
+    kernels(cuda, cpu)?;
     let a_row = on_cpu.1.as_secs_f64() / few as f64 / threads.max(1) as f64;
     Ok(Crossover { rows: times.crossover(a_row), top_k: top_k(cuda, cpu)? })
 }
@@ -77,6 +74,33 @@ impl Times {
     }
 }
 
+/// Asks each kernel of whole rows, those for many rows and those for few: the wide rows above are few to the device.
+fn kernels(cuda: &Cuda, cpu: Cpu) -> Result<(), Unavailable> {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        for (count, vocab) in [(cuda.many, 64), (3, 5000)] {
+            let values = (0..count * vocab).map(|at| f32::from_bits(u32::from(logit(at)) << 16));
+            let bytes: Vec<u8> = values.flat_map(|value| stored(dtype, value)).collect();
+            let logits = Logits { dtype, vocab, bytes: &bytes, temperature: &[], chosen: &[] };
+            let mut ours = Vec::new();
+            cpu.rows(&logits, &mut ours);
+            let theirs = on_device(cuda, &logits)?;
+            let pairs = ours.iter().zip(&theirs);
+            agree(pairs.flat_map(|(a, b)| [(a.entropy - b.entropy).abs(), (a.log_z - b.log_z).abs()]))?;
+        }
+    }
+    Ok(())
+}
+
+/// A value from -4 to 8 as it is stored; in half precision another one, from 0 to 6.
+fn stored(dtype: Dtype, value: f32) -> Vec<u8> {
+    match dtype {
+        Dtype::F32 => value.to_le_bytes().to_vec(),
+        Dtype::Bf16 => value.to_le_bytes()[2..].to_vec(),
+        // the bits of positive numbers rise with them
+        Dtype::F16 => (((value + 4.0) * 1500.0) as u16).to_le_bytes().to_vec(),
+    }
+}
+
 /// Logits like a model's: a few likely tokens before many unlikely ones; bfloat16.
 fn logit(at: usize) -> u16 {
     let mixed = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -89,18 +113,21 @@ fn logits(bytes: &[u8]) -> Logits<'_> {
     Logits { dtype: Dtype::Bf16, vocab: WIDTH, bytes, temperature: &[], chosen: &[] }
 }
 
-fn on_device(cuda: &Cuda, bytes: &[u8]) -> Result<Vec<RowStats>, Unavailable> {
-    let numbers = cuda.try_rows(&logits(bytes)).ok_or_else(busy)?;
-    if cuda.is_lost() { Err(busy()) } else { Ok(numbers) }
+fn on_device(cuda: &Cuda, logits: &Logits<'_>) -> Result<Vec<RowStats>, Unavailable> {
+    let numbers = cuda.try_rows(logits).ok_or_else(|| without(cuda))?;
+    if cuda.is_lost() { Err(without(cuda)) } else { Ok(numbers) }
 }
 
-fn busy() -> Unavailable {
-    Unavailable::Broken("it was lost while it was being measured".to_owned())
+/// Why there are no numbers.
+fn without(cuda: &Cuda) -> Unavailable {
+    cuda.loss()
+        .cloned()
+        .unwrap_or_else(|| Unavailable::Broken("it did not answer while it was being measured".to_owned()))
 }
 
 fn agree(differences: impl Iterator<Item = f64>) -> Result<(), Unavailable> {
-    // NaN is no agreement
-    let worst = differences.fold(0.0, |worst: f64, each| if each <= worst { worst } else { each });
+    // NaN is no agreement, and the maximum of it and a number is the number
+    let worst = differences.map(|each| if each.is_nan() { f64::INFINITY } else { each }).fold(0.0, f64::max);
     if worst <= TOLERANCE { Ok(()) } else { Err(Unavailable::Disagree(worst)) }
 }
 
@@ -125,7 +152,7 @@ fn top_k(cuda: &Cuda, cpu: Cpu) -> Result<Option<u64>, Unavailable> {
             alone = alone.min(begin.elapsed() * 1024 / rows.len() as u32);
             let begin = Instant::now();
             if !cuda.try_top_k(&batch, &mut theirs) {
-                return Err(busy());
+                return Err(without(cuda));
             }
             *best = (*best).min(begin.elapsed());
             let pairs = || ours.iter().zip(&theirs);
@@ -136,4 +163,34 @@ fn top_k(cuda: &Cuda, cpu: Cpu) -> Result<Option<u64>, Unavailable> {
         }
     }
     Ok(times.crossover(alone.as_secs_f64() / 1024.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_nothing_does_not_agree() {
+        let agreed = |differences: &[f64]| agree(differences.iter().copied());
+        assert_eq!(agreed(&[0.0, 5e-5]), Ok(()));
+        for differences in [&[f64::NAN, 0.0][..], &[5.0, f64::NAN, 0.0], &[0.0, f64::NAN], &[2e-4, 0.0]] {
+            assert!(matches!(agreed(differences), Err(Unavailable::Disagree(_))), "{differences:?}");
+        }
+    }
+
+    #[test]
+    fn the_crossover_is_where_the_lines_meet() {
+        let times = |few: (usize, u64), many: (usize, u64)| Times {
+            few: (few.0, Duration::from_micros(few.1)),
+            many: (many.0, Duration::from_micros(many.1)),
+        };
+        // 100 us, and 2 us a row, against 12 us a row
+        assert_eq!(times((8, 116), (256, 612)).crossover(12e-6), Some(10));
+        // never faster
+        assert_eq!(times((8, 116), (256, 612)).crossover(2e-6), None);
+        // at once
+        assert_eq!(times((8, 16), (256, 512)).crossover(12e-6), Some(1));
+        // a single time says that more cost nothing more
+        assert_eq!(times((13, 130), (13, 130)).crossover(10e-6), Some(13));
+    }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 
 use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
-use super::batch::{Batch, MOST_ROWS, MOST_VALUES};
+use super::batch::{Batch, MOST_ROWS, MOST_VALUES, TopKJob};
+use super::health::Health;
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, Slices};
 use super::memory::{Home, Twin};
 use crate::entropy::rows::{self, Raw};
@@ -61,21 +62,19 @@ impl Lane {
     /// Begins to copy and to measure a batch.
     pub(super) fn launch(&mut self, kernels: &Kernels, batch: &mut Batch) -> Result<(), DriverError> {
         self.stream.context().bind_to_thread()?;
-        if !batch.rows.is_empty() {
-            self.launch_rows(kernels, batch)?;
-        }
-        if !batch.top_k.is_empty() {
-            self.launch_top_k(kernels, batch)?;
+        match batch {
+            Batch::Rows(entries) => self.launch_rows(kernels, entries)?,
+            Batch::TopK(jobs) => self.launch_top_k(kernels, jobs)?,
         }
         self.done.record(&self.stream)
     }
 
-    fn launch_rows(&mut self, kernels: &Kernels, batch: &mut Batch) -> Result<(), DriverError> {
+    fn launch_rows(&mut self, kernels: &Kernels, entries: &mut [Entry]) -> Result<(), DriverError> {
         // rows of a type side by side, for a launch each
-        batch.rows.sort_by_key(|entry| entry.shape.dtype.name());
+        entries.sort_by_key(|entry| entry.shape.dtype.name());
         let mut groups: Vec<Group> = Vec::new();
         let mut at = 0;
-        for entry in &batch.rows {
+        for entry in &*entries {
             let logits = entry.logits();
             let Memory::Pinned(pinned) = entry.slot.memory() else {
                 unreachable!("only slots of the device are handed to it");
@@ -104,9 +103,9 @@ impl Lane {
         self.row_outs.fetch(at, &self.stream)
     }
 
-    fn launch_top_k(&mut self, kernels: &Kernels, batch: &Batch) -> Result<(), DriverError> {
+    fn launch_top_k(&mut self, kernels: &Kernels, jobs: &[TopKJob]) -> Result<(), DriverError> {
         let (mut at, mut values) = (0, 0);
-        for job in &batch.top_k {
+        for job in jobs {
             self.values.host_mut()[values..values + job.values.len()].copy_from_slice(&job.values);
             let before = u32::try_from(values).expect("at most 2^20");
             for (place, row) in self.top_k_ins.host_mut()[at..].iter_mut().zip(&job.ins) {
@@ -125,9 +124,9 @@ impl Lane {
 
     /// Waits until the batch is through; false when it is not after [`GIVEN`]. Asked again and again, because to wait in the driver is to
     /// wait for ever where a device hangs.
-    pub(super) fn wait(&self) -> Result<bool, DriverError> {
+    pub(super) fn wait(&self, health: &Health) -> Result<bool, DriverError> {
         let begin = Instant::now();
-        while !self.done.try_is_complete()? {
+        while !health.calling(|| self.done.try_is_complete())? {
             match begin.elapsed() {
                 short if short < WATCHED => std::hint::spin_loop(),
                 long if long < GIVEN => std::thread::sleep(NAP),
@@ -138,20 +137,20 @@ impl Lane {
     }
 
     /// The numbers of the whole rows, entry by entry.
-    pub(super) fn rows(&self, batch: &Batch) -> Vec<Vec<RowStats>> {
+    pub(super) fn rows(&self, entries: &[Entry]) -> Vec<Vec<RowStats>> {
         let mut outs = self.row_outs.host().iter();
         let of = |entry: &Entry| {
             let logits = entry.logits();
             let outs = outs.by_ref().take(entry.rows()).enumerate();
             outs.map(|(row, out)| stats(&logits, row, out)).collect()
         };
-        batch.rows.iter().map(of).collect()
+        entries.iter().map(of).collect()
     }
 
     /// The numbers of the top-k rows, job by job.
-    pub(super) fn top_k(&self, batch: &Batch) -> Vec<Vec<TopKOut>> {
+    pub(super) fn top_k(&self, jobs: &[TopKJob]) -> Vec<Vec<TopKOut>> {
         let mut outs = self.top_k_outs.host().iter().copied();
-        batch.top_k.iter().map(|job| outs.by_ref().take(job.ins.len()).collect()).collect()
+        jobs.iter().map(|job| outs.by_ref().take(job.ins.len()).collect()).collect()
     }
 }
 

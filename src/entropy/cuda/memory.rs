@@ -3,11 +3,11 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use super::abi::Plain;
+use super::health::Health;
 use crate::entropy::slices::SLOT_BYTES;
 
 /// Room for rows: [`SLOT_BYTES`] bytes.
@@ -18,7 +18,7 @@ pub struct Pinned(Twin<u8>);
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) context: Arc<CudaContext>,
-    pub(super) lost: Arc<AtomicBool>,
+    pub(super) health: Arc<Health>,
 }
 
 /// `count` values on the host, pinned so that copies need no help, and as many on the device.
@@ -28,8 +28,8 @@ pub(super) struct Twin<T> {
     device: sys::CUdeviceptr,
     count: usize,
     context: Arc<CudaContext>,
-    /// Set when the device is lost, and its memory with it.
-    lost: Arc<AtomicBool>,
+    /// With a device that is lost its memory is, too.
+    health: Arc<Health>,
     _values: PhantomData<T>,
 }
 
@@ -41,7 +41,7 @@ unsafe impl<T: Plain> Sync for Twin<T> {}
 impl<T: Plain> Twin<T> {
     /// Values that are zero on both sides.
     pub(super) fn try_new(home: &Home, count: usize) -> Result<Self, DriverError> {
-        let Home { context, lost } = home;
+        let Home { context, health } = home;
         let bytes = count * size_of::<T>();
         context.bind_to_thread()?;
         // Without the write-combining flag: what a device leaves unmeasured, the CPU reads.
@@ -60,7 +60,7 @@ impl<T: Plain> Twin<T> {
             let _ = unsafe { result::free_host(host) };
         })?;
         let host = NonNull::new(host.cast()).expect("the driver said that it gave memory");
-        Ok(Self { host, device, count, context: Arc::clone(context), lost: Arc::clone(lost), _values: PhantomData })
+        Ok(Self { host, device, count, context: Arc::clone(context), health: Arc::clone(health), _values: PhantomData })
     }
 
     /// The host's side. What the device is still copying from or to must not be read or written.
@@ -98,7 +98,9 @@ impl<T: Plain> Twin<T> {
 impl<T> Drop for Twin<T> {
     fn drop(&mut self) {
         // the driver may wait for ever for a device that hangs, which may still be writing here
-        if self.lost.load(Ordering::Relaxed) {
+        if self.health.is_lost() {
+            // nor is the context given back, by whoever has it last
+            std::mem::forget(Arc::clone(&self.context));
             return;
         }
         // there is nobody to tell

@@ -1,11 +1,11 @@
 //! The thread that owns the device: batches in, numbers out, and the CPU in its place once it is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::batch::{Batch, Collector};
 use super::driver::{Unavailable, guarded};
+use super::health::Health;
 use super::kernels::Kernels;
 use super::lane::Lane;
 use crate::entropy::Cpu;
@@ -21,12 +21,9 @@ pub(super) struct Worker {
     pub(super) lanes: [Lane; 2],
     pub(super) cpu: Cpu,
     pub(super) metrics: Arc<Metrics>,
-    /// While the device is only being tried out, nothing is counted.
-    pub(super) trial: Arc<AtomicBool>,
+    pub(super) health: Arc<Health>,
     /// When the last batch was through.
     pub(super) finished: Option<Instant>,
-    /// Set once, for whoever chooses where rows go.
-    pub(super) lost: Arc<AtomicBool>,
 }
 
 /// A batch that the device works on.
@@ -42,10 +39,12 @@ impl Worker {
         let mut running: Option<Running> = None;
         loop {
             // while the device works, what is there goes next; waiting for more can wait
-            let batch = if running.is_some() { Some(collector.now()) } else { collector.wait() };
-            let Some(batch) = batch else { return };
+            let batch = if running.is_some() { collector.now() } else { collector.wait() };
+            if batch.is_none() && running.is_none() {
+                return;
+            }
             let lane = running.as_ref().map_or(0, |running| 1 - running.lane);
-            let next = (!batch.is_empty()).then(|| self.launch(batch, lane)).flatten();
+            let next = batch.and_then(|batch| self.launch(batch, lane));
             if let Some(running) = std::mem::replace(&mut running, next) {
                 self.finish(running);
             }
@@ -55,16 +54,16 @@ impl Worker {
     fn launch(&mut self, mut batch: Batch, lane: usize) -> Option<Running> {
         let begin = Instant::now();
         self.waited(&batch, begin);
-        if self.lost.load(Ordering::Relaxed) {
+        if self.health.is_lost() {
             self.fall_back(batch, "device_lost");
             return None;
         }
         let (kernels, into) = (&self.kernels, &mut self.lanes[lane]);
-        let launched = guarded(|| into.launch(kernels, &mut batch).map_err(Unavailable::of("a launch")));
-        match launched {
+        let launch = || into.launch(kernels, &mut batch).map_err(Unavailable::of("a launch"));
+        match self.health.calling(|| guarded(launch)) {
             Ok(()) => Some(Running { batch, lane, begin }),
             Err(error) => {
-                self.lose(&error);
+                self.health.lose(error);
                 self.fall_back(batch, "device_error");
                 None
             }
@@ -73,19 +72,19 @@ impl Worker {
 
     fn finish(&mut self, running: Running) {
         let Running { batch, lane, begin } = running;
-        if self.lost.load(Ordering::Relaxed) {
-            // a batch behind the one that it was lost with is not given the same time again
+        if self.health.is_lost() {
+            // a batch behind the one that it was lost with is neither waited for nor believed
             self.fall_back(batch, "device_lost");
             return;
         }
         let lane = &self.lanes[lane];
-        let waited = guarded(|| match lane.wait() {
+        let waited = guarded(|| match lane.wait(&self.health) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Unavailable::Hangs),
             Err(error) => Err(Unavailable::of("waiting for a batch")(error)),
         });
         if let Err(error) = waited {
-            self.lose(&error);
+            self.health.lose(error);
             self.fall_back(batch, "device_error");
             return;
         }
@@ -93,53 +92,43 @@ impl Worker {
         let begin = self.finished.map_or(begin, |finished| finished.max(begin));
         let seconds = begin.elapsed().as_secs_f64();
         self.finished = Some(Instant::now());
-        for (work, count) in [("rows", batch.row_count()), ("top_k", batch.top_k_count())] {
-            if count > 0 && !self.trial.load(Ordering::Relaxed) {
-                let by = [NAME, work];
-                self.metrics.slices.rows.with_label_values(&by).inc_by(count as u64);
-                self.metrics.slices.batch.with_label_values(&by).observe(count as f64);
-                self.metrics.slices.compute.with_label_values(&by).observe(seconds);
-            }
+        if !self.health.is_trial() {
+            let by = [NAME, batch.work()];
+            self.metrics.slices.rows.with_label_values(&by).inc_by(batch.count() as u64);
+            self.metrics.slices.batch.with_label_values(&by).observe(batch.count() as f64);
+            self.metrics.slices.compute.with_label_values(&by).observe(seconds);
         }
-        let (rows, top_k) = (lane.rows(&batch), lane.top_k(&batch));
-        batch.rows.into_iter().zip(rows).for_each(|(entry, numbers)| entry.answer(Ok(numbers)));
-        for (job, numbers) in batch.top_k.into_iter().zip(top_k) {
-            // nobody to tell when this fails
-            let _ = job.reply.send(numbers);
+        match batch {
+            Batch::Rows(entries) => {
+                let numbers = lane.rows(&entries);
+                entries.into_iter().zip(numbers).for_each(|(entry, numbers)| entry.answer(Ok(numbers)));
+            }
+            Batch::TopK(jobs) => {
+                let numbers = lane.top_k(&jobs);
+                // nobody to tell when this fails
+                jobs.into_iter().zip(numbers).for_each(|(job, numbers)| drop(job.reply.send(numbers)));
+            }
         }
     }
 
     fn waited(&self, batch: &Batch, begin: Instant) {
-        if self.trial.load(Ordering::Relaxed) {
+        if !self.health.is_trial() {
+            let wait = self.metrics.slices.wait.with_label_values(&[NAME, batch.work()]);
+            batch.since().into_iter().for_each(|since| wait.observe((begin - since).as_secs_f64()));
+        }
+    }
+
+    /// Each entry on its own, so that one that fails costs no other. Whoever tries the device out gets no numbers instead, and top-k rows
+    /// are measured, and counted, by the threads that wait for them.
+    fn fall_back(&self, batch: Batch, reason: &str) {
+        let count = batch.count() as u64;
+        let Batch::Rows(entries) = batch else { return };
+        if self.health.is_trial() {
             return;
         }
-        let wait = &self.metrics.slices.wait;
-        let rows = wait.with_label_values(&[NAME, "rows"]);
-        batch.rows.iter().for_each(|entry| rows.observe((begin - entry.since).as_secs_f64()));
-        let top_k = wait.with_label_values(&[NAME, "top_k"]);
-        batch.top_k.iter().for_each(|job| top_k.observe((begin - job.since).as_secs_f64()));
-    }
-
-    /// After an error nothing that the device says can be relied on, and most errors stay.
-    fn lose(&self, error: &Unavailable) {
-        let code = match error {
-            Unavailable::Failed { code, .. } => code.to_string(),
-            _ => "none".to_owned(),
-        };
-        self.metrics.slices.device_errors.with_label_values(&[&code]).inc();
-        if !self.lost.swap(true, Ordering::Relaxed) {
-            super::in_use(&self.metrics, &self.cpu, false, false);
-            tracing::error!(%error, "the CUDA device is lost; the CPU goes on, and a restart opens it again");
-        }
-    }
-
-    /// Each entry on its own, so that one that fails costs no other.
-    fn fall_back(&self, batch: Batch, reason: &str) {
-        let count = (batch.row_count() + batch.top_k_count()) as u64;
         self.metrics.slices.fallbacks.with_label_values(&[reason]).inc_by(count);
-        for entry in batch.rows {
+        for entry in entries {
             entry.measure(&self.cpu, &self.metrics.slices);
         }
-        // top-k rows are measured by the threads that wait for them, when their replies are dropped
     }
 }

@@ -1,7 +1,9 @@
 //! The device beside the processor's threads: opened in the background, and given what is worth the way.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use crossbeam_channel::{Receiver, bounded};
 use tokio::sync::watch;
 
 use super::Rows;
@@ -12,6 +14,9 @@ use crate::metrics::Metrics;
 
 /// Below this a slice is measured before the device has been told of it.
 const LEAST_BYTES: usize = 4 << 20;
+
+/// How long the end of the process waits for a device that is being opened.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Everything, or what is faster there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub(super) struct Device {
     share: Share,
     /// Closed once it is known whether there is one.
     opening: watch::Receiver<()>,
+    /// The same for a thread.
+    open: Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -54,17 +61,21 @@ impl Device {
     /// Begins to open it; until then, and where that fails, there is none.
     pub(super) fn open(settings: Settings, share: Share, threads: usize, metrics: &Arc<Metrics>) -> Self {
         let (open_until, opening) = watch::channel(());
-        let device = Self { opened: Arc::default(), share, opening };
+        let (done, open) = bounded(0);
+        let device = Self { opened: Arc::default(), share, opening, open };
         let (opened, metrics) = (Arc::clone(&device.opened), Arc::clone(metrics));
         let open = move || {
             match try_open(&settings, share, threads, &metrics) {
-                Ok(ready) => {
+                Ok(Some(ready)) => {
                     // this is the only thread that sets it
                     let _ = opened.set(ready);
                 }
+                Ok(None) => {
+                    tracing::info!("the CPU measures whole rows faster than the CUDA device, which is let go of")
+                }
                 Err(error) => tracing::warn!(%error, "no CUDA device; the CPU measures"),
             }
-            drop(open_until);
+            drop((open_until, done));
         };
         if let Err(error) = std::thread::Builder::new().name("cuda-open".to_owned()).spawn(open) {
             tracing::warn!(%error, "no thread to open a CUDA device; the CPU measures");
@@ -76,6 +87,13 @@ impl Device {
     pub(super) async fn settled(&self) {
         // the sender says nothing and goes
         let _ = self.opening.clone().changed().await;
+    }
+
+    /// The same for a thread that is about to end the process, and waits for no driver for long: one that is still being loaded would have
+    /// its memory taken from under it.
+    pub(super) fn settle(&self) {
+        // nothing is ever sent: it is closed, or the time is over
+        let _ = self.open.recv_timeout(FAREWELL);
     }
 
     /// What it is given.
@@ -99,7 +117,13 @@ impl Device {
     }
 }
 
-fn try_open(settings: &Settings, share: Share, threads: usize, metrics: &Arc<Metrics>) -> Result<Opened, Unavailable> {
+/// Opens a device; `None` where there is one that is not worth the way.
+fn try_open(
+    settings: &Settings,
+    share: Share,
+    threads: usize,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Opened>, Unavailable> {
     let cpu = Cpu::new();
     let cuda = Cuda::open(settings, metrics)?;
     let crossover = calibrate(&cuda, cpu, threads)?;
@@ -111,9 +135,9 @@ fn try_open(settings: &Settings, share: Share, threads: usize, metrics: &Arc<Met
     let least_bytes = match (share, crossover.rows) {
         (Share::All, _) => 0,
         (Share::Worthwhile, Some(rows)) => LEAST_BYTES.max(crossover_bytes(rows)),
-        (Share::Worthwhile, None) => usize::MAX,
+        (Share::Worthwhile, None) => return Ok(None),
     };
-    in_use(metrics, &cpu, least_bytes < usize::MAX, share == Share::All);
+    in_use(metrics, &cpu, true, share == Share::All);
     let found = cuda.found();
     tracing::info!(
         device = found.name,
@@ -123,7 +147,7 @@ fn try_open(settings: &Settings, share: Share, threads: usize, metrics: &Arc<Met
         top_k = crossover.top_k,
         "a CUDA device measures rows; it is faster from so many on"
     );
-    Ok(Opened { cuda, least_bytes })
+    Ok(Some(Opened { cuda, least_bytes }))
 }
 
 fn crossover_bytes(rows: u64) -> usize {

@@ -27,6 +27,9 @@ pub enum Unmeasured {
     /// A fault of tokentap, told in its log.
     #[error("measuring these rows failed in tokentap")]
     Panicked,
+    /// A driver does not come back with them.
+    #[error("the CUDA device hangs with these rows; send them again, and the CPU measures them")]
+    Stuck,
     /// The process is ending.
     #[error("tokentap is ending")]
     Ending,

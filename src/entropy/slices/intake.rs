@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::entry::{Entry, Measured, Shape};
+use super::slot::Reserved;
 use super::{Home, Misshapen, Rows, SLOT_BYTES, Side, Slices, Slot, Unmeasured};
 use crate::entropy::RowStats;
 
@@ -22,7 +23,7 @@ pub struct Intake {
     /// When that slot was taken; where all are reserved, when they were.
     opened: Instant,
     /// Taken beforehand, where full ones are held until the side is known.
-    reserved: Vec<Slot>,
+    reserved: Reserved,
     held: Vec<Slot>,
     /// Rows handed in.
     handed: usize,
@@ -58,7 +59,7 @@ impl Intake {
                  where {most} can be had, half of --slice-memory: send fewer rows, or temperature and token_ids before the logits"
             )));
         }
-        intake.reserved = intake.home.take(needed).await;
+        intake.reserved = intake.home.reserve(needed).await;
         intake.opened = Instant::now();
         Ok(intake)
     }
@@ -71,7 +72,7 @@ impl Intake {
             side,
             slot: None,
             opened: Instant::now(),
-            reserved: Vec::new(),
+            reserved: Reserved::default(),
             held: Vec::new(),
             handed: 0,
             pushed: 0,
@@ -118,6 +119,7 @@ impl Intake {
     pub fn set_side(&mut self, side: Side) -> Result<(), Misshapen> {
         side.check(self.rows)?;
         self.side = Some(side);
+        self.reserved = Reserved::default();
         for slot in std::mem::take(&mut self.held) {
             self.hand_in(slot);
         }
@@ -162,9 +164,9 @@ impl Intake {
 
     /// The numbers of the next rows, in order; dropped, it can be asked again. `None` when all that were handed in have been taken.
     pub async fn next(&mut self) -> Option<Result<Vec<RowStats>, Unmeasured>> {
-        let numbers = self.numbers.front_mut()?.await;
+        let numbers = self.slices.numbers(self.numbers.front_mut()?).await;
         self.numbers.pop_front();
-        Some(numbers.unwrap_or(Err(Unmeasured::Ending)))
+        Some(numbers)
     }
 
     /// The numbers of all rows that have been handed in and not taken.
@@ -172,7 +174,7 @@ impl Intake {
     /// # Errors
     /// [`Unmeasured`] when there are none of some of them.
     pub async fn rest(mut self) -> Result<Vec<RowStats>, Unmeasured> {
-        let mut all = Vec::with_capacity(self.rows.count());
+        let mut all = Vec::new();
         while let Some(numbers) = self.next().await {
             all.extend(numbers?);
         }

@@ -63,9 +63,9 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::entropy::Dtype;
     use crate::entropy::slices::entry::Shape;
     use crate::entropy::slices::{Home, MAX_VOCAB, SLOT_BYTES, Slot};
+    use crate::entropy::{Backend, Dtype};
 
     #[tokio::test]
     async fn what_was_handed_in_is_answered_before_it_is_gone() {
@@ -87,5 +87,25 @@ mod tests {
             assert!((stats[0].entropy - (vocab as f64).ln()).abs() < 1e-9, "uniform over {vocab}: {stats:?}");
         }
         assert_eq!(Arc::strong_count(&metrics), 1, "the threads, which have one each, have ended");
+    }
+
+    #[tokio::test]
+    async fn who_has_left_is_passed_over() {
+        let metrics = Arc::new(Metrics::new("cpu"));
+        let pool = Pool::start(1, Cpu::new(), &metrics).unwrap();
+        let home = Arc::new(Home::heap(2 * SLOT_BYTES as u64));
+        let mut slots = home.take(2).await;
+        for leaves in [true, false] {
+            let mut slot = slots.pop().unwrap();
+            slot.push(&[0; 40], SLOT_BYTES);
+            let shape = Shape { dtype: Dtype::F32, vocab: 5, temperature: Vec::new(), chosen: Vec::new() };
+            let (reply, numbers) = oneshot::channel();
+            let numbers = (!leaves).then_some(numbers);
+            pool.put(Entry { slot, shape, since: Instant::now(), reply });
+            if let Some(numbers) = numbers {
+                assert_eq!(numbers.await.unwrap().unwrap().len(), 2);
+            }
+        }
+        assert_eq!(metrics.slices.rows.with_label_values(&[Cpu::new().name(), "rows"]).get(), 2);
     }
 }

@@ -11,8 +11,9 @@ pub struct Rows {
     rows: usize,
 }
 
-/// What SGLang takes for greedy sampling lies below, and there is no division by it in 32 bits; above, every row is uniform.
-const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
+/// What SGLang takes for greedy sampling lies below, and there is no division by it in 32 bits; above, every row is uniform, and a
+/// device would count what is masked.
+pub(in crate::entropy) const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
 
 /// What goes with the rows.
 #[derive(Debug, Clone, Default, PartialEq)]

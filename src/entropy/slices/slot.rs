@@ -35,7 +35,22 @@ pub(in crate::entropy) enum Memory {
 pub(in crate::entropy) struct Home {
     free: Mutex<Vec<Memory>>,
     permits: Arc<Semaphore>,
+    /// Of those, so many may be held for rows that have not come, by all senders together: others go on.
+    reserve: Arc<Semaphore>,
     total: usize,
+}
+
+/// Slots for rows that have not come.
+#[derive(Debug, Default)]
+pub(super) struct Reserved {
+    slots: Vec<Slot>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Reserved {
+    pub(super) fn pop(&mut self) -> Option<Slot> {
+        self.slots.pop()
+    }
 }
 
 impl Home {
@@ -53,7 +68,8 @@ impl Home {
     }
 
     fn of(free: Vec<Memory>, total: usize) -> Self {
-        Self { free: Mutex::new(free), permits: Arc::new(Semaphore::new(total)), total }
+        let reserve = Arc::new(Semaphore::new((total / 2).max(1)));
+        Self { free: Mutex::new(free), permits: Arc::new(Semaphore::new(total)), reserve, total }
     }
 
     /// How many slots there are.
@@ -62,9 +78,17 @@ impl Home {
         self.total
     }
 
-    /// How many slots one sender may hold for what has not come yet: others go on.
+    /// How many slots all senders together may hold for what has not come yet.
     pub(super) fn most_reserved(&self) -> usize {
         (self.total / 2).max(1)
+    }
+
+    /// Waits for `count` slots for rows that have not come, at most [`Home::most_reserved`] of them; they are reserved until all that came
+    /// with them is dropped.
+    pub(super) async fn reserve(self: &Arc<Self>, count: usize) -> Reserved {
+        let permits = u32::try_from(count.min(self.most_reserved())).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.reserve).acquire_many_owned(permits).await.ok();
+        Reserved { slots: self.take(count).await, _permit: permit }
     }
 
     /// Waits for `count` slots at once, at most [`Home::total`] of them. In order of asking, so that nobody waits for ever; at once,
@@ -132,5 +156,34 @@ impl Drop for Slot {
     fn drop(&mut self) {
         // before the permit goes, so that whoever gets it finds the memory
         self.home.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn all_who_reserve_hold_no_more_than_half() {
+        let home = Arc::new(Home::heap(8 * SLOT_BYTES as u64));
+        let first = ready(home.reserve(3)).expect("there is room");
+        assert!(ready(home.reserve(2)).is_none(), "for two more there is none");
+        let second = ready(home.reserve(1)).expect("for one there is");
+        let others = ready(home.take(4)).expect("half is for those whose rows are measured as they come");
+        assert!(ready(home.take(1)).is_none());
+        drop((first, others));
+        assert!(ready(home.reserve(3)).is_some());
+        drop(second);
     }
 }
