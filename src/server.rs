@@ -17,6 +17,12 @@ use tower::Service;
 
 use greeted::Greeted;
 
+/// What a stream may hold of a body that is not being read.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+/// The same of all streams of a connection: so many of them may be full before one that is read has to wait for them.
+const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
+
 /// How connections are treated.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
@@ -69,6 +75,8 @@ where
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(30))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(1024)
         .max_header_list_size(64 * 1024);
     let builder = Arc::new(builder);

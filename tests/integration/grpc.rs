@@ -9,5 +9,6 @@ mod leaving;
 mod listing;
 mod measuring;
 mod samples;
+mod sharing;
 mod stopping;
 mod watching;

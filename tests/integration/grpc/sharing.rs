@@ -1,0 +1,70 @@
+//! Calls of one connection: none waits for a caller that does not read another one's answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use safetensors::tensor::Dtype as Stored;
+use tokentap::grpc::pb::{GenerateRequest, Slice};
+use tonic::transport::Endpoint;
+
+use super::client::{Entropy, Generate};
+use super::measuring::{asked, next, said};
+use crate::slices::Slice as Truth;
+use crate::support::client::get;
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_do_not_read_hold_nobody_up_on_their_own_connection() {
+    const EACH: u64 = 50;
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--slice-memory", "4MiB"]).await;
+    // answers that nobody reads must not fill the caller's own connection either
+    let endpoint = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap();
+    let channel = endpoint.initial_connection_window_size(16 << 20).connect().await.unwrap();
+    let (truth, small) = (Truth::new(Stored::F32, 4000, 64), Truth::new(Stored::F32, 3, 100));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        let slices = stream::iter(0..EACH).map({
+            let (sent, slice) = (Arc::clone(&sent), asked(0, &truth));
+            move |id| {
+                sent.fetch_add(1, Ordering::Relaxed);
+                Slice { id, ..slice.clone() }
+            }
+        });
+        unread.push(Entropy::new(channel.clone()).compute(slices).await.unwrap().into_inner());
+    }
+    // held up is who has not moved while tokentap answered a hundred others
+    let (mut before, mut idle) = (0, 0);
+    while idle < 100 {
+        assert_eq!(get(proxy.control, "/livez").await.status, 200);
+        let now = sent.load(Ordering::Relaxed);
+        idle = if now == before { idle + 1 } else { 0 };
+        before = now;
+    }
+    assert!(before < 100, "{before} slices were taken from callers that read no answer");
+    let slices = stream::iter([asked(7, &small)]);
+    let mut others = soon("another call", Entropy::new(channel.clone()).compute(slices)).await.unwrap().into_inner();
+    small.check(&said(&next(&mut others).await));
+    let mut client = Generate::new(channel);
+    let asking = tokio::spawn(async move {
+        // more than a window that has been filled has left
+        let json = Bytes::from(format!("{{\"text\":\"{}\"}}", "a".repeat(300_000)));
+        client.generate(GenerateRequest { json, session: String::new() }).await
+    });
+    hand.next().await.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
+    let mut reply = soon("the reply", asking).await.unwrap().unwrap().into_inner();
+    assert_eq!(soon("its object", reply.message()).await.unwrap().unwrap().json, "{}");
+    for mut answers in unread {
+        let mut read = 0u64;
+        while let Some(measured) = soon("an answer", answers.message()).await.unwrap() {
+            assert_eq!(measured.entropy.len(), 4000);
+            read += 1;
+        }
+        assert_eq!(read, EACH, "everything came in the end");
+    }
+}
