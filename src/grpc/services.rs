@@ -115,14 +115,19 @@ impl Services {
                 return refuse(Status::unimplemented(message));
             }
             Generations::NAME => {
-                match Admitted::try_new(&parts) {
-                    Ok(admitted) => request.extensions_mut().insert(admitted),
+                let admitted = match Admitted::try_new(&parts) {
+                    Ok(admitted) => admitted,
                     Err(status) => return refuse(status),
                 };
+                request.extensions_mut().insert(admitted.clone());
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
                 let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
                 let answering = call(server, self.upload(request));
-                Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Pieces::new(body)))) })
+                Box::pin(async move {
+                    let reply = answering.await?;
+                    admitted.answered(&reply);
+                    Ok(reply.map(|body| Body::new(Pieces::new(body))))
+                })
             }
             Measurements::NAME => {
                 let server = Measurements::new(Measuring {
@@ -159,7 +164,8 @@ where
     S: Service<Request<Message>, Response = Response<Body>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
 {
-    Box::pin(server.call(request))
+    let answering = server.call(request);
+    Box::pin(async move { answering.await.map(status::sized_head) })
 }
 
 fn refuse(status: Status) -> Answering {

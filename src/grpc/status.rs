@@ -81,6 +81,19 @@ pub(super) fn upload(error: &BoxError) -> Status {
     self::error(&broken(error))
 }
 
+/// What somebody is told whose message is larger than its limit, which is not looked at beyond its length.
+pub(super) fn sized_head<B>(mut reply: Response<B>) -> Response<B> {
+    if Status::from_header_map(reply.headers()).is_some_and(|status| status.code() == Code::OutOfRange) {
+        reply.headers_mut().insert(HTTP_STATUS, StatusCode::PAYLOAD_TOO_LARGE.as_u16().into());
+    }
+    reply
+}
+
+/// The status of HTTP that an answer names which is nothing but its head.
+pub(super) fn of<B>(reply: &Response<B>) -> Option<StatusCode> {
+    StatusCode::from_bytes(reply.headers().get(HTTP_STATUS)?.as_bytes()).ok()
+}
+
 /// What an agent is told by an answer that is no success.
 pub(super) async fn answer(reply: Response<Body>) -> Status {
     let (head, body) = reply.into_parts();

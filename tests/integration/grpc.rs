@@ -3,6 +3,7 @@
 mod access;
 mod ahead;
 mod client;
+mod counted;
 mod generating;
 mod health;
 mod leaving;

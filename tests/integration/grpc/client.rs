@@ -4,9 +4,16 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tower::{Service, ServiceExt};
 
 include!("client/tokentap.v1.rs");
 
@@ -38,4 +45,26 @@ pub async fn health(addr: SocketAddr) -> HealthClient<Channel> {
 
 pub async fn reflection(addr: SocketAddr) -> ServerReflectionClient<Channel> {
     ServerReflectionClient::new(channel(addr).await)
+}
+
+/// The answer to a call.
+pub type Reply = JoinHandle<Result<http::Response<tonic::body::Body>, tonic::transport::Error>>;
+
+/// A call whose bytes are the test's to send; they end with their sender.
+pub async fn by_hand(addr: SocketAddr, path: &str) -> (UnboundedSender<Bytes>, Reply) {
+    let (sender, mut pieces) = mpsc::unbounded_channel::<Bytes>();
+    let pieces = stream::poll_fn(move |cx| pieces.poll_recv(cx));
+    let body = StreamBody::new(pieces.map(|piece| Ok::<_, tonic::Status>(Frame::data(piece))));
+    let call = http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+    let call = call.body(tonic::body::Body::new(body)).unwrap();
+    let mut channel = channel(addr).await;
+    channel.ready().await.unwrap();
+    (sender, tokio::spawn(channel.call(call)))
+}
+
+/// A message as it goes over the wire.
+pub fn framed(message: &impl prost::Message) -> Bytes {
+    let message = message.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap();
+    Bytes::from([&[0][..], &length.to_be_bytes(), &message].concat())
 }

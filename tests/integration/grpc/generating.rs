@@ -17,13 +17,13 @@ use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, mess
 
 /// What a call was answered with: what came first, the objects, and how it ended.
 #[derive(Debug)]
-struct Told {
+pub(super) struct Told {
     head: MetadataMap,
     objects: Vec<Vec<u8>>,
-    end: Result<(), Status>,
+    pub(super) end: Result<(), Status>,
 }
 
-async fn called(proxy: &Proxy, json: &[u8], session: &str, metadata: &[(&'static str, &str)]) -> Told {
+pub(super) async fn called(proxy: &Proxy, json: &[u8], session: &str, metadata: &[(&'static str, &str)]) -> Told {
     let mut client = generate(proxy.data).await;
     let mut request = Request::new(GenerateRequest { json: Bytes::copy_from_slice(json), session: session.into() });
     for (name, value) in metadata {
@@ -71,6 +71,12 @@ async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<Asked>>>, Upstream) {
     .await;
     let proxy = Proxy::probed(upstream.addr, flags).await;
     (proxy, asked, upstream)
+}
+
+/// Generations that were counted with this status.
+pub(super) async fn counted(proxy: &Proxy, status: &str) -> f64 {
+    let labels = format!("endpoint=\"/generate\",method=\"POST\",status_code=\"{status}\"");
+    proxy.metric(&format!("tokentap_http_requests_total{{{labels}}}")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,7 +210,9 @@ async fn refusals_are_those_of_http() {
     let large = format!("{{\"text\":\"{}\"}}", "x".repeat(70 << 10));
     let status = called(&proxy, large.as_bytes(), "", &[]).await.end.expect_err("it is too large");
     assert_eq!(status.code(), Code::OutOfRange);
+    assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), "413");
     assert!(status.message().contains("66560"), "the limit is named: {}", status.message());
+    assert_eq!(counted(&proxy, "413").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,6 +268,7 @@ async fn a_reply_that_is_too_large_for_a_message_is_refused() {
     let status = called(&proxy, br#"{"text":"a"}"#, "", &[]).await.end.expect_err("it is too large");
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().contains("--max-reply-bytes"), "{}", status.message());
+    assert_eq!(counted(&proxy, "413").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -120,38 +120,122 @@ async fn connections_that_break_disturb_nobody_and_hold_nothing_up() {
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "nothing was left to cut");
 }
 
+/// A call of a named session; whether it says that it comes again.
+fn ask(json: &'static str, again: bool) -> tonic::Request<GenerateRequest> {
+    let json = Bytes::from_static(json.as_bytes());
+    let mut request = tonic::Request::new(GenerateRequest { json, session: "s".to_owned() });
+    if again {
+        request.metadata_mut().insert("x-stainless-retry-count", "1".parse().unwrap());
+    }
+    request
+}
+
+/// What the engine says of one token, with this text.
+fn one_token(text: &str) -> String {
+    let meta = json!({"id": "engine", "finish_reason": {"type": "stop", "matched": 7}, "prompt_tokens": 3,
+        "completion_tokens": 1, "output_token_logprobs": [[-0.5, 4, null]]});
+    json!({"text": text, "output_ids": [4], "meta_info": meta}).to_string()
+}
+
+const WHOLE: &str = r#"{"input_ids":[1,2,3]}"#;
+const STREAMED: &str = r#"{"input_ids":[1,2,3],"stream":true}"#;
+const ACTIVE: &str = "tokentap_http_requests_active{endpoint=\"/generate\"}";
+const SUPERSEDED: &str = "tokentap_retries_total{outcome=\"superseded\"}";
+const REPLAYED: &str = "tokentap_retries_total{outcome=\"replayed\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_reply_that_found_no_room_is_there_for_a_retry() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    // its connection takes heads, and not a byte of a reply
+    let deaf = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(0);
+    let mut deaf = Generate::new(deaf.connect().await.unwrap());
+    let asking = tokio::spawn(async move { deaf.generate(ask(WHOLE, false)).await });
+    let reply = one_token("x");
+    let engine =
+        async |call: Call| call.reply(&message(200, &[("content-type", "application/json")], reply.as_bytes())).await;
+    engine(hand.next().await).await;
+    drop(soon("the reply begins", asking).await.unwrap().unwrap());
+    soon("it has left", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+    let mut client = generate(proxy.data).await;
+    let mut again = soon("the retry", client.generate(ask(WHOLE, true))).await.unwrap().into_inner();
+    assert!(soon("its reply", again.message()).await.unwrap().is_some());
+    assert!(soon("the end", again.message()).await.unwrap().is_none());
+    assert_eq!(proxy.metric(REPLAYED).await, 1.0);
+    assert!(!hand.has_more(), "the engine was asked once");
+    // now it has arrived: the same call is another sample
+    let another = tokio::spawn(async move { client.generate(ask(WHOLE, true)).await });
+    engine(hand.next().await).await;
+    soon("another", another).await.unwrap().unwrap();
+    assert_eq!(proxy.metric(SUPERSEDED).await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_last_event_that_nobody_took_has_not_arrived() {
+    // small ones, which find no room at all, and large ones, of which the beginning does
+    for (text, window) in [("x".to_owned(), 0), ("x".repeat(4 << 20), 64 << 10)] {
+        let mut hand = Hand::start().await;
+        let proxy = Proxy::probed(hand.addr, &[]).await;
+        let slow = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(window);
+        let mut slow = Generate::new(slow.connect().await.unwrap());
+        let asking = tokio::spawn(async move { slow.generate(ask(STREAMED, false)).await });
+        let event = chunk(format!("data: {}\n\n", one_token(&text)).as_bytes());
+        let events = [event, chunk(b"data: [DONE]\n\n"), END.to_vec()].concat();
+        let engine = async |mut call: Call| {
+            call.say(STREAM).await;
+            call.reply(&events).await;
+        };
+        let first = hand.next().await;
+        let (unread, ()) = tokio::join!(soon("the reply begins", asking), engine(first));
+        let unread = unread.unwrap().unwrap();
+        // the event has come: its turn is there
+        soon("its turn", async { while get(proxy.control, "/v1/sessions/s").await.json()["turns"] != 1 {} }).await;
+        drop(unread);
+        soon("it has left", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+        // its end has not, so that it is asked for again, and the first stands in nobody's way
+        let client = Generate::new(super::client::channel(proxy.data).await).max_decoding_message_size(64 << 20);
+        for (nth, superseded) in [(2, 1.0), (3, 1.0)] {
+            let mut client = client.clone();
+            let asking = tokio::spawn(async move { client.generate(ask(STREAMED, true)).await });
+            let mut call = hand.next().await;
+            // the call before may have been aborted, as it left before the end mark
+            while call.asked.path == "/abort_request" {
+                call.ok().await;
+                call = hand.next().await;
+            }
+            let read = async {
+                let mut again = soon("the retry", asking).await.unwrap().unwrap().into_inner();
+                assert!(soon("its event", again.message()).await.unwrap().is_some());
+                assert!(soon("the end", again.message()).await.unwrap().is_none());
+            };
+            tokio::join!(read, engine(call));
+            soon("it has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+            // a second one of the same that arrived is another sample
+            assert_eq!(proxy.metric(SUPERSEDED).await, superseded, "call {nth}, window {window}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_is_here_but_was_not_taken_is_there_for_a_retry() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    let ask = |again: bool| {
-        let json = Bytes::from_static(br#"{"input_ids":[1,2,3]}"#);
-        let mut request = tonic::Request::new(GenerateRequest { json, session: "s".to_owned() });
-        if again {
-            request.metadata_mut().insert("x-stainless-retry-count", "1".parse().unwrap());
-        }
-        request
-    };
     let narrow = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(64 << 10);
     let mut client = Generate::new(narrow.connect().await.unwrap()).max_decoding_message_size(64 << 20);
     let mut first = client.clone();
-    let asking = tokio::spawn(async move { first.generate(ask(false)).await });
-    let text = "x".repeat(4 << 20);
-    let meta = json!({"id": "engine", "finish_reason": {"type": "stop", "matched": 7}, "prompt_tokens": 3,
-        "completion_tokens": 1, "output_token_logprobs": [[-0.5, 4, null]]});
-    let large = json!({"text": text, "output_ids": [4], "meta_info": meta}).to_string();
+    let asking = tokio::spawn(async move { first.generate(ask(WHOLE, false)).await });
+    let large = one_token(&"x".repeat(4 << 20));
     hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     let unread = soon("the reply begins", asking).await.unwrap().unwrap();
     drop(unread);
-    let active = "tokentap_http_requests_active{endpoint=\"/generate\"}";
-    soon("it has left", async { while proxy.metric(active).await != 0.0 {} }).await;
-    let mut again = soon("the retry", client.generate(ask(true))).await.unwrap().into_inner();
+    soon("it has left", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+    let mut again = soon("the retry", client.generate(ask(WHOLE, true))).await.unwrap().into_inner();
     let reply = soon("its reply", again.message()).await.unwrap().unwrap();
     assert!(reply.json.len() > large.len(), "with its entropies");
     assert!(soon("the end", again.message()).await.unwrap().is_none());
-    assert_eq!(proxy.metric("tokentap_retries_total{outcome=\"replayed\"}").await, 1.0);
+    assert_eq!(proxy.metric(REPLAYED).await, 1.0);
     // now it has arrived: the same call is another sample
-    let another = tokio::spawn(async move { client.generate(ask(true)).await });
+    let another = tokio::spawn(async move { client.generate(ask(WHOLE, true)).await });
     hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     soon("another", another).await.unwrap().unwrap();
 }
