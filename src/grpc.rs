@@ -6,10 +6,12 @@
 mod beside;
 mod ending;
 mod entropy;
+mod feed;
 mod generate;
 mod health;
 pub mod pb;
 mod pieces;
+mod places;
 mod sample;
 mod services;
 mod session;

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 use super::pb::entropy_server::Entropy;
-use super::{Answers, pb};
-use crate::entropy::slices::{Intake, MAX_ROWS, Misshapen, Rows, Side, Slices, Unmeasured};
+use super::places::{CALLS, Place};
+use super::{Answers, pb, status};
+use crate::entropy::slices::{Intake, MAX_ROWS, Misshapen, Rows, SLOT_BYTES, Side, Slices, Unmeasured};
 use crate::entropy::{Dtype, RowStats};
 use crate::server::Phase;
-
-/// Calls at a time. Not those of `--max-requests`: a trainer's call lasts, and agents must not wait for it.
-pub(super) const CALLS: usize = 256;
 
 /// Slices of one call that are measured, or whose answers wait to be taken; more are not read.
 const AHEAD: usize = 16;
@@ -22,12 +20,16 @@ const AHEAD: usize = 16;
 /// Rows of these slices: what their numbers take, whoever does not take them.
 const ROWS_AHEAD: usize = MAX_ROWS;
 
+/// The largest message: the rows that fit a slot, an id of at most ten bytes and a temperature for each of as many as there may be,
+/// and what little else there is. The buffer of a call stays as large as its largest message. Ids grow eightfold as they are read:
+/// those that cannot belong to the rows are dropped before anything is waited for.
+pub(super) const LARGEST_SLICE: usize = SLOT_BYTES + MAX_ROWS * (10 + 4) + 1024;
+
 /// The service.
 #[derive(Debug)]
 pub(super) struct Measuring {
     pub(super) slices: Arc<Slices>,
-    /// One for each call.
-    pub(super) calls: Arc<Semaphore>,
+    pub(super) place: Arc<Place>,
     pub(super) phase: watch::Receiver<Phase>,
 }
 
@@ -36,27 +38,21 @@ impl Entropy for Measuring {
     type ComputeStream = Answers<pb::Measurement>;
 
     async fn compute(&self, request: Request<Streaming<pb::Slice>>) -> Result<Response<Self::ComputeStream>, Status> {
-        let permit = Arc::clone(&self.calls)
-            .try_acquire_owned()
-            .map_err(|_| Status::unavailable(format!("{CALLS} calls of Entropy.Compute are going on; try again")))?;
         let (sender, asked) = mpsc::channel(AHEAD);
         let call = Call {
             asked: request.into_inner(),
             slices: Arc::clone(&self.slices),
+            place: Arc::clone(&self.place),
             phase: self.phase.clone(),
             rows: Arc::new(Semaphore::new(ROWS_AHEAD)),
             sender,
         };
         // Room is waited for by a task, never by the answers: whoever does not read those is not polled, and would keep the place in
         // the queue that others wait behind.
-        let answers = Answering { asked, reading: tokio::spawn(call.read()), _permit: permit };
-        let answers = stream::unfold(answers, |mut answers| async move {
-            let answer = match answers.asked.recv().await? {
-                Ok(asked) => Ok(asked.answer().await),
-                Err(status) => Err(status),
-            };
-            Some((answer, answers))
-        });
+        let reading = tokio::spawn(call.read());
+        let answers = Answering { asked, reading, place: Arc::clone(&self.place), given: 0 };
+        let answers =
+            stream::unfold(answers, |mut answers| async move { answers.next().await.map(|answer| (answer, answers)) });
         Ok(Response::new(answers.boxed()))
     }
 }
@@ -65,7 +61,25 @@ impl Entropy for Measuring {
 struct Answering {
     asked: mpsc::Receiver<Result<Asked, Status>>,
     reading: JoinHandle<()>,
-    _permit: OwnedSemaphorePermit,
+    place: Arc<Place>,
+    /// Answers that were given out and may not have been taken.
+    given: usize,
+}
+
+impl Answering {
+    async fn next(&mut self) -> Option<Result<pb::Measurement, Status>> {
+        if self.asked.is_empty() {
+            // so that what was given out is on its way when more is asked for
+            yield_now().await;
+            self.place.took(std::mem::take(&mut self.given));
+        }
+        let asked = match self.asked.recv().await? {
+            Ok(asked) => asked,
+            Err(status) => return Some(Err(status)),
+        };
+        self.given += 1;
+        Some(Ok(asked.answer().await))
+    }
 }
 
 impl Drop for Answering {
@@ -78,6 +92,7 @@ impl Drop for Answering {
 struct Call {
     asked: Streaming<pb::Slice>,
     slices: Arc<Slices>,
+    place: Arc<Place>,
     phase: watch::Receiver<Phase>,
     /// Of this call alone, so that nobody waits for another's.
     rows: Arc<Semaphore>,
@@ -98,7 +113,13 @@ impl Call {
     async fn read(mut self) {
         loop {
             let slice = tokio::select! {
-                slice = self.asked.message() => slice.transpose(),
+                slice = self.asked.message() => slice.map_err(status::sized).transpose(),
+                () = self.place.lost() => {
+                    let message = format!(
+                        "{CALLS} calls of Entropy.Compute are going on, and this one was silent for longest: call again with the next slice"
+                    );
+                    Some(Err(Status::unavailable(message)))
+                }
                 // whoever tells has gone when this fails, and so has the server
                 _ = self.phase.wait_for(|phase| *phase >= Phase::Draining) => {
                     Some(Err(Status::unavailable("tokentap is stopping")))
@@ -106,7 +127,10 @@ impl Call {
             };
             let asked = match slice {
                 None => return,
-                Some(Ok(slice)) => Ok(self.hand_in(slice).await),
+                Some(Ok(slice)) => {
+                    self.place.came();
+                    Ok(self.hand_in(slice).await)
+                }
                 Some(Err(status)) => Err(status),
             };
             let last = asked.is_err();
@@ -119,11 +143,17 @@ impl Call {
     /// The message of a slice is gone when this returns: what is being measured lies in slots, and for those it waits.
     async fn hand_in(&self, slice: pb::Slice) -> Asked {
         let (id, chosen) = (slice.id, !slice.token_ids.is_empty());
-        let rows = rows(&slice);
-        let count = rows.as_ref().map_or(0, |rows| u32::try_from(rows.count()).unwrap_or(u32::MAX));
+        let opened = rows(&slice).and_then(|rows| {
+            let pb::Slice { logits, temperature, token_ids, .. } = slice;
+            Ok((rows, logits, Intake::open(&self.slices, rows, Side { temperature, chosen: token_ids })?))
+        });
+        let count = opened.as_ref().map_or(0, |(rows, ..)| u32::try_from(rows.count()).unwrap_or(u32::MAX));
         let permit = Arc::clone(&self.rows).acquire_many_owned(count).await.expect("it is never closed");
-        let intake = match rows {
-            Ok(rows) => hand_in(&self.slices, rows, slice).await,
+        let intake = match opened {
+            Ok((_, logits, mut intake)) => {
+                intake.push(&logits).await;
+                Ok(intake)
+            }
             Err(error) => Err(error),
         };
         Asked { id, chosen, intake, _rows: permit }
@@ -149,13 +179,6 @@ fn rows(slice: &pb::Slice) -> Result<Rows, Misshapen> {
         return Err(Misshapen::Shape(message));
     }
     Rows::try_new(stored, slice.logits.len() / width, vocab as usize, MAX_ROWS)
-}
-
-async fn hand_in(slices: &Arc<Slices>, rows: Rows, slice: pb::Slice) -> Result<Intake, Misshapen> {
-    let pb::Slice { logits, temperature, token_ids, .. } = slice;
-    let mut intake = Intake::open(slices, rows, Side { temperature, chosen: token_ids })?;
-    intake.push(&logits).await;
-    Ok(intake)
 }
 
 impl Asked {

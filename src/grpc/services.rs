@@ -4,13 +4,12 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::MapErr;
 use hyper::body::Incoming;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -18,13 +17,15 @@ use tonic_health::pb::health_server::HealthServer;
 use tower::Service;
 
 use super::ending::Ending;
-use super::entropy::{CALLS, Measuring};
+use super::entropy::{LARGEST_SLICE, Measuring};
+use super::feed::Feed;
 use super::generate::{Admitted, Generation};
 use super::health::Readiness;
 use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
 use super::pieces::Pieces;
+use super::places::Places;
 use super::trajectories::Recorded;
 use super::{pb, status};
 use crate::http::body::{BoxError, Upload};
@@ -48,12 +49,6 @@ type Reflection = Arc<dyn Fn(Request<Message>) -> Answering + Send + Sync>;
 /// What reflection calls itself.
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 
-/// A message with a slice. Ids grow eightfold as they are read, so it is not as large as others.
-const LARGEST_SLICE: usize = 16 << 20;
-
-/// A trainer may send its slices step by step, and a step takes its time.
-const BETWEEN_SLICES: Duration = Duration::from_secs(3600);
-
 /// What a message takes besides the body of a request.
 const FRAME: u64 = 1024;
 
@@ -73,8 +68,7 @@ pub struct Services {
     port: Port,
     end: watch::Receiver<Phase>,
     reflection: Reflection,
-    /// A permit for each call that measures, on this port.
-    measuring: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 impl std::fmt::Debug for Services {
@@ -87,7 +81,8 @@ impl Services {
     /// The services of `port`; streams that have no end of their own end when `end` says [`Phase::Draining`].
     #[must_use]
     pub fn new(parts: Arc<Parts>, port: Port, end: watch::Receiver<Phase>) -> Self {
-        Self { parts, port, end, reflection: reflection(), measuring: Arc::new(Semaphore::new(CALLS)) }
+        let places = Arc::new(Places::new(Arc::clone(&parts.metrics)));
+        Self { parts, port, end, reflection: reflection(port), places }
     }
 
     /// Answers a call.
@@ -130,13 +125,14 @@ impl Services {
                 })
             }
             Measurements::NAME => {
-                let server = Measurements::new(Measuring {
-                    slices: Arc::clone(&parts.slices),
-                    calls: Arc::clone(&self.measuring),
-                    phase: self.end.clone(),
-                });
-                let server = server.max_decoding_message_size(LARGEST_SLICE);
-                call(server, self.upload_within(request, BETWEEN_SLICES))
+                let place = match self.places.enter() {
+                    Ok(place) => place,
+                    Err(status) => return refuse(status),
+                };
+                let request = request.map(|body| Feed::new(body, Arc::clone(&place), limits.client_body_timeout));
+                let (slices, phase) = (Arc::clone(&parts.slices), self.end.clone());
+                let server = Measurements::new(Measuring { slices, place, phase });
+                call(server.max_decoding_message_size(LARGEST_SLICE), request)
             }
             Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request)),
             REFLECTION => (self.reflection)(self.upload(request)),
@@ -150,18 +146,15 @@ impl Services {
     }
 
     fn upload(&self, request: Request<Incoming>) -> Request<Message> {
-        self.upload_within(request, self.parts.config.limits.client_body_timeout)
-    }
-
-    fn upload_within(&self, request: Request<Incoming>, limit: Duration) -> Request<Message> {
+        let limit = self.parts.config.limits.client_body_timeout;
         let told: fn(BoxError) -> Status = |error| status::upload(&error);
         request.map(|body| Upload::new(body, limit).map_err(told))
     }
 }
 
-fn call<S>(mut server: S, request: Request<Message>) -> Answering
+fn call<S, B>(mut server: S, request: Request<B>) -> Answering
 where
-    S: Service<Request<Message>, Response = Response<Body>, Error = Infallible> + Send + 'static,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
 {
     let answering = server.call(request);
@@ -172,11 +165,15 @@ fn refuse(status: Status) -> Answering {
     Box::pin(std::future::ready(Ok(status.into_http())))
 }
 
-fn reflection() -> Reflection {
-    let server = tonic_reflection::server::Builder::configure()
+fn reflection(port: Port) -> Reflection {
+    let mut builder = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .expect("tests/codegen.rs and tonic-health made these descriptors");
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let everywhere = [Generations::NAME, Measurements::NAME, Health::NAME, REFLECTION];
+    let here = (port == Port::Control).then_some(Readings::NAME);
+    for name in everywhere.into_iter().chain(here) {
+        builder = builder.with_service_name(name);
+    }
+    let server = builder.build_v1().expect("tests/codegen.rs and tonic-health made these descriptors");
     Arc::new(move |request| call(server.clone(), request))
 }

@@ -82,6 +82,14 @@ pub(super) fn upload(error: &BoxError) -> Status {
 }
 
 /// What somebody is told whose message is larger than its limit, which is not looked at beyond its length.
+pub(super) fn sized(mut status: Status) -> Status {
+    if status.code() == Code::OutOfRange {
+        status.metadata_mut().insert(HTTP_STATUS, MetadataValue::from(StatusCode::PAYLOAD_TOO_LARGE.as_u16()));
+    }
+    status
+}
+
+/// The same in an answer that is nothing but its head.
 pub(super) fn sized_head<B>(mut reply: Response<B>) -> Response<B> {
     if Status::from_header_map(reply.headers()).is_some_and(|status| status.code() == Code::OutOfRange) {
         reply.headers_mut().insert(HTTP_STATUS, StatusCode::PAYLOAD_TOO_LARGE.as_u16().into());

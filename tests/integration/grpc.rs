@@ -9,6 +9,7 @@ mod health;
 mod leaving;
 mod listing;
 mod measuring;
+mod places;
 mod samples;
 mod sharing;
 mod stopping;

@@ -3,19 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http_body::Frame;
-use http_body_util::StreamBody;
 use prost::Message;
 use safetensors::tensor::Dtype as Stored;
 use tokentap::entropy::{Backend, Cpu};
 use tokentap::grpc::pb::{Measurement, Slice};
-use tokio::sync::mpsc;
 use tonic::transport::{Channel, Endpoint};
-use tower::{Service, ServiceExt};
 
-use super::client::{Entropy, channel, entropy};
+use super::client::{Entropy, by_hand, entropy, framed};
 use super::measuring::{asked, next, said};
 use crate::slices::{Slice as Truth, send};
 use crate::support::client::get;
@@ -88,20 +83,9 @@ async fn of_a_caller_that_reads_nothing_so_much_is_taken_and_no_more() {
 async fn a_slice_takes_room_when_it_is_whole() {
     let proxy = Proxy::start(Hand::start().await.addr, &["--slice-memory", "4MiB"]).await;
     let (slow, other) = (Truth::new(Stored::F32, 5, 1000), Truth::new(Stored::BF16, 2, 100));
-    let message = asked(3, &slow).encode_to_vec();
-    let length = u32::try_from(message.len()).unwrap();
-    let message = Bytes::from([&[0][..], &length.to_be_bytes(), &message].concat());
-    let (sender, mut pieces) = mpsc::unbounded_channel();
-    let pieces = stream::poll_fn(move |cx| pieces.poll_recv(cx));
-    let body = StreamBody::new(pieces.map(|piece: Bytes| Ok::<_, tonic::Status>(Frame::data(piece))));
-    let call = http::Request::post("/tokentap.v1.Entropy/Compute")
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(tonic::body::Body::new(body))
-        .unwrap();
-    let mut channel = channel(proxy.data).await;
-    channel.ready().await.unwrap();
-    let reply = soon("the call begins", channel.call(call)).await.unwrap();
+    let message = framed(&asked(3, &slow));
+    let (sender, reply) = by_hand(proxy.data, "/tokentap.v1.Entropy/Compute").await;
+    let reply = soon("the call begins", reply).await.unwrap().unwrap();
     // the only slot is for whoever has a whole slice, as often as one comes
     let mut slowly = message.chunks(message.len().div_ceil(20)).map(|piece| message.slice_ref(piece));
     let last = slowly.next_back().unwrap();

@@ -416,10 +416,24 @@ pub mod entropy_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Each slice is answered by one Measurement of the same id, in the order in which they came. A slice that is wrong is answered by an error and does not end
-        /// the stream. Reading pauses while the answers of 16 slices, or of 65,536 rows, have not been taken, so a client that sends without
-        /// reading is held up, not refused. A message is at most 16 MiB: more rows are more slices. Nothing may come for an hour.
-        /// Errors: UNAVAILABLE where 256 calls are going on on the port, and when tokentap stops, behind the answers to what came before.
+        /// Each slice is answered by one Measurement of the same id, in the order in which they came. A slice that is wrong is answered by an
+        /// error and does not end the stream. Reading pauses while the answers of 16 slices, or of 65,536 rows, have not been taken, so a client
+        /// that sends without reading is held up, not refused, and the other calls of its connection go on.
+        ///
+        /// A message is at most 5,112,832 bytes: 4 MiB of logits, and an id and a temperature for each of 65,536 rows. More rows are more slices; the
+        /// caller splits them. POST /v1/entropy takes slices of up to --max-slice-bytes. An answer takes 32 bytes a row, 40 with ids.
+        ///
+        /// A port has 64 calls at a time. An idle one keeps buffers of its largest message and its largest answer: 4.5 MiB after wide rows, 10.4 MiB
+        /// after 65,536 narrow ones. One whose caller reads no answers holds up to 20 MiB, so that all of them hold 1.3 GiB at most. What is being
+        /// measured lies in --slice-memory.
+        ///
+        /// A message that has begun must be whole within --client-body-timeout. Between messages a caller may be silent for up to an hour, which
+        /// does not run while tokentap waits for its answers to be taken. But where all 64 calls are going on, a new one takes the place of the one
+        /// that has been silent for longest, at least 30 s, with all its answers taken.
+        ///
+        /// Errors, each of which ends the stream behind the answers to what came before: UNAVAILABLE where 64 calls are going on and none of them is
+        /// silent, where a call gave its place to another one, and when tokentap stops; DEADLINE_EXCEEDED where a message or the next one did not
+        /// come in time; OUT_OF_RANGE for a message that is too large; INTERNAL for bytes that are no Slice.
         pub async fn compute(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
