@@ -131,7 +131,8 @@ def reflection(tap: Tokentap) -> None:
     ]
     listed, files = list(ask(iter(questions), timeout=PATIENCE))
     names = {service.name for service in listed.list_services_response.service}
-    assert {"tokentap.v1.Trajectories", "tokentap.v1.Generate", "grpc.health.v1.Health"} <= names, names
+    assert {"tokentap.v1.Entropy", "tokentap.v1.Generate", "grpc.health.v1.Health"} <= names, names
+    assert "tokentap.v1.Trajectories" not in names, "it is on the other port"
     pool = DescriptorPool()
     for file in files.file_descriptor_response.file_descriptor_proto:
         pool.AddSerializedFile(file)
@@ -341,15 +342,30 @@ def cancel(tap: Tokentap) -> None:
 
 
 def slow(tap: Tokentap) -> None:
-    """A caller that reads slowly gets everything, in order."""
-    asked = body("The hill", 400, stream=True)
-    call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode()), timeout=PATIENCE)
-    events = []
-    for reply in call:
-        events.append(json.loads(reply.json))
-        time.sleep(0.002)
-    ids = [i for event in events for i in event["output_ids"]]
-    assert len(ids) == 400 == events[-1]["meta_info"]["completion_tokens"]
+    """A caller that stops reading until tokentap has stopped too gets everything in the end, in order."""
+    texts = [f"Hill {number}" for number in range(8)]
+    rids = [f"py-slow-{number}" for number in range(8)]
+    more = {"stream": True, "rid": rids, "return_logprob": True, "top_logprobs_num": 100}
+    asked = {**body("", 1500, **more), "text": texts}
+    call = tap.generate(pb.GenerateRequest(json=json.dumps(asked).encode()))
+    events = [json.loads(next(call).json)]
+
+    def known() -> int:
+        return json.loads(tap.http(f"/v1/requests/{rids[0]}/entropy"))["next"]
+
+    # stalled is a request that has not moved while tokentap answered two hundred others
+    before, idle = known(), 0
+    while idle < 200:
+        now = known()
+        before, idle = now, (idle + 1 if now == before else 0)
+    assert 0 < before < 1500, f"{before} tokens came for a caller that reads none"
+    events += [json.loads(reply.json) for reply in call]
+    for index in range(8):
+        mine = [event for event in events if event["index"] == index]
+        ids = [i for event in mine for i in event["output_ids"]]
+        assert len(ids) == 1500 == mine[-1]["meta_info"]["completion_tokens"], f"{len(ids)} of {index}"
+        counts = [event["meta_info"]["completion_tokens"] for event in mine]
+        assert counts == sorted(counts)
 
 
 def broken(tap: Tokentap) -> None:
@@ -358,11 +374,24 @@ def broken(tap: Tokentap) -> None:
     stub = rpc.TrajectoriesStub(channel)
     calls = [stub.Watch(pb.WatchRequest(), metadata=tap.signed) for _ in range(20)]
     assert all(next(call).cursor for call in calls)
+    logits = struct.pack("<400f", *range(400))
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield pb.Slice(dtype=pb.DTYPE_F32, vocab=100, logits=logits)
+
+    computing = rpc.EntropyStub(channel).Compute(endless(), metadata=tap.signed)
+    assert len(next(computing).entropy) == 4
     channel.close()
-    with refused(grpc.StatusCode.CANCELLED):
-        for _ in calls[0]:
-            pass
+    for call in (calls[0], computing):
+        with refused(grpc.StatusCode.CANCELLED):
+            for _ in call:
+                pass
     health(tap)
+    stub = rpc.EntropyStub(tap.at_control)
+    slice = pb.Slice(id=1, dtype=pb.DTYPE_F32, vocab=100, logits=logits)
+    (answer,) = stub.Compute(iter([slice]), metadata=tap.signed, timeout=PATIENCE)
+    assert len(answer.entropy) == 4, "slices of others are measured"
 
 
 def main() -> int:
