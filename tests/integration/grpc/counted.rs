@@ -35,6 +35,7 @@ async fn a_message_that_does_not_come_whole_is_counted_as_a_body_over_http_is() 
     drop(leaving);
     soon("it has left", async { while proxy.metric(active).await != 0.0 {} }).await;
     let http = counts().await;
+    assert_eq!(http, [0.0, 1.0, 0.0, 0.0, 0.0], "of 200, 400, 408, 500, 502");
     let (sender, reply) = by_hand(proxy.data, path).await;
     sender.send(half.clone()).unwrap();
     soon("it has come", async { while proxy.metric(active).await != 1.0 {} }).await;
