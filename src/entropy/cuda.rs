@@ -57,7 +57,7 @@ pub struct Settings {
     pub deadline: Duration,
 }
 
-/// An open device. Dropping it answers what was handed in, and waits for that.
+/// An open device. Dropping it answers what was handed in, and waits for that, unless the device is lost.
 #[derive(Debug)]
 pub struct Cuda {
     found: Found,
@@ -173,11 +173,16 @@ pub(super) fn in_use(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
 impl Drop for Cuda {
     fn drop(&mut self) {
         self.jobs = None;
-        // a driver that hangs would be waited for for ever
-        if let Some(thread) = self.thread.take().filter(|_| !self.is_lost()) {
-            // what it calls is caught where it panics
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // a driver that hangs would be waited for for ever
+            if self.is_lost() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
+        // what it calls is caught where it panics
+        let _ = thread.join();
     }
 }
 

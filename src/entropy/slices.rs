@@ -13,11 +13,9 @@ mod slot;
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use crate::config::SliceConfig;
 #[cfg(feature = "cuda")]
-use crate::entropy::cuda::PATIENCE;
+use crate::entropy::cuda::{Cuda, PATIENCE};
 use crate::entropy::{Backend, Cpu};
 use crate::metrics::Metrics;
 
@@ -29,6 +27,7 @@ pub(super) use entry::Measured;
 pub(super) use entry::Shape;
 pub use entry::Unmeasured;
 pub use intake::Intake;
+use intake::Waiting;
 use pool::Pool;
 #[cfg(feature = "cuda")]
 pub(super) use rows::TEMPERATURES;
@@ -36,6 +35,7 @@ pub use rows::{Misshapen, Rows, Side};
 pub(super) use slot::Home;
 #[cfg(feature = "cuda")]
 pub(super) use slot::Memory;
+use slot::Reserved;
 pub use slot::{SLOT_BYTES, Slot};
 
 /// The widest row: more than any model has.
@@ -137,16 +137,37 @@ impl Slices {
     }
 
     /// Waits for numbers; not for ever where a driver does not come back with their rows.
-    async fn numbers(&self, waiting: &mut oneshot::Receiver<Measured>) -> Measured {
+    async fn numbers(&self, waiting: &mut Waiting) -> Measured {
         #[cfg(feature = "cuda")]
-        while let Some(cuda) = self.device.as_ref().and_then(Device::any) {
-            match tokio::time::timeout(PATIENCE, &mut *waiting).await {
+        while waiting.on_device {
+            match tokio::time::timeout(PATIENCE, &mut waiting.numbers).await {
                 Ok(numbers) => return numbers.unwrap_or(Err(Unmeasured::Ending)),
-                Err(_) if cuda.is_stuck() => return Err(Unmeasured::Stuck),
+                Err(_) if self.is_stuck() => return Err(Unmeasured::Stuck),
                 Err(_) => {}
             }
         }
-        waiting.await.unwrap_or(Err(Unmeasured::Ending))
+        (&mut waiting.numbers).await.unwrap_or(Err(Unmeasured::Ending))
+    }
+
+    /// Waits for slots of `home`, `ahead` of rows that have not come; where a driver does not come back with those that there are, for the
+    /// processor's.
+    async fn slots(&self, home: &mut Arc<Home>, count: usize, ahead: bool) -> Reserved {
+        #[cfg(feature = "cuda")]
+        if !Arc::ptr_eq(home, &self.heap) {
+            let mut taking = std::pin::pin!(Arc::clone(home).lend(count, ahead));
+            while !self.is_stuck() {
+                if let Ok(slots) = tokio::time::timeout(PATIENCE, &mut taking).await {
+                    return slots;
+                }
+            }
+            *home = Arc::clone(&self.heap);
+        }
+        Arc::clone(home).lend(count, ahead).await
+    }
+
+    #[cfg(feature = "cuda")]
+    fn is_stuck(&self) -> bool {
+        self.device.as_ref().and_then(Device::any).is_some_and(Cuda::is_stuck)
     }
 }
 

@@ -69,16 +69,25 @@ struct Answering {
 impl Answering {
     async fn next(&mut self) -> Option<Result<pb::Measurement, Status>> {
         if self.asked.is_empty() {
-            // so that what was given out is on its way when more is asked for
-            yield_now().await;
-            self.place.took(std::mem::take(&mut self.given));
+            self.taken().await;
         }
         let asked = match self.asked.recv().await? {
             Ok(asked) => asked,
-            Err(status) => return Some(Err(status)),
+            Err(status) => {
+                self.taken().await;
+                return Some(Err(status));
+            }
         };
         self.given += 1;
         Some(Ok(asked.answer().await))
+    }
+}
+
+impl Answering {
+    /// More is asked for: what was given out is on its way.
+    async fn taken(&mut self) {
+        yield_now().await;
+        self.place.took(std::mem::take(&mut self.given));
     }
 }
 

@@ -105,10 +105,11 @@ where
             let limit = self.limit.get_or_insert_with(|| Box::pin(sleep(time)));
             return limit.as_mut().poll(cx).map(|()| Some(Err(self.late())));
         };
-        self.place.waits(false);
+        // frames without a byte are no sign of a slice
         if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
+            && let Some(data) = frame.data_ref().filter(|data| !data.is_empty())
         {
+            self.place.waits(false);
             let was_between = self.framing.is_between();
             // bytes of a message that goes on are no reason to wait longer for the rest
             if self.framing.push(data) || was_between {

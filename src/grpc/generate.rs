@@ -89,6 +89,7 @@ impl Generate for Generation {
         let mut served = extensions.get::<Admitted>().and_then(Admitted::take).expect("no call comes in without");
         if !session.is_empty() && !identity::is_name(&session) {
             let message = format!("{session:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ -");
+            served.status = StatusCode::BAD_REQUEST;
             return Err(status::problem(&Problem::bad(message)));
         }
         let mut request = http::Request::new(json);

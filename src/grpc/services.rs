@@ -109,6 +109,9 @@ impl Services {
                 let message = "Trajectories is on the control port, because an agent may not read what others did";
                 return refuse(Status::unimplemented(message));
             }
+            Generations::NAME if method != "Generate" => {
+                return refuse(Status::unimplemented(format!("{name} has Generate, and no {method:?}")));
+            }
             Generations::NAME => {
                 let admitted = match Admitted::try_new(&parts) {
                     Ok(admitted) => admitted,

@@ -21,5 +21,4 @@ mv "$out/stand_in.$$" "$out/libcuda.so.1"
 mv "$out/broken/broken.$$" "$out/broken/libcuda.so.1"
 # The name that loaders try first: else one of the system's would win.
 ln -sfn libcuda.so.1 "$out/libcuda.so"
-rm -f "$out/broken/libcuda.so"
-ln -s libcuda.so.1 "$out/broken/libcuda.so"
+ln -sfn libcuda.so.1 "$out/broken/libcuda.so"

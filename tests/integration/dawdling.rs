@@ -72,16 +72,16 @@ async fn room_that_is_not_filled_in_time_goes_to_who_waits_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slice_that_fills_its_slots_in_time_may_take_longer_than_one_is_given() {
-    let given = Duration::from_secs(2);
+    let given = Duration::from_secs(4);
     let proxy =
-        Proxy::start(Hand::start().await.addr, &["--slice-memory", "16MiB", "--client-body-timeout", "2s"]).await;
+        Proxy::start(Hand::start().await.addr, &["--slice-memory", "16MiB", "--client-body-timeout", "4s"]).await;
     // two slots full
     let slice = Slice::new(Dtype::F32, 8192, 64);
     let upload = async |late| {
         let begin = Instant::now();
         let bytes = written(proxy.control, "POST", "/v1/entropy", &[BINARY], &slice.file(late));
         let mut client = Connection::open(proxy.control).await;
-        let mut pieces = interval(given * 5 / 4 / 10);
+        let mut pieces = interval(given * 11 / 10 / 10);
         pieces.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for piece in bytes.chunks(bytes.len().div_ceil(11)) {
             pieces.tick().await;

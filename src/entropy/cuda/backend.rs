@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use super::abi::{TopKIn, TopKOut};
 use super::batch::{MOST_ROWS, MOST_VALUES, TopKJob};
 use super::driver::Unavailable;
 use super::health::PATIENCE;
+use super::lane::{NAP, WATCHED};
 use super::{Cuda, NAME};
 use crate::entropy::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape, TEMPERATURES};
 use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report};
@@ -51,7 +53,7 @@ impl Cuda {
         let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).ok()?;
         let (mut all, mut at) = (Vec::with_capacity(logits.rows()), 0);
         let mut waiting: VecDeque<oneshot::Receiver<Measured>> = VecDeque::new();
-        let mut take = |part: oneshot::Receiver<Measured>| part.blocking_recv().ok()?.ok().map(|part| all.extend(part));
+        let mut take = |part| self.numbers(part).map(|part| all.extend(part));
         for part in logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()) {
             let mut slot = loop {
                 match self.home.try_take(1) {
@@ -77,6 +79,27 @@ impl Cuda {
         }
         waiting.into_iter().try_for_each(take)?;
         Some(all)
+    }
+}
+
+impl Cuda {
+    /// Waits for numbers on a thread of its own, no longer than for a device that does not come back.
+    fn numbers(&self, mut part: oneshot::Receiver<Measured>) -> Option<Vec<RowStats>> {
+        let begin = Instant::now();
+        loop {
+            match part.try_recv() {
+                Ok(measured) => return measured.ok(),
+                Err(TryRecvError::Closed) => return None,
+                Err(TryRecvError::Empty) => match begin.elapsed() {
+                    short if short < WATCHED => std::thread::yield_now(),
+                    long if long < PATIENCE => std::thread::sleep(NAP),
+                    _ => {
+                        self.health.lose(Unavailable::Hangs);
+                        return None;
+                    }
+                },
+            }
+        }
     }
 }
 

@@ -187,6 +187,10 @@ impl Collector {
             if let Some(batch) = self.next(self.deadline) {
                 return Some(batch);
             }
+            // of what there was all callers have left, or what is left is the other kind's
+            if !(self.rows.is_empty() && self.top_k.is_empty()) {
+                continue;
+            }
             if let Some(batch) = self.first().ok()?.filled() {
                 return Some(batch);
             }

@@ -61,9 +61,9 @@ impl Health {
     pub(super) fn calling<T>(&self, call: impl FnOnce() -> T) -> T {
         let now = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.calling.store(now.max(1), Ordering::Relaxed);
-        let done = call();
-        self.calling.store(0, Ordering::Relaxed);
-        done
+        // also where the bindings panic
+        let _back = Back(&self.calling);
+        call()
     }
 
     /// It can no longer be used.
@@ -93,6 +93,15 @@ impl Health {
         let done = try_out();
         self.trial.store(false, Ordering::Relaxed);
         done
+    }
+}
+
+/// The call is over when this is dropped.
+struct Back<'a>(&'a AtomicU64);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 

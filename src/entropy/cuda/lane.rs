@@ -15,9 +15,9 @@ use crate::entropy::slices::{Entry, Memory};
 use crate::entropy::{Logits, RowStats};
 
 /// How long a batch is watched before the thread sleeps: waking up costs as much.
-const WATCHED: Duration = Duration::from_micros(50);
+pub(super) const WATCHED: Duration = Duration::from_micros(50);
 /// How long it then sleeps at a time.
-const NAP: Duration = Duration::from_micros(50);
+pub(super) const NAP: Duration = Duration::from_micros(50);
 /// How long a batch may take: a hundred times what a slow bus needs for the largest one.
 const GIVEN: Duration = Duration::from_secs(5);
 
@@ -126,14 +126,18 @@ impl Lane {
     /// wait for ever where a device hangs.
     pub(super) fn wait(&self, health: &Health) -> Result<bool, DriverError> {
         let begin = Instant::now();
-        while !health.calling(|| self.done.try_is_complete())? {
-            match begin.elapsed() {
+        loop {
+            // looked at before the event: a process that was stopped in between has not been waiting for the device
+            let elapsed = begin.elapsed();
+            if health.calling(|| self.done.try_is_complete())? {
+                return Ok(true);
+            }
+            match elapsed {
                 short if short < WATCHED => std::hint::spin_loop(),
                 long if long < GIVEN => std::thread::sleep(NAP),
                 _ => return Ok(false),
             }
         }
-        Ok(true)
     }
 
     /// The numbers of the whole rows, entry by entry.

@@ -15,6 +15,9 @@ use crate::metrics::Metrics;
 /// Below this a slice is measured before the device has been told of it.
 const LEAST_BYTES: usize = 4 << 20;
 
+/// How long somebody waits who would rather have the device.
+const OPENING: Duration = Duration::from_secs(60);
+
 /// How long the end of the process waits for a device that is being opened.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -85,8 +88,11 @@ impl Device {
 
     /// Waits until it is open, or known not to be.
     pub(super) async fn settled(&self) {
+        let mut opening = self.opening.clone();
         // the sender says nothing and goes
-        let _ = self.opening.clone().changed().await;
+        if tokio::time::timeout(OPENING, opening.changed()).await.is_err() {
+            tracing::warn!("the CUDA device has not been opened in a minute; until it is the CPU measures");
+        }
     }
 
     /// The same for a thread that is about to end the process, and waits for no driver for long: one that is still being loaded would have

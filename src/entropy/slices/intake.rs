@@ -28,7 +28,16 @@ pub struct Intake {
     /// Rows handed in.
     handed: usize,
     pushed: usize,
-    numbers: VecDeque<oneshot::Receiver<Measured>>,
+    numbers: VecDeque<Waiting>,
+}
+
+/// Rows that have been handed in.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) numbers: oneshot::Receiver<Measured>,
+    /// They lie in a slot of the device.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "there is none"))]
+    pub(super) on_device: bool,
 }
 
 impl Intake {
@@ -59,7 +68,7 @@ impl Intake {
                  where {most} can be had, half of --slice-memory: send fewer rows, or temperature and token_ids before the logits"
             )));
         }
-        intake.reserved = intake.home.reserve(needed).await;
+        intake.reserved = slices.slots(&mut intake.home, needed, true).await;
         intake.opened = Instant::now();
         Ok(intake)
     }
@@ -86,21 +95,14 @@ impl Intake {
         let taken = rest.len();
         while !rest.is_empty() {
             let limit = self.rows.slot_bytes();
-            let slot = match &mut self.slot {
-                Some(slot) => slot,
-                None => {
-                    let reserved = self.reserved.pop();
-                    let slot = match reserved {
-                        Some(slot) => slot,
-                        None => {
-                            let slot = self.home.take(1).await.pop().expect("as many as asked for");
-                            self.opened = Instant::now();
-                            slot
-                        }
-                    };
-                    self.slot.insert(slot)
-                }
-            };
+            if self.slot.is_none() {
+                self.slot = self.reserved.pop();
+            }
+            if self.slot.is_none() {
+                self.slot = self.slices.slots(&mut self.home, 1, false).await.pop();
+                self.opened = Instant::now();
+            }
+            let slot = self.slot.as_mut().expect("as many as asked for");
             let count = slot.push(rest, limit);
             rest = &rest[count..];
             self.pushed += count;
@@ -136,7 +138,8 @@ impl Intake {
         self.handed += count;
         let (reply, numbers) = oneshot::channel();
         let shape = Shape { dtype: self.rows.dtype, vocab: self.rows.vocab, temperature, chosen };
-        self.numbers.push_back(numbers);
+        let on_device = !Arc::ptr_eq(slot.home(), &self.slices.heap);
+        self.numbers.push_back(Waiting { numbers, on_device });
         self.slices.put(Entry { slot, shape, since: Instant::now(), reply });
     }
 

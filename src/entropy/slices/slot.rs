@@ -40,7 +40,7 @@ pub(in crate::entropy) struct Home {
     total: usize,
 }
 
-/// Slots for rows that have not come.
+/// Slots; with a permit where their rows have not come.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     slots: Vec<Slot>,
@@ -81,6 +81,11 @@ impl Home {
     /// How many slots all senders together may hold for what has not come yet.
     pub(super) fn most_reserved(&self) -> usize {
         (self.total / 2).max(1)
+    }
+
+    /// Waits for `count` slots, `ahead` of rows that have not come or for those that are here.
+    pub(super) async fn lend(self: Arc<Self>, count: usize, ahead: bool) -> Reserved {
+        if ahead { self.reserve(count).await } else { Reserved { slots: self.take(count).await, _permit: None } }
     }
 
     /// Waits for `count` slots for rows that have not come, at most [`Home::most_reserved`] of them; they are reserved until all that came
@@ -137,6 +142,11 @@ impl Slot {
             #[cfg(feature = "cuda")]
             Memory::Pinned(pinned) => &pinned.bytes()[..self.len],
         }
+    }
+
+    /// Where it goes back to.
+    pub(super) fn home(&self) -> &Arc<Home> {
+        &self.home
     }
 
     pub(in crate::entropy) fn memory(&self) -> &Memory {

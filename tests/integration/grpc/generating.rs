@@ -150,6 +150,8 @@ async fn a_session_is_found_where_http_finds_it_and_the_message_goes_first() {
         let status = called(&proxy, body, session, &[]).await.end.expect_err("it cannot be a session");
         assert_eq!(status.code(), Code::InvalidArgument, "{session}");
     }
+    let refused = "tokentap_http_requests_total{endpoint=\"/generate\",method=\"POST\",status_code=\"400\"}";
+    assert_eq!(proxy.metric(refused).await, 4.0, "as over HTTP");
 }
 
 #[tokio::test(flavor = "multi_thread")]
