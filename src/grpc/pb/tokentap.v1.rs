@@ -1205,7 +1205,7 @@ pub mod entropy_server {
         /// caller splits them. POST /v1/entropy takes slices of up to --max-slice-bytes. An answer takes 32 bytes a row, 40 with ids.
         ///
         /// A port has 64 calls at a time. An idle one keeps buffers of its largest message and its largest answer: 4.5 MiB after wide rows, 10.4 MiB
-        /// after 65,536 narrow ones. One whose caller reads no answers holds up to 20 MiB, so that all of them hold 1.3 GiB at most. What is being
+        /// after 65,536 narrow ones. One whose caller reads no answers holds up to 20 MiB, so that those of a port hold 1.3 GiB at most. What is being
         /// measured lies in --slice-memory.
         ///
         /// A message that has begun must be whole within --client-body-timeout. Between messages a caller may be silent for up to an hour, which
