@@ -133,7 +133,7 @@ pub struct Config {
     pub logging: LogConfig,
 }
 
-/// Keys of tokentap's own calls, and of its control port.
+/// Keys of tokentap's own calls, and of its ports.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Keys")]
 pub struct KeyConfig {
@@ -149,6 +149,12 @@ pub struct KeyConfig {
     /// The same, read from a file
     #[arg(long, env = "TOKENTAP_UPSTREAM_ADMIN_KEY_FILE", value_name = "FILE", conflicts_with = "upstream_admin_key")]
     pub upstream_admin_key_file: Option<PathBuf>,
+    /// Bearer token of the data port; requests go on with --upstream-api-key in its place
+    #[arg(long, env = "TOKENTAP_AGENT_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub agent_token: Option<Secret>,
+    /// Let agents use SGLang's control routes (weights, pause, flush, abort everything) on the data port
+    #[arg(long, env = "TOKENTAP_ALLOW_CONTROL", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub allow_control: bool,
     /// Bearer token of the control port
     #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub control_token: Option<Secret>,
@@ -161,6 +167,20 @@ pub struct KeyConfig {
     /// Bearer token of /metrics
     #[arg(long, env = "TOKENTAP_METRICS_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub metrics_token: Option<Secret>,
+}
+
+impl KeyConfig {
+    /// Every key, with its flag.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, Option<&Secret>); 5] {
+        [
+            ("--upstream-api-key", self.upstream_api_key.as_ref()),
+            ("--upstream-admin-key", self.upstream_admin_key.as_ref()),
+            ("--agent-token", self.agent_token.as_ref()),
+            ("--control-token", self.control_token.as_ref()),
+            ("--metrics-token", self.metrics_token.as_ref()),
+        ]
+    }
 }
 
 /// Limits. Routes that generate have no time limit of their own: a paused engine is silent for as long as it likes.

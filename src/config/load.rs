@@ -145,6 +145,13 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
             *key = Some(Secret::from(text.trim()));
         }
     }
+    for (name, secret) in keys.all() {
+        if secret.is_some_and(|secret| secret.expose().is_empty()) {
+            return Err(Invalid::Line(format!(
+                "{name} is empty, which would be a key that everybody has: leave it out, or give one"
+            )));
+        }
+    }
     if config.sessions.think_start == config.sessions.think_end {
         return Err(Invalid::Line(
             "--think-start and --think-end are the same token, so no span could be closed".into(),

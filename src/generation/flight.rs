@@ -26,6 +26,13 @@ impl Flights {
         self.with(|ids| ids.contains_key(rid))
     }
 
+    /// Whether the id of another running request begins with this one.
+    #[must_use]
+    pub fn is_prefix(&self, rid: &str) -> bool {
+        let later = (Bound::Excluded(rid), Bound::Unbounded);
+        self.with(|ids| ids.range::<str, _>(later).next().is_some_and(|(id, _)| id.starts_with(rid)))
+    }
+
     /// Notes the ids of one request; they are forgotten when the result is dropped.
     #[must_use]
     pub fn start(&self, rids: impl IntoIterator<Item = String>) -> Flight {

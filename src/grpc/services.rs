@@ -96,6 +96,12 @@ impl Services {
                 return refuse(status::denied(denied));
             }
         }
+        if !is_control
+            && name != Health::NAME
+            && let Err(denied) = access::agent(&self.parts, request.headers_mut())
+        {
+            return refuse(status::denied(denied));
+        }
         let endless = matches!(method, "Watch" | "ServerReflectionInfo");
         let largest = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let limits = &self.parts.config.limits;

@@ -70,7 +70,7 @@ pub(super) fn error(error: &Error) -> Status {
 
 /// What somebody is told who may not pass.
 pub(super) fn denied(denied: Denied) -> Status {
-    let status = if denied == Denied::Token { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+    let status = denied.status();
     with_trailers(status, denied.message(), |trailers| {
         trailers.insert(PROBLEM, MetadataValue::from_static("denied"));
     })

@@ -1,8 +1,13 @@
-//! Who may use the control port.
+//! Who may use the ports.
 
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
+use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
+use crate::http::Parts;
+
+/// Where some clients put their key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Why a request may not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,15 +18,27 @@ pub enum Denied {
     Origin,
     /// The bearer token is missing or wrong.
     Token,
+    /// The same on the data port.
+    Agent,
 }
 
 impl Denied {
+    /// 401 where a token would help, else 403.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Token | Self::Agent => StatusCode::UNAUTHORIZED,
+            Self::Host | Self::Origin => StatusCode::FORBIDDEN,
+        }
+    }
+
     /// What the client is told.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
             Self::Host => "this Host is neither loopback nor named by --control-host",
             Self::Origin => "requests of foreign pages are refused",
+            Self::Agent => "a bearer token is needed, tokentap's own: see --agent-token",
             Self::Token => "a bearer token is needed: see --control-token and --metrics-token",
         }
     }
@@ -54,13 +71,31 @@ pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), De
 pub fn token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
     let Some(expected) = expected else { return Ok(()) };
     let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
-    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
+    let given = given.split_at_checked(7).filter(|(kind, _)| kind.eq_ignore_ascii_case(b"Bearer "));
+    let given = given.map_or(&[][..], |(_, token)| token);
     if same(given, expected.expose().as_bytes()) { Ok(()) } else { Err(Denied::Token) }
+}
+
+/// Whether an agent may come in, if that takes a token, with which the request is then signed for the engine: the token is for tokentap
+/// alone.
+///
+/// # Errors
+/// [`Denied::Agent`] when it may not.
+pub fn agent(parts: &Parts, headers: &mut HeaderMap) -> Result<(), Denied> {
+    let expected = parts.config.keys.agent_token.as_ref();
+    let Some(secret) = expected else { return Ok(()) };
+    let key = headers.get(API_KEY).is_some_and(|key| same(key.as_bytes(), secret.expose().as_bytes()));
+    if !key {
+        token(expected, headers).map_err(|_| Denied::Agent)?;
+    }
+    headers.remove(API_KEY);
+    parts.client.sign_generation(headers);
+    Ok(())
 }
 
 /// Compares in a time that depends on the lengths alone.
 fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    a.ct_eq(b).into()
 }
 
 fn is_ours(config: &Config, host: &str) -> bool {

@@ -84,8 +84,7 @@ fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
 }
 
 fn refuse(denied: Denied) -> Response<Body> {
-    let status = if denied == Denied::Token { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
-    problem(status, "denied", denied.message())
+    problem(denied.status(), "denied", denied.message())
 }
 
 fn readyz(parts: &Parts) -> Response<Body> {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -15,7 +15,7 @@ use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::served::Served;
-use crate::http::{Parts, error_reply, identity};
+use crate::http::{Parts, access, error_reply, gate, identity, redact};
 use crate::sglang::routes::{self, Kind, Route};
 
 /// The service of the data port.
@@ -44,7 +44,12 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
     let route = routes::route(request.uri().path());
     let one_at_a_time = request.version() < http::Version::HTTP_2;
     let (mut served, admitted) = admit(&parts, route, request.method());
-    let reply = if let Err(error) = admitted {
+    let reply = if let Err(denied) = access::agent(&parts, request.headers_mut()) {
+        let mut reply =
+            error_reply(&Error::Client { status: StatusCode::UNAUTHORIZED, message: denied.message().to_owned() });
+        reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        Ok(reply)
+    } else if let Err(error) = admitted {
         Err(error)
     } else if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
         let message = "tokentap neither tunnels nor upgrades connections".to_owned();
@@ -53,6 +58,15 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         Err(error)
     } else if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         generate(&parts, request, session.unwrap_or_default(), &mut served).await
+    } else if route.kind == Kind::Control && !parts.config.keys.allow_control {
+        gate::control(&parts, route, request).await
+    } else if route.kind == Kind::Info {
+        // what is searched must come as it is
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
+        match forward(&parts, route, request, None).await {
+            Ok(reply) => redact::redacted(&parts, reply).await,
+            Err(error) => Err(error),
+        }
     } else {
         forward(&parts, route, request, session.unwrap_or_default()).await
     };
@@ -61,7 +75,7 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
     let draining = *parts.phase.borrow() != crate::server::Phase::Serving;
     let mut reply = reply.map(|body| body.with(served));
     if draining && one_at_a_time {
-        reply.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+        reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(reply)
 }

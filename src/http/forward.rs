@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -75,6 +76,14 @@ pub fn failed(parts: &Parts, failure: Failure) -> Error {
         parts.metrics.upstream_errors.with_label_values(&[kind]).inc();
     }
     failure.into()
+}
+
+/// A reply as it came.
+#[must_use]
+pub fn forwarded(reply: Reply) -> Response<Body> {
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    Response::from_parts(head, Body::forwarded(Forwarded::patient(Bytes::new(), body)))
 }
 
 /// The path and query; the authority of an absolute target is ignored, because the upstream is given by the settings.

@@ -11,13 +11,13 @@ use hyper::body::Incoming;
 use crate::error::Error;
 use crate::http::attempt::Key;
 use crate::http::body::{Body, Upload};
-use crate::http::forward::{Unseen, send, target, upstream_headers};
+use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
 use crate::http::identity::Identity;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
 use crate::sglang::request::{GenerateRequest, PerItem};
 use crate::sglang::routes;
-use fresh::{Fresh, Head, forwarded};
+use fresh::{Fresh, Head};
 
 /// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine takes its request id from here, so none may be given in the body.
 const OVERRIDE_RID: &str = "x-override-rid";

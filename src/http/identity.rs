@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Uri, header};
 
-use crate::config::{Config, Secret, SessionSource};
+use crate::config::{Config, SessionSource};
 use crate::generation::rid;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes;
@@ -96,9 +96,7 @@ fn key<'a>(config: &Config, headers: &'a HeaderMap) -> Option<&'a str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
     let key = bearer.map(|(_, key)| key.trim()).or_else(|| header(headers, "x-api-key"))?;
-    let keys = &config.keys;
-    let ours = [&keys.upstream_api_key, &keys.upstream_admin_key, &keys.control_token, &keys.metrics_token];
-    let is_ours = ours.into_iter().flatten().any(|own: &Secret| own.expose() == key);
+    let is_ours = config.keys.all().into_iter().filter_map(|(_, own)| own).any(|own| own.expose() == key);
     let placeholder = PLACEHOLDERS.iter().any(|word| key.eq_ignore_ascii_case(word))
         || key.to_ascii_lowercase().starts_with("sk-xxx");
     (!is_ours && !placeholder).then_some(key)

@@ -9,8 +9,10 @@ pub enum Kind {
     Generate,
     /// Generates tokens that tokentap does not see.
     Uncaptured,
-    /// Trainers' calls; they may block until running requests have ended.
+    /// Calls of trainers and operators; they may block until running requests have ended.
     Control,
+    /// Says how the engine was started, its keys among it.
+    Info,
     /// Everything else.
     Other,
 }
@@ -18,7 +20,7 @@ pub enum Kind {
 /// A path as metrics name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// The path, or `other`.
+    /// The path, or how it begins, or `other`.
     pub endpoint: &'static str,
     /// What is done with it.
     pub kind: Kind,
@@ -49,7 +51,7 @@ impl Route {
     /// Whether the engine may be silent on this route for as long as it likes.
     #[must_use]
     pub fn is_patient(self) -> bool {
-        self.kind != Kind::Other
+        !matches!(self.kind, Kind::Info | Kind::Other)
     }
 }
 
@@ -69,8 +71,8 @@ const UNCAPTURED: [&str; 10] = [
     "/generate_from_file",
 ];
 
-/// Trainers' calls that leave the policy as it is.
-const CONTROL: [&str; 14] = [
+/// Calls of trainers and operators that leave the policy as it is.
+const CONTROL: [&str; 29] = [
     "/abort_request",
     "/flush_cache",
     "/pause_generation",
@@ -85,9 +87,30 @@ const CONTROL: [&str; 14] = [
     "/set_internal_state",
     "/slow_down",
     "/pd_role_switch",
+    "/configure_logging",
+    "/freeze_gc",
+    "/set_trace_level",
+    "/dump_expert_distribution_record",
+    "/clear_hicache_storage_backend",
+    "/get_hicache_l3_cache_layout",
+    "/scale_elastic_ep",
+    "/is_scaling_elastic_ep",
+    "/add_external_corpus",
+    "/remove_external_corpus",
+    "/list_external_corpora",
+    "/get_transfer_engine_info",
+    "/register_transfer_engine_info",
+    "/get_remote_instance_transfer_engine_info",
+    "/remote_instance_transfer_engine_info",
 ];
 
-const OTHER: [&str; 18] = [
+/// Such calls that are many, or new with each version: profiles, traces, records.
+const CONTROL_BEGINNINGS: [&str; 4] = ["/start_", "/stop_", "/hicache/", "/dumper/"];
+
+/// What the engine was started with, its keys among it.
+const INFO: [&str; 2] = ["/server_info", "/get_server_info"];
+
+const OTHER: [&str; 16] = [
     "/health",
     "/health_generate",
     "/ready",
@@ -95,8 +118,6 @@ const OTHER: [&str; 18] = [
     "/metrics",
     "/model_info",
     "/get_model_info",
-    "/server_info",
-    "/get_server_info",
     "/v1/models",
     "/v1/loads",
     "/tokenize",
@@ -112,17 +133,32 @@ const OTHER: [&str; 18] = [
 #[must_use]
 pub fn route(path: &str) -> Route {
     let path = &*decode(path);
+    let known = known(path).or_else(|| {
+        // some servers take no notice of a slash behind it; of what is captured, the path has to be its own
+        let route = known(path.strip_suffix('/')?)?;
+        matches!(route.kind, Kind::Control | Kind::Info | Kind::Other).then_some(route)
+    });
+    known.unwrap_or(Route { endpoint: "other", kind: Kind::Other })
+}
+
+fn known(path: &str) -> Option<Route> {
     if path == "/generate" {
-        return GENERATE;
+        return Some(GENERATE);
     }
-    let tables: [(&[&'static str], Kind); 4] =
-        [(&UNCAPTURED, Kind::Uncaptured), (&POLICY, Kind::Control), (&CONTROL, Kind::Control), (&OTHER, Kind::Other)];
+    let tables: [(&[&'static str], Kind); 5] = [
+        (&UNCAPTURED, Kind::Uncaptured),
+        (&POLICY, Kind::Control),
+        (&CONTROL, Kind::Control),
+        (&INFO, Kind::Info),
+        (&OTHER, Kind::Other),
+    ];
     for (paths, kind) in tables {
         if let Some(endpoint) = paths.iter().find(|known| **known == path) {
-            return Route { endpoint, kind };
+            return Some(Route { endpoint, kind });
         }
     }
-    Route { endpoint: "other", kind: Kind::Other }
+    let beginning = CONTROL_BEGINNINGS.iter().find(|beginning| path.starts_with(**beginning))?;
+    Some(Route { endpoint: beginning, kind: Kind::Control })
 }
 
 /// A method as metrics name it.

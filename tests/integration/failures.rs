@@ -38,7 +38,7 @@ async fn an_upstream_that_is_down_is_named() {
 async fn a_request_that_reached_the_upstream_is_never_sent_twice() {
     for path in ["/generate", "/v1/chat/completions", "/update_weights_from_disk"] {
         let mut hand = Hand::start().await;
-        let proxy = Proxy::probed(hand.addr, &[]).await;
+        let proxy = Proxy::probed(hand.addr, &["--allow-control"]).await;
         // on a fresh connection, and on one that has been used before
         for _ in 0..2 {
             let client = tokio::spawn(async move { post(proxy.data, path, GENERATE).await });

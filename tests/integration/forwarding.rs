@@ -132,7 +132,7 @@ async fn te_may_say_trailers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_reaches_the_upstream_while_it_is_still_being_sent() {
     let (mut hand, proxy) = started().await;
-    let head = b"POST /load_lora_adapter_from_tensors HTTP/1.1\r\nhost: agent\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = b"POST /encode HTTP/1.1\r\nhost: agent\r\ntransfer-encoding: chunked\r\n\r\n";
     let (mut client, mut call) = sent(&mut hand, &proxy, head).await;
     client.send(&chunk(b"first")).await;
     call.body_until(|body| body.ends_with(b"first\r\n")).await;

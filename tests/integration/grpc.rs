@@ -2,7 +2,7 @@
 
 mod access;
 mod ahead;
-mod client;
+pub mod client;
 mod counted;
 mod generating;
 mod health;

@@ -160,7 +160,7 @@ async fn silence_is_timed_out_where_nothing_generates_and_nowhere_else() {
     for (port, path) in [
         (proxy.data, "/generate"),
         (proxy.data, "/v1/chat/completions"),
-        (proxy.data, "/pause_generation"),
+        (proxy.control, "/pause_generation"),
         (proxy.control, "/update_weights_from_disk"),
     ] {
         let client = tokio::spawn(post(port, path, b"{}"));

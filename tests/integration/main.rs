@@ -19,6 +19,7 @@ mod exact;
 mod exporting;
 mod failures;
 mod forwarding;
+mod gate;
 mod giving_way;
 mod grpc;
 mod guard;

@@ -15,7 +15,7 @@ use crate::generation::reason::Reason;
 use crate::generation::record::{Asked, Recorder};
 use crate::http::attempt::Ties;
 use crate::http::body::{Body, Forwarded};
-use crate::http::forward::{failed, send};
+use crate::http::forward::{failed, forwarded, send};
 use crate::http::prompts::Prompts;
 use crate::http::running::{ABORT, Outcome, Running};
 use crate::http::stream::Enriched;
@@ -236,13 +236,6 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
     };
     head.headers.remove(header::CONTENT_LENGTH);
     Ok(Response::from_parts(head, Body::full(body).read(observed)))
-}
-
-/// A reply as it came.
-pub(super) fn forwarded(reply: Reply) -> Response<Body> {
-    let (mut head, body) = reply.into_parts();
-    headers::end_hop(&mut head.headers);
-    Response::from_parts(head, Body::forwarded(Forwarded::patient(Bytes::new(), body)))
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

@@ -72,7 +72,7 @@ async fn what_trainers_said_is_there_after_a_kill() {
         assert_eq!(request(control, "DELETE", &format!("/v1/sessions/{session}"), &[], b"").await.status, 200);
     }
     let again = say(data, "reborn", &[5, 5], "").await;
-    tell(data, "/update_weights_from_disk", &json!({"model_path": "new"})).await;
+    tell(control, "/update_weights_from_disk", &json!({"model_path": "new"})).await;
     tell(control, "/v1/policy", &json!({"version": 7})).await;
     tell(control, "/update_weights_from_disk", &json!({"model_path": "newer"})).await;
     let page = get(control, "/v1/trajectories?limit=2").await.text();

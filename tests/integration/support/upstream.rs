@@ -264,6 +264,8 @@ impl Nature {
                 return Some(json_message(200, br#"{"object":"list","data":[{"id":"tiny","max_model_len":2048}]}"#));
             }
             "/server_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
+            // who asks for JSON by name is an agent, whose answer is the test's to give
+            "/server_info" | "/get_server_info" if asked.header("accept") == Some("application/json") => return None,
             "/server_info" | "/get_server_info" => {
                 let mut info = self.server_info.clone();
                 info["incremental_streaming_output"] = json!(self.streaming == "incremental");

@@ -1,0 +1,77 @@
+//! What agents may do on the data port: they share an engine, and none may stop or change it for the others.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use crate::error::Error;
+use crate::http::Parts;
+use crate::http::body::{Body, Upload};
+use crate::http::forward::{forwarded, send, upstream_headers};
+use crate::sglang::client::Call;
+use crate::sglang::routes::Route;
+
+/// The one control route of which agents have a part.
+const ABORT: &str = "/abort_request";
+
+/// More than any id needs.
+const LARGEST_ABORT: u64 = 64 << 10;
+
+/// Answers a control route on the data port: the abort of a request that is in flight here passes, anything else is refused.
+///
+/// # Errors
+/// Why it is refused, or what the client is told when no answer came.
+pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    if route.endpoint != ABORT {
+        return Err(refused(format!(
+            "{} is SGLang's control route and is refused where agents are: send it to tokentap's control port, or see --allow-control",
+            route.endpoint
+        )));
+    }
+    let (head, body) = request.into_parts();
+    let body = Upload::new(body, parts.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
+    let rid = rid(&body)?;
+    if !parts.tools.flights.is_live(&rid) {
+        let message = format!("no request with the id {rid:?} is in flight here, and its beginning is not enough");
+        return Err(Error::Client { status: StatusCode::NOT_FOUND, message });
+    }
+    if parts.tools.flights.is_prefix(&rid) {
+        return Err(refused(format!(
+            "SGLang would also abort those whose ids begin with {rid:?}; use ids of one length"
+        )));
+    }
+    // made anew, so that the engine reads what was read here
+    let body = serde_json::json!({ "rid": rid }).to_string();
+    let mut headers = upstream_headers(head.headers);
+    if parts.config.keys.agent_token.is_some() {
+        parts.client.sign(&mut headers);
+    }
+    let call = Call::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
+    Ok(forwarded(send(parts, route, call).await?))
+}
+
+/// What an abort asks for; an id that stands twice is refused.
+#[derive(serde::Deserialize)]
+struct Abort {
+    #[serde(default)]
+    rid: Option<String>,
+    #[serde(default)]
+    abort_all: Option<bool>,
+}
+
+/// The id that is to be aborted.
+fn rid(body: &[u8]) -> Result<String, Error> {
+    let abort: Abort =
+        serde_json::from_slice(body).map_err(|error| Error::bad_request(format!("{ABORT}: the body: {error}")))?;
+    if abort.abort_all == Some(true) {
+        return Err(refused("agents may not abort everything; see --allow-control".to_owned()));
+    }
+    let rid = abort.rid.filter(|rid| !rid.is_empty());
+    rid.ok_or_else(|| refused("an abort without an id ends every request; name one that is in flight here".to_owned()))
+}
+
+fn refused(message: String) -> Error {
+    Error::Client { status: StatusCode::FORBIDDEN, message }
+}

@@ -1,0 +1,177 @@
+//! What agents may not do to the engine that they share.
+
+use serde_json::json;
+use tonic::Code;
+
+use crate::grpc::client::generate as grpc;
+use crate::support::client::{post, request};
+use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+async fn started(flags: &[&str]) -> (Hand, Proxy) {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, flags).await;
+    (hand, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_routes_are_for_the_control_port() {
+    let (mut hand, proxy) = started(&[]).await;
+    let paths = [
+        "/update_weights_from_disk",
+        "/update_weight_version?x=1",
+        "/%66lush_cache",
+        "/flush_cache/",
+        "/sessions/s/pause_generation",
+        "/sessions/s/%63ontinue_generation",
+        "/set_internal_state",
+        "/load_lora_adapter",
+        "/release_memory_occupation",
+        "/start_profile",
+        "/stop_anything_new",
+        "/hicache/storage-backend",
+        "/configure_logging",
+    ];
+    for path in paths {
+        for method in ["POST", "GET", "PUT"] {
+            let answer = request(proxy.data, method, path, &[], b"{}").await;
+            assert_eq!(answer.status, 403, "{method} {path}");
+            let text = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(text.contains("control port") && text.contains("--allow-control"), "{text}");
+        }
+    }
+    assert!(!hand.has_more(), "nothing reached the engine");
+    for (port, path) in [(proxy.control, "/flush_cache"), (proxy.data, "/start"), (proxy.data, "/flush_caches")] {
+        let asking = tokio::spawn(post(port, path, b"{}"));
+        hand.next().await.ok().await;
+        assert_eq!(asking.await.unwrap().status, 200, "{path}");
+    }
+    let (mut hand, proxy) = started(&["--allow-control"]).await;
+    let asking = tokio::spawn(post(proxy.data, "/flush_cache", b"{}"));
+    hand.next().await.ok().await;
+    assert_eq!(asking.await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_may_abort_what_is_in_flight_by_its_whole_id() {
+    let (mut hand, proxy) = started(&[]).await;
+    let mut running = Vec::new();
+    for rid in ["job-1", "job-10", "job-2"] {
+        let body = json!({"text": "a", "rid": rid, "stream": true}).to_string();
+        let client = tokio::spawn(async move { post(proxy.data, "/generate", body.as_bytes()).await });
+        let mut call = hand.next().await;
+        call.say(STREAM).await;
+        call.say(&event(rid, 0)).await;
+        running.push((client, call));
+    }
+    let refused = [
+        (r#"{"rid": "job-1"}"#, 403, "begin with"),
+        (r#"{"rid": "job"}"#, 404, "no request with the id"),
+        (r#"{"rid": "job-3"}"#, 404, "no request with the id"),
+        (r#"{"rid": ""}"#, 403, "without an id"),
+        ("{}", 403, "without an id"),
+        (r#"{"rid": null}"#, 403, "without an id"),
+        (r#"{"rid": "job-2", "abort_all": true}"#, 403, "everything"),
+        (r#"{"rid": "job-2", "rid": ""}"#, 400, "duplicate"),
+        (r#"{"rid": ["job-2", ""]}"#, 400, "expected a string"),
+        ("", 400, "the body"),
+    ];
+    for (body, status, words) in refused {
+        let answer = post(proxy.data, "/abort_request", body.as_bytes()).await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.text());
+        assert!(answer.text().contains(words), "{body}: {}", answer.text());
+    }
+    assert!(!hand.has_more(), "nothing reached the engine");
+    for path in ["/abort_request", "/sessions/s/%61bort_request"] {
+        let asking = tokio::spawn(post(proxy.data, path, br#"{"abort_all": false, "more": 1, "rid": "job-2"}"#));
+        let call = hand.next().await;
+        assert_eq!(call.json(), json!({"rid": "job-2"}), "and nothing else");
+        call.ok().await;
+        assert_eq!(asking.await.unwrap().status, 200);
+    }
+    for (client, mut call) in running {
+        call.say(&chunk(b"data: [DONE]\n\n")).await;
+        call.reply(END).await;
+        assert_eq!(client.await.unwrap().status, 200);
+    }
+    assert_eq!(post(proxy.data, "/abort_request", br#"{"rid": "job-2"}"#).await.status, 404, "it has ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_s_keys_are_not_for_agents() {
+    let (mut hand, proxy) = started(&["--upstream-api-key", "our-key"]).await;
+    let info = r#"{"model_path":"m", "api_key": "k1","x":1e2,"internal_states":[{"admin_api_key":"k2"}]}"#;
+    let json = [("content-type", "application/json"), ("etag", "\"1\"")];
+    for path in ["/server_info", "/get_server_info", "/%73erver_info", "/server_info/", "/sessions/s/server_info"] {
+        let encodings = [("accept-encoding", "gzip"), ("accept", "application/json")];
+        let asking = tokio::spawn(async move { request(proxy.data, "GET", path, &encodings, b"").await });
+        let call = hand.next().await;
+        assert_eq!(call.asked.header("accept-encoding"), None, "what is searched comes as it is");
+        call.reply(&message(200, &json, info.as_bytes())).await;
+        let answer = asking.await.unwrap();
+        assert_eq!(answer.text(), info.replace("\"k1\"", "null").replace("\"k2\"", "null"), "{path}");
+        assert_eq!(answer.header("etag"), None);
+    }
+    for odd in [&b"{\"api_key\": \"k1\""[..], b"\x1f\x8b\x08", br#"{"arguments":"--api-key our-key"}"#] {
+        let accept = [("accept", "application/json")];
+        let asking = tokio::spawn(async move { request(proxy.data, "GET", "/server_info", &accept, b"").await });
+        hand.next().await.reply(&message(200, &json, odd)).await;
+        let answer = asking.await.unwrap();
+        assert_eq!(answer.status, 502);
+        assert!(!answer.text().contains("k1") && !answer.text().contains("our-key"), "{}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_token_opens_the_data_port_and_goes_no_further() {
+    let flags = ["--agent-token", "agents", "--upstream-api-key", "engine", "--upstream-admin-key", "admin"];
+    let (mut hand, proxy) = started(&flags).await;
+    let body = br#"{"text": "a", "rid": "mine"}"#;
+    let wrong: [&[(&str, &str)]; 7] = [
+        &[],
+        &[("authorization", "Bearer agent")],
+        &[("authorization", "Bearer agentss")],
+        &[("authorization", "Bearer engine")],
+        &[("authorization", "Basic agents")],
+        &[("authorization", "agents")],
+        &[("x-api-key", "")],
+    ];
+    for headers in wrong {
+        for (method, path) in [("POST", "/generate"), ("GET", "/health"), ("OPTIONS", "/generate"), ("GET", "/nope")] {
+            let answer = request(proxy.data, method, path, headers, body).await;
+            assert_eq!(answer.status, 401, "{headers:?} {path}");
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        }
+    }
+    assert!(!hand.has_more(), "nothing reached the engine");
+    for right in [("authorization", "bearer agents"), ("x-api-key", "agents")] {
+        let asking = tokio::spawn(async move { request(proxy.data, "POST", "/generate", &[right], body).await });
+        let call = hand.next().await;
+        assert_eq!(call.values("authorization"), ["Bearer engine"]);
+        assert!(call.values("x-api-key").is_empty());
+        let abort = [right];
+        let aborting =
+            tokio::spawn(
+                async move { request(proxy.data, "POST", "/abort_request", &abort, br#"{"rid":"mine"}"#).await },
+            );
+        let abort = hand.next().await;
+        assert_eq!(abort.values("authorization"), ["Bearer admin"], "whose id it is was seen here");
+        abort.ok().await;
+        assert_eq!(aborting.await.unwrap().status, 200);
+        call.ok().await;
+        assert_eq!(asking.await.unwrap().status, 200);
+    }
+    let mut client = grpc(proxy.data).await;
+    let message =
+        || tokentap::grpc::pb::GenerateRequest { json: (&br#"{"text":"a"}"#[..]).into(), session: String::new() };
+    let denied = soon("an answer", client.generate(message())).await.unwrap_err();
+    assert_eq!(denied.code(), Code::Unauthenticated);
+    let mut signed = tonic::Request::new(message());
+    signed.metadata_mut().insert("authorization", "Bearer agents".parse().unwrap());
+    let asking = tokio::spawn(async move { client.generate(signed).await });
+    let call = hand.next().await;
+    assert_eq!(call.values("authorization"), ["Bearer engine"]);
+    call.ok().await;
+    assert!(asking.await.unwrap().is_ok());
+}
