@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Every file under deploy/, and docker-compose.yml, checked without a cluster, a Docker daemon or a running tokentap.
+# The checkers are pinned in deploy/check/requirements.txt and live in target/deploy, made once; that needs a package registry.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
+
+home=$PWD/target/deploy
+stamp="$("${PYTHON:-python3}" -V) $(cksum <deploy/check/requirements.txt)"
+if [[ "$(cat "$home/venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
+  rm -rf "$home/venv"
+  mkdir -p "$home"
+  "${PYTHON:-python3}" -m venv "$home/venv"
+  "$home/venv/bin/python" -m pip install --quiet --no-deps --only-binary :all: -r deploy/check/requirements.txt
+  echo "$stamp" >"$home/venv/stamp"
+fi
+PATH=$home/venv/bin:$PATH
+
+yamllint --strict --config-file deploy/check/yamllint.yml deploy
+echo "yamllint: $(git ls-files deploy | grep -cE '\.ya?ml$') files"
+python deploy/check/kubernetes.py
