@@ -19,3 +19,14 @@ PATH=$home/venv/bin:$PATH
 yamllint --strict --config-file deploy/check/yamllint.yml deploy
 echo "yamllint: $(git ls-files deploy | grep -cE '\.ya?ml$') files"
 python deploy/check/kubernetes.py
+
+# Debian's, unpacked and not installed: a package of its own would start a server
+if ! command -v promtool >/dev/null; then
+  if [[ ! -x $home/prometheus/usr/bin/promtool ]]; then
+    bash deploy/check/prometheus.sh "$home/prometheus"
+  fi
+  PATH=$home/prometheus/usr/bin:$PATH
+fi
+# a file_sd target that is not there is a warning, and a matter of who deploys
+promtool check config deploy/prometheus/prometheus.yml
+promtool test rules deploy/prometheus/tests/*.yml
