@@ -16,8 +16,13 @@ if [[ "$(cat "$home/venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
 fi
 PATH=$home/venv/bin:$PATH
 
-yamllint --strict --config-file deploy/check/yamllint.yml deploy
-echo "yamllint: $(git ls-files deploy | grep -cE '\.ya?ml$') files"
+yamllint --strict --config-file deploy/check/yamllint.yml deploy docker-compose.yml
+echo "yamllint: $(find deploy docker-compose.yml -name '*.yml' -o -name '*.yaml' | wc -l) files"
+hadolint deploy/Dockerfile deploy/sglang.Dockerfile
+echo "hadolint: 2 files"
+# the schema of the compose specification, which the checker brings along
+check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+python deploy/check/containers.py
 python deploy/check/kubernetes.py
 
 # Debian's, unpacked and not installed: a package of its own would start a server

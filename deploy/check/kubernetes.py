@@ -151,7 +151,7 @@ def check(name: str, found: list[dict]) -> None:
     if name == "overlays/monitoring":
         rule = next(item for item in found if item["kind"] == "PrometheusRule")
         rules = yaml.safe_load((DEPLOY / "prometheus/rules/tokentap.yml").read_text())
-        assert rule["spec"] == rules, "prometheusrule.yaml is not rules/tokentap.yml: python3 deploy/check/prometheusrule.py"
+        assert rule["spec"] == rules, "prometheusrule.yaml is not rules/tokentap.yml: bash deploy/check/prometheusrule.sh"
         dashboard = next(item for item in found if item["kind"] == "ConfigMap")["data"]["tokentap.json"]
         assert json.loads(dashboard) == json.loads((DEPLOY / "grafana/dashboards/tokentap.json").read_text())
 

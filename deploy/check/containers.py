@@ -1,0 +1,92 @@
+"""deploy/Dockerfile, deploy/sglang.Dockerfile and docker-compose.yml, as far as they can be judged where no image can be pulled.
+
+Not shown here: that the images exist under these tags, and that a build goes through. Shown instead: what the build is given is what
+the compiler read when tokentap was built here, and cargo takes that manifest with that lock.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def instructions(path: pathlib.Path) -> list[list[str]]:
+    text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.M).replace("\\\n", " ")
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def copied(lines: list[list[str]]) -> list[str]:
+    """Sources of COPY that come from the context."""
+    of_context = [words[1:-1] for words in lines if words[0] == "COPY" and not words[1].startswith("--from")]
+    return [source for sources in of_context for source in sources]
+
+
+def check_dockerfile() -> None:
+    path = ROOT / "deploy/Dockerfile"
+    lines = instructions(path)
+    sources = copied(lines)
+    assert all((ROOT / source).exists() for source in sources), "COPY names what is not there"
+    ignore = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
+    given = [line for line in ignore if line and not line.startswith("#")]
+    assert given == ["*", *(f"!{source}" for source in sources)], "the context is not what is copied"
+
+    # cargo writes down all files that went into the binary, those that are included as bytes too
+    written = [path for build in ("release", "debug") if (path := ROOT / "target" / build / "tokentap.d").exists()]
+    if not written:
+        raise SystemExit("target/ has no tokentap to compare with: cargo build")
+    read = written[0].read_text().replace("\\ ", "\0").split(":", 1)[1].split()
+    inside = {pathlib.Path(name.replace("\0", " ")).relative_to(ROOT) for name in read}
+    assert len(inside) > 100, f"{written[0]} lists no sources"
+    missing = {name for name in inside if name.parts[0] not in sources}
+    assert not missing, f"not copied, but part of the binary: {missing}"
+
+    run = next(" ".join(words) for words in lines if words[0] == "RUN")
+    assert "cargo build --release --locked" in run, run
+    with tempfile.TemporaryDirectory() as context:
+        for source in sources:
+            of = ROOT / source
+            shutil.copytree(of, f"{context}/{source}") if of.is_dir() else shutil.copy(of, context)
+        command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
+        command += ["--filter-platform=x86_64-unknown-linux-gnu"]
+        found = json.loads(subprocess.run(command, cwd=context, check=True, capture_output=True).stdout)
+    here = next(package for package in found["packages"] if package["name"] == "tokentap")
+    [compiler] = [re.fullmatch(r"rust:([\d.]+)-bookworm", words[1])[1] for words in lines if words[0] == "FROM" and "rust:" in words[1]]
+    newer = [int(part) for part in compiler.split(".")] >= [int(part) for part in here["rust_version"].split(".")[:2]]
+    assert newer, f"Cargo.toml wants Rust {here['rust_version']}, the image has {compiler}"
+    version = next(words[1] for words in lines if words[0] == "ARG" and words[1].startswith("VERSION="))
+    assert version == f"VERSION={here['version']}", f"{version}, but Cargo.toml has {here['version']}"
+    assert ["USER", "65532:65532"] in lines, "not root"
+    print(f"containers: Dockerfile gives cargo {len(sources)} sources, all {len(inside)} files of the binary among them")
+
+
+def check_compose() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    services = compose["services"]
+    assert {profile for service in services.values() for profile in service["profiles"]} == {"demo", "sglang"}
+    for name, service in services.items():
+        tag = service["image"].rpartition(":")[2]
+        assert re.search(r"\d+\.\d+", tag), f"{name}: {service['image']} is no fixed version"
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), f"{name}: a port beyond loopback"
+        if build := service.get("build"):
+            context = ROOT / build["context"]
+            dockerfile = context / build["dockerfile"]
+            assert dockerfile.exists(), f"{name}: no {dockerfile}"
+            assert all((context / source).exists() for source in copied(instructions(dockerfile))), name
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            assert source in compose["volumes"] if source[0] not in "./" else (ROOT / source).exists(), f"{name}: no {source}"
+        if name not in ("sglang",):
+            assert service["read_only"] and service["cap_drop"] == ["ALL"], f"{name} may more than it needs"
+    assert "ports" not in services["sglang"], "agents go through tokentap"
+    print(f"containers: docker-compose.yml, {len(services)} services")
+
+
+if __name__ == "__main__":
+    check_dockerfile()
+    check_compose()

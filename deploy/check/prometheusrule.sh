@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Writes the rules once more, as the Prometheus operator wants them: kustomize reads no file outside of its folder, and makes no object of
+# a plain file.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+{
+  cat <<'HEAD'
+# deploy/prometheus/rules/tokentap.yml as an object, written by deploy/check/prometheusrule.sh. Change it there.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: tokentap
+  labels:
+    release: kube-prometheus-stack
+spec:
+HEAD
+  sed -e '/^#/d' -e 's/^\(.\)/  \1/' prometheus/rules/tokentap.yml
+} >kubernetes/overlays/monitoring/prometheusrule.yaml

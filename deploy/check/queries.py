@@ -1,0 +1,145 @@
+"""Every query of the rules and of the dashboard: it parses, and its metrics and labels exist.
+
+tokentap's metrics and labels are those of the README's table, which a test holds against the binary; SGLang's are those that a real
+0.5.23 gave (tests/fixtures). Also: each alert is tested firing and silent, and the dashboard is one that Grafana can provision.
+"""
+
+import json
+import pathlib
+import re
+from collections.abc import Iterator
+
+import promql_parser as promql
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROMETHEUS = ROOT / "deploy/prometheus"
+DASHBOARD = ROOT / "deploy/grafana/dashboards/tokentap.json"
+SGLANG = ROOT / "tests/fixtures/sglang-0.5.23/default/info-metrics/response.body"
+# labels of the scrape, of Kubernetes, and of histograms
+EVERYWHERE = {"job", "instance", "namespace", "pod", "le", "__name__"}
+# gives what Grafana would: times, and the selection "All"
+VARIABLES = {"$__rate_interval": "1m", "$__range": "1h", "$model": ".*", "$namespace": ".*", "$instance": ".*"}
+
+
+def base(name: str) -> str:
+    return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def known() -> dict[str, set[str]]:
+    """Metrics and their labels."""
+    found = {}
+    for row in re.findall(r"^\| `(tokentap_\w+)` \| ([^|]*)\|", (ROOT / "README.md").read_text(), re.M):
+        found[row[0]] = {label.strip() for label in row[1].split(",") if label.strip()}
+    for line in SGLANG.read_text().splitlines():
+        if line.startswith("sglang:"):
+            name, labels = re.match(r"([\w:]+)(?:\{(.*)\})?", line).groups()
+            found.setdefault(base(name), set()).update(re.findall(r'(\w+)="', labels or ""))
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+        found[name] = set()
+    found["up"] = set()
+    return found
+
+
+def parsed(expr: str) -> promql.Expr:
+    for variable, value in VARIABLES.items():
+        expr = expr.replace(variable, value)
+    assert "$" not in expr, f"a variable that this does not know: {expr}"
+    return promql.parse(expr)
+
+
+def selectors(node: object) -> Iterator[promql.VectorSelector]:
+    """All selectors below a node; a node that this does not know is an error, for it would hide some."""
+    match node:
+        case promql.VectorSelector():
+            yield node
+        case promql.MatrixSelector():
+            yield from selectors(node.vector_selector)
+        case promql.BinaryExpr():
+            yield from selectors(node.lhs)
+            yield from selectors(node.rhs)
+        case promql.AggregateExpr() | promql.UnaryExpr() | promql.ParenExpr() | promql.SubqueryExpr():
+            yield from selectors(node.expr)
+        case promql.Call():
+            for arg in node.args:
+                yield from selectors(arg)
+        case promql.NumberLiteral() | promql.StringLiteral():
+            pass
+        case _:
+            raise AssertionError(f"an unknown node {node!r}")
+
+
+def names(selector: promql.VectorSelector) -> list[str]:
+    if selector.name:
+        return [selector.name]
+    of_name = [m.value for m in selector.matchers.matchers if m.name == "__name__"]
+    assert len(of_name) == 1, "a selector names its metrics"
+    return of_name[0].split("|")
+
+
+def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: set[str]) -> None:
+    found = list(selectors(parsed(expr)))
+    assert found, f"{where}: no metric in {expr}"
+    for selector in found:
+        for name in names(selector):
+            if name in recorded:
+                continue
+            assert base(name) in metrics or name in metrics, f"{where}: there is no metric {name}"
+            labels = {matcher.name for matcher in selector.matchers.matchers}
+            unknown = labels - metrics.get(name, metrics.get(base(name), set())) - EVERYWHERE
+            assert not unknown, f"{where}: {name} has no label {unknown}"
+
+
+def panels(board: dict) -> Iterator[dict]:
+    for panel in board["panels"]:
+        if panel["type"] != "row":
+            yield panel
+
+
+def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
+    board = json.loads(DASHBOARD.read_text())
+    assert board["id"] is None, "provisioning gives the id"
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids)), "ids of panels are distinct"
+    queries = 0
+    taken = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert place["x"] + place["w"] <= 24 and not cells & taken, f"{panel['title']} lies over another panel"
+        taken |= cells
+    for panel in panels(board):
+        title = panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"{title}: the datasource is the variable"
+        assert panel["fieldConfig"]["defaults"]["unit"] and panel["description"], f"{title}: a unit and a description"
+        refs = [target["refId"] for target in panel["targets"]]
+        assert refs and len(refs) == len(set(refs)), title
+        for target in panel["targets"]:
+            check_query(f"dashboard, {title}", target["expr"], metrics, recorded)
+            queries += 1
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups()
+            assert label in metrics[base(metric)] | EVERYWHERE, f"${variable['name']}"
+    return queries
+
+
+def main() -> None:
+    metrics = known()
+    groups = yaml.safe_load((PROMETHEUS / "rules/tokentap.yml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    for rule in rules:
+        check_query(rule.get("record") or rule["alert"], rule["expr"], metrics, recorded)
+
+    tests = yaml.safe_load((PROMETHEUS / "tests/tokentap.yml").read_text())["tests"]
+    alerts = {rule["alert"] for rule in rules if "alert" in rule}
+    shown = {(case["alertname"], bool(case["exp_alerts"])) for test in tests for case in test["alert_rule_test"]}
+    assert shown == {(alert, fires) for alert in alerts for fires in (True, False)}, "each alert is tested, firing and silent"
+
+    queries = check_dashboard(metrics, recorded)
+    print(f"queries: {len(recorded)} recorded, {len(alerts)} alerts tested both ways, {queries} of the dashboard")
+
+
+if __name__ == "__main__":
+    main()
