@@ -27,6 +27,18 @@ def copied(lines: list[list[str]]) -> list[str]:
     return [source for sources in of_context for source in sources]
 
 
+def package(folder: str | pathlib.Path) -> dict:
+    command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
+    command += ["--filter-platform=x86_64-unknown-linux-gnu"]
+    found = json.loads(subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE).stdout)
+    return next(package for package in found["packages"] if package["name"] == "tokentap")
+
+
+def targets(of: dict) -> set[str]:
+    """What Cargo.toml names; tests are found by their folder."""
+    return {target["name"] for target in of["targets"] if target["kind"] != ["test"]}
+
+
 def check_dockerfile() -> None:
     path = ROOT / "deploy/Dockerfile"
     lines = instructions(path)
@@ -52,10 +64,9 @@ def check_dockerfile() -> None:
         for source in sources:
             of = ROOT / source
             shutil.copytree(of, f"{context}/{source}") if of.is_dir() else shutil.copy(of, context)
-        command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
-        command += ["--filter-platform=x86_64-unknown-linux-gnu"]
-        found = json.loads(subprocess.run(command, cwd=context, check=True, capture_output=True).stdout)
-    here = next(package for package in found["packages"] if package["name"] == "tokentap")
+        here = package(context)
+    # `cargo metadata` passes over named targets that are missing, `cargo build` does not
+    assert targets(here) == targets(package(ROOT)), "Cargo.toml names targets that are not copied"
     [compiler] = [re.fullmatch(r"rust:([\d.]+)-bookworm", words[1])[1] for words in lines if words[0] == "FROM" and "rust:" in words[1]]
     newer = [int(part) for part in compiler.split(".")] >= [int(part) for part in here["rust_version"].split(".")[:2]]
     assert newer, f"Cargo.toml wants Rust {here['rust_version']}, the image has {compiler}"
