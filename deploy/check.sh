@@ -35,3 +35,4 @@ fi
 # a file_sd target that is not there is a warning, and a matter of who deploys
 promtool check config deploy/prometheus/prometheus.yml
 promtool test rules deploy/prometheus/tests/*.yml
+python deploy/check/queries.py

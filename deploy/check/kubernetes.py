@@ -27,6 +27,7 @@ BUILDS = {
     # the oldest that the validator has schemas of
     "overlays/plain": 25,
     "overlays/gpu-dra": 34,
+    "overlays/monitoring": 29,
 }
 MODELS = {"PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
 WORKLOADS = {

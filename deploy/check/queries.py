@@ -69,6 +69,22 @@ def selectors(node: object) -> Iterator[promql.VectorSelector]:
             raise AssertionError(f"an unknown node {node!r}")
 
 
+def aggregates(node: object) -> Iterator[promql.AggregateExpr]:
+    """All `sum by (...)` and the like below a node, those with labels."""
+    below = {
+        promql.BinaryExpr: ("lhs", "rhs"),
+        promql.AggregateExpr: ("expr",),
+        promql.ParenExpr: ("expr",),
+        promql.UnaryExpr: ("expr",),
+    }
+    if isinstance(node, promql.AggregateExpr) and node.modifier:
+        yield node
+    for part in below.get(type(node), ()):
+        yield from aggregates(getattr(node, part))
+    for arg in node.args if isinstance(node, promql.Call) else ():
+        yield from aggregates(arg)
+
+
 def names(selector: promql.VectorSelector) -> list[str]:
     if selector.name:
         return [selector.name]
@@ -77,9 +93,15 @@ def names(selector: promql.VectorSelector) -> list[str]:
     return of_name[0].split("|")
 
 
-def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: set[str]) -> None:
-    found = list(selectors(parsed(expr)))
+def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: set[str]) -> set[str]:
+    """Checks one query; answers with the labels that its result may have, as far as they are known."""
+    tree = parsed(expr)
+    found = list(selectors(tree))
     assert found, f"{where}: no metric in {expr}"
+    there = {label for selector in found for name in names(selector) for label in metrics.get(base(name), metrics.get(name, ()))}
+    grouped = {label for aggregate in aggregates(tree) for label in aggregate.modifier.labels}
+    of_recorded = any(name in recorded for selector in found for name in names(selector))
+    assert of_recorded or not grouped - there - EVERYWHERE, f"{where}: nothing has label {grouped - there - EVERYWHERE}"
     for selector in found:
         for name in names(selector):
             if name in recorded:
@@ -88,6 +110,9 @@ def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: s
             labels = {matcher.name for matcher in selector.matchers.matchers}
             unknown = labels - metrics.get(name, metrics.get(base(name), set())) - EVERYWHERE
             assert not unknown, f"{where}: {name} has no label {unknown}"
+    if grouped:
+        return grouped
+    return there | EVERYWHERE | {"model_name", "endpoint", "outcome"} if of_recorded else there | EVERYWHERE
 
 
 def panels(board: dict) -> Iterator[dict]:
@@ -115,7 +140,9 @@ def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
         refs = [target["refId"] for target in panel["targets"]]
         assert refs and len(refs) == len(set(refs)), title
         for target in panel["targets"]:
-            check_query(f"dashboard, {title}", target["expr"], metrics, recorded)
+            labels = check_query(f"dashboard, {title}", target["expr"], metrics, recorded)
+            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert shown <= labels, f"{title}: no {shown - labels} to be shown"
             queries += 1
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
