@@ -9,6 +9,7 @@ mod commands;
 mod control;
 mod crash;
 mod dawdling;
+mod deploy;
 #[cfg(feature = "cuda")]
 mod device;
 mod disk;

@@ -1,0 +1,147 @@
+//! What the deployment files say of tokentap is so: its metrics, its flags, its variables and their values.
+//!
+//! That the files themselves are well-formed is `deploy/check.sh`'s to show.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use tokentap::config::{Cli, load};
+use tokentap::metrics::Metrics;
+
+/// Flags in these files that are SGLang's, kubectl's and docker's.
+const OTHERS: [&str; 11] = [
+    "--dist-init-addr",
+    "--enable-metrics",
+    "--from-literal",
+    "--host",
+    "--incremental-streaming-output",
+    "--model-path",
+    "--nnodes",
+    "--node-rank",
+    "--port",
+    "--profile",
+    "--tp",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn below(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            below(&path, files);
+        } else {
+            files.push(path);
+        }
+    }
+}
+
+/// What is deployed, as pairs of name and text; neither the checkers nor the images, whose flags are those of other programs.
+fn deployed() -> Vec<(String, String)> {
+    let mut files = vec![root().join("docker-compose.yml")];
+    for dir in ["kubernetes", "prometheus", "grafana"] {
+        below(&root().join("deploy").join(dir), &mut files);
+    }
+    let read = |path: PathBuf| (path.display().to_string(), std::fs::read_to_string(&path).unwrap());
+    let files: Vec<_> = files.into_iter().map(read).collect();
+    assert!(files.len() > 20, "{} files are too few", files.len());
+    files
+}
+
+/// The words that begin with `start` and go on with what `goes_on` takes; not those inside of a longer word.
+fn words<'a>(text: &'a str, start: &'a str, goes_on: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
+    text.match_indices(start).filter_map(move |(at, _)| {
+        let inside = |before: char| before.is_ascii_alphanumeric() || "_:-.".contains(before);
+        let rest = &text[at..];
+        let end = rest[start.len()..].find(|c| !goes_on(c)).map_or(rest.len(), |length| start.len() + length);
+        let word = rest[..end].trim_end_matches('-');
+        (!text[..at].ends_with(inside) && word.len() > start.len()).then_some(word)
+    })
+}
+
+/// A histogram's name without what the exposition puts behind it.
+fn declared(name: &str) -> &str {
+    let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    base.filter(|base| !base.ends_with("_total")).unwrap_or(name)
+}
+
+#[test]
+fn every_metric_that_is_asked_for_exists() {
+    let described = Metrics::described();
+    let metrics = Metrics::new("none");
+    let process = String::from_utf8(metrics.render().unwrap()).unwrap();
+    let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let readme = ("README.md".to_owned(), std::fs::read_to_string(root().join("README.md")).unwrap());
+    let mut seen = BTreeSet::new();
+    for (file, text) in deployed().iter().chain([&readme]) {
+        for metric in words(text, "tokentap_", name) {
+            let known = described.iter().any(|known| known == metric || known == declared(metric));
+            assert!(known, "{file} asks for {metric}, which tokentap does not have");
+            seen.insert(declared(metric).to_owned());
+        }
+        for metric in words(text, "process_", name) {
+            assert!(
+                process.contains(&format!("\n{metric} ")),
+                "{file} asks for {metric}, which tokentap does not have"
+            );
+        }
+    }
+    assert_eq!(seen.len(), described.len(), "the README names them all");
+}
+
+#[test]
+fn every_flag_and_every_variable_that_is_named_exists() {
+    let command = Cli::command();
+    let arguments = || command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let flags: BTreeSet<String> = arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?))).collect();
+    let variables: BTreeSet<&str> = arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
+    let mut used = 0;
+    for (file, text) in deployed() {
+        for flag in words(&text, "--", |c| c.is_ascii_lowercase() || c == '-') {
+            assert!(flags.contains(flag) || OTHERS.contains(&flag), "{file} names {flag}, which nobody has");
+        }
+        for variable in words(&text, "TOKENTAP_", |c| c.is_ascii_uppercase() || c == '_') {
+            assert!(variables.contains(variable), "{file} sets {variable}, which tokentap does not read");
+            used += 1;
+        }
+    }
+    assert!(used > 15, "{used} variables are too few");
+}
+
+/// Variables and their values, as Kubernetes (`- name: X`, then `value: Y`) and Compose (`X: Y`) spell them.
+fn settings(text: &str) -> Vec<(String, String)> {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
+    let plain = |value: &str| value.trim().trim_matches('"').to_owned();
+    let of_pod = lines.windows(2).filter_map(|pair| {
+        let name = pair[0].strip_prefix("- name: ").filter(|name| name.starts_with("TOKENTAP_"))?;
+        Some((name.to_owned(), plain(pair[1].strip_prefix("value: ")?)))
+    });
+    let of_compose = lines.iter().filter_map(|line| {
+        let (name, value) = line.split_once(": ").filter(|(name, _)| name.starts_with("TOKENTAP_"))?;
+        Some((name.to_owned(), plain(value)))
+    });
+    of_pod.chain(of_compose).collect()
+}
+
+#[test]
+fn every_value_that_is_set_is_one_that_tokentap_takes() {
+    let mut taken = 0;
+    for (file, text) in deployed() {
+        for (variable, value) in settings(&text) {
+            let flag = variable.trim_start_matches("TOKENTAP_").to_lowercase().replace('_', "-");
+            let mut args = vec!["tokentap".to_owned(), "serve".to_owned(), format!("--{flag}={value}")];
+            if flag != "control-open" {
+                // an address beyond loopback is fine where the token comes from elsewhere
+                args.push("--control-open".to_owned());
+            }
+            let loaded = load(args.into_iter().map(OsString::from));
+            assert!(loaded.is_ok(), "{file}: {variable}={value}: {loaded:?}");
+            taken += 1;
+        }
+    }
+    assert!(taken > 12, "{taken} values are too few");
+}
