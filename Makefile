@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu
+.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu deploy prometheus
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -36,6 +36,14 @@ readers: ## exports of a scripted agent, read by the trainers' own libraries (a 
 grpc: ## a Python client generated from the .proto, in front of the demo engine (a minute, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/grpc/run.sh
+
+deploy: ## every file under deploy/, offline, as CI does (half a minute, package registries, Debian's packages)
+	cargo build
+	bash deploy/check.sh
+
+prometheus: ## a real Prometheus scrapes a demo under load: rules and dashboard give data (two minutes, Debian's packages)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/prometheus/run.sh
 
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan

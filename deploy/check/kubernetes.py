@@ -82,7 +82,9 @@ def sidecar(spec: dict, native: bool) -> dict:
     assert len(of[here]) == 1, f"one tokentap under {here}"
     assert not of[elsewhere], f"no tokentap under {elsewhere}"
     found = of[here][0]
-    assert found.get("restartPolicy") == ("Always" if native else None), "a native sidecar is restarted always, a container has no policy"
+    assert found.get("restartPolicy") == ("Always" if native else None), (
+        "a native sidecar is restarted always, a container has no policy"
+    )
     return found
 
 
@@ -108,7 +110,9 @@ def check_pod(pod: dict, native: bool) -> None:
     writable = [mount for mount in tokentap["volumeMounts"] if not mount.get("readOnly")]
     assert [mount["mountPath"] for mount in writable] == [env["TOKENTAP_DATA_DIR"]], "one place to write to"
     volume = next(volume for volume in spec["volumes"] if volume["name"] == writable[0]["name"])
-    assert size(volume["emptyDir"]["sizeLimit"]) > size(env["TOKENTAP_DATA_BYTES"]), "the pod would be evicted by its own log"
+    assert size(volume["emptyDir"]["sizeLimit"]) > size(env["TOKENTAP_DATA_BYTES"]), (
+        "the pod would be evicted by its own log"
+    )
 
 
 def check_untouched(before: dict, after: dict) -> None:
@@ -152,7 +156,9 @@ def check(name: str, found: list[dict]) -> None:
     if name == "overlays/monitoring":
         rule = next(item for item in found if item["kind"] == "PrometheusRule")
         rules = yaml.safe_load((DEPLOY / "prometheus/rules/tokentap.yml").read_text())
-        assert rule["spec"] == rules, "prometheusrule.yaml is not rules/tokentap.yml: bash deploy/check/prometheusrule.sh"
+        assert rule["spec"] == rules, (
+            "prometheusrule.yaml is not rules/tokentap.yml: bash deploy/check/prometheusrule.sh"
+        )
         dashboard = next(item for item in found if item["kind"] == "ConfigMap")["data"]["tokentap.json"]
         assert json.loads(dashboard) == json.loads((DEPLOY / "grafana/dashboards/tokentap.json").read_text())
 

@@ -98,7 +98,12 @@ def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: s
     tree = parsed(expr)
     found = list(selectors(tree))
     assert found, f"{where}: no metric in {expr}"
-    there = {label for selector in found for name in names(selector) for label in metrics.get(base(name), metrics.get(name, ()))}
+    there = {
+        label
+        for selector in found
+        for name in names(selector)
+        for label in metrics.get(base(name), metrics.get(name, ()))
+    }
     grouped = {label for aggregate in aggregates(tree) for label in aggregate.modifier.labels}
     of_recorded = any(name in recorded for selector in found for name in names(selector))
     assert of_recorded or not grouped - there - EVERYWHERE, f"{where}: nothing has label {grouped - there - EVERYWHERE}"
@@ -130,12 +135,18 @@ def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
     taken = set()
     for panel in board["panels"]:
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert place["x"] + place["w"] <= 24 and not cells & taken, f"{panel['title']} lies over another panel"
         taken |= cells
     for panel in panels(board):
         title = panel["title"]
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"{title}: the datasource is the variable"
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, (
+            f"{title}: the datasource is the variable"
+        )
         assert panel["fieldConfig"]["defaults"]["unit"] and panel["description"], f"{title}: a unit and a description"
         refs = [target["refId"] for target in panel["targets"]]
         assert refs and len(refs) == len(set(refs)), title
@@ -162,7 +173,9 @@ def main() -> None:
     tests = yaml.safe_load((PROMETHEUS / "tests/tokentap.yml").read_text())["tests"]
     alerts = {rule["alert"] for rule in rules if "alert" in rule}
     shown = {(case["alertname"], bool(case["exp_alerts"])) for test in tests for case in test["alert_rule_test"]}
-    assert shown == {(alert, fires) for alert in alerts for fires in (True, False)}, "each alert is tested, firing and silent"
+    assert shown == {(alert, fires) for alert in alerts for fires in (True, False)}, (
+        "each alert is tested, firing and silent"
+    )
 
     queries = check_dashboard(metrics, recorded)
     print(f"queries: {len(recorded)} recorded, {len(alerts)} alerts tested both ways, {queries} of the dashboard")

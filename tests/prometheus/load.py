@@ -1,0 +1,100 @@
+"""Agents of many kinds before a tokentap, a round a second: what each of its metrics counts happens, as far as a demo can make it."""
+
+import argparse
+import json
+import socket
+import struct
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True)
+parser.add_argument("--control", required=True)
+parser.add_argument("--seconds", type=float, required=True)
+args = parser.parse_args()
+
+
+def post(path: str, body: object, port: str = args.data, **headers: str) -> tuple[int, bytes]:
+    sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+    kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+    request = urllib.request.Request(f"http://{port}{path}", sent, {"content-type": kind, **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def sampling(tokens: int = 32, **others: object) -> dict:
+    return {"sampling_params": {"max_new_tokens": tokens, "temperature": 0.8, "ignore_eos": True, **others}}
+
+
+def expect(status: int, answer: tuple[int, bytes]) -> dict:
+    assert answer[0] == status, answer
+    return json.loads(answer[1]) if answer[1][:1] == b"{" else {}
+
+
+def leave(session: str, body: dict) -> None:
+    """Asks for a long stream and goes away after its first bytes."""
+    host, port = args.data.rsplit(":", 1)
+    sent = json.dumps(body).encode()
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = f"POST /sessions/{session}/generate HTTP/1.1\r\nhost: {args.data}\r\ncontent-type: application/json\r\n"
+        connection.sendall(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
+        assert connection.recv(64)
+
+
+def rows(count: int, width: int) -> bytes:
+    """A safetensors file of logits."""
+    header = {"logits": {"dtype": "F32", "shape": [count, width], "data_offsets": [0, 4 * count * width]}}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + struct.pack(f"<{width}f", *(i % 7 for i in range(width))) * count
+
+
+def converse(session: str) -> None:
+    """Two turns, the second going on from the first; the first twice more, as samples; one edited, which is a branch."""
+    prompt = [299, 467]
+    first = expect(200, post(f"/sessions/{session}/generate", {"input_ids": prompt, **sampling()}))
+    expect(
+        200, post(f"/sessions/{session}/generate", {"input_ids": prompt + first["output_ids"] + [258], **sampling()})
+    )
+    post(f"/sessions/{session}/generate", {"input_ids": prompt, **sampling(n=2)})
+    edited = first["output_ids"][:5] + [94] + first["output_ids"][6:]
+    expect(200, post(f"/sessions/{session}/generate", {"input_ids": prompt + edited, **sampling()}))
+
+
+def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
+    session = f"s{number}"
+    converse(session)
+    expect(200, post("/generate", {"text": "The lamp", "stream": True, **sampling()}))
+    expect(200, post("/generate", {"text": "The lamp", "entropy_options": {"estimator": "lower"}, **sampling()}))
+    # no finite top_k, so there is no such number
+    expect(200, post("/generate", {"text": "The lamp", "entropy_options": {"estimator": "sampled"}, **sampling()}))
+    # the engine refuses it, forced and as it was written
+    expect(400, post("/generate", {"text": "The lamp", **sampling(temperature=-1)}))
+    # tokentap refuses it
+    expect(400, post("/generate", {"input_ids": [-1], **sampling()}))
+    away = {"text": "In the morning", "stream": True, **sampling(2000)}
+    leave(session, away)
+    away["sampling_params"]["max_new_tokens"] = 64
+    leave(session, away)
+    post(f"/sessions/{session}/generate", away, **{"x-stainless-retry-count": "1"})
+    expect(200, post("/v1/entropy", rows(64, 8192), args.control))
+    # more at once than may come
+    statuses = [
+        status for status, _ in crowd.map(lambda _: post("/generate", {"text": "The lamp", **sampling(64)}), range(12))
+    ]
+    assert set(statuses) <= {200, 503}, statuses
+
+
+with ThreadPoolExecutor(12) as crowd:
+    end = time.monotonic() + args.seconds
+    number = 0
+    while time.monotonic() < end:
+        began = time.monotonic()
+        one_round(number, crowd)
+        number += 1
+        time.sleep(max(0.0, 1 - (time.monotonic() - began)))

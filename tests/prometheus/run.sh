@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# A real Prometheus (Debian's) with deploy/prometheus scrapes a tokentap under load; every recording rule and every query of the dashboard
+# must give data, but for those that ask.py names with the reason.
+#   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
+#   PYTHON     the interpreter (python3); nothing but its standard library
+# Builds nothing. Prometheus is unpacked once into target/deploy, which needs Debian's packages, where none is on the PATH.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+tokentap=${TOKENTAP:-}
+for build in release debug; do
+  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
+done
+if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+python=${PYTHON:-python3}
+export PYTHONDONTWRITEBYTECODE=1
+
+if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
+  if [[ ! -x $root/target/deploy/prometheus/usr/bin/prometheus ]]; then
+    bash "$root/deploy/check/prometheus.sh" "$root/target/deploy/prometheus"
+  fi
+  PATH=$root/target/deploy/prometheus/usr/bin:$PATH
+fi
+
+work=$(mktemp -d)
+started=()
+stop() {
+  for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait
+  rm -rf "$work"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+# until FILE has a line that matches, or the process that writes it has ended
+await() {
+  local pid=$1 file=$2 pattern=$3
+  for _ in $(seq 300); do
+    if grep -qsE "$pattern" "$file"; then return; fi
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  cat "$file" >&2
+  echo "no line like $pattern" >&2
+  exit 1
+}
+
+# Small stores, so that they evict; few requests at once, so that some are refused; and no file larger than 256 KiB, so that the log
+# fails as it does on a full disk.
+(
+  ulimit -f 256
+  exec "$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --log warn --data-dir "$work/data" \
+    --max-requests 4 --session-bytes 64KiB --entropy-entries 32
+) >"$work/demo" 2>&1 &
+started+=($!)
+await $! "$work/demo" '^ *Metrics:'
+data=$(grep -oEm1 'http://[0-9.:]+/generate' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
+control=$(grep -oEm1 'http://[0-9.:]+/metrics' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
+
+# SGLang's own series: what a real one gave, through the data port of a tokentap before it, as in Kubernetes
+"$python" "$here/recorded.py" "$root/tests/fixtures/sglang-0.5.23/default/info-metrics/response.body" >"$work/recorded" 2>&1 &
+started+=($!)
+await $! "$work/recorded" '^127'
+"$tokentap" serve --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --log-format json --upstream "http://$(cat "$work/recorded")" \
+  >"$work/before" 2>&1 &
+started+=($!)
+await $! "$work/before" '"data":"http'
+sglang=$(grep -oEm1 '"data":"http://[0-9.:]+' "$work/before" | grep -oE '[0-9.]+:[0-9]+')
+
+# the files as they are deployed; addresses come in beside them
+cp -r "$root/deploy/prometheus" "$work/prometheus"
+mkdir "$work/prometheus/targets"
+echo "- targets: ['$control']" >"$work/prometheus/targets/tokentap.yml"
+echo "- targets: ['$sglang']" >"$work/prometheus/targets/sglang.yml"
+port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+prometheus --config.file="$work/prometheus/prometheus.yml" --storage.tsdb.path="$work/series" --web.listen-address="127.0.0.1:$port" \
+  --log.level=info >"$work/prometheus.log" 2>&1 &
+started+=($!)
+await $! "$work/prometheus.log" 'Server is ready to receive web requests'
+
+"$python" "$here/load.py" --data "$data" --control "$control" --seconds 200 >"$work/load" 2>&1 &
+load=$!
+started+=("$load")
+if ! timeout 240 "$python" "$here/ask.py" --prometheus "127.0.0.1:$port" --dashboard "$root/deploy/grafana/dashboards/tokentap.json"; then
+  tail -20 "$work/load" >&2
+  exit 1
+fi
+kill -0 "$load" 2>/dev/null || { cat "$work/load" >&2; echo "the load ended early" >&2; exit 1; }
+"$python" -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())' "http://$control/metrics" \
+  | promtool check metrics
+echo "promtool finds nothing to say of the metrics' names and types"
