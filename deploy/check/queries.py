@@ -1,7 +1,8 @@
 """Every query of the rules and of the dashboard: it parses, and its metrics and labels exist.
 
-tokentap's metrics and labels are those of the README's table, which a test holds against the binary; SGLang's are those that a real
-0.5.23 gave (tests/fixtures). Also: each alert is tested firing and silent, and the dashboard is one that Grafana can provision.
+tokentap's metrics and labels are those of the README's table, whose names a test holds against the binary; SGLang's are
+those that a real 0.5.23 gave (tests/fixtures). Also: each alert is tested firing and silent, and the dashboard is one
+that Grafana can provision.
 """
 
 import json
@@ -98,14 +99,10 @@ def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: s
     tree = parsed(expr)
     found = list(selectors(tree))
     assert found, f"{where}: no metric in {expr}"
-    there = {
-        label
-        for selector in found
-        for name in names(selector)
-        for label in metrics.get(base(name), metrics.get(name, ()))
-    }
+    all_names = [name for selector in found for name in names(selector)]
+    there = {label for name in all_names for label in metrics.get(base(name), metrics.get(name, ()))}
     grouped = {label for aggregate in aggregates(tree) for label in aggregate.modifier.labels}
-    of_recorded = any(name in recorded for selector in found for name in names(selector))
+    of_recorded = any(name in recorded for name in all_names)
     assert of_recorded or not grouped - there - EVERYWHERE, f"{where}: nothing has label {grouped - there - EVERYWHERE}"
     for selector in found:
         for name in names(selector):
@@ -135,21 +132,18 @@ def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
     taken = set()
     for panel in board["panels"]:
         place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert place["x"] + place["w"] <= 24 and not cells & taken, f"{panel['title']} lies over another panel"
+        right = place["x"] + place["w"]
+        cells = {(x, y) for x in range(place["x"], right) for y in range(place["y"], place["y"] + place["h"])}
+        assert right <= 24, f"{panel['title']} does not fit"
+        assert not cells & taken, f"{panel['title']} lies over another panel"
         taken |= cells
     for panel in panels(board):
         title = panel["title"]
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, (
-            f"{title}: the datasource is the variable"
-        )
-        assert panel["fieldConfig"]["defaults"]["unit"] and panel["description"], f"{title}: a unit and a description"
+        assert panel["datasource"]["uid"] == "${datasource}", f"{title}: the datasource is the variable"
+        assert panel["fieldConfig"]["defaults"]["unit"], f"{title}: a unit"
+        assert panel["description"], f"{title}: a description"
         refs = [target["refId"] for target in panel["targets"]]
-        assert refs and len(refs) == len(set(refs)), title
+        assert len(refs) == len(set(refs)) > 0, title
         for target in panel["targets"]:
             labels = check_query(f"dashboard, {title}", target["expr"], metrics, recorded)
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -173,9 +167,8 @@ def main() -> None:
     tests = yaml.safe_load((PROMETHEUS / "tests/tokentap.yml").read_text())["tests"]
     alerts = {rule["alert"] for rule in rules if "alert" in rule}
     shown = {(case["alertname"], bool(case["exp_alerts"])) for test in tests for case in test["alert_rule_test"]}
-    assert shown == {(alert, fires) for alert in alerts for fires in (True, False)}, (
-        "each alert is tested, firing and silent"
-    )
+    both = {(alert, fires) for alert in alerts for fires in (True, False)}
+    assert shown == both, f"each alert is tested, firing and silent: {shown ^ both}"
 
     queries = check_dashboard(metrics, recorded)
     print(f"queries: {len(recorded)} recorded, {len(alerts)} alerts tested both ways, {queries} of the dashboard")

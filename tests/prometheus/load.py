@@ -1,4 +1,4 @@
-"""Agents of many kinds before a tokentap, a round a second: what each of its metrics counts happens, as far as a demo can make it."""
+"""Agents of many kinds before a tokentap, a round a second: what its metrics count happens, as far as a demo can make it."""
 
 import argparse
 import json
@@ -55,15 +55,13 @@ def rows(count: int, width: int) -> bytes:
 
 
 def converse(session: str) -> None:
-    """Two turns, the second going on from the first; the first twice more, as samples; one edited, which is a branch."""
+    """Two turns, the second going on from the first; the first twice more, as samples; one edited, which branches."""
     prompt = [299, 467]
-    first = expect(200, post(f"/sessions/{session}/generate", {"input_ids": prompt, **sampling()}))
-    expect(
-        200, post(f"/sessions/{session}/generate", {"input_ids": prompt + first["output_ids"] + [258], **sampling()})
-    )
-    post(f"/sessions/{session}/generate", {"input_ids": prompt, **sampling(n=2)})
-    edited = first["output_ids"][:5] + [94] + first["output_ids"][6:]
-    expect(200, post(f"/sessions/{session}/generate", {"input_ids": prompt + edited, **sampling()}))
+    generate = f"/sessions/{session}/generate"
+    sampled = expect(200, post(generate, {"input_ids": prompt, **sampling()}))["output_ids"]
+    expect(200, post(generate, {"input_ids": [*prompt, *sampled, 258], **sampling()}))
+    expect(200, post(generate, {"input_ids": prompt, **sampling(n=2)}))
+    expect(200, post(generate, {"input_ids": [*prompt, *sampled[:5], 94, *sampled[6:]], **sampling()}))
 
 
 def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
@@ -84,9 +82,8 @@ def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
     post(f"/sessions/{session}/generate", away, **{"x-stainless-retry-count": "1"})
     expect(200, post("/v1/entropy", rows(64, 8192), args.control))
     # more at once than may come
-    statuses = [
-        status for status, _ in crowd.map(lambda _: post("/generate", {"text": "The lamp", **sampling(64)}), range(12))
-    ]
+    answers = crowd.map(lambda _: post("/generate", {"text": "The lamp", **sampling(64)}), range(12))
+    statuses = [status for status, _ in answers]
     assert set(statuses) <= {200, 503}, statuses
 
 
