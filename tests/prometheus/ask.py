@@ -8,8 +8,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-# Queries and recording rules that a demo on a CPU leaves empty, by a metric that only they name. One that has data after
-# all is an error: this list is true.
+# Queries and recording rules that a demo on a CPU leaves empty, by a metric that only they name. One that has data
+# after all is an error: this list is true.
 EMPTY = {
     "tokentap_exact_lost_total": "needs an engine with the plugin that fails",
     "tokentap_logprob_anomalies_total": "needs an engine that sends rows which are no distribution",
@@ -96,9 +96,8 @@ assert not unused, f"no query names {unused}"
 states = [(rule["name"], rule["state"]) for rule in rules() if rule["type"] == "alerting"]
 alerts = sorted(f"{name} {state}" for name, state in states if state != "inactive")
 series = get("query", query='count({job="tokentap"})')["result"][0]["value"][1]
-print(
-    f"after {time.monotonic() - began:.0f} s: both targets up, {series} series of tokentap, {len(rules())} rules evaluated"
-)
+took = time.monotonic() - began
+print(f"after {took:.0f} s: both targets up, {series} series of tokentap, {len(rules())} rules evaluated")
 for kind, of_kind in (("recording rules", records), ("queries of the dashboard", panels)):
     print(f"data from {sum(not reason(expr) for expr in of_kind.values())} of {len(of_kind)} {kind}")
 print(f"alerts of this load: {', '.join(alerts) or 'none'}")

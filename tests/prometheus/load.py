@@ -1,4 +1,4 @@
-"""Agents of many kinds before a tokentap, a round a second: what its metrics count happens, as far as a demo can make it."""
+"""Agents of many kinds before a tokentap, a round a second: what is counted happens, as far as a demo can make it."""
 
 import argparse
 import json
