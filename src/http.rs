@@ -10,6 +10,7 @@ pub mod gate;
 pub mod generate;
 pub mod headers;
 pub mod identity;
+pub mod page;
 pub mod policy;
 pub mod prompts;
 pub mod redact;

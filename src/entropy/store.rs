@@ -1,5 +1,9 @@
 //! Entropies by request id, readable while the request runs and for a while after: a controller polls them to branch or to stop.
 
+mod running;
+
+pub use running::RunningSequence;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -27,6 +31,8 @@ pub struct StoreLimits {
 pub struct Progress {
     /// Entropies in nats, NaN where a row is missing.
     pub entropy: Vec<f32>,
+    /// The tokens, one an entropy, while the sequence runs; empty where they are not known, and afterwards.
+    pub ids: Vec<u32>,
     /// No more will come.
     pub finished: bool,
     /// Why it ended; `abort` too where the client left.
@@ -51,6 +57,8 @@ struct Entry {
     // held for the length of a copy, never across an await
     sequences: Mutex<Vec<Progress>>,
     names: Mutex<HashSet<String>>,
+    /// The session it belongs to, where that is known.
+    session: OnceLock<Arc<str>>,
     /// The request has ended, and how the sequences have that nothing was heard of.
     ended: OnceLock<&'static str>,
     /// Told of every change.
@@ -68,8 +76,10 @@ impl Entry {
             return Progress { finished: end.is_some(), finish_reason, ..Progress::default() };
         };
         let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
+        let aligned = progress.ids.len() == progress.entropy.len();
+        let ids = progress.ids.get(since..).filter(|_| aligned).unwrap_or_default().to_vec();
         let (next, finish_reason) = (progress.entropy.len(), progress.finish_reason.clone());
-        Progress { entropy, finished: progress.finished, finish_reason, next }
+        Progress { entropy, ids, finished: progress.finished, finish_reason, next }
     }
 }
 
@@ -209,9 +219,20 @@ impl Ticket {
         }
     }
 
+    /// Says whose request it is; once.
+    pub fn belong(&self, session: Arc<str>) {
+        // a second session would be the first again
+        let _ = self.entry.session.set(session);
+    }
+
     /// Adds entropies to a sequence.
     pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>) {
         self.with(index, |progress| progress.entropy.extend(entropy));
+    }
+
+    /// Adds the tokens that the next entropies are of.
+    pub fn tokens(&self, index: usize, ids: &[u32]) {
+        self.with(index, |progress| progress.ids.extend_from_slice(ids));
     }
 
     /// Ends a sequence.
@@ -219,6 +240,8 @@ impl Ticket {
         self.with(index, |progress| {
             progress.finished = true;
             progress.finish_reason = Some(reason.to_owned());
+            // from here on they are in the session
+            progress.ids = Vec::new();
         });
     }
 
@@ -251,6 +274,7 @@ impl Drop for Ticket {
                 progress.finished = true;
                 progress.finish_reason = Some(self.end.to_owned());
             }
+            progress.ids = Vec::new();
             progress.entropy.shrink_to_fit();
             bytes += 64 + 4 * progress.entropy.len() as u64;
         }

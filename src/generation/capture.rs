@@ -63,6 +63,7 @@ impl Capture {
     ) -> Self {
         let ticket = tools.store.begin();
         if plan.wish.wanted {
+            recorder.iter().for_each(|recorder| ticket.belong(Arc::clone(recorder.session())));
             plan.rids.iter().for_each(|(rid, index)| ticket.name(rid, *index));
             plan.rid.iter().for_each(|rid| ticket.name(rid, 0));
         }
@@ -252,8 +253,10 @@ impl Capture {
         if let Some(recorder) = &mut self.recorder {
             let (entropy, n) = (&self.values[..], self.plan.n);
             let measured = info.map(|info| info.measured());
+            let own = info.map(|_| enrich::details(&self.sequences[index], &self.plan.wish)).unwrap_or_default();
             let (edit, cuts) = (&edit, &cuts);
-            recorder.take(Seen { bytes, chunk, index, item: &item, n, numbers, step, entropy, measured, edit, cuts });
+            let item = &item;
+            recorder.take(Seen { bytes, chunk, index, item, n, numbers, step, entropy, measured, own, edit, cuts });
         }
         if wanted {
             enrich::add(&self.sequences[index], step.content, &self.plan.wish, info.as_ref(), &mut edit);

@@ -69,14 +69,30 @@ impl Info {
 
 /// Adds the members to an object that holds this much; `info` is given with the one that has a finish reason.
 pub fn add(sequence: &Sequence, content: Content, wish: &Wish, info: Option<&Info>, edit: &mut Edit<'_>) {
-    let lists = &sequence.lists;
-    edit.append("output_token_entropy", &bracketed(lists.entropy.text(content)));
+    edit.append("output_token_entropy", &bracketed(sequence.lists.entropy.text(content)));
     if let Some(info) = info {
         edit.append("entropy_info", info.json().as_bytes());
     }
+    for (name, text) in members(sequence, content, wish) {
+        edit.append(name, &text);
+    }
+}
+
+/// Intervals and statistics of all tokens of a sequence, where they were asked for: what its turn keeps of them.
+#[must_use]
+pub fn details(sequence: &Sequence, wish: &Wish) -> Vec<(&'static str, String)> {
+    let text = |text| String::from_utf8(text).expect("numbers, commas and names are ASCII");
+    let members = members(sequence, Content::Full, wish).into_iter();
+    members.filter(|_| sequence.tokens > 0).map(|(name, value)| (name, text(value))).collect()
+}
+
+/// The members that are added on request.
+fn members(sequence: &Sequence, content: Content, wish: &Wish) -> Vec<(&'static str, Vec<u8>)> {
+    let lists = &sequence.lists;
+    let mut members = Vec::new();
     if wish.bounds {
-        edit.append("output_token_entropy_lower", &bracketed(lists.bounds[0].text(content)));
-        edit.append("output_token_entropy_upper", &bracketed(lists.bounds[1].text(content)));
+        members.push(("output_token_entropy_lower", bracketed(lists.bounds[0].text(content))));
+        members.push(("output_token_entropy_upper", bracketed(lists.bounds[1].text(content))));
     }
     if wish.stats {
         let mut stats = vec![b'{'];
@@ -88,8 +104,9 @@ pub fn add(sequence: &Sequence, content: Content, wish: &Wish, info: Option<&Inf
             stats.push(b']');
         }
         stats.push(b'}');
-        edit.append("output_token_stats", &stats);
+        members.push(("output_token_stats", stats));
     }
+    members
 }
 
 fn bracketed(list: &[u8]) -> Vec<u8> {

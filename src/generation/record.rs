@@ -63,6 +63,8 @@ pub struct Seen<'a> {
     pub entropy: &'a [f32],
     /// How they were obtained; known with the finish reason.
     pub measured: Option<Measured>,
+    /// Intervals and statistics of all tokens, where they were asked for, as text by their names; known with the finish reason.
+    pub own: Vec<(&'static str, String)>,
     /// What is done to `meta_info`.
     pub edit: &'a Edit<'a>,
     /// What is cut within its members.
@@ -110,6 +112,12 @@ impl Recorder {
         }
     }
 
+    /// The session's name.
+    #[must_use]
+    pub fn session(&self) -> &Arc<str> {
+        self.call.id()
+    }
+
     /// Something was generated that is not recorded.
     pub fn incomplete(&self) {
         self.call.incomplete();
@@ -153,8 +161,9 @@ impl Recorder {
 
     /// The sequence has come to its end.
     fn finish(&mut self, seen: Seen<'_>) {
-        let Seen { bytes, chunk, index, item, n, measured, .. } = seen;
+        let Seen { bytes, chunk, index, item, n, measured, own, .. } = seen;
         let mut running = std::mem::take(&mut self.running[index]);
+        running.extras.extend(own.into_iter().map(|(name, value)| (name.into(), value)));
         let at = index / n.max(1);
         let prompt = self.asked.prompts.get(at).cloned().flatten();
         let finish = chunk.finish.as_ref().map(|finish| Box::from(&*finish.kind));

@@ -49,6 +49,15 @@ impl Denied {
 /// # Errors
 /// [`Denied`] when it may not.
 pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+    place(config, uri, headers)?;
+    token(config.keys.control_token.as_ref(), headers)
+}
+
+/// Whether a request comes by a name that is ours, and from no foreign page.
+///
+/// # Errors
+/// [`Denied::Host`] or [`Denied::Origin`] when it does not.
+pub fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
     let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
     if !host.as_deref().is_some_and(|host| is_ours(config, host)) {
@@ -61,7 +70,7 @@ pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), De
             return Err(Denied::Origin);
         }
     }
-    token(config.keys.control_token.as_ref(), headers)
+    Ok(())
 }
 
 /// Whether the bearer token is the expected one, if one is expected.

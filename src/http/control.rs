@@ -1,4 +1,4 @@
-//! The control port: probes, metrics, live entropy, and SGLang's own control routes, which is where trainers send them.
+//! The control port: probes, metrics, the page, live entropy, and SGLang's own control routes, which is where trainers send them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::http::access::{self, Denied};
 use crate::http::body::Body;
 use crate::http::data::Answer;
 use crate::http::forward::forward;
-use crate::http::{Parts, error_reply, json_reply, v1};
+use crate::http::{Parts, error_reply, json_reply, page, v1};
 use crate::metrics::Metrics;
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
@@ -50,7 +50,14 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
         "/metrics" | "/metrics/" if read => return metrics(parts, &request),
         _ => {}
     }
-    if let Err(denied) = access::control(&parts.config, request.uri(), request.headers()) {
+    if let Err(denied) = access::place(&parts.config, request.uri(), request.headers()) {
+        return refuse(denied);
+    }
+    // what the page shows needs the token, the page itself is how it is asked for
+    if let Some(reply) = page::serve(&request) {
+        return reply;
+    }
+    if let Err(denied) = access::token(parts.config.keys.control_token.as_ref(), request.headers()) {
         return refuse(denied);
     }
     let route = routes::route(path);
@@ -58,6 +65,13 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
         if parts.config.keys.control_token.is_some() {
             // the token opens this port and is nobody else's to know
             parts.client.sign(request.headers_mut());
+        }
+        return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
+    }
+    if route.endpoint == "/detokenize" {
+        // the page has ids and wants to show their text
+        if parts.config.keys.control_token.is_some() {
+            parts.client.sign_generation(request.headers_mut());
         }
         return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
     }
@@ -133,7 +147,7 @@ fn watch(metrics: &Metrics, log: &Log) {
     metrics.raise(&metrics.log_lost, of(&stats.failed) + of(&stats.dropped_queue_full));
 }
 
-/// `{rid, index, entropy, next, finished, finish_reason}` from token `since` on.
+/// `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on; ids while the sequence runs.
 fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Body> {
     let (mut since, mut index) = (0, None);
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -165,8 +179,9 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
     let next = progress.next;
     let mut list = Vec::new();
     progress.entropy.iter().for_each(|value| number(&mut list, *value));
+    let ids = if progress.ids.is_empty() { String::new() } else { format!("\"token_ids\":{},", json!(progress.ids)) };
     let body = format!(
-        "{{\"rid\":{},\"index\":{index},\"entropy\":[{}],\"next\":{next},\"finished\":{},\"finish_reason\":{}}}",
+        "{{\"rid\":{},\"index\":{index},\"entropy\":[{}],{ids}\"next\":{next},\"finished\":{},\"finish_reason\":{}}}",
         json!(rid),
         String::from_utf8_lossy(&list),
         progress.finished,

@@ -3,8 +3,10 @@
 mod advantages;
 mod entropy;
 pub mod finished;
+mod path;
 mod policy;
 mod query;
+mod running;
 pub mod samples;
 pub mod sessions;
 mod shm;
@@ -73,7 +75,8 @@ pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Res
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
     let allowed: &[Method] = match names[..] {
-        ["sessions" | "trajectories"] | ["sessions", _, "trajectories"] => &[Method::GET],
+        ["sessions" | "trajectories" | "requests"] => &[Method::GET],
+        ["sessions", _, "trajectories"] | ["sessions", _, "paths", _] => &[Method::GET],
         ["sessions", _] => &[Method::GET, Method::DELETE],
         ["sessions", _, "freeze" | "reward"] | ["samples" | "advantages" | "entropy"] => &[Method::POST],
         ["policy"] => &[Method::GET, Method::POST],
@@ -94,6 +97,8 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         ["sessions", id] if request.method() == Method::DELETE => sessions::delete(parts, id).await,
         ["sessions", id] => sessions::show(parts, id, query),
         ["sessions", id, "trajectories"] => sessions::trajectories(parts, id, query),
+        ["sessions", id, "paths", leaf] => path::show(parts, id, leaf, query),
+        ["requests"] => Ok(running::list(parts, &query)),
         ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
         ["sessions", id, _] => sessions::reward(parts, id, read(parts, request).await?).await,
         ["trajectories"] => finished::stream(parts, query).await,

@@ -18,6 +18,7 @@ mod format;
 pub mod jsonl;
 pub mod miles;
 pub mod parquet;
+pub mod part;
 pub mod rllm;
 mod safetensors;
 mod settle;

@@ -100,6 +100,12 @@ impl Order {
         self.born.range(from..).take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
     }
 
+    /// The latest sessions first, from before the one with the number `before` on, whose names hold `part`.
+    pub(super) fn page_back(&self, before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
+        let older = self.born.range(..before).rev().filter(|(_, session)| session.id.contains(part));
+        older.take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
+    }
+
     /// The session that was used least recently, from tick `from` on.
     pub(super) fn oldest(&self, from: u64) -> Option<(u64, Instant, Arc<Session>)> {
         self.used.range(from..).next().map(|(tick, (used, session))| (*tick, *used, Arc::clone(session)))

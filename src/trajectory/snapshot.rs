@@ -147,6 +147,25 @@ impl Snapshot {
         Ok(self.row(leaf, view.steps(leaf, seen)))
     }
 
+    /// The path that ends in `leaf`, trained as in an export of the session with its branches; a leaf that is not exported has nothing
+    /// trained.
+    ///
+    /// # Errors
+    /// [`SessionError::NoTurn`].
+    pub fn look(&self, leaf: u32) -> Result<Path, SessionError> {
+        if leaf as usize >= self.turns.len() {
+            return Err(SessionError::NoTurn);
+        }
+        let (view, mut seen) = (View::new(&self.turns), HashSet::new());
+        for exported in view.leaves().exported {
+            let steps = view.steps(exported, &mut seen);
+            if exported == leaf {
+                return Ok(self.row(leaf, steps));
+            }
+        }
+        Ok(self.context(leaf))
+    }
+
     /// The path of a leaf that is not exported: nothing on it is trained.
     #[must_use]
     pub fn context(&self, leaf: u32) -> Path {

@@ -125,6 +125,12 @@ impl Store {
         self.order().page(after, limit)
     }
 
+    /// The latest sessions first, from before the one with the number `before` on, whose names hold `part`.
+    #[must_use]
+    pub fn page_back(&self, before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
+        self.order().page_back(before, limit, part)
+    }
+
     /// Sessions that were evicted, the latest last; older ones are only counted.
     #[must_use]
     pub fn evicted(&self) -> Vec<Gone> {

@@ -70,6 +70,10 @@ impl Capture {
         sequence.lists.begin_event();
         sequence.lists.push(&self.stats, &self.plan.wish, &self.values);
         self.ticket.append(index, self.values.iter().copied());
+        if chunk.chosen.is_some() {
+            let new = step.chosen_from..step.chosen_from + step.new;
+            self.ticket.tokens(index, numbers.ids.get(new).unwrap_or_default());
+        }
         let estimator = self.estimator(item, index);
         self.tools.observe(&self.model, estimator, item, &self.stats, &self.values);
         step

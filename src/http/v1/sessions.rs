@@ -33,7 +33,17 @@ impl Page {
     #[must_use]
     pub fn of(parts: &Parts, after: u64, limit: Option<usize>) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        let page = parts.sessions.page(after, limit);
+        Self::made(parts.sessions.page(after, limit), limit)
+    }
+
+    /// The latest first, whose names hold `part`, behind `after`, the `next` of the page before.
+    #[must_use]
+    pub fn newest(parts: &Parts, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
+        let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
+        Self::made(parts.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
+    }
+
+    fn made(page: Vec<(u64, Arc<Session>)>, limit: usize) -> Self {
         let next = page.last().filter(|_| page.len() == limit).map(|(birth, _)| *birth);
         Self { sessions: page.into_iter().map(|(_, session)| session).collect(), next }
     }
@@ -48,9 +58,15 @@ pub(super) struct RewardRequest {
 }
 
 pub(super) fn list(parts: &Parts, query: Query) -> Result<Response<Body>, Problem> {
-    let after = query.after.unwrap_or_else(|| "0".to_owned());
-    let after = after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}")))?;
-    let page = Page::of(parts, after, query.limit);
+    let after = query
+        .after
+        .map(|after| after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}"))));
+    let after = after.transpose()?;
+    let page = match (query.newest, query.search) {
+        (true, part) => Page::newest(parts, after, query.limit, &part.unwrap_or_default()),
+        (false, None) => Page::of(parts, after.unwrap_or(0), query.limit),
+        (false, Some(_)) => return Err(Problem::bad("search: goes with order=newest")),
+    };
     let next = page.next.map(|next| next.to_string());
     let sessions: Vec<Value> = page.sessions.iter().map(|session| summary(session)).collect();
     let evicted: Vec<Value> = parts
@@ -100,7 +116,15 @@ fn line(turn: &Turn) -> Value {
         "rid": turn.about.rid,
         "prompt_tokens": turn.prompt.len(),
         "sampled_tokens": turn.response.len(),
+        "mean_entropy": mean(&turn.entropy),
     })
+}
+
+/// Of the numbers there are; nats.
+fn mean(entropy: &[f32]) -> Option<f64> {
+    let known = entropy.iter().filter(|value| !value.is_nan());
+    let (sum, count) = known.fold((0.0, 0_u32), |(sum, count), value| (sum + f64::from(*value), count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }
 
 pub(super) async fn delete(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {

@@ -24,12 +24,21 @@ pub fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
         text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
         text.key("flags").strings(facts::flags(path));
         text.key("reward").value(facts::reward_as_given(path));
-        text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, text))));
-        for (name, value) in annotate.map(|annotate| annotate(path)).unwrap_or_default() {
-            text.key(name).foreign(&value);
-        }
+        turns(path, true, text);
+        annotations(path, annotate, text);
     });
     out.append(&mut text.into_bytes());
+}
+
+/// The turns of a path; without `extras`, which may be as large as all of its tokens, these are left out.
+pub(super) fn turns(path: &Path, extras: bool, text: &mut Text) {
+    text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, extras, text))));
+}
+
+pub(super) fn annotations(path: &Path, annotate: Option<&Annotate>, text: &mut Text) {
+    for (name, value) in annotate.map(|annotate| annotate(path)).unwrap_or_default() {
+        text.key(name).foreign(&value);
+    }
 }
 
 /// The segments with the positions at which they begin.
@@ -41,7 +50,7 @@ pub(super) fn placed(path: &Path) -> impl Iterator<Item = (usize, Segment<'_>)> 
     })
 }
 
-fn segments(path: &Path, text: &mut Text) {
+pub(super) fn segments(path: &Path, text: &mut Text) {
     text.key("segments").array(|list| {
         for (start, segment) in placed(path) {
             list.object(|text| {
@@ -66,7 +75,7 @@ fn floats(path: &Path, column: Column, text: &mut Text) {
     });
 }
 
-fn policy(path: &Path, text: &mut Text) {
+pub(super) fn policy(path: &Path, text: &mut Text) {
     text.key("policy").array(|list| {
         for (start, segment) in placed(path).filter(|(_, segment)| segment.is_response) {
             for span in &segment.turn.about.policy {
@@ -85,7 +94,7 @@ fn policy(path: &Path, text: &mut Text) {
     });
 }
 
-fn turn(step: &Step, text: &mut Text) {
+fn turn(step: &Step, extras: bool, text: &mut Text) {
     let (turn, about) = (&step.turn, &step.turn.about);
     text.key("id").integer(turn.id);
     text.key("parent").maybe(turn.parent);
@@ -109,11 +118,13 @@ fn turn(step: &Step, text: &mut Text) {
     text.key("first_ms").maybe(about.first_ms);
     text.key("elapsed_ms").integer(about.elapsed_ms);
     text.key("cached_tokens").maybe(about.cached_tokens);
-    text.key("extras").object(|text| {
-        for (name, value) in &about.extras {
-            text.key(name).foreign(value);
-        }
-    });
+    if extras {
+        text.key("extras").object(|text| {
+            for (name, value) in &about.extras {
+                text.key(name).foreign(value);
+            }
+        });
+    }
 }
 
 fn measured(how: &Measured, text: &mut Text) {

@@ -1,0 +1,102 @@
+// What is known of one token, and of a whole path, in words and numbers.
+
+import { element, numbers } from "./element.js";
+import { lines } from "./glyph.js";
+import { UNKNOWN } from "./trajectory.js";
+import { shown, step } from "./scale.js";
+
+/** Characters of a long token that are shown beside it. */
+const SHOWN = 2000;
+
+/** The text of a token, with all that is invisible made visible. */
+function text(texts, trajectory, at) {
+  const id = trajectory.ids[at];
+  const known = id === UNKNOWN ? undefined : texts.of(id);
+  const split = texts.split(trajectory.ids, at, trajectory.loaded);
+  if (known === undefined) return [element("span", { class: "g" }, "no text")];
+  if (split) {
+    const bytes = split.bytes?.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
+    return [bytes ? `bytes ${bytes}, part of ${split.whole}` : "bytes of a character that is not whole"];
+  }
+  const rows = lines(known, SHOWN);
+  return rows.flatMap((row, at) => [at > 0 ? "\n" : "", ...row.map(({ text, kind }) => (kind === "plain" ? text : element("span", { class: kind === "odd" ? "g odd" : "g" }, text)))]);
+}
+
+/** The interval in words. */
+export function interval(trajectory, at) {
+  const measured = trajectory.turnOf(at)?.measured;
+  const [lower, upper] = [trajectory.lower[at], trajectory.upper[at]];
+  if (Number.isNaN(trajectory.entropy[at])) return measured?.reason ? `none: ${measured.reason}` : "–";
+  if (measured?.source === "exact") return "exact";
+  if (!Number.isNaN(lower) || !Number.isNaN(upper)) return `${shown(lower)} to ${shown(upper)}`;
+  return measured?.estimator === "lower" ? "at least this" : "not recorded";
+}
+
+/** Names and values of a token. */
+export function facts(trajectory, at) {
+  const [segment, turn, policy] = [trajectory.segmentOf(at), trajectory.turnOf(at), trajectory.policyOf(at)];
+  const sampled = segment.kind === "response";
+  const nats = trajectory.entropy[at];
+  const id = trajectory.ids[at] === UNKNOWN ? "–" : String(trajectory.ids[at]);
+  const place = `${(at + 1).toLocaleString("en")} of ${trajectory.total.toLocaleString("en")}`;
+  if (!sampled) return [["id", id], ["place", place], ["kind", "prompt"], ["loss mask", String(trajectory.mask[at])], ["turn", String(segment.turn)]];
+  const logprob = trajectory.logprobs[at];
+  const rank = trajectory.rank[at];
+  const until = policy?.until ? `${policy.epoch} to ${policy.until}` : policy?.epoch;
+  return [
+    ["id", id],
+    ["entropy", `${shown(nats)} nats`],
+    ["interval", interval(trajectory, at)],
+    ["logprob", Number.isNaN(logprob) ? "–" : `${shown(logprob)}  (${shown(100 * Math.exp(logprob), 1)} %)`],
+    ["rank", Number.isNaN(rank) ? (Number.isNaN(trajectory.lower[at]) ? "not recorded" : "outside the top-k, or not recorded") : String(rank)],
+    ["loss mask", String(trajectory.mask[at])],
+    ["policy", policy ? `epoch ${until}${policy.version ?? policy.weight_version ? `, ${policy.version ?? policy.weight_version}` : ""}` : "–"],
+    ["turn", segment.turn < 0 ? "running" : String(segment.turn)],
+    ["place", place],
+    ["measured", turn?.measured ? `${turn.measured.estimator} (${turn.measured.source})${turn.measured.temperature === null ? "" : `, T = ${turn.measured.temperature}`}` : null],
+    ["thinking", trajectory.think[at] ? "yes" : null],
+  ];
+}
+
+/** The card of a token. */
+export function card(texts, trajectory, at) {
+  return [element("div", { class: "text", tabindex: "0", role: "group", "aria-label": "Text of the token" }, text(texts, trajectory, at)), numbers(facts(trajectory, at).map(([name, value]) => [name, swatch(name, value, trajectory.entropy[at])]))];
+}
+
+/** The short card at the pointer. */
+export function tip(texts, trajectory, at) {
+  const few = facts(trajectory, at).filter(([name]) => !["place", "measured", "turn"].includes(name));
+  return [element("div", { class: "text" }, text(texts, trajectory, at)), numbers(few)];
+}
+
+function swatch(name, value, nats) {
+  const level = step(nats);
+  if (name !== "entropy" || level < 0) return value;
+  return [element("span", { class: `t s e${level} swatch` }), value];
+}
+
+/** What is known of the path. */
+export function about(trajectory, survey) {
+  const { head } = trajectory;
+  const leaf = head.turns.at(-1);
+  const epochs = [...new Set(head.policy.map((span) => span.epoch))];
+  const trained = head.segments.reduce((sum, segment) => sum + (segment.loss_mask ? segment.end - segment.start : 0), 0);
+  const count = (value) => value.toLocaleString("en");
+  const sources = [...new Set(head.turns.map((turn) => turn.measured && `${turn.measured.estimator} (${turn.measured.source})`).filter(Boolean))];
+  return numbers([
+    ["tokens", count(trajectory.total)],
+    ["sampled", count(survey.sampled.length)],
+    ["trained here", trajectory.live ? null : count(trained)],
+    ["mean entropy", `${shown(survey.mean)} nats`],
+    ["spikes", `${count(survey.spikes.length)} from ${shown(survey.threshold)} nats`],
+    ["above 0.672 nats", Number.isFinite(head.high_entropy_share) ? `${shown(100 * head.high_entropy_share, 1)} %` : null],
+    ["thinking", head.think_token_count ? `${count(head.think_token_count)} tokens${head.think_closed ? "" : ", not closed"}` : head.think ? "none" : null],
+    ["its mean entropy", Number.isFinite(head.think_entropy_mean) ? `${shown(head.think_entropy_mean)} nats` : null],
+    ["measured", sources.join(", ") || null],
+    ["finish", leaf?.finish_reason],
+    ["reward", head.reward === null ? null : JSON.stringify(head.reward)],
+    ["policy", epochs.length ? `epoch ${epochs.join(", ")}` : null],
+    ["model", leaf?.model],
+    ["flags", head.flags.join(", ") || null],
+  ]);
+}

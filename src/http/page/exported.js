@@ -1,0 +1,60 @@
+// A view as one file that opens anywhere, without scripts and without a network.
+
+import { facts } from "./details.js";
+import { label } from "./glyph.js";
+import { classes, kindOf } from "./sheet.js";
+
+const POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+const STYLE = `body{margin:0 auto;max-width:960px;padding:28px 24px 60px;background:var(--ground);color:var(--ink);font:14px/1.5 system-ui,sans-serif}
+h1{font-size:17px;margin:0 0 4px}p{color:var(--quiet);margin:0 0 18px}pre{font:14px/24px var(--mono);white-space:pre-wrap;overflow-wrap:anywhere;margin:0 0 6px;padding-left:12px;border-left:3px solid var(--line)}
+pre.between{border-left-color:var(--accent)}h2{font:600 12px/1.5 system-ui,sans-serif;color:var(--quiet);margin:16px 0 4px}pre .t{padding:2px 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:0 0 20px}dt{color:var(--quiet)}dd{margin:0}svg{max-width:480px;width:100%;display:block}
+svg text{font:10.5px system-ui,sans-serif;fill:var(--quiet)}svg .axis{stroke:var(--line);fill:none}svg .most{fill:var(--high);opacity:.6}svg .mean{stroke:var(--ink);fill:none}svg .think{fill:var(--accent);opacity:.12}
+svg .bin{fill:color-mix(in oklch,var(--low),var(--high) calc(var(--e)*100%/23));stroke:var(--bar);stroke-width:.4}`;
+
+/** Text as it may stand between tags and in quoted attributes. */
+export function escape(text) {
+  return String(text).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+}
+
+/** The file: pieces of text. `parts` are the title, the table and the plots of the view. */
+export function file(trajectory, sheet, { title, table, plots, colours }) {
+  const out = ["<!doctype html>\n<html lang=\"en\"", theme(), "><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"", escape(POLICY),
+    "\"><meta name=\"viewport\" content=\"width=device-width\"><meta name=\"referrer\" content=\"no-referrer\"><title>", escape(title), "</title><style>", colours, STYLE,
+    "</style></head><body><h1>", escape(title), "</h1><p>Each token coloured by the entropy of the policy, in nats; hover for its numbers. Written by tokentap, ",
+    new Date().toISOString().slice(0, 16).replace("T", " "), " UTC.</p>"];
+  out.push("<dl>", ...table.flatMap(([name, value]) => ["<dt>", escape(name), "</dt><dd>", escape(value), "</dd>"]), "</dl>");
+  const writer = new XMLSerializer();
+  plots.forEach((plot) => out.push(writer.serializeToString(plot)));
+  for (const segment of trajectory.segments) {
+    const kind = kindOf(trajectory, segment);
+    out.push("<h2>", escape(sheet.title(trajectory, segment, kind)), "</h2><pre class=\"", kind, "\">");
+    for (let at = segment.start; at < Math.min(segment.end, trajectory.loaded); at++) out.push(token(trajectory, sheet.shapes, at));
+    out.push("</pre>");
+  }
+  out.push("</body></html>\n");
+  return out;
+}
+
+function token(trajectory, shapes, at) {
+  const shape = shapes.of(trajectory, at);
+  const text = shape.rows.map((row) => row.pieces.map(({ text, kind }) => (kind === "plain" ? escape(text) : `<span class="g${kind === "odd" ? " odd" : ""}">${escape(text)}</span>`)).join("")).join("\n");
+  const said = trajectory.isSampled(at) ? facts(trajectory, at).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join("\n") : `id ${trajectory.ids[at]}`;
+  return `<span class="${classes(trajectory, at, shape)}" title="${escape(said)}">${text}</span>`;
+}
+
+function theme() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? ` data-theme="${escape(chosen)}"` : "";
+}
+
+/** Hands the file to the browser's downloads. */
+export function save(pieces, name) {
+  const url = URL.createObjectURL(new Blob(pieces, { type: "text/html" }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = `${label(name, 80).replace(/[^A-Za-z0-9._-]+/g, "-")}.html`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}

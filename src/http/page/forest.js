@@ -1,0 +1,64 @@
+// The turns of a session as the forest they are: what continues a turn stands below it, what branches off is set in and says why.
+
+import { element, part } from "./element.js";
+import { GROWS } from "./sessions.js";
+import { shown, step } from "./scale.js";
+
+/** Turns that are drawn; a session may have more. */
+const MOST = 2000;
+
+export class Forest {
+  constructor(onOpen, onFollow) {
+    this.onOpen = onOpen;
+    this.onFollow = onFollow;
+  }
+
+  /** Shows the turns `list` of a session, those that are running, and which leaf is open. */
+  draw(list, running, leaf) {
+    const drawn = JSON.stringify([list, running, leaf]);
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const children = new Map();
+    list.forEach((turn) => children.set(turn.parent, [...(children.get(turn.parent) ?? []), turn]));
+    this.children = children;
+    const open = new Set();
+    for (let at = leaf; at !== null && at !== undefined && list[at]; at = list[at].parent) open.add(at);
+    const rows = [];
+    // the last is drawn first; a chain stays on one level however long it is
+    const waiting = (children.get(null) ?? []).map((turn) => ({ turn, depth: 0, isBranch: false })).reverse();
+    while (waiting.length && rows.length < MOST) {
+      const { turn, depth, isBranch } = waiting.pop();
+      rows.push(this.#row(turn, depth, isBranch, open));
+      const [first, ...branches] = children.get(turn.turn) ?? [];
+      if (first) waiting.push({ turn: first, depth, isBranch: false });
+      branches.reverse().forEach((branch) => waiting.push({ turn: branch, depth: depth + 1, isBranch: true }));
+    }
+    const live = running.map((sequence) => element("li", {}, element("button", { type: "button", class: "row", onclick: () => this.onFollow(sequence) },
+      element("span", { class: "name live" }, "running"), element("span", { class: "sub num" }, `${sequence.tokens.toLocaleString("en")} tokens so far`))));
+    const left = list.length - rows.length;
+    const rest = left > 0 ? element("p", { class: "sub" }, `${left.toLocaleString("en")} more turns are not drawn.`) : null;
+    const focused = document.activeElement?.closest?.("#forest button")?.dataset.turn;
+    part("forest").replaceChildren(...[live.length ? element("ul", {}, live) : null, element("ul", {}, rows), rest].filter(Boolean));
+    if (focused !== undefined) part("forest").querySelector(`[data-turn="${Number(focused)}"]`)?.focus();
+  }
+
+  #row(turn, depth, isBranch, open) {
+    const level = step(turn.mean_entropy ?? NaN);
+    const rails = depth ? `${"  ".repeat(Math.min(depth, 12) - 1)}${isBranch ? "├╴" : "│ "}` : "";
+    const mean = level < 0 ? null : element("span", {}, element("span", { class: `t s e${level} swatch` }), `${shown(turn.mean_entropy, 2)} nats`);
+    const why = GROWS.has(turn.cause) ? null : element("span", { class: "chip" }, turn.cause.replaceAll("_", " "));
+    const bad = turn.fault ? element("span", { class: "fault" }, turn.fault.replaceAll("_", " ")) : null;
+    return element("li", { class: "turn" }, element("span", { class: "rails", "aria-hidden": "true" }, rails),
+      element("button", { type: "button", class: "row", "data-turn": turn.turn, "aria-current": String(open.has(turn.turn)), onclick: () => this.onOpen(this.leafOf(turn.turn), turn.turn) },
+        element("span", { class: "name" }, `turn ${turn.turn} `, why), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), mean, bad)));
+  }
+
+  /** The leaf that is reached by what came last behind each turn. */
+  leafOf(turn) {
+    for (let at = turn; ;) {
+      const below = this.children.get(at);
+      if (!below?.length) return at;
+      at = below.at(-1).turn;
+    }
+  }
+}

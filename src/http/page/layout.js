@@ -1,0 +1,118 @@
+// Tokens on lines of a fixed width, so that what is not seen needs no elements and no measuring by the browser.
+
+import { lines } from "./glyph.js";
+import { UNKNOWN } from "./trajectory.js";
+
+/** How a token is shown: `rows` of `{pieces, width}` in columns, a new row after each line end; `kind` is text, bytes, id or wait. */
+export class Shapes {
+  #cache = new Map();
+  #width = new Map();
+
+  constructor(texts) {
+    this.texts = texts;
+    this.context = document.createElement("canvas").getContext("2d");
+  }
+
+  /** Sets the font that widths are measured in; returns the width of a column in pixels. */
+  measure(font) {
+    this.context.font = font;
+    this.#width.clear();
+    this.#cache.clear();
+    this.column = this.context.measureText("0".repeat(100)).width / 100;
+    return this.column;
+  }
+
+  of(trajectory, at) {
+    const id = trajectory.ids[at];
+    const text = this.texts.of(id);
+    if (id === UNKNOWN) return this.#plain("·", "id");
+    if (text === undefined) return this.texts.problem ? this.#plain(`⟨${id}⟩`, "id") : this.#plain("    ", "wait");
+    if (text.includes("\ufffd")) {
+      const split = this.texts.split(trajectory.ids, at, trajectory.loaded);
+      const bytes = split?.bytes?.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join("·");
+      // behind the last of them what they say together
+      if (bytes) return this.#plain(`‹${bytes}›`, "bytes", split.isLast ? lines(split.whole).flat().map((piece) => ({ ...piece, kind: piece.kind === "odd" ? "odd" : "glyph" })) : []);
+      return this.#plain(`‹${text.replaceAll("\ufffd", "··")}›`, "bytes");
+    }
+    let shape = this.#cache.get(id);
+    if (!shape) {
+      // a token of no text at all must still be seen
+      shape = text === "" ? this.#plain("∅", "id") : { rows: lines(text).map((pieces) => ({ pieces, width: this.#columns(pieces) })), kind: "text" };
+      this.#cache.set(id, shape);
+    }
+    return shape;
+  }
+
+  #plain(text, kind, more = []) {
+    const pieces = [...lines(text).flat(), ...more];
+    return { rows: [{ pieces, width: this.#columns(pieces) }], kind };
+  }
+
+  #columns(pieces) {
+    let columns = 0;
+    for (const { text, kind } of pieces) {
+      if (kind === "odd") columns += 1;
+      if (/^[\x20-\x7e]*$/.test(text)) columns += text.length;
+      else {
+        if (!this.#width.has(text)) this.#width.set(text, Math.ceil(this.context.measureText(text).width / this.column - 0.05));
+        columns += this.#width.get(text);
+      }
+    }
+    return columns;
+  }
+}
+
+/** Lines: each begins at row `row` of token `token`; a head has the number of its segment instead. */
+export class Layout {
+  constructor(trajectory, shapes, columns) {
+    this.token = [];
+    this.row = [];
+    this.segment = [];
+    this.head = [];
+    let column = 0;
+    const begin = (token, row, segment, head) => {
+      this.token.push(token);
+      this.row.push(row);
+      this.segment.push(segment);
+      this.head.push(head);
+      column = 0;
+    };
+    trajectory.segments.forEach((segment, number) => {
+      if (segment.start >= trajectory.loaded && !(trajectory.live && number === 0)) return;
+      begin(segment.start, 0, number, true);
+      const end = Math.min(segment.end, trajectory.loaded);
+      if (end > segment.start) begin(segment.start, 0, number, false);
+      for (let at = segment.start; at < end; at++) {
+        const { rows } = shapes.of(trajectory, at);
+        rows.forEach(({ width }, row) => {
+          const isNew = row > 0;
+          if (isNew || (column > 0 && column + width > columns)) {
+            // nothing would stand on it
+            if (!(isNew && width === 0 && at + 1 === end)) begin(at, row, number, false);
+          }
+          column += width;
+        });
+      }
+    });
+    this.count = this.token.length;
+  }
+
+  /** The line on which a token begins. */
+  lineOf(at) {
+    let [low, high] = [0, this.count - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      const before = this.token[middle] < at || (this.token[middle] === at && this.row[middle] === 0);
+      if (before) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  /** Where a line ends: token and row of the next one of the same segment, or the end of the segment. */
+  end(line, trajectory) {
+    const next = line + 1;
+    if (next < this.count && !this.head[next]) return [this.token[next], this.row[next]];
+    return [Math.min(trajectory.segments[this.segment[line]].end, trajectory.loaded), 0];
+  }
+}

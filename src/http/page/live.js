@@ -1,0 +1,54 @@
+// What is running: looked for once a second, followed a few times a second, and only while somebody looks.
+
+import { get } from "./api.js";
+
+/** Milliseconds between looks at what there is, and at what is followed. */
+const [LOOK, FOLLOW] = [1500, 350];
+
+/** Runs `look` again and again while the page is seen; each time begins when the last is over. */
+export function again(look, pause) {
+  let waiting;
+  const go = async () => {
+    clearTimeout(waiting);
+    if (document.visibilityState === "visible") await look().catch(() => {});
+    waiting = setTimeout(go, pause);
+  };
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && go());
+  waiting = setTimeout(go, pause);
+}
+
+/** Watches the list and the open session. */
+export function watch(look) {
+  again(look, LOOK);
+}
+
+/** Follows a running sequence: `onTokens` is told what is new, and the end. */
+export class Follower {
+  constructor({ rid, index }, trajectory, onTokens) {
+    Object.assign(this, { rid, index, trajectory, onTokens });
+    this.stopped = false;
+    this.#go();
+  }
+
+  stop() {
+    this.stopped = true;
+  }
+
+  async #go() {
+    while (!this.stopped) {
+      const started = performance.now();
+      try {
+        const since = this.trajectory.loaded;
+        const said = await get(`/v1/requests/${encodeURIComponent(this.rid)}/entropy?since=${since}&index=${this.index}`);
+        if (this.stopped) return;
+        if (said.entropy.length) this.trajectory.append(said.token_ids, said.entropy.map((value) => value ?? NaN));
+        await this.onTokens(said.entropy.length, said.finished);
+        if (said.finished) return;
+      } catch {
+        await this.onTokens(0, true);
+        return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, Math.max(50, FOLLOW - (performance.now() - started))));
+    }
+  }
+}

@@ -1,0 +1,92 @@
+// Entropy along what was sampled, and how often it has which value: drawn as SVG by hand.
+
+import { shape } from "./element.js";
+import { MOST, STEPS, nats, shown, step } from "./scale.js";
+
+const [WIDTH, HEIGHT] = [300, 108];
+const [LEFT, BOTTOM, TOP] = [26, 16, 6];
+const INNER = WIDTH - LEFT - 2;
+const DEEP = HEIGHT - BOTTOM - TOP;
+
+function frame(label, ...children) {
+  return shape("svg", { class: "plot", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+    shape("path", { class: "axis", d: `M${LEFT} ${TOP}V${TOP + DEEP}H${WIDTH - 2}` }), children);
+}
+
+function words(x, y, anchor, said) {
+  return shape("text", { x, y, "text-anchor": anchor }, said);
+}
+
+/** The highest and the mean entropy of as many tokens as a bar stands for. `onPick` is told the token that was pointed at. */
+export function along(trajectory, survey, onPick) {
+  const { sampled } = survey;
+  const bars = Math.max(1, Math.min(sampled.length, INNER));
+  const most = Math.max(0.5, Math.ceil(survey.most * 2) / 2);
+  const x = (at) => LEFT + (at / bars) * INNER;
+  const y = (value) => TOP + DEEP * (1 - Math.min(value, most) / most);
+  let [high, mean, think] = [`M${LEFT} ${y(0)}`, "", ""];
+  for (let bar = 0; bar < bars; bar++) {
+    const from = Math.floor((bar * sampled.length) / bars);
+    const to = Math.max(from + 1, Math.floor(((bar + 1) * sampled.length) / bars));
+    let [sum, count, top, thinks] = [0, 0, 0, 0];
+    for (let at = from; at < to && at < sampled.length; at++) {
+      const value = trajectory.entropy[sampled[at]];
+      thinks += trajectory.think[sampled[at]];
+      if (Number.isNaN(value)) continue;
+      sum += value;
+      count++;
+      top = Math.max(top, value);
+    }
+    high += `L${x(bar).toFixed(1)} ${y(top).toFixed(1)}H${x(bar + 1).toFixed(1)}`;
+    if (count) mean += `${mean ? "L" : "M"}${x(bar + 0.5).toFixed(1)} ${y(sum / count).toFixed(1)}`;
+    if (thinks) think += `M${x(bar).toFixed(1)} ${TOP}H${x(bar + 1).toFixed(1)}V${TOP + DEEP}H${x(bar).toFixed(1)}Z`;
+  }
+  const said = `Entropy of ${sampled.length} sampled tokens: mean ${shown(survey.mean)} nats, highest ${shown(survey.most)} nats.`;
+  const plot = frame(said, shape("path", { class: "think", d: think }), shape("path", { class: "most", d: `${high}V${y(0)}Z` }),
+    sampled.length > bars ? shape("path", { class: "mean", d: mean }) : null, shape("path", { class: "at", d: "" }),
+    words(LEFT - 4, TOP + 8, "end", shown(most, 1)), words(LEFT - 4, TOP + DEEP, "end", "0"), words(LEFT, HEIGHT - 3, "start", "1"),
+    words(WIDTH - 2, HEIGHT - 3, "end", sampled.length.toLocaleString("en")), words((LEFT + WIDTH) / 2, HEIGHT - 3, "middle", "sampled token"));
+  plot.addEventListener("click", (event) => {
+    const box = plot.getBoundingClientRect();
+    const share = ((event.clientX - box.left) / box.width) * WIDTH - LEFT;
+    const at = sampled[Math.max(0, Math.min(sampled.length - 1, Math.floor((share / INNER) * sampled.length)))];
+    if (at !== undefined) onPick(at);
+  });
+  return plot;
+}
+
+/** Marks where the chosen token is. */
+export function mark(plot, survey, chosen) {
+  const { sampled } = survey;
+  let [low, high] = [0, sampled.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sampled[middle] < chosen) low = middle + 1;
+    else high = middle;
+  }
+  const at = LEFT + ((low + 0.5) / Math.max(1, sampled.length)) * INNER;
+  plot?.querySelector(".at").setAttribute("d", chosen < 0 ? "" : `M${at.toFixed(1)} ${TOP}V${TOP + DEEP}`);
+}
+
+/** How many tokens have which colour; the heights are logarithms. */
+export function histogram(trajectory, survey) {
+  const counts = new Array(STEPS).fill(0);
+  for (const at of survey.sampled) {
+    const level = step(trajectory.entropy[at]);
+    if (level >= 0) counts[level]++;
+  }
+  const most = Math.max(1, ...counts);
+  const wide = INNER / STEPS;
+  const bars = counts.map((count, level) => {
+    const high = (Math.log1p(count) / Math.log1p(most)) * DEEP;
+    const said = `${count.toLocaleString("en")} tokens around ${shown(nats(level), 2)} nats`;
+    return shape("rect", { class: `bin e${level}`, x: (LEFT + level * wide + 0.5).toFixed(1), y: (TOP + DEEP - high).toFixed(1), width: (wide - 1).toFixed(1), height: high.toFixed(1) }, shape("title", {}, said));
+  });
+  const tick = (value) => words(LEFT + (Math.sqrt(value / MOST) * (STEPS - 1) + 0.5) * wide, HEIGHT - 3, "middle", String(value));
+  const said = `Of ${survey.known} tokens with an entropy ${counts.slice(0, step(0.1) + 1).reduce((sum, count) => sum + count, 0)} have about 0.1 nats or less.`;
+  return frame(said, bars, [0, 0.1, 0.5, 1, 2].map(tick), words(WIDTH - 2, HEIGHT - 3, "end", "4+ nats"), words(LEFT - 4, TOP + 8, "end", compact(most)));
+}
+
+function compact(count) {
+  return count < 10_000 ? String(count) : `${Math.round(count / 1000)}k`;
+}

@@ -1,0 +1,89 @@
+// The list of sessions: the newest first, searched by name.
+
+import { get } from "./api.js";
+import { element, part } from "./element.js";
+import { label } from "./glyph.js";
+
+/** Sessions of a page. */
+const PAGE = 50;
+
+export class Sessions {
+  constructor(onOpen) {
+    this.onOpen = onOpen;
+    this.rows = [];
+    this.next = null;
+    this.chosen = null;
+    let waiting;
+    part("search").addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => this.load(), 150);
+    });
+    part("more").addEventListener("click", () => this.#older());
+  }
+
+  #ask(after) {
+    const search = part("search").value.trim();
+    const query = new URLSearchParams({ order: "newest", limit: PAGE, ...(search && { search }), ...(after && { after }) });
+    return get(`/v1/sessions?${query}`);
+  }
+
+  /** Reads the first page anew; pages behind it that were asked for stay as they were. */
+  async load() {
+    const asked = (this.asked = Symbol("the last question"));
+    const search = part("search").value;
+    const page = await this.#ask();
+    if (asked !== this.asked) return; // another question came after this one
+    const names = new Set(page.sessions.map((row) => row.session));
+    const older = this.search === search ? this.rows.slice(PAGE).filter((row) => !names.has(row.session)) : [];
+    this.next = older.length ? this.next : page.next;
+    this.search = search;
+    this.rows = [...page.sessions, ...older];
+    this.draw();
+  }
+
+  async #older() {
+    const page = await this.#ask(this.next);
+    this.next = page.next;
+    const known = new Set(this.rows.map((row) => row.session));
+    this.rows.push(...page.sessions.filter((row) => !known.has(row.session)));
+    this.draw();
+  }
+
+  choose(session) {
+    this.chosen = session;
+    this.draw();
+  }
+
+  draw() {
+    const list = part("sessions");
+    const drawn = JSON.stringify([this.rows, this.chosen]);
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const focused = document.activeElement?.closest?.("#sessions button")?.dataset.session;
+    list.replaceChildren(...this.rows.map((row) => element("li", {}, this.#row(row))));
+    if (!this.rows.length) list.append(element("li", { class: "sub" }, part("search").value ? "No session of this name." : "No session yet."));
+    part("more").hidden = this.next === null;
+    for (const button of list.querySelectorAll("button")) if (button.dataset.session === focused) button.focus();
+  }
+
+  #row(row) {
+    const forks = Object.entries(row.causes).reduce((sum, [cause, count]) => sum + (GROWS.has(cause) ? 0 : count), 0);
+    const faults = Object.values(row.faults).reduce((sum, count) => sum + count, 0);
+    const some = (count, one, more) => (count ? `${count.toLocaleString("en")} ${count === 1 ? one : more}` : null);
+    const facts = [some(row.turns, "turn", "turns"), `${row.sampled_tokens.toLocaleString("en")} tokens`, some(forks, "fork", "forks"), age(row.created_ms)];
+    return element("button", { type: "button", class: "row", "data-session": row.session, "aria-current": String(row.session === this.chosen), onclick: () => this.onOpen(row.session) },
+      element("span", { class: `name${row.running ? " live" : ""}` }, label(row.session, 128)),
+      element("span", { class: "sub num" }, facts.filter(Boolean).map((fact) => element("span", {}, fact)),
+        faults ? element("span", { class: "fault" }, some(faults, "fault", "faults")) : null, row.running ? element("span", {}, "running") : null));
+  }
+}
+
+/** Causes that begin no branch. */
+export const GROWS = new Set(["first", "extends", "extends_length", "resumes"]);
+
+function age(ms) {
+  const seconds = Math.max(0, (Date.now() - ms) / 1000);
+  const steps = [[86400, "d"], [3600, "h"], [60, "min"]];
+  const found = steps.find(([size]) => seconds >= size);
+  return found ? `${Math.floor(seconds / found[0])} ${found[1]}` : "now";
+}

@@ -1,0 +1,206 @@
+// The tokens on the screen: only the lines that are seen have elements.
+
+import { element } from "./element.js";
+import { Layout, Shapes } from "./layout.js";
+import { shown, step } from "./scale.js";
+
+/** Height of a line in pixels, as the style says. */
+const LINE = 24;
+/** Columns of a line at most, and tokens beyond what is seen, so that there are never many elements. */
+const [WIDEST, SPARE] = [100, 600];
+
+/** How a segment is called. */
+export function kindOf(trajectory, segment) {
+  if (segment.kind === "response") return "response";
+  return trajectory.segments[0] === segment ? "prompt" : "between";
+}
+
+/** Classes of a token. */
+export function classes(trajectory, at, shape) {
+  const sampled = trajectory.isSampled(at);
+  const level = step(trajectory.entropy[at]);
+  return ["t", sampled ? "s" : "p", sampled && (level < 0 ? "none" : `e${level}`), sampled && !trajectory.mask[at] && "m",
+    trajectory.think[at] && "think", shape.kind !== "text" && shape.kind].filter(Boolean).join(" ");
+}
+
+/** The view. `onPick` is told which token is chosen, `onPoint` which one the pointer is on, or -1. */
+export class Sheet {
+  constructor(root, texts, { onPick, onPoint }) {
+    this.root = root;
+    this.shapes = new Shapes(texts);
+    this.onPick = onPick;
+    this.sheet = element("div", { class: "sheet", role: "none" });
+    this.shownLines = new Map();
+    this.chosen = -1;
+    root.addEventListener("scroll", () => this.#soon(), { passive: true });
+    const at = (event) => Number(event.target.closest?.(".t")?.dataset.at ?? -1);
+    root.addEventListener("click", (event) => at(event) >= 0 && this.choose(at(event), false));
+    root.addEventListener("pointerover", (event) => onPoint(at(event), event));
+    root.addEventListener("pointerleave", (event) => onPoint(-1, event));
+    new ResizeObserver(() => this.trajectory && this.#fit() && this.refresh()).observe(root);
+  }
+
+  /** Shows another trajectory, or none: then what is said instead. */
+  show(trajectory, instead = "") {
+    this.trajectory = trajectory;
+    this.chosen = -1;
+    this.root.removeAttribute("aria-activedescendant");
+    this.#clear();
+    this.root.replaceChildren(trajectory ? this.sheet : element("p", { class: "empty", role: "none" }, instead));
+    this.root.scrollTop = 0;
+    if (trajectory) {
+      this.#fit();
+      this.refresh();
+    }
+  }
+
+  #fit() {
+    const style = getComputedStyle(this.root);
+    const column = this.column ??= this.shapes.measure(`${style.fontSize} ${style.fontFamily}`);
+    const room = this.root.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 16;
+    const columns = Math.max(20, Math.min(WIDEST, Math.floor(room / column)));
+    const changed = columns !== this.columns;
+    this.columns = columns;
+    return changed;
+  }
+
+  #clear() {
+    this.shownLines.clear();
+    this.sheet.replaceChildren();
+  }
+
+  /** Lays out anew what is known by now; what is at the top stays there. */
+  refresh() {
+    const { layout, trajectory } = this;
+    const top = Math.floor(this.root.scrollTop / LINE);
+    const anchor = layout?.of === trajectory && top > 0 && top < layout.count ? [layout.token[top], layout.head[top], this.root.scrollTop % LINE] : null;
+    this.layout = Object.assign(new Layout(trajectory, this.shapes, this.columns), { of: trajectory });
+    this.sheet.style.height = `${this.layout.count * LINE}px`;
+    if (anchor) {
+      const line = this.layout.lineOf(anchor[0]) - Number(anchor[1]);
+      this.root.scrollTop = line * LINE + anchor[2];
+    }
+    this.#clear();
+    this.render();
+  }
+
+  #soon() {
+    if (this.waiting || !this.trajectory) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      this.render();
+    });
+  }
+
+  /** Makes the elements of the lines that are seen, and of a few more. */
+  render() {
+    if (!this.layout || this.layout.of !== this.trajectory) return;
+    const first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
+    const last = Math.min(this.layout.count - 1, Math.ceil((this.root.scrollTop + this.root.clientHeight) / LINE));
+    let [from, to, spare] = [first, last, SPARE];
+    const cost = (line) => this.layout.end(line, this.trajectory)[0] - this.layout.token[line] + 1;
+    while (spare > 0 && (from > 0 || to + 1 < this.layout.count) && to - from < last - first + 40) {
+      if (to + 1 < this.layout.count) spare -= cost(++to);
+      if (from > 0) spare -= cost(--from);
+    }
+    for (const [line, node] of this.shownLines) {
+      if (line < from || line > to) {
+        node.remove();
+        this.shownLines.delete(line);
+      }
+    }
+    for (let line = from; line <= to; line++) {
+      if (this.shownLines.has(line)) continue;
+      const node = this.#line(line);
+      this.shownLines.set(line, node);
+      this.sheet.append(node);
+    }
+  }
+
+  #line(line) {
+    const { layout, trajectory } = this;
+    const segment = trajectory.segments[layout.segment[line]];
+    const kind = kindOf(trajectory, segment);
+    const node = element("div", { class: `line ${kind}${layout.head[line] ? " head" : ""}`, role: "none" });
+    node.style.top = `${line * LINE}px`;
+    if (layout.head[line]) {
+      node.append(this.title(trajectory, segment, kind));
+      return node;
+    }
+    const [end, endRow] = layout.end(line, trajectory);
+    for (let at = layout.token[line]; at < end || (at === end && endRow > 0); at++) {
+      const shape = this.shapes.of(trajectory, at);
+      const from = at === layout.token[line] ? layout.row[line] : 0;
+      const to = at === end ? endRow : shape.rows.length;
+      for (let row = from; row < to; row++) {
+        const { pieces } = shape.rows[row];
+        if (pieces.length) node.append(this.#token(at, row, shape, pieces));
+      }
+    }
+    return node;
+  }
+
+  #token(at, row, shape, pieces) {
+    const isFirst = row === 0;
+    const chosen = at === this.chosen;
+    const node = element("span", {
+      class: classes(this.trajectory, at, shape), role: isFirst ? "option" : "none", id: isFirst ? `t${at}` : null, "data-at": at,
+      "aria-selected": isFirst ? String(chosen) : null, "aria-label": isFirst && chosen ? this.label(at) : null,
+    });
+    for (const { text, kind } of pieces) node.append(kind === "plain" ? text : element("span", { class: kind === "odd" ? "g odd" : "g" }, text));
+    return node;
+  }
+
+  /** What stands above a segment. */
+  title(trajectory, { turn, start, end }, kind) {
+    const said = trajectory.turns.get(turn);
+    const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
+    const cause = kind !== "response" && said?.cause && said.cause !== "first" ? ` · ${said.cause}` : "";
+    const fault = kind === "response" && said?.fault ? ` · ${said.fault}` : "";
+    const finish = kind === "response" && said?.finish_reason ? ` · ends by ${said.finish_reason}` : "";
+    return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}`;
+  }
+
+  /** A token in words. */
+  label(at) {
+    const text = this.shapes.of(this.trajectory, at).rows.flatMap((row) => row.pieces).map((piece) => piece.text).join("");
+    const numbers = this.trajectory.isSampled(at) ? `entropy ${shown(this.trajectory.entropy[at])} nats, logprob ${shown(this.trajectory.logprobs[at])}` : "prompt";
+    return `${text.trim() || "space"}, token ${at + 1}, ${numbers}`;
+  }
+
+  /** Chooses a token and brings it into sight. */
+  choose(at, centre = true) {
+    if (!this.trajectory || at < 0 || at >= this.trajectory.loaded) return;
+    const before = this.sheet.querySelector("[aria-selected=true]");
+    before?.setAttribute("aria-selected", "false");
+    before?.removeAttribute("aria-label");
+    this.chosen = at;
+    const top = this.layout.lineOf(at) * LINE;
+    const [from, height] = [this.root.scrollTop, this.root.clientHeight];
+    if (top < from + LINE || top > from + height - 2 * LINE) this.root.scrollTop = centre ? top - height / 2 : top - LINE;
+    this.render();
+    const node = document.getElementById(`t${at}`);
+    node?.setAttribute("aria-selected", "true");
+    node?.setAttribute("aria-label", this.label(at));
+    this.root.setAttribute("aria-activedescendant", `t${at}`);
+    this.onPick(at);
+  }
+
+  /** Goes lines up or down from the chosen token. */
+  line(by) {
+    const { layout } = this;
+    let line = layout.lineOf(Math.max(0, this.chosen)) + by;
+    while (line >= 0 && line < layout.count && layout.head[line]) line += by;
+    if (line >= 0 && line < layout.count) this.choose(layout.token[line]);
+  }
+
+  /** Brings the end into sight, where it was before. */
+  isAtEnd() {
+    return this.root.scrollTop + this.root.clientHeight >= this.root.scrollHeight - 3 * LINE;
+  }
+
+  toEnd() {
+    this.root.scrollTop = this.root.scrollHeight;
+    this.render();
+  }
+}

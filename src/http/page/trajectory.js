@@ -1,0 +1,135 @@
+// One path of a session as columns: fetched in ranges, so that the first tokens are there before the last.
+
+import { get } from "./api.js";
+
+/** Tokens of the first range, and of each further one. */
+const RANGE = [4096, 32768];
+
+/** Stands for the id of a token of a running sequence whose id is not known yet. */
+export const UNKNOWN = 0xffff_ffff;
+
+/** A path that is known in part. Positions count tokens of the whole path. */
+export class Trajectory {
+  constructor(head) {
+    this.head = head;
+    this.total = head.tokens;
+    this.loaded = 0;
+    this.#room(this.total);
+    this.segments = head.segments;
+    this.turns = new Map(head.turns.map((turn) => [turn.id, turn]));
+    this.inside = false;
+    this.segment = 0;
+  }
+
+  /** What is known of a path but its tokens. */
+  static async open(session, leaf, version, signal) {
+    const at = `/v1/sessions/${encodeURIComponent(session)}/paths/${leaf}?version=${version}`;
+    const found = new Trajectory(await get(at, signal));
+    found.at = at;
+    return found;
+  }
+
+  /** A sequence that is running: its prompt comes with its end. */
+  static running(session, rid, index) {
+    const turn = { id: -1, parent: null, rid, index, cause: "", measured: null, finish_reason: null, fault: null };
+    const segments = [{ turn: -1, kind: "response", start: 0, end: 0, loss_mask: 1 }];
+    const head = { session, leaf: -1, version: null, tokens: 0, segments, policy: [], flags: [], turns: [turn], reward: null };
+    return Object.assign(new Trajectory(head), { live: true });
+  }
+
+  #room(count) {
+    const grown = (old, made) => {
+      if (old) made.set(old.subarray(0, this.loaded));
+      return made;
+    };
+    this.ids = grown(this.ids, new Uint32Array(count));
+    this.mask = grown(this.mask, new Uint8Array(count));
+    this.think = grown(this.think, new Uint8Array(count));
+    for (const name of ["logprobs", "entropy", "lower", "upper", "rank"]) this[name] = grown(this[name], new Float32Array(count).fill(NaN));
+  }
+
+  /** Fetches the next range; false where everything is there. */
+  async more(signal) {
+    if (this.loaded >= this.total) return false;
+    const limit = this.loaded === 0 ? RANGE[0] : RANGE[1];
+    const part = await get(`${this.at}&from=${this.loaded}&limit=${limit}`, signal);
+    this.#take(part.token_ids.length, part);
+    return true;
+  }
+
+  /** Takes tokens of a running sequence. */
+  append(ids, entropy) {
+    const count = this.loaded + entropy.length;
+    if (count > this.ids.length) this.#room(Math.max(1024, 2 * count));
+    this.segments[0].end = this.total = count;
+    const known = ids?.length === entropy.length ? ids : entropy.map(() => UNKNOWN);
+    this.#take(entropy.length, { token_ids: known, loss_mask: entropy.map(() => 1), entropy });
+  }
+
+  #take(count, part) {
+    const from = this.loaded;
+    this.ids.set(part.token_ids, from);
+    this.mask.set(part.loss_mask, from);
+    for (const name of ["logprobs", "entropy", "lower", "upper", "rank"]) {
+      part[name]?.forEach((value, at) => { this[name][from + at] = value ?? NaN; });
+    }
+    this.loaded = from + count;
+    this.#mark(from);
+  }
+
+  /** Marks the thinking from a token on: what was sampled between a start token, also one at the end of a prompt, and an end token. */
+  #mark(from) {
+    const { start, end } = this.head.think ?? {};
+    for (let at = from; at < this.loaded; at++) {
+      while (this.segment + 1 < this.segments.length && at >= this.segments[this.segment].end) this.segment++;
+      const segment = this.segments[this.segment];
+      const id = this.ids[at];
+      if (at === segment.start && segment.kind === "prompt") this.inside = false;
+      if (id === start) this.inside = true;
+      else if (id === end) this.inside = false;
+      else this.think[at] = Number(this.inside && segment.kind === "response");
+    }
+  }
+
+  /** The segment that holds a token. */
+  segmentOf(at) {
+    let [low, high] = [0, this.segments.length - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.segments[middle].start <= at) low = middle;
+      else high = middle - 1;
+    }
+    return this.segments[low];
+  }
+
+  turnOf(at) {
+    return this.turns.get(this.segmentOf(at).turn);
+  }
+
+  isSampled(at) {
+    return this.segmentOf(at).kind === "response";
+  }
+
+  policyOf(at) {
+    return this.head.policy.find((span) => at >= span.start && at < span.end);
+  }
+
+  /** Numbers over the sampled tokens that are there: positions, mean, the threshold of spikes and where they are. */
+  survey() {
+    const sampled = [];
+    for (const { kind, start, end } of this.segments) {
+      if (kind !== "response") continue;
+      for (let at = start; at < Math.min(end, this.loaded); at++) sampled.push(at);
+    }
+    const known = sampled.filter((at) => !Number.isNaN(this.entropy[at]));
+    const values = Float32Array.from(known, (at) => this.entropy[at]).sort();
+    const threshold = values.length ? values[Math.floor(values.length * 0.95)] : NaN;
+    const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN;
+    const spikes = known.filter((at) => {
+      const value = this.entropy[at];
+      // of several beside each other the highest
+      return value >= threshold && value > 0 && !(this.entropy[at - 1] > value) && !(this.entropy[at + 1] >= value);
+    });
+    return { sampled, known: known.length, mean, threshold, spikes, most: values.at(-1) ?? 0 };
+  }
+}

@@ -1,0 +1,37 @@
+//! `GET /v1/sessions/{id}/paths/{leaf}`: one path, in parts.
+
+use http::{Response, StatusCode};
+
+use super::query::Query;
+use super::sessions::{annotate, think_tokens};
+use super::{Problem, refused, session};
+use crate::http::body::Body;
+use crate::http::{Parts, json_reply};
+use crate::trajectory::export::part;
+
+/// Tokens of an answer unless it says otherwise, and at most.
+const TOKENS: (usize, usize) = (16_384, 131_072);
+
+/// Without `from` all but the tokens; with it the tokens from there on.
+pub(super) fn show(parts: &Parts, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let leaf = leaf.parse().map_err(|_| Problem::bad(format!("a path is named by its last turn, not {leaf:?}")))?;
+    let session = session(parts, id)?;
+    let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
+    let path = snapshot.look(leaf).map_err(|error| refused(id, error))?;
+    let mut text = Vec::new();
+    match query.from {
+        Some(from) => {
+            let limit = query.limit.unwrap_or(TOKENS.0).clamp(1, TOKENS.1);
+            part::tokens(&path, from..from.saturating_add(limit), &mut text);
+        }
+        None => {
+            part::head(&path, Some(&annotate(parts)), &mut text);
+            text.pop();
+            let tokens = think_tokens(parts);
+            text.extend_from_slice(
+                format!(",\"think\":{{\"start\":{},\"end\":{}}}}}", tokens.start, tokens.end).as_bytes(),
+            );
+        }
+    }
+    Ok(json_reply(StatusCode::OK, text))
+}

@@ -1,0 +1,24 @@
+//! `GET /v1/requests`: sequences that are running.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::ok;
+use super::query::Query;
+use crate::http::Parts;
+use crate::http::body::Body;
+
+/// Entries of an answer unless it says otherwise, and at most.
+const ENTRIES: (usize, usize) = (100, 1000);
+
+pub(super) fn list(parts: &Parts, query: &Query) -> Response<Body> {
+    let limit = query.limit.unwrap_or(ENTRIES.0).clamp(1, ENTRIES.1);
+    let running = parts.tools.store.running(query.session.as_deref(), limit);
+    let shown: Vec<Value> = running
+        .iter()
+        .map(|found| {
+            json!({"rid": found.rid, "index": found.index, "session": found.session.as_deref(), "tokens": found.tokens})
+        })
+        .collect();
+    ok(&json!({"requests": shown}))
+}
