@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu deploy prometheus
+.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -44,6 +44,9 @@ deploy: ## every file under deploy/, offline, as CI does (half a minute, package
 prometheus: ## a real Prometheus scrapes a demo under load: rules and dashboard give data (two minutes, Debian's packages)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/prometheus/run.sh
+page: ## the page in headless Chromium, in front of the demo engine and of hostile tokens (a minute or two, 90 MB, npm and its registry)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/page/run.sh
 
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan

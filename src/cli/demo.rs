@@ -72,6 +72,7 @@ fn guide(data: SocketAddr, control: SocketAddr) -> String {
          curl -s {post} '{{\"text\":\"The lamp\",\"rid\":\"demo-1\",\"sampling_params\":{{\"max_new_tokens\":8,\"temperature\":0.8}}}}'\n\n\
          curl -sN {post} '{{\"text\":\"The lamp\",\"stream\":true,\"entropy_options\":{{\"bounds\":true}},\"sampling_params\":{{\"max_new_tokens\":4}}}}'\n\n\
          curl -s 'http://{control}/v1/requests/demo-1/entropy?since=4'\n\n\
+         The page: http://{control}/\n\
          Metrics: http://{control}/metrics   Stop: Ctrl-C\n"
     )
 }

@@ -38,7 +38,7 @@ macro_rules! module {
 }
 
 /// All of them.
-pub const ASSETS: [Asset; 21] = [
+pub const ASSETS: [Asset; 23] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/tokens.css", text: include_str!("page/tokens.css"), kind: STYLE },
@@ -51,8 +51,10 @@ pub const ASSETS: [Asset; 21] = [
     module!("glyph"),
     module!("keys"),
     module!("layout"),
+    module!("legend"),
     module!("live"),
     module!("main"),
+    module!("path"),
     module!("plot"),
     module!("scale"),
     module!("sessions"),

@@ -29,6 +29,7 @@ mod leaving;
 mod limits;
 mod oracle;
 mod oversize;
+mod page;
 mod recordings;
 mod restart;
 mod retries;

@@ -3,13 +3,14 @@
 import { part } from "./element.js";
 
 /** Listens; keys mean nothing while somebody writes or a dialog is open. */
-export function keys({ spike, turnBy, exportView, nextTheme, sheet }) {
+export function keys(view, nextTheme) {
+  const { sheet } = view;
   const everywhere = {
-    j: () => spike(1),
-    k: () => spike(-1),
-    "[": () => turnBy(-1),
-    "]": () => turnBy(1),
-    e: exportView,
+    j: () => view.spike(1),
+    k: () => view.spike(-1),
+    "[": () => view.turnBy(-1),
+    "]": () => view.turnBy(1),
+    e: () => view.save(),
     t: nextTheme,
     "?": () => part("keys").showModal(),
     "/": () => part("search").focus(),

@@ -3,7 +3,7 @@
 import { lines } from "./glyph.js";
 import { UNKNOWN } from "./trajectory.js";
 
-/** How a token is shown: `rows` of `{pieces, width}` in columns, a new row after each line end; `kind` is text, bytes, id or wait. */
+/** How a token is shown: `rows` of `{pieces, width}` in columns, a new row after each line end; `kind` is text, bytes, id or wait; `opens`: a word begins with it. */
 export class Shapes {
   #cache = new Map();
   #width = new Map();
@@ -37,7 +37,7 @@ export class Shapes {
     let shape = this.#cache.get(id);
     if (!shape) {
       // a token of no text at all must still be seen
-      shape = text === "" ? this.#plain("∅", "id") : { rows: lines(text).map((pieces) => ({ pieces, width: this.#columns(pieces) })), kind: "text" };
+      shape = text === "" ? this.#plain("∅", "id") : { rows: lines(text).map((pieces) => ({ pieces, width: this.#columns(pieces) })), kind: "text", opens: /^\s/.test(text) };
       this.#cache.set(id, shape);
     }
     return shape;
@@ -70,12 +70,15 @@ export class Layout {
     this.segment = [];
     this.head = [];
     let column = 0;
+    // where the last word of the line begins, and the columns before it
+    let word = null;
     const begin = (token, row, segment, head) => {
       this.token.push(token);
       this.row.push(row);
       this.segment.push(segment);
       this.head.push(head);
       column = 0;
+      word = null;
     };
     trajectory.segments.forEach((segment, number) => {
       if (segment.start >= trajectory.loaded && !(trajectory.live && number === 0)) return;
@@ -83,12 +86,19 @@ export class Layout {
       const end = Math.min(segment.end, trajectory.loaded);
       if (end > segment.start) begin(segment.start, 0, number, false);
       for (let at = segment.start; at < end; at++) {
-        const { rows } = shapes.of(trajectory, at);
+        const { rows, opens } = shapes.of(trajectory, at);
         rows.forEach(({ width }, row) => {
           const isNew = row > 0;
-          if (isNew || (column > 0 && column + width > columns)) {
-            // nothing would stand on it
-            if (!(isNew && width === 0 && at + 1 === end)) begin(at, row, number, false);
+          if (isNew) {
+            // unless nothing would stand on it
+            if (width > 0 || at + 1 < end) begin(at, row, number, false);
+          } else if (column > 0 && column + width > columns) {
+            const [first, before] = opens || !word || word[1] < columns / 2 ? [at, column] : word;
+            const carried = column - before;
+            begin(first, 0, number, false);
+            column = carried;
+          } else if (opens && column > 0) {
+            word = [at, column];
           }
           column += width;
         });

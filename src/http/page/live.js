@@ -5,22 +5,17 @@ import { get } from "./api.js";
 /** Milliseconds between looks at what there is, and at what is followed. */
 const [LOOK, FOLLOW] = [1500, 350];
 
-/** Runs `look` again and again while the page is seen; each time begins when the last is over. */
-export function again(look, pause) {
-  let waiting;
-  const go = async () => {
-    clearTimeout(waiting);
-    if (document.visibilityState === "visible") await look().catch(() => {});
-    waiting = setTimeout(go, pause);
-  };
-  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && go());
-  waiting = setTimeout(go, pause);
+/** Runs `look` again and again while the page is seen; each time begins when the last is over. What fails is tried again. */
+export function watch(look) {
+  setInterval(async () => {
+    if (looking || document.visibilityState !== "visible") return;
+    looking = true;
+    await look().catch(() => {});
+    looking = false;
+  }, LOOK);
 }
 
-/** Watches the list and the open session. */
-export function watch(look) {
-  again(look, LOOK);
-}
+let looking = false;
 
 /** Follows a running sequence: `onTokens` is told what is new, and the end. */
 export class Follower {

@@ -31,13 +31,13 @@ export class Sessions {
   async load() {
     const asked = (this.asked = Symbol("the last question"));
     const search = part("search").value;
-    const page = await this.#ask();
+    const [page, running] = await Promise.all([this.#ask(), get("/v1/requests")]);
     if (asked !== this.asked) return; // another question came after this one
     const names = new Set(page.sessions.map((row) => row.session));
     const older = this.search === search ? this.rows.slice(PAGE).filter((row) => !names.has(row.session)) : [];
     this.next = older.length ? this.next : page.next;
     this.search = search;
-    this.rows = [...page.sessions, ...older];
+    this.rows = [...beginning(running.requests, names, search.trim()), ...page.sessions, ...older];
     this.draw();
   }
 
@@ -76,6 +76,17 @@ export class Sessions {
       element("span", { class: "sub num" }, facts.filter(Boolean).map((fact) => element("span", {}, fact)),
         faults ? element("span", { class: "fault" }, some(faults, "fault", "faults")) : null, row.running ? element("span", {}, "running") : null));
   }
+}
+
+/** Sessions of which nothing is there yet but what is running. */
+function beginning(running, names, search) {
+  const found = new Map();
+  for (const { session, listed, tokens } of running) {
+    if (!session || listed || names.has(session) || !session.includes(search)) continue;
+    const row = found.get(session) ?? { session, created_ms: Date.now(), turns: 0, sampled_tokens: 0, causes: {}, faults: {}, running: 0 };
+    found.set(session, { ...row, sampled_tokens: row.sampled_tokens + tokens, running: row.running + 1 });
+  }
+  return [...found.values()];
 }
 
 /** Causes that begin no branch. */

@@ -143,22 +143,24 @@ export class Sheet {
   #token(at, row, shape, pieces) {
     const isFirst = row === 0;
     const chosen = at === this.chosen;
+    const blank = pieces.every(({ text }) => !text.trim());
     const node = element("span", {
       class: classes(this.trajectory, at, shape), role: isFirst ? "option" : "none", id: isFirst ? `t${at}` : null, "data-at": at,
-      "aria-selected": isFirst ? String(chosen) : null, "aria-label": isFirst && chosen ? this.label(at) : null,
+      "aria-selected": isFirst ? String(chosen) : null, "aria-label": isFirst && chosen ? this.label(at) : isFirst && blank ? "space" : null,
     });
     for (const { text, kind } of pieces) node.append(kind === "plain" ? text : element("span", { class: kind === "odd" ? "g odd" : "g" }, text));
     return node;
   }
 
   /** What stands above a segment. */
-  title(trajectory, { turn, start, end }, kind) {
+  title(trajectory, { turn, start, end, loss_mask: trained }, kind) {
     const said = trajectory.turns.get(turn);
     const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
     const cause = kind !== "response" && said?.cause && said.cause !== "first" ? ` · ${said.cause}` : "";
     const fault = kind === "response" && said?.fault ? ` · ${said.fault}` : "";
     const finish = kind === "response" && said?.finish_reason ? ` · ends by ${said.finish_reason}` : "";
-    return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}`;
+    const mask = kind === "response" && said && !said.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
+    return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
   }
 
   /** A token in words. */
@@ -173,7 +175,7 @@ export class Sheet {
     if (!this.trajectory || at < 0 || at >= this.trajectory.loaded) return;
     const before = this.sheet.querySelector("[aria-selected=true]");
     before?.setAttribute("aria-selected", "false");
-    before?.removeAttribute("aria-label");
+    if (before?.textContent.trim()) before.removeAttribute("aria-label");
     this.chosen = at;
     const top = this.layout.lineOf(at) * LINE;
     const [from, height] = [this.root.scrollTop, this.root.clientHeight];
@@ -189,9 +191,11 @@ export class Sheet {
   /** Goes lines up or down from the chosen token. */
   line(by) {
     const { layout } = this;
-    let line = layout.lineOf(Math.max(0, this.chosen)) + by;
-    while (line >= 0 && line < layout.count && layout.head[line]) line += by;
-    if (line >= 0 && line < layout.count) this.choose(layout.token[line]);
+    for (let line = layout.lineOf(Math.max(0, this.chosen)) + by; line >= 0 && line < layout.count; line += by) {
+      // what goes on from the line before does not begin here
+      const first = layout.token[line] + Number(layout.row[line] > 0);
+      if (!layout.head[line] && layout.lineOf(first) === line) return this.choose(first);
+    }
   }
 
   /** Brings the end into sight, where it was before. */

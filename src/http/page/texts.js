@@ -12,6 +12,8 @@ const LOST = "\ufffd";
 export class Texts {
   #known = new Map();
   #joint = new Map();
+  /** A token to stand in front of others, where the first of a text loses its space. */
+  #anchor;
   /** Why there are none; empty where there are. */
   problem = "";
 
@@ -25,7 +27,7 @@ export class Texts {
     const missing = [...new Set(ids)].filter((id) => !this.#known.has(id));
     for (let from = 0; from < missing.length; from += BATCH) {
       const batch = missing.slice(from, from + BATCH);
-      const texts = await this.#decode(batch.map((id) => [id]), signal);
+      const texts = await this.#alone(batch, signal);
       if (!texts) return from > 0;
       batch.forEach((id, at) => this.#known.set(id, texts[at]));
     }
@@ -70,6 +72,24 @@ export class Texts {
     return [from, to];
   }
 
+  /** The texts of tokens by themselves. Some tokenizers drop the space before the first one of a text: there another stands in front. */
+  async #alone(ids, signal) {
+    if (this.#anchor === undefined) {
+      const texts = await this.#decode([...ids.map((id) => [id]), [ids[0], ...ids.slice(0, 8)]], signal);
+      if (!texts) return null;
+      const joint = texts.pop();
+      const whole = texts[0] + texts.slice(0, 8).join("");
+      this.#anchor = whole === joint || joint.includes(LOST) || joint.length <= whole.length ? null : ids[0];
+      // where characters meet nothing can be seen of it; it is looked for again
+      if (joint.includes(LOST)) this.#anchor = undefined;
+      if (!this.#anchor) return texts;
+    }
+    if (this.#anchor === null) return this.#decode(ids.map((id) => [id]), signal);
+    const texts = await this.#decode([[this.#anchor], ...ids.map((id) => [this.#anchor, id])], signal);
+    const before = texts?.shift();
+    return texts?.map((text) => (text.startsWith(before) ? text.slice(before.length) : text)) ?? null;
+  }
+
   async #decode(tokens, signal) {
     try {
       const said = await post("/detokenize", { tokens, skip_special_tokens: false }, signal);
@@ -90,31 +110,39 @@ function key(ids, [from, to]) {
 
 /**
  * Which bytes of `whole` each token has, given what each says alone. Alone, a continuation byte is one U+FFFD, and so is the beginning of
- * a character, however many bytes it has; it stands last in its token. Null where this does not decide it.
+ * a character, however many bytes it has; it stands last in its token. Null where this leaves more than one way, or none.
  */
 export function shares(alone, whole) {
   if (whole.includes(LOST)) return null;
   const characters = [...whole].map((character) => ({ character, bytes: new TextEncoder().encode(character) }));
   const found = alone.map(() => []);
   const texts = alone.map((text) => [...text]);
+  const ways = [];
   // token, place in it, character, bytes of it that are given out
   const walk = (token, place, at, given) => {
-    if (token === texts.length) return at === characters.length && given === 0;
-    if (place === texts[token].length) return walk(token + 1, 0, at, given);
-    if (at === characters.length) return false;
-    const { character, bytes } = characters[at];
-    const give = (count) => {
-      found[token].push(...bytes.slice(given, given + count));
-      const full = given + count === bytes.length;
-      if (walk(token, place + 1, full ? at + 1 : at, full ? 0 : given + count)) return true;
-      found[token].length -= count;
-      return false;
-    };
-    if (texts[token][place] !== LOST) return given === 0 && texts[token][place] === character && give(bytes.length);
-    if (given > 0) return give(1);
-    if (place !== texts[token].length - 1) return false;
-    for (let count = bytes.length - 1; count >= 1; count--) if (give(count)) return true;
-    return false;
+    if (ways.length > 1) return;
+    if (token === texts.length) {
+      if (at === characters.length && given === 0) ways.push(found.map((bytes) => [...bytes]));
+    } else if (place === texts[token].length) {
+      walk(token + 1, 0, at, given);
+    } else if (at < characters.length) {
+      const { character, bytes } = characters[at];
+      const give = (count) => {
+        found[token].push(...bytes.slice(given, given + count));
+        const full = given + count === bytes.length;
+        walk(token, place + 1, full ? at + 1 : at, full ? 0 : given + count);
+        found[token].length -= count;
+      };
+      const own = texts[token][place];
+      if (own !== LOST) {
+        if (given === 0 && own === character) give(bytes.length);
+      } else if (given > 0) {
+        give(1);
+      } else if (place === texts[token].length - 1) {
+        for (let count = 1; count < bytes.length; count++) give(count);
+      }
+    }
   };
-  return walk(0, 0, 0, 0) ? found : null;
+  walk(0, 0, 0, 0);
+  return ways.length === 1 ? ways[0] : null;
 }

@@ -17,7 +17,10 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Response<Body> {
     let shown: Vec<Value> = running
         .iter()
         .map(|found| {
-            json!({"rid": found.rid, "index": found.index, "session": found.session.as_deref(), "tokens": found.tokens})
+            let session = found.session.as_deref();
+            // a session is there from its first turn on
+            let listed = session.is_some_and(|id| parts.sessions.session(id).is_some());
+            json!({"rid": found.rid, "index": found.index, "session": session, "listed": listed, "tokens": found.tokens})
         })
         .collect();
     ok(&json!({"requests": shown}))

@@ -1,0 +1,202 @@
+// The path that is open: its tokens, its numbers, and the token that is chosen.
+
+import { about, card, tip } from "./details.js";
+import { element, part } from "./element.js";
+import { file, save } from "./exported.js";
+import { label } from "./glyph.js";
+import { Follower } from "./live.js";
+import { along, histogram, mark } from "./plot.js";
+import { shown } from "./scale.js";
+import { Sheet } from "./sheet.js";
+import { Texts } from "./texts.js";
+import { Trajectory, UNKNOWN } from "./trajectory.js";
+
+/** Tokens whose texts are asked for before anything is shown. */
+const FIRST = 2048;
+
+const count = (value) => value.toLocaleString("en");
+
+export class PathView {
+  #opening = new AbortController();
+  #follower = null;
+  #plot = null;
+  trajectory = null;
+  survey = null;
+  leaf = null;
+
+  constructor({ onLeaf, onEnd }) {
+    Object.assign(this, { onLeaf, onEnd });
+    this.texts = new Texts();
+    this.sheet = new Sheet(part("tokens"), this.texts, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
+  }
+
+  /** What a screen reader is told. */
+  tell(said) {
+    part("status").textContent = said;
+  }
+
+  /** Shows nothing but a line. */
+  say(line) {
+    this.close();
+    this.sheet.show(null, line);
+    for (const id of ["about", "details", "along", "histogram", "facts"]) part(id).replaceChildren();
+  }
+
+  problem(error) {
+    if (error.name === "AbortError") return;
+    this.say(error.status === 410 || error.status === 404 ? error.message : `This could not be read: ${error.message}`);
+  }
+
+  /** Stops reading and following. */
+  close() {
+    this.#opening.abort();
+    this.#opening = new AbortController();
+    this.#follower?.stop();
+    this.#follower = null;
+    this.trajectory = null;
+    this.leaf = null;
+    part("export").disabled = true;
+  }
+
+  /** Opens the path that ends in `leaf`, and goes to one of its turns. */
+  async open(session, leaf, version, turn) {
+    if (turn !== null && this.leaf === leaf && this.trajectory?.head.session === session) return this.#toTurn(turn);
+    this.close();
+    const { signal } = this.#opening;
+    this.leaf = leaf;
+    this.onLeaf(leaf);
+    const { texts } = this;
+    try {
+      const trajectory = await Trajectory.open(session, leaf, version, signal);
+      const { ids } = trajectory;
+      while (await trajectory.more(signal)) {
+        // the text of what is seen first, then of all that is there
+        const isFirst = this.trajectory !== trajectory;
+        if (isFirst) {
+          await texts.load(ids.subarray(0, Math.min(FIRST, trajectory.loaded)), signal);
+          this.#begin(trajectory);
+        }
+        await texts.load(ids.subarray(0, trajectory.loaded), signal);
+        await texts.loadRuns(ids, 0, trajectory.loaded, signal);
+        this.#grown();
+        if (isFirst && turn !== null) this.#toTurn(turn);
+      }
+      if (this.trajectory !== trajectory) this.#begin(trajectory);
+      part("export").disabled = false;
+      this.tell(`${count(trajectory.total)} tokens, ${count(this.survey.spikes.length)} entropy spikes.`);
+      if (turn !== null && this.sheet.chosen < 0) this.#toTurn(turn);
+    } catch (error) {
+      this.problem(error);
+    }
+  }
+
+  /** Follows a sequence that is running. */
+  follow(session, { rid, index }) {
+    this.close();
+    this.onLeaf(null);
+    const trajectory = Trajectory.running(session, rid, index);
+    this.#begin(trajectory);
+    this.tell("Following a running generation.");
+    const onTokens = async (added, finished) => {
+      if (added) {
+        const wasAtEnd = this.sheet.isAtEnd();
+        await this.texts.load(trajectory.ids.subarray(trajectory.loaded - added, trajectory.loaded).filter((id) => id !== UNKNOWN));
+        if (this.trajectory !== trajectory) return;
+        this.#grown();
+        if (wasAtEnd && this.sheet.chosen < 0) this.sheet.toEnd();
+      }
+      if (!finished) return;
+      this.tell(`The generation has ended: ${count(trajectory.loaded)} tokens.`);
+      await this.onEnd(session, rid);
+    };
+    this.#follower = new Follower({ rid, index }, trajectory, onTokens);
+  }
+
+  #begin(trajectory) {
+    this.trajectory = trajectory;
+    this.sheet.show(trajectory);
+    part("details").replaceChildren(element("p", { class: "sub" }, "Point at a token, or go with j and k from spike to spike."));
+    this.#grown();
+  }
+
+  /** More is known of the open trajectory. */
+  #grown() {
+    const { trajectory } = this;
+    this.sheet.refresh();
+    this.survey = trajectory.survey();
+    this.#plot = along(trajectory, this.survey, (at) => this.sheet.choose(at));
+    part("along").replaceChildren(this.#plot);
+    part("histogram").replaceChildren(histogram(trajectory, this.survey));
+    part("facts").replaceChildren(about(trajectory, this.survey));
+    mark(this.#plot, this.survey, this.sheet.chosen);
+    this.#above();
+  }
+
+  /** The line above the tokens. */
+  #above() {
+    const { trajectory, survey, texts } = this;
+    const { head, live, loaded, total } = trajectory;
+    const facts = [
+      live ? "running" : `path to turn ${head.leaf}`, `mean ${shown(survey.mean)} nats`, `${count(survey.spikes.length)} spikes`,
+      head.think_token_count ? `thinking ${count(head.think_token_count)} tokens, mean ${shown(head.think_entropy_mean)} nats` : null,
+      loaded < total ? `${count(loaded)} of ${count(total)} tokens read` : null, texts.problem || null,
+    ];
+    part("about").replaceChildren(...facts.filter(Boolean).map((fact, at) => element(at ? "span" : "strong", { class: !at && live ? "live" : "num" }, fact)));
+  }
+
+  #toTurn(turn) {
+    const { segments, loaded } = this.trajectory;
+    const own = segments.filter((segment) => segment.turn === turn && segment.start < loaded);
+    const segment = own.find(({ kind }) => kind === "response") ?? own[0];
+    if (segment) this.sheet.choose(segment.start);
+  }
+
+  #picked(at) {
+    if (!this.trajectory) return; // the next one is being read
+    part("details").replaceChildren(...card(this.texts, this.trajectory, at));
+    mark(this.#plot, this.survey, at);
+  }
+
+  #pointed(at, event) {
+    const box = part("tip");
+    const { trajectory } = this;
+    box.hidden = at < 0 || !trajectory || at >= trajectory.loaded;
+    if (box.hidden) return;
+    box.replaceChildren(...tip(this.texts, trajectory, at));
+    const token = event.target.closest(".t").getBoundingClientRect();
+    const [width, height] = [box.offsetWidth, box.offsetHeight];
+    box.style.left = `${Math.max(8, Math.min(token.left, innerWidth - width - 8))}px`;
+    box.style.top = `${token.bottom + 6 + height > innerHeight ? token.top - height - 6 : token.bottom + 6}px`;
+  }
+
+  /** Goes to the spike before or behind the chosen token. */
+  spike(by) {
+    const spikes = this.trajectory ? this.survey.spikes : [];
+    const { chosen } = this.sheet;
+    const found = by > 0 ? spikes.findIndex((at) => at > chosen) : spikes.findLastIndex((at) => at < (chosen < 0 ? Infinity : chosen));
+    if (found < 0) return this.tell(!spikes.length ? "There is no spike." : by > 0 ? "This was the last spike." : "This was the first spike.");
+    this.sheet.choose(spikes[found]);
+    this.tell(`Spike ${found + 1} of ${spikes.length}: ${this.sheet.label(spikes[found])}`);
+  }
+
+  /** Goes to what was sampled in the turn before or behind. */
+  turnBy(by) {
+    const responses = (this.trajectory?.segments ?? []).filter(({ kind, start }) => kind === "response" && start < this.trajectory.loaded);
+    const at = Math.max(0, this.sheet.chosen);
+    const found = by > 0 ? responses.find(({ start }) => start > at) : responses.findLast(({ start }) => start < at);
+    if (found) this.sheet.choose(found.start);
+  }
+
+  /** Saves what is shown as one file. */
+  async save() {
+    const { trajectory, survey } = this;
+    if (!trajectory || part("export").disabled) return;
+    const { session, leaf } = trajectory.head;
+    const colours = await (await fetch("/page/tokens.css")).text();
+    const facts = [...part("facts").querySelectorAll("dt")].map((name) => [name.textContent, name.nextElementSibling.textContent]);
+    const table = [["session", label(session, 128)], ...facts];
+    const plots = [along(trajectory, survey, () => {}), histogram(trajectory, survey)];
+    save(file(trajectory, this.sheet, { title: `${label(session, 128)}, path to turn ${leaf}`, table, plots, colours }), `tokentap-${session}-${leaf}`);
+    this.tell("The view is saved as one HTML file.");
+  }
+}

@@ -1,0 +1,178 @@
+//! What the page is made of, and how it is served.
+
+use tokentap::http::page::{ASSETS, POLICY};
+
+use crate::support::client::{Connection, get, request, written};
+use crate::support::hand::Hand;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_file_comes_with_what_keeps_it_harmless() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &[]).await;
+    for asset in &ASSETS {
+        let answer = get(proxy.control, asset.path).await;
+        assert_eq!((answer.status, answer.text()), (200, asset.text.to_owned()), "{}", asset.path);
+        let kind = match asset.path.rsplit_once('.').map(|(_, ending)| ending) {
+            None => "text/html; charset=utf-8",
+            Some("js") => "text/javascript; charset=utf-8",
+            Some("css") => "text/css; charset=utf-8",
+            Some(_) => "image/svg+xml",
+        };
+        for (name, value) in [
+            ("content-type", kind),
+            ("content-security-policy", POLICY),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-cache"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{name} of {}", asset.path);
+        }
+        assert_eq!(request(proxy.control, "HEAD", asset.path, &[], b"").await.status, 200, "{}", asset.path);
+        let refused = request(proxy.control, "POST", asset.path, &[], b"{}").await;
+        assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")), "{}", asset.path);
+    }
+    for directive in ["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'"] {
+        assert!(POLICY.split("; ").any(|own| own == directive), "{directive} is in {POLICY}");
+    }
+    for closed in ["base-uri 'none'", "frame-ancestors 'none'", "form-action 'none'"] {
+        assert!(POLICY.split("; ").any(|own| own == closed), "{closed} is in {POLICY}");
+    }
+    assert!(!POLICY.contains("unsafe") && !POLICY.contains("http"), "{POLICY}");
+    for path in
+        ["/page", "/page/", "/page/main.js/", "/page/../main.js", "/page/nothing.js", "/index.html", "/page/MAIN.js"]
+    {
+        assert_eq!(get(proxy.control, path).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_the_files_is_not_sent_them_again() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &[]).await;
+    let tag = get(proxy.control, "/").await.header("etag").unwrap().to_owned();
+    assert!(tag.starts_with('"') && tag.ends_with('"') && tag.len() > 10, "{tag}");
+    let status = async |known: &str| {
+        let answer =
+            request(proxy.control, "GET", "/page/main.js", &[("if-none-match", known), ("connection", "close")], b"")
+                .await;
+        assert_eq!(answer.body.is_empty(), answer.status == 304, "{known}");
+        assert_eq!(
+            answer.header("etag"),
+            Some(tag.as_str()),
+            "one name for all: modules of two binaries must not meet"
+        );
+        answer.status
+    };
+    for known in [&*tag, "*", &format!("W/{tag}"), &format!("\"old\", {tag}")] {
+        assert_eq!(status(known).await, 304, "{known}");
+    }
+    for other in ["\"old\"", "", tag.trim_matches('"')] {
+        assert_eq!(status(other).await, 200, "{other}");
+    }
+    // what follows a 304 on its connection is the next answer
+    let mut connection = Connection::open(proxy.control).await;
+    connection.send(&written(proxy.control, "GET", "/", &[("if-none-match", &tag)], b"")).await;
+    connection.send(&written(proxy.control, "GET", "/livez", &[], b"")).await;
+    assert!(connection.read_until(|read| read.ends_with(b"ok\n")).await, "the connection goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_open_and_its_data_is_not() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::start(hand.addr, &["--control-token", "secret"]).await;
+    for asset in &ASSETS {
+        assert_eq!(get(proxy.control, asset.path).await.status, 200, "{} asks for no token", asset.path);
+        assert!(!asset.text.contains("secret"), "{}", asset.path);
+    }
+    let data = ["/v1/sessions?order=newest", "/v1/requests", "/v1/sessions/x", "/v1/sessions/x/paths/0", "/detokenize"];
+    for path in data {
+        assert_eq!(get(proxy.control, path).await.status, 401, "{path}");
+    }
+    for path in ["/", "/page/main.js"] {
+        for (name, value) in [("host", "evil.example"), ("origin", "http://evil.example")] {
+            let answer = request(proxy.control, "GET", path, &[(name, value)], b"").await;
+            assert_eq!(answer.status, 403, "{path} with {name}: a page that rebinds its name gets nothing");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_of_tokens_are_asked_from_the_engine_with_its_own_key() {
+    let mut hand = Hand::start().await;
+    let flags = ["--control-token", "secret", "--upstream-api-key", "api", "--upstream-admin-key", "admin"];
+    let proxy = Proxy::start(hand.addr, &flags).await;
+    let body = br#"{"tokens":[[1],[2]],"skip_special_tokens":false}"#;
+    let client = tokio::spawn(async move {
+        request(proxy.control, "POST", "/detokenize", &[("authorization", "Bearer secret")], body).await
+    });
+    let call = hand.next().await;
+    assert_eq!(call.values("authorization"), ["Bearer api"], "the control token is nobody else's to know");
+    call.reply(&message(200, &[("content-type", "application/json")], br#"{"text":["a","b"]}"#)).await;
+    assert_eq!(client.await.unwrap().text(), r#"{"text":["a","b"]}"#);
+}
+
+#[test]
+fn nothing_comes_from_elsewhere_and_nothing_a_model_wrote_becomes_markup() {
+    const FORBIDDEN: [&str; 17] = [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "setTimeout(\"",
+        "srcdoc",
+        "DOMParser",
+        "createContextualFragment",
+        "setHTML",
+        "javascript:",
+        "import(",
+        "WebSocket",
+        "EventSource",
+        "sendBeacon",
+        "XMLHttpRequest",
+    ];
+    for asset in &ASSETS {
+        for forbidden in FORBIDDEN {
+            assert!(!asset.text.contains(forbidden), "{} names {forbidden}", asset.path);
+        }
+        let text = asset.text.replace("http://www.w3.org/2000/svg", "");
+        for elsewhere in ["http:", "https:", "//cdn", "url(", "@import", "src=\"//", "href=\"//"] {
+            assert!(!text.contains(elsewhere), "{} names {elsewhere}", asset.path);
+        }
+        let lines = asset.text.lines().count();
+        assert!(lines <= 300, "{} has {lines} lines: find the second noun in it", asset.path);
+    }
+    let html = ASSETS[0].text;
+    let inline = |word: &str| word.starts_with("style=") || word.starts_with("on") && word.contains('=');
+    assert!(!html.split_whitespace().any(inline) && !html.contains("<style"), "no inline code");
+    let scripts: Vec<&str> = html.match_indices("<script").map(|(at, _)| &html[at..at + 60]).collect();
+    assert_eq!(scripts.len(), 1, "{scripts:?}");
+    assert!(scripts[0].contains(r#"type="module" src="/page/main.js""#), "{scripts:?}");
+    let all: u64 = ASSETS.iter().map(|asset| asset.text.len() as u64).sum();
+    assert!(all < 120_000, "{all} bytes");
+}
+
+#[test]
+fn every_file_is_used_and_every_file_that_is_used_is_there() {
+    let paths: Vec<&str> = ASSETS.iter().map(|asset| asset.path).collect();
+    let mut used = vec!["/".to_owned()];
+    for asset in &ASSETS {
+        for (at, _) in asset.text.match_indices("from \"./") {
+            let name = asset.text[at + 8..].split('"').next().unwrap();
+            used.push(format!("/page/{name}"));
+        }
+        for (at, _) in asset.text.match_indices("\"/page/") {
+            used.push(asset.text[at + 1..].split('"').next().unwrap().to_owned());
+        }
+    }
+    for path in &used {
+        assert!(paths.contains(&path.as_str()), "{path} is not there");
+    }
+    for path in paths {
+        assert!(used.iter().any(|name| name == path), "{path} is never used");
+    }
+}

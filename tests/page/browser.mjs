@@ -1,0 +1,50 @@
+// Headless Chromium, which tells of everything that should not happen.
+
+import bundled from "@sparticuz/chromium";
+import { chromium } from "playwright-core";
+
+let browser;
+
+/** The browser, started once. */
+export async function launched() {
+  browser ??= await chromium.launch({ executablePath: await bundled.executablePath(), headless: true });
+  return browser;
+}
+
+export async function closed() {
+  await browser?.close();
+}
+
+/** A page whose `faults` are console errors, failed scripts, dialogs and requests to anywhere but `origin`. */
+export async function opened(origin, { at = "/", theme = "light", viewport = { width: 1400, height: 900 }, expected = () => false, init } = {}) {
+  const context = await (await launched()).newContext({ viewport, colorScheme: theme, acceptDownloads: true });
+  const page = await context.newPage();
+  if (init) await page.addInitScript(init);
+  const faults = [];
+  const asked = [];
+  const fault = (text) => expected(text) || faults.push(text);
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && fault(`console: ${message.text()}`));
+  page.on("pageerror", (error) => fault(`script: ${error.stack}`));
+  page.on("dialog", (dialog) => {
+    fault(`dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  page.on("request", (request) => {
+    asked.push(request.url());
+    if (!request.url().startsWith(`${origin}/`) && !request.url().startsWith("blob:")) fault(`request: ${request.url()}`);
+  });
+  await page.goto(origin + at);
+  return { page, context, faults, asked };
+}
+
+/** Waits until a path is open and all of it is read. */
+export async function read(page, tokens) {
+  await page.waitForFunction((count) => document.getElementById("status").textContent.startsWith(`${count.toLocaleString("en")} tokens`), tokens, { timeout: 60_000 });
+}
+
+/** Every token that has elements: its position, classes, text and colour. */
+export function tokens(page) {
+  return page.evaluate(() => [...document.querySelectorAll("#tokens .t[data-at], pre .t")].map((node) => ({
+    at: Number(node.dataset.at ?? -1), classes: node.className, text: node.textContent, colour: getComputedStyle(node).backgroundColor, title: node.title,
+  })));
+}

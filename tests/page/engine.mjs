@@ -1,0 +1,95 @@
+// An engine that answers /generate with tokens as it is told: texts that no model should write, and trajectories of any length.
+
+import { createServer } from "node:http";
+
+/** Tokens of the vocabulary. */
+export const VOCABULARY = 32_000;
+/** Where the hostile ones begin. */
+export const HOSTILE = 31_000;
+
+/** Texts that would do something if they were anything but text. */
+export const TEXTS = [
+  "<script>window.hit = 1</script>", "<img src=x onerror=\"window.hit=2\">", "</span></pre></div><h1>out</h1>", "\"><svg onload=window.hit=3>",
+  "javascript:window.hit=4", "\u202egnp.exe\u202c", "\u2066\u2067\u2069", "a\u200bb\u200dc\ufeff", "\u0000\u0007\u001b[31m", "{{constructor.constructor('window.hit=5')()}}",
+  "<!--", "-->", "<style>*{display:none}</style>", "<iframe srcdoc='<script>parent.hit=6</script>'></iframe>", "&lt;b&gt;&amp;", "\u0301\u0302\u0303 marks",
+  "X".repeat(1_000_000), "\u2028\u2029", "", "\r\n", "\ud83d\udc69\u200d\ud83d\udcbb", "]]>", "${window.hit=7}", "</title></style></script><script>window.hit=8</script>",
+];
+
+const SYLLABLES = ["lo", "ra", "min", "te", "sol", "ver", "an", "du", "quis", "el", "or", "bit"];
+
+/** The text of a token. */
+export function text(id) {
+  if (id >= HOSTILE) return TEXTS[id - HOSTILE] ?? "?";
+  if (id % 97 === 0) return "\n";
+  let [word, rest] = ["", id];
+  do {
+    word += SYLLABLES[rest % SYLLABLES.length];
+    rest = Math.floor(rest / SYLLABLES.length);
+  } while (rest > 0 && word.length < 7);
+  return id % 5 === 0 ? word : ` ${word}`;
+}
+
+/** Numbers between 0 and 1, the same each time. */
+function random(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+function reply(asked) {
+  const prompt = Array.isArray(asked.input_ids) ? asked.input_ids : [1, 2, 3];
+  const count = asked.sampling_params?.max_new_tokens ?? 8;
+  const next = random(prompt.length * 7919 + count);
+  const k = asked.top_logprobs_num ?? 0;
+  const said = asked.sampling_params?.stop ?? [];
+  const wanted = Array.isArray(said) ? said.filter((id) => typeof id === "number") : [];
+  const [ids, chosen, rows] = [[], [], []];
+  for (let at = 0; at < count; at++) {
+    // mostly sure, at times not at all
+    const decay = next() < 0.8 ? 2 + 5 * next() : 0.1 + next();
+    const rank = Math.min(4, Math.floor(-Math.log(1 - next()) / decay));
+    const first = 1 + Math.floor(next() * (HOSTILE - 40));
+    const id = asked.hostile?.[at] ?? first + rank;
+    const total = 1 / (1 - Math.exp(-decay));
+    const logprob = (place) => Number((-decay * place - Math.log(total)).toFixed(6));
+    ids.push(id);
+    chosen.push([logprob(rank), id, null]);
+    rows.push(Array.from({ length: k }, (_, place) => [logprob(place), place === rank ? id : first + place, null]));
+  }
+  const meta = {
+    id: asked.rid ?? "r", finish_reason: { type: "length", length: count }, prompt_tokens: prompt.length, completion_tokens: count, weight_version: "w1",
+    ...(asked.return_logprob ? { output_token_logprobs: chosen, ...(k ? { output_top_logprobs: rows } : {}) } : {}),
+  };
+  return { text: "", output_ids: ids, meta_info: meta };
+}
+
+/** Starts it; `url` is where it is. `strips`: its tokenizer drops the space at the beginning of a text, as those of Llama 2 do. */
+export async function engine({ strips = false } = {}) {
+  const decode = (ids) => ids.map(text).join("").replace(strips ? /^ / : "", "");
+  const server = createServer((request, answer) => {
+    let body = "";
+    request.on("data", (bytes) => { body += bytes; });
+    request.on("end", () => {
+      const say = (status, value) => answer.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(value));
+      const asked = body ? JSON.parse(body) : {};
+      if (request.url === "/generate") {
+        // how its vocabulary is asked for
+        if (asked.sampling_params?.logit_bias) return say(400, { error: { message: `logit_bias must has keys in [0, ${VOCABULARY - 1}]` } });
+        return say(200, reply(asked));
+      }
+      if (request.url === "/detokenize") return say(200, { text: asked.tokens.map(decode) });
+      if (request.url === "/model_info") return say(200, { model_path: "scripted", is_generation: true, weight_version: "w1" });
+      if (request.url === "/server_info") return say(200, { version: "0.5.23", frontend: "python" });
+      if (request.url === "/v1/models") return say(200, { data: [{ id: "scripted" }] });
+      return say(404, { error: { message: "not here" } });
+    });
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const stop = () => new Promise((resolve) => {
+    server.closeAllConnections();
+    server.close(resolve);
+  });
+  return { url: `http://127.0.0.1:${server.address().port}`, stop };
+}

@@ -1,0 +1,124 @@
+// Text that a model wrote stays text: on the page, and in the file that it exports.
+
+import assert from "node:assert/strict";
+import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+import { launched, opened, read, tokens } from "./browser.mjs";
+import { HOSTILE, TEXTS, VOCABULARY, engine } from "./engine.mjs";
+import { demo, lamp } from "./lamp.mjs";
+import { ask, generate, start } from "./tokentap.mjs";
+
+/** What may stand in the page at all; nothing else is ever made. */
+const OURS = new Set(["A", "ASIDE", "BODY", "BUTTON", "CODE", "DD", "DIALOG", "DIV", "DL", "DT", "FORM", "H1", "H2", "HEAD", "HEADER", "HTML", "INPUT", "KBD",
+  "LABEL", "LI", "LINK", "MAIN", "META", "NAV", "NOSCRIPT", "P", "PATH", "PRE", "RECT", "SCRIPT", "SECTION", "SPAN", "STRONG", "STYLE", "SVG", "TEXT", "TITLE", "UL"]);
+
+async function harmless(page, scripts) {
+  const found = await page.evaluate(() => ({
+    names: [...new Set([...document.querySelectorAll("*")].map((node) => node.tagName.toUpperCase()))],
+    scripts: document.querySelectorAll("script").length,
+    handlers: [...document.querySelectorAll("*")].flatMap((node) => node.getAttributeNames().filter((name) => name.startsWith("on"))),
+    hit: window.hit ?? null,
+    text: document.body.textContent,
+    headings: document.querySelectorAll("h1").length,
+  }));
+  assert.deepEqual(found.names.filter((name) => !OURS.has(name)), [], "no element was made of a token");
+  assert.deepEqual([found.scripts, found.handlers, found.hit, found.headings], [scripts, [], null, 1]);
+  // eslint-disable-next-line no-control-regex
+  assert.ok(!/[\u202a-\u202e\u2066-\u2069\u200b\u200d\ufeff\u0000-\u0008\u001b]/.test(found.text), "what is invisible or turns the text around is shown by its name");
+  for (const name of ["rlo", "pdf", "lri", "zwsp", "zwj", "bom", "U+001B", "<script>window.hit = 1</script>", "1,000,000 characters"]) {
+    assert.ok(found.text.includes(name), `${name} is to be seen`);
+  }
+  return found;
+}
+
+/** Opens a file without a network. */
+async function alone(path) {
+  const context = await (await launched()).newContext({ viewport: { width: 1200, height: 800 } });
+  await context.setOffline(true);
+  const page = await context.newPage();
+  const faults = [];
+  page.on("console", (message) => faults.push(message.text()));
+  page.on("pageerror", (error) => faults.push(error.message));
+  page.on("dialog", (dialog) => faults.push(dialog.message()) && dialog.dismiss());
+  page.on("request", (request) => request.url().startsWith("file:") || faults.push(request.url()));
+  await page.goto(pathToFileURL(path).href);
+  return { page, faults, context };
+}
+
+/** Has the page save its view; the file's path. */
+async function saved(page, folder) {
+  const [download] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("e")]);
+  const path = join(folder, download.suggestedFilename());
+  await download.saveAs(path);
+  return path;
+}
+
+/** An export opens by itself and says what the page says. */
+export async function exported() {
+  const [tap, folder] = [await demo(), await mkdtemp(join(tmpdir(), "tokentap-page-"))];
+  try {
+    const { session, leaf } = await lamp(tap);
+    const total = (await ask(tap, `/v1/sessions/${session}/paths/${leaf}`)).tokens;
+    const { page, faults } = await opened(tap.control, { at: `/#/${session}/${leaf}` });
+    await read(page, total);
+    const path = await saved(page, folder);
+    const shown = new Map((await tokens(page)).map((token) => [token.at, token]));
+    const file = await alone(path);
+    const found = await tokens(file.page);
+    assert.equal(found.length, total, "all tokens are in it");
+    for (const [at, { classes, text, colour }] of shown) {
+      if (!text.includes("↵")) assert.deepEqual([found[at].classes, found[at].text, found[at].colour], [classes, text, colour], `token ${at}`);
+    }
+    const nats = (await ask(tap, `/v1/sessions/${session}/paths/${leaf}?from=0&limit=100000`)).entropy;
+    const spike = nats.indexOf(Math.max(...nats.filter((value) => value !== null)));
+    assert.ok(found[spike].title.includes(`entropy ${nats[spike].toFixed(3)} nats`) && found[spike].title.includes("interval"), found[spike].title);
+    const text = await readFile(path, "utf8");
+    assert.ok(text.includes("default-src &#39;none&#39;") && !/<script|https?:(?!\/\/www\.w3\.org\/2000\/svg)/.test(text), "no script, and nothing from elsewhere");
+    assert.deepEqual([file.faults, faults], [[], []]);
+    await file.context.close();
+    return `${total} tokens in ${Math.round((await stat(path)).size / 1000)} kB, opened from a file without a network, the same colours and numbers`;
+  } finally {
+    await tap.stop();
+    await rm(folder, { recursive: true });
+  }
+}
+
+/** Tokens that are markup, that turn text around, that are not to be seen, that are a million characters long. */
+export async function hostile() {
+  const [scripted, folder] = [await engine(), await mkdtemp(join(tmpdir(), "tokentap-page-"))];
+  const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
+  try {
+    const ids = TEXTS.map((_, at) => HOSTILE + at);
+    await generate(tap, "hostile", { input_ids: ids, hostile: ids, sampling_params: { max_new_tokens: ids.length } });
+    const { page, faults } = await opened(tap.control, { at: "/#/hostile/0" });
+    await read(page, 2 * ids.length);
+    for (let at = 0; at < 2 * ids.length; at++) {
+      if (at === 0) await page.focus("#tokens");
+      await page.keyboard.press(at === 0 ? "Home" : "ArrowRight");
+      assert.equal(await page.getAttribute("#tokens", "aria-activedescendant"), `t${at}`);
+      const card = await page.textContent("#details");
+      assert.ok(card.length < 6000, `the card of token ${at} is cut: ${card.length}`);
+    }
+    await page.hover("#tokens .t.s");
+    assert.ok(await page.isVisible("#tip"), "the card at the pointer");
+    await harmless(page, 1);
+    const longest = (await tokens(page)).find((token) => token.text.includes("1,000,000 characters"));
+    assert.ok(longest.text.length < 200, "a million characters are cut, and counted");
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wide <= 0, `nothing pushes the page apart: ${wide}`);
+    const names = await page.evaluate(() => [...document.querySelectorAll("#tokens .t")].every((node) => getComputedStyle(node).unicodeBidi === "isolate"));
+    assert.ok(names, "a token's direction is its own");
+    const file = await alone(await saved(page, folder));
+    await harmless(file.page, 0);
+    assert.deepEqual([file.faults, faults], [[], []]);
+    await file.context.close();
+    return `${TEXTS.length} hostile tokens as prompt and as sample, on the page and in its export: no script run, no element made, no dialog, no request; 1,000,000 characters cut and counted`;
+  } finally {
+    await tap.stop();
+    await scripted.stop();
+    await rm(folder, { recursive: true });
+  }
+}

@@ -1,0 +1,28 @@
+// Runs the checks, prints what each of them showed, and fails where one does not hold.
+
+import { closed } from "./browser.mjs";
+import { access, keyboard, token } from "./using.mjs";
+import { big } from "./big.mjs";
+import { exported, hostile } from "./hostile.mjs";
+import { live, opens, texts } from "./seeing.mjs";
+
+const CHECKS = { opens, texts, live, export: exported, hostile, big, keyboard, access, token };
+
+const chosen = process.argv.slice(2);
+const unknown = chosen.filter((name) => !CHECKS[name]);
+if (unknown.length) {
+  console.error(`no such check: ${unknown}; there are ${Object.keys(CHECKS).join(" ")}`);
+  process.exit(2);
+}
+let failed = 0;
+for (const [name, check] of Object.entries(CHECKS)) {
+  if (chosen.length && !chosen.includes(name)) continue;
+  try {
+    console.log(`ok      ${name.padEnd(9)} ${await check()}`);
+  } catch (error) {
+    failed++;
+    console.log(`FAILED  ${name.padEnd(9)} ${error.stack}`);
+  }
+}
+await closed();
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The page in headless Chromium: before `tokentap demo`, and before an engine that says what a model should not (engine.mjs).
+#   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
+#   PICTURES   a folder for screenshots; without it none are taken
+#   run.sh [CHECK…]   only these: opens texts live export hostile big keyboard access token
+# Builds nothing. Playwright, axe and the browser are npm packages, named exactly by package-lock.json; they are installed once into
+# target/page, which needs a package registry.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$here/../..
+tokentap=${TOKENTAP:-}
+for build in release debug; do
+  if [[ ! $tokentap && -x $root/target/$build/tokentap ]]; then tokentap=$root/target/$build/tokentap; fi
+done
+if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..." >&2; exit 2; fi
+
+work=$root/target/page
+mkdir -p "$work"
+stamp="$(node --version) $(cat "$here/package.json" "$here/package-lock.json" | cksum)"
+if [[ "$(cat "$work/stamp" 2>/dev/null)" != "$stamp" ]]; then
+  cp "$here/package.json" "$here/package-lock.json" "$work"
+  (cd "$work" && npm ci --silent --no-audit --no-fund --ignore-scripts)
+  echo "$stamp" >"$work/stamp"
+fi
+# modules are looked for above the file that names them
+rm -rf "$work/tests"
+mkdir "$work/tests"
+cp "$here"/*.mjs "$work/tests"
+pictures=${PICTURES:+$(realpath "$PICTURES")}
+tokentap=$(realpath "$tokentap")
+cd "$work"
+TOKENTAP=$tokentap PICTURES=$pictures exec timeout 900 node tests/main.mjs "$@"

@@ -1,0 +1,167 @@
+// The page shows what /v1 says: colours, numbers, and what comes while a generation runs.
+
+import assert from "node:assert/strict";
+import { join } from "node:path";
+
+import { opened, read, tokens } from "./browser.mjs";
+import { demo, lamp } from "./lamp.mjs";
+import { VOCABULARY, engine, text } from "./engine.mjs";
+import { ask, generate, ids, start } from "./tokentap.mjs";
+
+/** Steps of the ramp and its last nats, as README says; written down here once more so that a change has to be meant. */
+const [STEPS, MOST] = [24, 4];
+
+/** The class of a colour. */
+export const expected = (nats) => `e${Math.round(Math.sqrt(Math.min(nats, MOST) / MOST) * (STEPS - 1))}`;
+
+const lightness = (colour) => Number(/oklch\(([0-9.]+)/.exec(colour)?.[1] ?? NaN);
+
+/** Tokens in colours that their entropies say, in both themes. */
+export async function opens() {
+  const tap = await demo();
+  try {
+    const { session, leaf } = await lamp(tap);
+    const path = `/v1/sessions/${session}/paths/${leaf}`;
+    const [head, all] = [await ask(tap, path), await ask(tap, `${path}?from=0&limit=100000`)];
+    let compared = 0;
+    const shades = {};
+    for (const theme of ["light", "dark"]) {
+      const { page, context, faults, asked } = await opened(tap.control, { at: `/#/${session}/${leaf}`, theme });
+      await read(page, head.tokens);
+      const seen = new Map();
+      // from the top to the end
+      for (let scrolled = true; scrolled;) {
+        for (const token of await tokens(page)) seen.set(token.at, token);
+        scrolled = await page.evaluate(() => {
+          const root = document.getElementById("tokens");
+          const before = root.scrollTop;
+          root.scrollTop += root.clientHeight / 2;
+          return root.scrollTop > before;
+        });
+        await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+      }
+      assert.equal(seen.size, head.tokens, "every token was seen");
+      const byClass = new Map();
+      for (const [at, token] of seen) {
+        const classes = token.classes.split(" ");
+        const nats = all.entropy?.[at] ?? null;
+        const segment = head.segments.find(({ start, end }) => at >= start && at < end);
+        assert.equal(classes.includes("s"), segment.kind === "response", `token ${at} is ${segment.kind}: ${token.classes}`);
+        if (segment.kind !== "response") continue;
+        assert.ok(classes.includes(expected(nats)), `token ${at} has ${nats} nats and the classes ${token.classes}`);
+        assert.equal(classes.includes("m"), all.loss_mask[at] === 0, `token ${at} shows its mask`);
+        const known = byClass.get(expected(nats)) ?? token.colour;
+        assert.equal(token.colour, known, "one step, one colour");
+        byClass.set(expected(nats), known);
+        compared++;
+      }
+      const order = [...byClass].sort(([a], [b]) => Number(a.slice(1)) - Number(b.slice(1))).map(([, colour]) => lightness(colour));
+      const falls = theme === "light" ? 1 : -1;
+      order.forEach((value, at) => assert.ok(at === 0 || falls * (order[at - 1] - value) > 0.005, `${theme}: each step differs in lightness: ${order}`));
+      shades[theme] = order.length;
+      // what was not sampled looks different
+      const [quiet, loud] = await page.evaluate(() => [".t.p", ".t.s"].map((one) => getComputedStyle(document.querySelector(`#tokens ${one}`)).color));
+      assert.notEqual(quiet, loud, "prompts look different from what was sampled");
+      // the card of a spike says what /v1 says
+      await page.locator("#tokens").evaluate((root) => { root.scrollTop = 0; });
+      for (let step = 0; step < 3; step++) await page.keyboard.press("j");
+      const at = Number((await page.getAttribute("#tokens", "aria-activedescendant")).slice(1));
+      const card = await page.textContent("#details");
+      for (const part of [String(all.token_ids[at]), all.entropy[at].toFixed(3), `${all.lower[at].toFixed(3)} to ${all.upper[at].toFixed(3)}`, all.logprobs[at].toFixed(3), "epoch 0, default"]) {
+        assert.ok(card.includes(part), `${part} is in ${card}`);
+      }
+      const facts = await page.textContent("#facts");
+      assert.ok(facts.includes(head.think_entropy_mean.toFixed(3)) && facts.includes(`${head.think_token_count} tokens`), facts);
+      const forest = await page.textContent("#forest");
+      for (const cause of ["sample", "forks"]) assert.ok(forest.includes(cause), `${cause} is in ${forest}`);
+      assert.ok(await page.locator("#tokens .t.bytes").count() > 0, "parts of characters are shown as bytes");
+      assert.ok((await page.textContent("#tokens")).includes("‹E2›‹80›‹94›"), "the dash of the prompt is three tokens");
+      if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `page-${theme}.png`) });
+      assert.deepEqual(faults, []);
+      assert.ok(asked.every((url) => url.startsWith(`${tap.control}/`)), String(asked));
+      await context.close();
+    }
+    return `${compared} tokens in the colours of their entropies (${shades.light} and ${shades.dark} steps seen, light and dark), no error, no request elsewhere`;
+  } finally {
+    await tap.stop();
+  }
+}
+
+/** Tokens have their own texts, also where a tokenizer drops spaces or a token is a part of a character. */
+export async function texts() {
+  const scripted = await engine({ strips: true });
+  const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
+  try {
+    const input_ids = Array.from({ length: 300 }, (_, at) => 100 + 7 * at);
+    await generate(tap, "spaces", { input_ids, sampling_params: { max_new_tokens: 300 } });
+    const { page, faults } = await opened(tap.control, { at: "/#/spaces/0" });
+    await read(page, 600);
+    const { token_ids: ids } = await ask(tap, "/v1/sessions/spaces/paths/0?from=0");
+    const seen = (await tokens(page)).filter(({ text }) => !text.includes("↵"));
+    assert.ok(seen.length > 200);
+    seen.forEach((token) => assert.equal(token.text, text(ids[token.at]), `token ${token.at}`));
+    // characters cut into tokens at any byte, and put together again from what each token says alone
+    const { wrong, open } = await page.evaluate(async () => {
+      const { shares } = await import("/page/texts.js");
+      const some = ["a", " ", "é", "—", "日", "本", "👩", "𝄞", "ß", "z"];
+      let state = 7;
+      const random = (below) => (state = (state * 48271) % 2147483647) % below;
+      const wrong = [];
+      let open = 0;
+      for (let round = 0; round < 3000; round++) {
+        const whole = Array.from({ length: 1 + random(5) }, () => some[random(some.length)]).join("");
+        const bytes = [...new TextEncoder().encode(whole)];
+        const cuts = [];
+        for (let at = 0; at < bytes.length;) cuts.push(bytes.slice(at, at += 1 + random(4)));
+        const found = shares(cuts.map((cut) => new TextDecoder().decode(Uint8Array.from(cut))), whole);
+        if (!found) open++;
+        else if (found.some((share, at) => share.join() !== cuts[at].join())) wrong.push([whole, cuts, found]);
+      }
+      return { wrong, open };
+    });
+    assert.deepEqual(wrong, []);
+    assert.ok(open < 600, `${open} of 3,000 are left open`);
+    assert.deepEqual(faults, []);
+    return `${seen.length} tokens of a tokenizer that drops spaces; 3,000 texts cut into tokens at any byte: none wrong, ${open} left open`;
+  } finally {
+    await tap.stop();
+    await scripted.stop();
+  }
+}
+
+/** A generation is seen while it runs, and its turn when it has ended. */
+export async function live() {
+  const tap = await demo();
+  try {
+    const { page, faults } = await opened(tap.control);
+    await page.waitForSelector("text=No session yet.");
+    const body = { input_ids: await ids(tap, "The lamp"), rid: "long", stream: true, sampling_params: { max_new_tokens: 4000, temperature: 1, ignore_eos: true } };
+    const reply = await fetch(`${tap.data}/sessions/running/generate`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+    let ended = false;
+    const drained = (async () => { for await (const _ of reply.body); ended = true; })();
+    await page.waitForSelector("#about .live", { timeout: 20_000 });
+    const told = [];
+    const count = () => page.evaluate(() => Number(/sampled([\d,]+)/.exec(document.getElementById("facts").textContent.replace(/\s/g, ""))?.[1].replaceAll(",", "") ?? 0));
+    const counts = [];
+    while (!ended) {
+      counts.push(await count());
+      told.push(await page.textContent("#status"));
+      await page.waitForTimeout(120);
+    }
+    await drained;
+    const growing = [...new Set(counts)].filter((one) => one > 0 && one < 4000);
+    assert.ok(growing.length >= 3, `it grew while it ran: ${counts}`);
+    assert.ok(growing.every((one, at) => at === 0 || one > growing[at - 1]), `and only grew: ${counts}`);
+    await read(page, 4002);
+    const spoken = new Set(told).size;
+    assert.ok(spoken <= 3, `what a screen reader is told, it is told seldom: ${[...new Set(told)]}`);
+    const turn = await ask(tap, "/v1/sessions/running/paths/0?from=2&limit=100000");
+    const seen = (await tokens(page)).filter((token) => token.at >= 2);
+    seen.forEach((token) => assert.ok(token.classes.includes(expected(turn.entropy[token.at - 2])), `token ${token.at}`));
+    assert.ok(seen.length > 0);
+    assert.deepEqual(faults, []);
+    return `${growing.length} sizes between 1 and 3,999 tokens seen while it ran (${growing[0]} to ${growing.at(-1)}), then the turn; ${spoken} announcements`;
+  } finally {
+    await tap.stop();
+  }
+}

@@ -1,0 +1,150 @@
+// By keyboard alone, with a screen reader, with a token.
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+
+import { opened, read } from "./browser.mjs";
+import { demo, lamp } from "./lamp.mjs";
+import { ask, generate } from "./tokentap.mjs";
+
+async function shown(tap, more = {}) {
+  const { session, leaf } = await lamp(tap);
+  const total = (await ask(tap, `/v1/sessions/${session}/paths/${leaf}`)).tokens;
+  const view = await opened(tap.control, { at: `/#/${session}/${leaf}`, ...more });
+  await read(view.page, total);
+  return { ...view, session, leaf, total };
+}
+
+/** Everything can be reached and done without a pointer. */
+export async function keyboard() {
+  const tap = await demo();
+  try {
+    await generate(tap, "another", { text: "The sea", sampling_params: { max_new_tokens: 12 } });
+    const { page, faults, session, leaf, total } = await shown(tap);
+    const path = await ask(tap, `/v1/sessions/${session}/paths/${leaf}?from=0&limit=100000`);
+    const at = async () => Number((await page.getAttribute("#tokens", "aria-activedescendant"))?.slice(1) ?? -1);
+    const press = async (key) => {
+      await page.keyboard.press(key);
+      return at();
+    };
+    // spikes: forward through all, back again; each is a highest of its neighbours
+    const spikes = [];
+    for (let last = -2; last !== await at();) {
+      last = await at();
+      const found = await press("j");
+      if (found !== last) spikes.push(found);
+    }
+    assert.ok(spikes.length >= 10 && spikes.every((one, index) => index === 0 || one > spikes[index - 1]), `${spikes}`);
+    const known = path.entropy.filter((value) => value !== null).sort((a, b) => a - b);
+    const threshold = known[Math.floor(known.length * 0.95)];
+    spikes.forEach((one) => assert.ok(path.entropy[one] >= threshold && path.entropy[one] >= (path.entropy[one + 1] ?? 0), `token ${one}`));
+    assert.equal(await press("k"), spikes.at(-2));
+    assert.match(await page.textContent("#status"), /^Spike \d+ of \d+: .+ nats/);
+    // with the tab key through everything, once around
+    const stops = [];
+    await page.evaluate(() => document.activeElement?.blur());
+    for (let count = 0; count < 60; count++) {
+      await page.keyboard.press("Tab");
+      const stop = await page.evaluate(() => {
+        const { activeElement: node } = document;
+        const style = getComputedStyle(node);
+        return { name: node.id || node.dataset.session || (node.dataset.turn && `turn ${node.dataset.turn}`) || node.className || node.tagName, ring: style.outlineStyle !== "none" };
+      });
+      if (stops.some((one) => one.name === stop.name) || stop.name === "BODY") break;
+      stops.push(stop);
+    }
+    const names = stops.map((stop) => stop.name);
+    for (const name of ["skip", "export", "theme", "help", "search", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
+    assert.ok(stops.every((stop) => stop.ring), `focus is seen: ${JSON.stringify(stops.filter((stop) => !stop.ring))}`);
+    await page.focus("#tokens");
+    assert.equal(await press("Home"), 0);
+    assert.equal(await press("ArrowRight"), 1);
+    assert.equal(await press("ArrowLeft"), 0);
+    const below = await press("ArrowDown");
+    assert.ok(below > 1 && await press("ArrowUp") === 0, "a line down and up");
+    assert.equal(await press("End"), total - 1);
+    assert.ok(await press("[") < total - 1, "the turn before");
+    assert.equal(await page.evaluate(() => document.querySelectorAll("[aria-selected=true]").length), 1);
+    const label = await page.evaluate(() => document.getElementById(document.getElementById("tokens").getAttribute("aria-activedescendant")).getAttribute("aria-label"));
+    assert.match(label, /token \d+, entropy .+ nats, logprob/, "a token says what it is");
+    // theme, help, search, another session
+    await press("t");
+    assert.equal(await page.getAttribute("html", "data-theme"), "light");
+    await press("t");
+    assert.equal(await page.getAttribute("html", "data-theme"), "dark");
+    await press("?");
+    assert.ok(await page.isVisible("#keys"));
+    await press("Escape");
+    assert.ok(!await page.isVisible("#keys"));
+    await press("/");
+    await page.keyboard.type("anoth");
+    await page.waitForFunction(() => document.querySelectorAll("#sessions button").length === 1);
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => location.hash === "#/another/0");
+    await page.waitForFunction(() => document.getElementById("where").textContent === "another");
+    assert.deepEqual(faults, []);
+    return `${spikes.length} spikes forward and back, ${names.length} stops of the tab key, arrows, Home, End, turns, theme, help, search, another session`;
+  } finally {
+    await tap.stop();
+  }
+}
+
+/** axe finds nothing, in either theme. */
+export async function access() {
+  const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+  const tap = await demo();
+  try {
+    const counts = [];
+    for (const theme of ["light", "dark"]) {
+      const { page, context, faults } = await shown(tap, { theme });
+      await page.keyboard.press("j");
+      await page.keyboard.press("j");
+      // by the debugger: the page itself would not let it in
+      await page.evaluate(axe);
+      const look = () => page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+      const found = await look();
+      await page.keyboard.press("?");
+      const dialog = await look();
+      for (const { violations } of [found, dialog]) {
+        const said = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
+        assert.deepEqual(said, [], `${theme}\n${said.join("\n")}`);
+      }
+      counts.push(found.passes.length);
+      assert.deepEqual(faults, []);
+      await context.close();
+    }
+    return `axe 4.14.1: no violation of WCAG 2.2 A and AA nor of its best practices; ${counts[0]} rules passed light, ${counts[1]} dark`;
+  } finally {
+    await tap.stop();
+  }
+}
+
+/** A control token is asked for once, kept in the tab, and stands in no URL. */
+export async function token() {
+  const tap = await demo(["--control-token", "the secret"]);
+  try {
+    await generate(tap, "kept", { text: "The sea", sampling_params: { max_new_tokens: 12 } });
+    const { page, faults, asked, context } = await opened(tap.control, { expected: (text) => text.includes("401") });
+    await page.waitForSelector("#ask[open]");
+    await page.fill("#token", "a guess");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.getElementById("ask-problem").textContent === "This is not the token.");
+    await page.fill("#token", "the secret");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#tokens .t.s");
+    await page.reload();
+    await page.waitForSelector("#tokens .t.s");
+    assert.ok(!await page.isVisible("#ask"), "the tab remembers it");
+    assert.ok(asked.every((url) => !/secret|guess/.test(decodeURIComponent(url))), String(asked));
+    assert.ok(!/secret/.test(await page.evaluate(() => `${location.href}${document.cookie}${JSON.stringify(localStorage)}${document.documentElement.textContent}`)));
+    const other = await (await context.browser().newContext()).newPage();
+    await other.goto(tap.control);
+    await other.waitForSelector("#ask[open]");
+    assert.deepEqual(faults, []);
+    return "asked for once, a wrong one is said to be wrong, a reload remembers it, another tab does not, no URL holds it";
+  } finally {
+    await tap.stop();
+  }
+}
