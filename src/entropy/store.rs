@@ -225,14 +225,13 @@ impl Ticket {
         let _ = self.entry.session.set(session);
     }
 
-    /// Adds entropies to a sequence.
-    pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>) {
-        self.with(index, |progress| progress.entropy.extend(entropy));
-    }
-
-    /// Adds the tokens that the next entropies are of.
-    pub fn tokens(&self, index: usize, ids: &[u32]) {
-        self.with(index, |progress| progress.ids.extend_from_slice(ids));
+    /// Adds entropies to a sequence, and the tokens that they are of, as far as these are known: both at once, so that nobody reads the
+    /// one without the other.
+    pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>, ids: &[u32]) {
+        self.with(index, |progress| {
+            progress.entropy.extend(entropy);
+            progress.ids.extend_from_slice(ids);
+        });
     }
 
     /// Ends a sequence.
@@ -308,7 +307,7 @@ mod tests {
         ticket.name("R", 0);
         ticket.name("R_1", 1);
         assert_eq!(store.read("R_1", None, 0).unwrap().1, Progress::default(), "known, though nothing has come yet");
-        ticket.append(1, [0.5, 0.25]);
+        ticket.append(1, [0.5, 0.25], &[7, 8]);
         assert_eq!(store.read("R_1", None, 1).unwrap().1.entropy, [0.25]);
         assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
         assert!(store.read("R", Some(2), 0).is_none() && store.read("unknown", None, 0).is_none());
@@ -336,7 +335,7 @@ mod tests {
         let waiting = tokio::spawn(async move { (first.more(0).await, first.more(1).await) });
         // the clock stands still, so this is over when everybody waits
         tokio::time::sleep(Duration::from_secs(1)).await;
-        ticket.append(0, [0.5]);
+        ticket.append(0, [0.5], &[7]);
         tokio::time::sleep(Duration::from_secs(1)).await;
         ticket.finish(0, "stop");
         let (some, end) = waiting.await.unwrap();
@@ -357,7 +356,7 @@ mod tests {
             let ticket = store.begin();
             ticket.name("same", 0);
             ticket.name(&format!("own-{at}"), 0);
-            ticket.append(0, [at as f32]);
+            ticket.append(0, [at as f32], &[]);
         }
         assert_eq!(store.take_evicted().entries, 2);
         assert!(store.read("own-1", None, 0).is_none());

@@ -26,7 +26,7 @@ export async function opens() {
     let compared = 0;
     const shades = {};
     for (const theme of ["light", "dark"]) {
-      const { page, context, faults, asked } = await opened(tap.control, { at: `/#/${session}/${leaf}`, theme });
+      const { page, context, faults, asked } = await opened(tap.control, { at: `/#/${session}/${leaf}`, theme, viewport: { width: 1240, height: 760 } });
       await read(page, head.tokens);
       const seen = new Map();
       // from the top to the end

@@ -64,8 +64,7 @@ mod tests {
         first.name("r", 0);
         first.name("r-0", 0);
         first.name("r-1", 1);
-        first.append(1, [0.5, 0.25]);
-        first.tokens(1, &[7, 8]);
+        first.append(1, [0.5, 0.25], &[7, 8]);
         second.name("s", 0);
         let shown = |session: Option<&str>| -> Vec<(String, usize, usize)> {
             store.running(session, 10).into_iter().map(|found| (found.rid, found.index, found.tokens)).collect()
@@ -86,8 +85,7 @@ mod tests {
         let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
         let ticket = store.begin();
         ticket.name("r", 0);
-        ticket.append(0, [0.5, 0.25]);
-        ticket.tokens(0, &[7]);
+        ticket.append(0, [0.5, 0.25], &[7]);
         assert_eq!(store.read("r", None, 0).unwrap().1.ids, [0; 0]);
     }
 }

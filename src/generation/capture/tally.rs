@@ -69,11 +69,9 @@ impl Capture {
         }
         sequence.lists.begin_event();
         sequence.lists.push(&self.stats, &self.plan.wish, &self.values);
-        self.ticket.append(index, self.values.iter().copied());
-        if chunk.chosen.is_some() {
-            let new = step.chosen_from..step.chosen_from + step.new;
-            self.ticket.tokens(index, numbers.ids.get(new).unwrap_or_default());
-        }
+        let new = step.chosen_from..step.chosen_from + step.new;
+        let ids = numbers.ids.get(new).filter(|_| chunk.chosen.is_some()).unwrap_or_default();
+        self.ticket.append(index, self.values.iter().copied(), ids);
         let estimator = self.estimator(item, index);
         self.tools.observe(&self.model, estimator, item, &self.stats, &self.values);
         step

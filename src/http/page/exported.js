@@ -9,8 +9,8 @@ const POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; 
 const STYLE = `body{margin:0 auto;max-width:960px;padding:28px 24px 60px;background:var(--ground);color:var(--ink);font:14px/1.5 system-ui,sans-serif}
 h1{font-size:17px;margin:0 0 4px}p{color:var(--quiet);margin:0 0 18px}pre{font:14px/24px var(--mono);white-space:pre-wrap;overflow-wrap:anywhere;margin:0 0 6px;padding-left:12px;border-left:3px solid var(--line)}
 pre.between{border-left-color:var(--accent)}h2{font:600 12px/1.5 system-ui,sans-serif;color:var(--quiet);margin:16px 0 4px}pre .t{padding:2px 0}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:0 0 20px}dt{color:var(--quiet)}dd{margin:0}svg{max-width:480px;width:100%;display:block}
-svg text{font:10.5px system-ui,sans-serif;fill:var(--quiet)}svg .axis{stroke:var(--line);fill:none}svg .most{fill:var(--high);opacity:.6}svg .mean{stroke:var(--ink);fill:none}svg .think{fill:var(--accent);opacity:.12}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:0 0 20px}dt{color:var(--quiet)}dd{margin:0}svg{width:360px;max-width:100%;margin:0 24px 8px 0}
+svg text{font:10.5px system-ui,sans-serif;fill:var(--quiet)}svg .axis{stroke:var(--line);fill:none}svg .most{fill:var(--bar);opacity:.42}svg .mean{stroke:var(--ink);fill:none}svg .think{fill:var(--accent);opacity:.12}
 svg .bin{fill:color-mix(in oklch,var(--low),var(--high) calc(var(--e)*100%/23));stroke:var(--bar);stroke-width:.4}`;
 
 /** Text as it may stand between tags and in quoted attributes. */

@@ -32,17 +32,14 @@ export class Follower {
   async #go() {
     while (!this.stopped) {
       const started = performance.now();
-      try {
-        const since = this.trajectory.loaded;
-        const said = await get(`/v1/requests/${encodeURIComponent(this.rid)}/entropy?since=${since}&index=${this.index}`);
-        if (this.stopped) return;
-        if (said.entropy.length) this.trajectory.append(said.token_ids, said.entropy.map((value) => value ?? NaN));
-        await this.onTokens(said.entropy.length, said.finished);
-        if (said.finished) return;
-      } catch {
-        await this.onTokens(0, true);
-        return;
-      }
+      const since = this.trajectory.loaded;
+      const path = `/v1/requests/${encodeURIComponent(this.rid)}/entropy?since=${since}&index=${this.index}`;
+      // what cannot be asked for any more has ended
+      const said = await get(path).catch(() => ({ entropy: [], finished: true }));
+      if (this.stopped) return;
+      if (said.entropy.length) this.trajectory.append(said.token_ids, said.entropy.map((value) => value ?? NaN));
+      await this.onTokens(said.entropy.length, said.finished);
+      if (said.finished) return;
       await new Promise((resolve) => setTimeout(resolve, Math.max(50, FOLLOW - (performance.now() - started))));
     }
   }

@@ -46,6 +46,7 @@ async function look(isSame = false) {
   if (session === null) return;
   const id = encodeURIComponent(session);
   const { requests } = await get(`/v1/requests?session=${id}`);
+  if (session !== open.session) return;
   // a session is there from its first turn on
   const beginning = requests.some(({ listed }) => !listed);
   const row = sessions.rows.find((one) => one.session === session);
@@ -65,7 +66,7 @@ async function look(isSame = false) {
 
 /** What was followed has ended: its turn takes its place. */
 async function ended(session, rid) {
-  await look();
+  await look().catch((error) => view.problem(error));
   const turn = open.list.findLast((one) => one.rid === rid);
   if (turn && session === open.session) await openPath(turn.turn, turn.turn);
 }

@@ -174,7 +174,8 @@ async fn what_runs_is_listed_with_its_session_and_its_tokens_are_told() {
         let delay = Some(Duration::from_millis(8));
         let demo = Demo::start(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }, &[]).await;
         assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": []}));
-        let body = json!({"input_ids": demo.encode("the lamp"), "rid": "job", "stream": true,
+        let prompt = demo.encode("the lamp");
+        let body = json!({"input_ids": prompt, "rid": "job", "stream": true,
                           "sampling_params": {"max_new_tokens": 80, "ignore_eos": true}});
         let mut stream = Connection::open(demo.proxy.data).await;
         let text = body.to_string();
@@ -192,7 +193,7 @@ async fn what_runs_is_listed_with_its_session_and_its_tokens_are_told() {
         let later = at(&demo, &format!("/v1/requests/job/entropy?since={}", ids.len() - 1)).await;
         assert_eq!(later["token_ids"].as_array().unwrap()[0], ids[ids.len() - 1], "from the same token on: {later}");
         assert!(stream.answer().await.complete);
-        let turn = at(&demo, "/v1/sessions/live/paths/0?from=2").await;
+        let turn = at(&demo, &format!("/v1/sessions/live/paths/0?from={}", prompt.len())).await;
         assert_eq!(turn["token_ids"].as_array().unwrap()[..ids.len()], ids[..], "they are the turn's");
         assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": []}));
         let late = at(&demo, "/v1/requests/job/entropy").await;
