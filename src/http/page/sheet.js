@@ -8,6 +8,8 @@ import { shown, step } from "./scale.js";
 const LINE = 24;
 /** Columns of a line at most, and tokens beyond what is seen, so that there are never many elements. */
 const [WIDEST, SPARE] = [100, 600];
+/** Lines that may be left over until the next frame. */
+const LINES = 100;
 
 /** How a segment is called. */
 export function kindOf(trajectory, segment) {
@@ -92,18 +94,18 @@ export class Sheet {
     });
   }
 
-  /** Makes the elements of the lines that are seen, and of a few more. */
-  render() {
+  /** Makes the elements of the lines that are seen, and of as many more as hold about `room` tokens. */
+  render(room = SPARE) {
     if (!this.layout || this.layout.of !== this.trajectory) return;
     const first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
     const last = Math.min(this.layout.count - 1, Math.ceil((this.root.scrollTop + this.root.clientHeight) / LINE));
-    let [from, to, spare] = [first, last, SPARE];
+    let [from, to, spare] = [first, last, room];
     const cost = (line) => this.layout.end(line, this.trajectory)[0] - this.layout.token[line] + 1;
     while (spare > 0 && (from > 0 || to + 1 < this.layout.count) && to - from < last - first + 40) {
       if (to + 1 < this.layout.count) spare -= cost(++to);
       if (from > 0) spare -= cost(--from);
     }
-    for (const [line, node] of this.shownLines) {
+    for (const [line, node] of room || this.shownLines.size > LINES ? this.shownLines : []) {
       if (line < from || line > to) {
         node.remove();
         this.shownLines.delete(line);
@@ -180,7 +182,9 @@ export class Sheet {
     const top = this.layout.lineOf(at) * LINE;
     const [from, height] = [this.root.scrollTop, this.root.clientHeight];
     if (top < from + LINE || top > from + height - 2 * LINE) this.root.scrollTop = centre ? top - height / 2 : top - LINE;
-    this.render();
+    // what is around it can wait for the next frame
+    this.render(0);
+    this.#soon();
     const node = document.getElementById(`t${at}`);
     node?.setAttribute("aria-selected", "true");
     node?.setAttribute("aria-label", this.label(at));
