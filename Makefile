@@ -44,6 +44,7 @@ deploy: ## every file under deploy/, offline, as CI does (half a minute, package
 prometheus: ## a real Prometheus scrapes a demo under load: rules and dashboard give data (two minutes, Debian's packages)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/prometheus/run.sh
+
 page: ## the page in headless Chromium, in front of the demo engine and of hostile tokens (a minute or two, 90 MB, npm and its registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/page/run.sh
