@@ -113,7 +113,6 @@ ERRORS = {
     "GET": ("GET", "/generate", None),
     "no such path": ("GET", "/nope", None),
     "model info": ("GET", "/get_model_info", None),
-    "abort unknown": ("POST", "/abort_request", {"rid": "nobody"}),
 }
 
 # Each of these ends a real engine of at least one of the two versions (or, of the first, some engine): it must be refused before
