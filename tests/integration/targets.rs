@@ -138,7 +138,7 @@ async fn the_control_port_forwards_control_routes_and_nothing_else() {
         call.ok().await;
         assert_eq!(client.await.unwrap().status, 200);
     }
-    for path in ["/generate", "/v1/chat/completions", "/model_info", "/health", "/pause_generation/"] {
+    for path in ["/generate", "/v1/chat/completions", "/model_info", "/health", "/pause_generation/x"] {
         let answer = request(proxy.control, "POST", path, &[], b"{}").await;
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text());

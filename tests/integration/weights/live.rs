@@ -37,7 +37,8 @@ async fn sampled(proxy: &Proxy, session: &str) -> (u64, Value, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_epoch_moves_with_every_change_through_either_port() {
-    let demo = demo(EngineOptions::default()).await;
+    let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--allow-control"]).await;
     let start = epoch(&demo.proxy).await;
     assert_eq!(sampled(&demo.proxy, "a").await, (start, "default".into(), Value::Null));
     let update = json!({"model_path": "m", "weight_version": "v1"});
