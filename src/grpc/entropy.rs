@@ -81,9 +81,7 @@ impl Answering {
         self.given += 1;
         Some(Ok(asked.answer().await))
     }
-}
 
-impl Answering {
     /// More is asked for: what was given out is on its way.
     async fn taken(&mut self) {
         yield_now().await;

@@ -21,21 +21,18 @@ pub fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
         floats(path, Column::Logprobs, text.key("logprobs"));
         floats(path, Column::Entropy, text.key("entropy"));
         policy(path, text);
-        text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
-        text.key("flags").strings(facts::flags(path));
-        text.key("reward").value(facts::reward_as_given(path));
-        turns(path, true, text);
-        annotations(path, annotate, text);
+        outcome(path, true, annotate, text);
     });
     out.append(&mut text.into_bytes());
 }
 
-/// The turns of a path; without `extras`, which may be as large as all of its tokens, these are left out.
-pub(super) fn turns(path: &Path, extras: bool, text: &mut Text) {
+/// What became of a path, its turns, and what is added to it. Without `extras`, which may be as large as all of its tokens, those of the
+/// turns are left out.
+pub(super) fn outcome(path: &Path, extras: bool, annotate: Option<&Annotate>, text: &mut Text) {
+    text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
+    text.key("flags").strings(facts::flags(path));
+    text.key("reward").value(facts::reward_as_given(path));
     text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, extras, text))));
-}
-
-pub(super) fn annotations(path: &Path, annotate: Option<&Annotate>, text: &mut Text) {
     for (name, value) in annotate.map(|annotate| annotate(path)).unwrap_or_default() {
         text.key(name).foreign(&value);
     }

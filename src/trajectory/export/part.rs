@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::entry::{annotations, placed, policy, segments, turns};
+use super::Annotate;
+use super::entry::{outcome, placed, policy, segments};
 use super::text::Text;
-use super::{Annotate, facts};
 use crate::trajectory::{Path, Segment};
 
 /// What an entry says besides its tokens, and how many `tokens` there are. The turns come without their `extras`.
@@ -17,11 +17,7 @@ pub fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
         text.key("tokens").integer(path.len());
         segments(path, text);
         policy(path, text);
-        text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
-        text.key("flags").strings(facts::flags(path));
-        text.key("reward").value(facts::reward_as_given(path));
-        turns(path, false, text);
-        annotations(path, annotate, text);
+        outcome(path, false, annotate, text);
     });
     out.append(&mut text.into_bytes());
 }

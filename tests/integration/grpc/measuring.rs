@@ -42,6 +42,18 @@ pub(super) async fn next(answers: &mut Streaming<Measurement>) -> Measurement {
     soon("an answer", answers.message()).await.unwrap().expect("the stream goes on")
 }
 
+/// How many slices were sent when their sender was held up: it has not moved while tokentap answered a hundred others.
+pub(super) async fn held_up(proxy: &Proxy, sent: &AtomicUsize) -> usize {
+    let (mut before, mut idle) = (0, 0);
+    while idle < 100 {
+        assert_eq!(get(proxy.control, "/livez").await.status, 200);
+        let now = sent.load(Ordering::Relaxed);
+        idle = if now == before { idle + 1 } else { 0 };
+        before = now;
+    }
+    before
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_get_the_textbook_s_numbers_on_both_ports() {
     let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
@@ -191,14 +203,7 @@ async fn a_caller_that_does_not_read_is_held_up_and_may_go_on() {
         }
     });
     let mut answers = entropy(proxy.data).await.compute(slices).await.unwrap().into_inner();
-    // held up is a sender that has not moved while tokentap answered a hundred others
-    let (mut before, mut idle) = (0, 0);
-    while idle < 100 {
-        assert_eq!(get(proxy.control, "/livez").await.status, 200);
-        let now = sent.load(Ordering::Relaxed);
-        idle = if now == before { idle + 1 } else { 0 };
-        before = now;
-    }
+    let before = held_up(&proxy, &sent).await;
     assert!(0 < before && before < ALL / 2, "{before} slices were taken from a caller that reads no answer");
     // who is held up holds nobody else up
     let small = Truth::new(Stored::F32, 3, 100);

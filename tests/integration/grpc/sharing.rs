@@ -10,9 +10,8 @@ use tokentap::grpc::pb::{GenerateRequest, Slice};
 use tonic::transport::Endpoint;
 
 use super::client::{Entropy, Generate};
-use super::measuring::{asked, next, said};
+use super::measuring::{asked, held_up, next, said};
 use crate::slices::Slice as Truth;
-use crate::support::client::get;
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
@@ -38,14 +37,7 @@ async fn callers_that_do_not_read_hold_nobody_up_on_their_own_connection() {
         });
         unread.push(Entropy::new(channel.clone()).compute(slices).await.unwrap().into_inner());
     }
-    // held up is who has not moved while tokentap answered a hundred others
-    let (mut before, mut idle) = (0, 0);
-    while idle < 100 {
-        assert_eq!(get(proxy.control, "/livez").await.status, 200);
-        let now = sent.load(Ordering::Relaxed);
-        idle = if now == before { idle + 1 } else { 0 };
-        before = now;
-    }
+    let before = held_up(&proxy, &sent).await;
     assert!(before < 100, "{before} slices were taken from callers that read no answer");
     let slices = stream::iter([asked(7, &small)]);
     let mut others = soon("another call", Entropy::new(channel.clone()).compute(slices)).await.unwrap().into_inner();

@@ -9,13 +9,14 @@ use crate::entropy::slices::{Home, Measured, Shape};
 
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// Rows, and who waits for their numbers.
-fn rows(home: &Arc<Home>, count: usize, vocab: usize) -> (Entry, oneshot::Receiver<Measured>) {
+/// Hands in rows; gives back who waits for their numbers.
+fn hand_in(jobs: &Jobs, home: &Arc<Home>, count: usize, vocab: usize) -> oneshot::Receiver<Measured> {
     let mut slot = home.try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; count * vocab * 4], SLOT_BYTES);
     let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
     let (reply, numbers) = oneshot::channel();
-    (Entry { slot, shape, since: Instant::now(), reply }, numbers)
+    assert!(jobs.put(Entry { slot, shape, since: Instant::now(), reply }).is_none());
+    numbers
 }
 
 fn top_k(rows: usize, values: usize) -> TopKJob {
@@ -36,13 +37,7 @@ fn home(slots: usize) -> Arc<Home> {
 fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
     let home = home(8);
     let (jobs, mut collector) = Collector::new(FOR_EVER);
-    let waiting: Vec<_> = (0..5)
-        .map(|_| {
-            let (entry, numbers) = rows(&home, 1000, 1);
-            assert!(jobs.put(entry).is_none());
-            numbers
-        })
-        .collect();
+    let waiting = [(); 5].map(|()| hand_in(&jobs, &home, 1000, 1));
     // without the deadline, which is an hour away
     let batch = collector.wait();
     let Some(Batch::Rows(entries)) = &batch else { panic!("{batch:?}") };
@@ -59,13 +54,7 @@ fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
 fn top_k_rows_wait_for_no_more_than_one_batch_of_the_rows_before_them() {
     let home = home(40);
     let (jobs, mut collector) = Collector::new(FOR_EVER);
-    let _waiting: Vec<_> = (0..40)
-        .map(|_| {
-            let (entry, numbers) = rows(&home, 1, SLOT_BYTES / 4);
-            assert!(jobs.put(entry).is_none());
-            numbers
-        })
-        .collect();
+    let _waiting = [(); 40].map(|()| hand_in(&jobs, &home, 1, SLOT_BYTES / 4));
     assert_eq!(is(collector.wait()), ("rows", 8), "32 MiB");
     assert!(jobs.put_top_k(top_k(1, 1)) && jobs.put_top_k(top_k(2, 1)));
     assert_eq!(is(collector.now()), ("top_k", 3));
@@ -95,8 +84,7 @@ fn a_batch_of_top_k_rows_is_full_at_its_rows_or_its_values() {
 fn a_batch_does_not_wait_longer_than_its_deadline() {
     let home = home(1);
     let (jobs, mut collector) = Collector::new(Duration::from_micros(200));
-    let (entry, _numbers) = rows(&home, 1, 1);
-    assert!(jobs.put(entry).is_none());
+    let _numbers = hand_in(&jobs, &home, 1, 1);
     assert_eq!(is(collector.wait()), ("rows", 1), "though others may still come");
 }
 
@@ -105,12 +93,9 @@ fn callers_that_left_are_passed_over_and_the_end_is_known() {
     let home = home(8);
     let (jobs, mut collector) = Collector::new(FOR_EVER);
     for _ in 0..3 {
-        let (entry, numbers) = rows(&home, 10, 1);
-        drop(numbers);
-        assert!(jobs.put(entry).is_none());
+        drop(hand_in(&jobs, &home, 10, 1));
     }
-    let (entry, _numbers) = rows(&home, 7, 1);
-    assert!(jobs.put(entry).is_none());
+    let _numbers = hand_in(&jobs, &home, 7, 1);
     assert!(jobs.put_top_k(top_k(5, 1)));
     drop(jobs);
     let mut both = [is(collector.wait()), is(collector.wait())];
