@@ -1,26 +1,28 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
+mod thought;
 mod upstream;
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::config::{Config, FsyncPolicy, SessionConfig};
+use crate::config::{Config, FsyncPolicy, SessionConfig, TlsFiles};
 use crate::entropy::Backend;
 use crate::entropy::slices::Slices;
 use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::generation::Tools;
 use crate::grpc::{Beside, Port, Services};
 use crate::http::Parts;
+use crate::http::attempt::{Attempts, Bounds};
+use crate::http::budget::Budget;
 use crate::http::control::Control;
 use crate::http::data::Data;
 use crate::metrics::Metrics;
-use crate::server::{Phase, ServerLimits, serve};
+use crate::server::{Door, Phase, ServerLimits, Tls, serve};
 use crate::sglang::client::Client;
 use crate::sglang::probe::Capabilities;
 use crate::trajectory::log::{Fsync, Options};
@@ -33,8 +35,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct App {
     parts: Arc<Parts>,
-    data: TcpListener,
-    control: TcpListener,
+    data: Door,
+    control: Door,
     probed: watch::Sender<Arc<Capabilities>>,
     ready: watch::Sender<bool>,
 }
@@ -73,6 +75,12 @@ impl App {
         let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
         let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
         let metrics = Arc::new(Metrics::new(name));
+        let door = |listener, files: Option<TlsFiles>, port| {
+            let tls = files.map(|files| Tls::load(&files, port, &metrics).map(Arc::new)).transpose()?;
+            Ok::<_, String>(Door { listener, tls })
+        };
+        let data = door(data, config.tls.data(), "data")?;
+        let control = door(control, config.tls.control(), "control")?;
         let slices = Slices::start(&config.slices, &metrics);
         let slices = slices.map_err(|error| format!("--entropy-threads: {error}"))?;
         let backend = backend.unwrap_or_else(|| slices.backend());
@@ -97,8 +105,9 @@ impl App {
             aborting: watch::Sender::new(0),
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
             refused: Arc::default(),
-            attempts: crate::http::attempt::Attempts::default(),
-            log_slow_until: AtomicU64::default(),
+            attempts: Attempts::new(attempt_bounds(config.limits.max_bytes_in_flight)),
+            budget: Budget::new(config.limits.max_bytes_in_flight),
+            patience: crate::http::patience::Patience::default(),
             uncaptured: Mutex::default(),
             config,
         };
@@ -110,7 +119,7 @@ impl App {
     /// # Errors
     /// When the system does not say.
     pub fn data_addr(&self) -> std::io::Result<SocketAddr> {
-        self.data.local_addr()
+        self.data.listener.local_addr()
     }
 
     /// Where the control port is.
@@ -118,7 +127,15 @@ impl App {
     /// # Errors
     /// When the system does not say.
     pub fn control_addr(&self) -> std::io::Result<SocketAddr> {
-        self.control.local_addr()
+        self.control.listener.local_addr()
+    }
+
+    /// Both as URLs, the data port first.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn urls(&self) -> std::io::Result<[String; 2]> {
+        Ok([self.data.url()?, self.control.url()?])
     }
 
     /// What the parts share.
@@ -134,11 +151,14 @@ impl App {
         let limits = ServerLimits {
             header_timeout: limits.client_header_timeout,
             idle_timeout: limits.client_idle_timeout,
+            read_timeout: limits.client_read_timeout,
             connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
             drain: limits.drain_timeout,
         };
         let watching = tokio::spawn(upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = tokio::spawn(sweep(Arc::clone(&parts)));
+        let thinking = tokio::spawn(thought::watch(Arc::clone(&parts)));
+        let following = [&data, &control].map(|door| tokio::spawn(follow(door.tls.clone())));
         // probes and metrics stay until the last request has ended
         let (stop, stopped) = watch::channel(Phase::Serving);
         let control = tokio::spawn(serve(
@@ -162,11 +182,18 @@ impl App {
         // whoever watches has gone when this fails, and so has the reason to tell
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
-        for task in [watching, sweeping, draining] {
+        for task in [watching, sweeping, thinking, draining].into_iter().chain(following) {
             task.abort();
         }
         cut
     }
+}
+
+/// What is kept of replies that did not arrive is no more than a small part of what may be held at all.
+fn attempt_bounds(in_flight: u64) -> Bounds {
+    let part = usize::try_from(in_flight / 8).unwrap_or(usize::MAX);
+    let usual = Bounds::default();
+    Bounds { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
 
 /// The store of sessions, restored where there is a log.
@@ -191,11 +218,19 @@ async fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<Store
     Ok(store)
 }
 
+/// Keeps the certificate of a port up to date.
+async fn follow(tls: Option<Arc<Tls>>) {
+    if let Some(tls) = tls {
+        tls.follow().await;
+    }
+}
+
 async fn sweep(parts: Arc<Parts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
         parts.sessions.sweep();
+        parts.attempts.sweep(parts.config.sessions.session_idle);
         let evicted = parts.tools.store.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {
             if count > 0 {

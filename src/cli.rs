@@ -2,7 +2,9 @@
 
 mod bar;
 pub mod check;
+pub mod config;
 pub mod demo;
+mod descriptors;
 pub mod entropy;
 pub mod export;
 pub mod serve;

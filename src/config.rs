@@ -2,6 +2,7 @@
 //!
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
+mod effective;
 mod entropy;
 mod export;
 mod load;
@@ -9,6 +10,7 @@ mod logging;
 mod sessions;
 mod slice_file;
 mod slices;
+mod tls;
 mod units;
 
 use std::net::SocketAddr;
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use effective::{Setting, Value};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use load::{Invalid, load};
@@ -24,6 +27,7 @@ pub use logging::{LogConfig, LogFormat};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
 pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
+pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration};
 
 /// The command line.
@@ -49,6 +53,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Write recorded sessions to a file in the format of a trainer
     Export(Box<ExportArgs>),
+    /// Print the settings that serve would run with, and where each comes from
+    Config(Box<ConfigArgs>),
     /// Measure the rows of logits in a safetensors file: one line of JSON a row
     Entropy(Box<EntropyArgs>),
 }
@@ -64,6 +70,17 @@ pub struct CheckArgs {
     pub config: Config,
 }
 
+/// The settings of `tokentap config`, which are those of `tokentap serve`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The settings.
+    #[command(flatten)]
+    pub config: Config,
+    /// Each of them with its origin, in the order of `--help`.
+    #[arg(skip)]
+    pub effective: Vec<Setting>,
+}
+
 impl Command {
     /// The settings of the tokentap that runs or is to run; `None` where there is none.
     #[must_use]
@@ -71,6 +88,7 @@ impl Command {
         match self {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
+            Self::Config(args) => Some(&args.config),
             Self::Export(_) | Self::Entropy(_) => None,
         }
     }
@@ -79,6 +97,7 @@ impl Command {
         match self {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
+            Self::Config(args) => Some(&mut args.config),
             Self::Export(_) | Self::Entropy(_) => None,
         }
     }
@@ -89,6 +108,7 @@ impl Command {
         match self {
             Self::Serve(config) | Self::Demo(config) => &config.logging,
             Self::Check(check) => &check.config.logging,
+            Self::Config(args) => &args.config.logging,
             Self::Export(export) => &export.logging,
             Self::Entropy(entropy) => &entropy.logging,
         }
@@ -125,6 +145,9 @@ pub struct Config {
     /// Keys.
     #[command(flatten)]
     pub keys: KeyConfig,
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsConfig,
     /// Limits of size, number and time.
     #[command(flatten)]
     pub limits: LimitConfig,
@@ -152,21 +175,30 @@ pub struct KeyConfig {
     /// Bearer token of the data port; requests go on with --upstream-api-key in its place
     #[arg(long, env = "TOKENTAP_AGENT_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub agent_token: Option<Secret>,
+    /// The same, read from a file
+    #[arg(long, env = "TOKENTAP_AGENT_TOKEN_FILE", value_name = "FILE", conflicts_with = "agent_token")]
+    pub agent_token_file: Option<PathBuf>,
     /// Let agents use SGLang's control routes (weights, pause, flush, abort everything) on the data port
     #[arg(long, env = "TOKENTAP_ALLOW_CONTROL", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
     pub allow_control: bool,
     /// Bearer token of the control port
     #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub control_token: Option<Secret>,
+    /// The same, read from a file
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN_FILE", value_name = "FILE", conflicts_with = "control_token")]
+    pub control_token_file: Option<PathBuf>,
     /// Leave a control port that is not loopback without a token
     #[arg(long, env = "TOKENTAP_CONTROL_OPEN", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
     pub control_open: bool,
-    /// Host names, besides loopback, under which the control port answers
+    /// Host names, besides loopback, under which the control port answers; one that begins with a dot is any label before it
     #[arg(long, env = "TOKENTAP_CONTROL_HOST", value_name = "NAME", value_delimiter = ',')]
     pub control_host: Vec<String>,
     /// Bearer token of /metrics
     #[arg(long, env = "TOKENTAP_METRICS_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub metrics_token: Option<Secret>,
+    /// The same, read from a file
+    #[arg(long, env = "TOKENTAP_METRICS_TOKEN_FILE", value_name = "FILE", conflicts_with = "metrics_token")]
+    pub metrics_token_file: Option<PathBuf>,
 }
 
 impl KeyConfig {
@@ -193,16 +225,22 @@ pub struct LimitConfig {
     /// A kept connection may be idle, or slow with its next headers, for this long
     #[arg(long, env = "TOKENTAP_CLIENT_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = duration)]
     pub client_idle_timeout: Duration,
-    /// A client's body must not pause longer than this
+    /// A client's body must not pause longer than this, nor fall that far behind 1 KiB a second
     #[arg(long, env = "TOKENTAP_CLIENT_BODY_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub client_body_timeout: Duration,
+    /// Of a reply that waits for a client over HTTP/1 some must be taken within this, else its connection ends
+    #[arg(long, env = "TOKENTAP_CLIENT_READ_TIMEOUT", value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub client_read_timeout: Duration,
     /// The largest request body of /generate
     #[arg(long, env = "TOKENTAP_MAX_REQUEST_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
     pub max_request_bytes: u64,
     /// A larger reply passes without entropies
     #[arg(long, env = "TOKENTAP_MAX_REPLY_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
     pub max_reply_bytes: u64,
-    /// Connections; more wait to be accepted
+    /// Bytes of requests and replies held at once: beyond three quarters requests get 503, beyond all replies pass without entropies
+    #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
+    pub max_bytes_in_flight: u64,
+    /// Connections; more wait to be accepted. Where too few files may be open (`ulimit -Hn`), there are fewer connections and requests
     #[arg(long, env = "TOKENTAP_MAX_CONNECTIONS", value_name = "N", default_value = "8192")]
     pub max_connections: usize,
     /// Requests at once; more get 503 and Retry-After
@@ -211,6 +249,9 @@ pub struct LimitConfig {
     /// Connecting to the upstream
     #[arg(long, env = "TOKENTAP_CONNECT_TIMEOUT", value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub connect_timeout: Duration,
+    /// Connections to the upstream that fail in a row until requests get 503 at once, but for one twice a second; 0 is never
+    #[arg(long, env = "TOKENTAP_BREAKER_FAILURES", value_name = "N", default_value = "5")]
+    pub breaker_failures: u32,
     /// Idle upstream connections are closed after this time; SGLang closes them after 5 s
     #[arg(long, env = "TOKENTAP_POOL_IDLE_TIMEOUT", value_name = "TIME", default_value = "3s", value_parser = duration)]
     pub pool_idle_timeout: Duration,

@@ -32,7 +32,7 @@ pub mod wire;
 pub use body::Body;
 pub use engine::Engine;
 pub use journal::{End, Entry, Sampled};
-pub use model::{Model, Position, entropy};
+pub use model::{Model, Position, THINK_TOKENS, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};
 pub use sampling::SamplingParams;
 pub use weights::Weights;

@@ -21,11 +21,11 @@ pub enum Error {
         /// What happened.
         message: String,
     },
-    /// Too many requests at once.
-    #[error("tokentap is at its limit of {limit} concurrent requests; try again, or raise --max-requests")]
-    Overloaded {
-        /// `--max-requests`.
-        limit: usize,
+    /// Not now: a limit is reached, or the upstream cannot be connected to. The same request may be sent again in a moment.
+    #[error("{message}")]
+    Unavailable {
+        /// What there is not enough of, and what to do.
+        message: String,
     },
     /// `--strict`, and an entropy is missing.
     #[error("entropy is missing ({reason}) and --strict is on")]
@@ -53,7 +53,7 @@ impl Error {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Client { status, .. } | Self::Upstream { status, .. } => *status,
-            Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Strict { .. } => StatusCode::BAD_GATEWAY,
             Self::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod attempt;
 pub mod body;
+pub mod budget;
 pub mod control;
 pub mod data;
 pub mod forward;
@@ -11,17 +12,19 @@ pub mod generate;
 pub mod headers;
 pub mod identity;
 pub mod page;
+pub mod patience;
 pub mod policy;
 pub mod prompts;
 pub mod redact;
 pub mod running;
 pub mod served;
+pub mod sound;
 pub mod stream;
 pub mod v1;
 pub mod whole;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderValue, Response, header};
@@ -63,14 +66,16 @@ pub struct Parts {
     pub phase: watch::Receiver<Phase>,
     /// Generations that are being aborted.
     pub aborting: watch::Sender<usize>,
+    /// Bytes of requests and replies that are held whole.
+    pub budget: budget::Budget,
     /// Permits of requests; each lives in its reply's body.
     pub permits: Arc<Semaphore>,
     /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.
     pub refused: Arc<Mutex<HashSet<Shape>>>,
     /// Calls of named sessions that are running, or whose replies did not reach their clients.
     pub attempts: attempt::Attempts,
-    /// Until then, milliseconds since 1970, replies do not wait for the log.
-    pub log_slow_until: AtomicU64,
+    /// How long replies wait for the log.
+    pub patience: patience::Patience,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }
@@ -95,7 +100,7 @@ impl Parts {
 #[must_use]
 pub fn error_reply(error: &Error) -> Response<Body> {
     let mut reply = json_reply(error.status(), error.body());
-    if matches!(error, Error::Overloaded { .. }) {
+    if matches!(error, Error::Unavailable { .. }) {
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     reply

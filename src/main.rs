@@ -37,9 +37,15 @@ fn main() -> ExitCode {
         Command::Serve(config) => runtime.block_on(cli::serve::run(*config)).map(|()| true),
         Command::Demo(config) => runtime.block_on(cli::demo::run(*config)).map(|()| true),
         Command::Check(check) => runtime.block_on(cli::check::run(check.config, check.wait)),
+        Command::Config(args) => {
+            cli::config::run(&args);
+            Ok(true)
+        }
         Command::Entropy(args) => runtime.block_on(cli::entropy::run(*args)).map(|()| true),
         Command::Export(args) => runtime.block_on(cli::export::run(*args)).map(|()| true),
     };
+    // a read of a file that hangs, in a folder that has gone, is not waited for
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

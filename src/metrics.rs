@@ -6,11 +6,13 @@
 mod declare;
 mod slices;
 mod tally;
+mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
+pub use tls::TlsMetrics;
 
 use prometheus::{Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
@@ -49,12 +51,18 @@ pub struct Metrics {
     pub upstream_errors: IntCounterVec,
     /// 1 while the upstream answers.
     pub upstream_up: IntGauge,
+    /// Bytes of requests and replies that are held whole.
+    pub bytes_in_flight: IntGauge,
+    /// 1 while requests are not sent because no connection to the upstream can be made.
+    pub breaker_open: IntGauge,
     /// 1 from SIGTERM on.
     pub draining: IntGauge,
     /// Entropies of single tokens, by `model_name`, `estimator`.
     pub token_entropy: Tallies,
     /// Mean entropies of sequences, by `model_name`.
     pub mean_entropy: HistogramVec,
+    /// Mean entropies of the thinking of turns, by `model_name`.
+    pub think_entropy: HistogramVec,
     /// Probability covered by the reported top-k, by `model_name`.
     pub topk_mass: Tallies,
     /// Tokens seen, by `model_name`, `kind`: prompt, output.
@@ -109,6 +117,8 @@ pub struct Metrics {
     pub panics: IntCounter,
     /// Whole rows, and the device that measures them.
     pub slices: SliceMetrics,
+    /// TLS on the ports.
+    pub tls: TlsMetrics,
 }
 
 impl Metrics {
@@ -147,6 +157,11 @@ impl Metrics {
             ),
             upstream_errors: d.counters("upstream_errors_total", "Failures of the upstream.", &["kind"]),
             upstream_up: d.gauge("upstream_up", "1 while the upstream answers."),
+            bytes_in_flight: d.gauge("bytes_in_flight", "Bytes of requests and replies that are held whole."),
+            breaker_open: d.gauge(
+                "breaker_open",
+                "1 while requests are not sent because no connection to the upstream can be made.",
+            ),
             draining: d.gauge("draining", "1 from SIGTERM on."),
             token_entropy: d.tallies(
                 "token_entropy_nats",
@@ -157,6 +172,12 @@ impl Metrics {
             mean_entropy: d.histograms(
                 "request_mean_entropy_nats",
                 "Mean entropy of each sequence.",
+                &["model_name"],
+                &ENTROPY_BUCKETS,
+            ),
+            think_entropy: d.histograms(
+                "think_mean_entropy_nats",
+                "Mean entropy of the thinking of each recorded turn that has any.",
                 &["model_name"],
                 &ENTROPY_BUCKETS,
             ),
@@ -212,6 +233,7 @@ impl Metrics {
             sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),
             slices: SliceMetrics::declare(&d),
+            tls: TlsMetrics::declare(&d),
             registry: registry.clone(),
         };
         metrics.names = d.into_names();

@@ -1,6 +1,13 @@
-//! The accept loop: HTTP/1.1 and h2c on one port, limits, graceful drain.
+//! The accept loop: HTTP/1.1 and HTTP/2 on one port, plain or by TLS, limits, graceful drain.
 
+mod door;
 mod greeted;
+mod outgoing;
+#[cfg(not(feature = "tls"))]
+#[path = "server/no_tls.rs"]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +16,17 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 use tower::Service;
 
+pub use door::Door;
 use greeted::Greeted;
+use outgoing::Outgoing;
+pub use tls::Tls;
 
 /// What a stream may hold of a body that is not being read.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -26,10 +37,12 @@ const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
 /// How connections are treated.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// A client's first headers must be complete within this time.
+    /// A client's first headers must be complete within this time, TLS included.
     pub header_timeout: Duration,
     /// Later headers, on a connection that is kept, within this: it is also how long such a connection may be idle.
     pub idle_timeout: Duration,
+    /// Of what waits for a client some must be taken within this.
+    pub read_timeout: Duration,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long running requests may take to end once the server stops.
@@ -47,10 +60,37 @@ pub enum Phase {
     Ending,
 }
 
-/// Serves `service` on `listener` until `phase` says otherwise. Returns when the last connection has ended, the drain time is over,
+/// What a connection is served with.
+struct Talk<S> {
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    service: S,
+    watcher: Watcher,
+    /// Of the first head.
+    deadline: Instant,
+    patience: Duration,
+}
+
+impl<S, B> Talk<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    /// Talks HTTP until the connection ends.
+    async fn over(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let stream = TokioIo::new(Greeted::new(Outgoing::new(stream, self.patience), self.deadline));
+        let connection = self.builder.serve_connection(stream, TowerToHyperService::new(self.service)).into_owned();
+        if let Err(error) = self.watcher.watch(connection).await {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+}
+
+/// Serves `service` behind `door` until `phase` says otherwise. Returns when the last connection has ended, the drain time is over,
 /// or the phase is [`Phase::Ending`]; the result says how many connections were cut.
 pub async fn serve<S, B>(
-    listener: TcpListener,
+    door: impl Into<Door>,
     service: S,
     limits: ServerLimits,
     mut phase: watch::Receiver<Phase>,
@@ -61,6 +101,7 @@ where
     B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let door = door.into();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // without a timer hyper never times anything out, and slow headers hold a connection for good
     builder
@@ -87,21 +128,38 @@ where
         let accepted = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = door.accept(&permits) => accepted,
             Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let stream = TokioIo::new(Greeted::new(stream, limits.header_timeout));
-        let connection = builder.serve_connection(stream, TowerToHyperService::new(service.clone())).into_owned();
-        let connection = graceful.watch(connection);
+        let (deadline, patience) = (Instant::now() + limits.header_timeout, limits.read_timeout);
+        let talk = Talk {
+            builder: Arc::clone(&builder),
+            service: service.clone(),
+            watcher: graceful.watcher(),
+            deadline,
+            patience,
+        };
+        let tls = door.tls.clone();
+        let mut phase = phase.clone();
         tasks.spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended");
+            match tls {
+                None => talk.over(stream).await,
+                // on the task of the connection: nobody else waits for a handshake
+                Some(tls) => {
+                    let stream = tokio::select! {
+                        stream = tls.accept(stream, deadline) => stream,
+                        _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
+                    };
+                    if let Some(stream) = stream {
+                        talk.over(stream).await;
+                    }
+                }
             }
             drop(permit);
         });
     }
-    drop(listener);
+    drop(door);
     let drained = async {
         graceful.shutdown().await;
         while tasks.join_next().await.is_some() {}
@@ -118,26 +176,4 @@ where
 
 fn permits_taken(permits: &Semaphore, all: usize) -> usize {
     all - permits.available_permits()
-}
-
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => {
-            // small writes of a stream must not wait for the reader's delayed acknowledgement
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
-            }
-            Some((stream, permit))
-        }
-        Err(error) => {
-            // the usual cause is a lack of file descriptors: trying again at once would spin
-            tracing::warn!(%error, "cannot accept a connection");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            None
-        }
-    }
 }

@@ -1,6 +1,8 @@
 //! The upstream: its wire format and its client.
 
+mod breaker;
 pub mod client;
+mod failure;
 pub mod flat;
 pub mod probe;
 pub mod request;

@@ -31,14 +31,15 @@ impl Server {
 }
 
 /// What answers one request.
-enum Canned {
+pub enum Canned {
     /// Head and body.
     Whole(Vec<u8>),
     /// Events framed as chunks, the head before the first.
     Events(Vec<Vec<u8>>),
 }
 
-type Shelf = Arc<Mutex<HashMap<(Shape, Server, bool), Arc<Canned>>>>;
+/// The replies that have been asked for, each made once.
+pub type Shelf = Arc<Mutex<HashMap<(Shape, Server, bool), Arc<Canned>>>>;
 
 /// Serves until standard input ends, which it does with the benchmark.
 pub fn main() {
@@ -107,7 +108,7 @@ async fn serve(mut stream: TcpStream, server: Server, shelf: &Shelf) -> std::io:
 }
 
 /// How long the request at the start of `bytes` is, once all of it has come.
-fn request_length(bytes: &[u8]) -> Option<usize> {
+pub fn request_length(bytes: &[u8]) -> Option<usize> {
     let head = memmem::find(bytes, b"\r\n\r\n")? + 4;
     let lines = bytes[..head].split(|byte| *byte == b'\n');
     let body = lines.filter_map(|line| {
@@ -120,7 +121,8 @@ fn request_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= length).then_some(length)
 }
 
-fn answer(request: &[u8], server: Server, shelf: &Shelf) -> (Arc<Canned>, Option<Duration>) {
+/// What is answered, and the pause between the tokens of a stream.
+pub fn answer(request: &[u8], server: Server, shelf: &Shelf) -> (Arc<Canned>, Option<Duration>) {
     if !request.starts_with(b"POST /generate ") {
         return (Arc::new(Canned::Whole(about(request, server))), None);
     }
@@ -130,6 +132,12 @@ fn answer(request: &[u8], server: Server, shelf: &Shelf) -> (Arc<Canned>, Option
         let refusal =
             format!(r#"{{"error":{{"message":"logit_bias must has keys in [0, {}], got 2000000000."}}}}"#, VOCAB - 1);
         return (Arc::new(Canned::Whole(reply("400 Bad Request", "refusal", refusal.as_bytes()))), None);
+    }
+    if has("\"return_sampling_mask\":true") {
+        return (
+            Arc::new(Canned::Whole(reply("400 Bad Request", "refusal", br#"{"error":{"message":"no masks"}}"#))),
+            None,
+        );
     }
     let tokens = number(body, "\"max_new_tokens\":").unwrap() as usize;
     let stream = has("\"stream\":true");
@@ -196,7 +204,7 @@ fn head(status: &str, kind: &str, label: &str) -> Vec<u8> {
 }
 
 /// The number behind `name`, which holds quotes and colon: everybody here writes compact JSON.
-fn number(body: &[u8], name: &str) -> Option<f64> {
+pub fn number(body: &[u8], name: &str) -> Option<f64> {
     let rest = &body[memmem::find(body, name.as_bytes())? + name.len()..];
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
     std::str::from_utf8(&rest[..digits]).unwrap().parse().ok()

@@ -89,7 +89,11 @@ async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch
     let mut pause = Duration::from_secs(1);
     let again = found.original_logprobs.is_some();
     loop {
-        match probe.ask(found.clone()).await {
+        // it generates under ids of the engine's
+        let unnamed = parts.tools.flights.unnamed();
+        let answer = probe.ask(found.clone()).await;
+        drop(unnamed);
+        match answer {
             Ok(found) => {
                 tracing::info!(
                     vocab_size = found.vocab_size,

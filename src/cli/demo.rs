@@ -8,9 +8,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::cli::{print, serve};
+use crate::cli::{descriptors, print, serve};
 use crate::config::Config;
-use crate::demo::{Engine, EngineOptions, Streaming};
+use crate::demo::{Engine, EngineOptions, Streaming, THINK_TOKENS};
+use crate::rl::ThinkTokens;
 use crate::server::{Phase, ServerLimits, serve as accept};
 
 /// Starts the engine and tokentap in front of it, prints requests to try, and serves until a signal.
@@ -19,20 +20,25 @@ use crate::server::{Phase, ServerLimits, serve as accept};
 /// A line for the user when it cannot start.
 pub async fn run(mut config: Config) -> Result<(), String> {
     serve::outlive_full_files()?;
+    descriptors::suffice(&mut config.limits);
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let (stop, stopped) = watch::channel(Phase::Serving);
     let (addr, engine) =
         engine(Engine::new(options), stopped).await.map_err(|error| format!("the demo engine: {error}"))?;
     config.upstream = format!("http://{addr}");
+    let usual = ThinkTokens::default();
+    if (config.sessions.think_start, config.sessions.think_end) == (usual.start, usual.end) {
+        // nobody said otherwise, and this model is known
+        [config.sessions.think_start, config.sessions.think_end] = THINK_TOKENS;
+    }
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?;
-    let place = |addr: std::io::Result<SocketAddr>| addr.map_err(|error| error.to_string());
-    let (data, control) = (place(app.data_addr())?, place(app.control_addr())?);
+    let [data, control] = app.urls().map_err(|error| error.to_string())?;
     let mut ready = app.parts().upstream.clone();
     tokio::spawn(async move {
         // the first requests should find everything known
         if ready.wait_for(|found| found.original_logprobs.is_some()).await.is_ok() {
-            print(&guide(data, control));
+            print(&guide(&data, &control));
         }
     });
     tokio::spawn(serve::Signals::catch()?.follow(phase));
@@ -59,20 +65,27 @@ pub async fn engine(
     let limits = ServerLimits {
         header_timeout: std::time::Duration::from_secs(10),
         idle_timeout: std::time::Duration::from_secs(75),
+        read_timeout: std::time::Duration::from_secs(60),
         connections: 1024,
         drain: std::time::Duration::from_secs(1),
     };
     Ok((addr, tokio::spawn(accept(listener, service, limits, phase))))
 }
 
-fn guide(data: SocketAddr, control: SocketAddr) -> String {
-    let post = format!("http://{data}/generate -H 'content-type: application/json' -d");
+fn guide(data: &str, control: &str) -> String {
+    // what is printed should work, and curl knows the CAs of the system alone
+    let curl = if data.starts_with("https:") {
+        "With curl, add --cacert FILE with the CA of the certificate.\n\n"
+    } else {
+        ""
+    };
+    let post = format!("{data}/generate -H 'content-type: application/json' -d");
     format!(
-        "A tiny language model answers behind tokentap; everything but the model is real. Try:\n\n\
+        "A tiny language model answers behind tokentap; everything but the model is real. Try:\n\n{curl}\
          curl -s {post} '{{\"text\":\"The lamp\",\"rid\":\"demo-1\",\"sampling_params\":{{\"max_new_tokens\":8,\"temperature\":0.8}}}}'\n\n\
          curl -sN {post} '{{\"text\":\"The lamp\",\"stream\":true,\"entropy_options\":{{\"bounds\":true}},\"sampling_params\":{{\"max_new_tokens\":4}}}}'\n\n\
-         curl -s 'http://{control}/v1/requests/demo-1/entropy?since=4'\n\n\
-         The page: http://{control}/\n\
-         Metrics: http://{control}/metrics   Stop: Ctrl-C\n"
+         curl -s '{control}/v1/requests/demo-1/entropy?since=4'\n\n\
+         The page: {control}/\n\
+         Metrics: {control}/metrics   Stop: Ctrl-C\n"
     )
 }

@@ -1,9 +1,15 @@
 //! `tokentap export`: recorded sessions as a file for a trainer.
 
+mod connection;
 mod outcome;
 mod recorded;
 mod sidecar;
 mod target;
+#[cfg(not(feature = "tls"))]
+#[path = "export/no_trust.rs"]
+mod trust;
+#[cfg(feature = "tls")]
+mod trust;
 
 use std::future::pending;
 use std::pin::pin;

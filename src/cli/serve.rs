@@ -4,6 +4,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::app::App;
+use crate::cli::descriptors;
 use crate::config::Config;
 use crate::server::Phase;
 
@@ -11,8 +12,9 @@ use crate::server::Phase;
 ///
 /// # Errors
 /// A line for the user when it cannot start.
-pub async fn run(config: Config) -> Result<(), String> {
+pub async fn run(mut config: Config) -> Result<(), String> {
     outlive_full_files()?;
+    descriptors::suffice(&mut config.limits);
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?;
     tokio::spawn(Signals::catch()?.follow(phase));
@@ -27,12 +29,12 @@ pub async fn run(config: Config) -> Result<(), String> {
 }
 
 fn announce(app: &App) -> Result<(), String> {
-    let place = |addr: std::io::Result<std::net::SocketAddr>| addr.map_err(|error| error.to_string());
+    let [data, control] = app.urls().map_err(|error| error.to_string())?;
     let config = &app.parts().config;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        data = %format_args!("http://{}", place(app.data_addr())?),
-        control = %format_args!("http://{}", place(app.control_addr())?),
+        data,
+        control,
         upstream = %config.upstream,
         top_logprobs = config.entropy.top_logprobs,
         backend = app.parts().tools.backend.name(),

@@ -19,6 +19,9 @@ pub struct ExportArgs {
     /// Control port of the running tokentap that is asked for its sessions
     #[arg(long, env = "TOKENTAP_CONTROL", value_name = "URL", default_value = "http://127.0.0.1:30002")]
     pub control: String,
+    /// PEM file with the CA (not the system's) of a control port that speaks TLS: --control https://HOST:PORT
+    #[arg(long, env = "TOKENTAP_CONTROL_CA", value_name = "FILE")]
+    pub control_ca: Option<PathBuf>,
     /// Folder of a log to be read instead, whether a tokentap writes there or not
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -62,6 +65,25 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 impl ExportArgs {
+    /// TLS and a CA come together, or not at all: neither may be passed over in silence.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match (self.control.starts_with("https://"), &self.control_ca) {
+            // a folder is the source
+            _ if self.data_dir.is_some() => Ok(()),
+            (false, None) => Ok(()),
+            (true, Some(_)) if cfg!(feature = "tls") => Ok(()),
+            (true, Some(_)) => {
+                Err("--control-ca needs TLS, without which this tokentap was built (feature tls)".into())
+            }
+            (true, None) => {
+                Err(format!("--control {} needs the CA of its certificate: --control-ca FILE", self.control))
+            }
+            (false, Some(_)) => {
+                Err(format!("--control-ca needs --control https://HOST:PORT, which {} is not", self.control))
+            }
+        }
+    }
+
     /// There is one source. The environment of a tokentap names its folder for all its commands, so a control port that the command
     /// line names goes before it.
     pub(super) fn choose(&mut self, matches: &ArgMatches) -> Result<(), String> {

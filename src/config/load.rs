@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, Secret};
+use super::{Cli, Command, Config, Secret, effective};
 
 /// Why there are no settings.
 #[derive(Debug)]
@@ -25,8 +25,10 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
     let args: Vec<OsString> = args.into_iter().collect();
     let file = config_file(&args);
     let mut command = Cli::command();
-    if let Some(path) = &file {
-        command = with_file(command, Path::new(path))?;
+    let mut in_file = Vec::new();
+    if let Some(path) = file.as_deref().map(Path::new) {
+        in_file = values(path)?;
+        command = with_file(command, path, &in_file)?;
     }
     let (mut cli, matches) = command
         .try_get_matches_from(&args)
@@ -34,9 +36,19 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         .map_err(|error| explain(&error, &args, file.as_deref()))?;
     if let (Command::Export(export), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
         export.choose(matches).map_err(Invalid::Line)?;
-        export.control = authority("--control", &export.control)?;
+        export.control = authority("--control", &["http://", "https://"], &export.control)?;
+        export.check().map_err(Invalid::Line)?;
     }
-    complete(cli)
+    let mut cli = complete(cli)?;
+    if let (Command::Config(args), Some((name, matches))) = (&mut cli.command, matches.subcommand()) {
+        // a file moves what it changes to the end
+        let described = Cli::command();
+        let described = described.find_subcommand(name).expect("it was found among the arguments");
+        args.effective = effective::settings(described, matches, |name| {
+            in_file.iter().any(|(key, _)| key == name).then(|| Path::new(file.as_deref().unwrap_or_default()))
+        });
+    }
+    Ok(cli)
 }
 
 /// The file must be known before the arguments are parsed, because it supplies their defaults.
@@ -54,7 +66,8 @@ fn config_file(args: &[OsString]) -> Option<OsString> {
     std::env::var_os("TOKENTAP_CONFIG")
 }
 
-fn with_file(command: clap::Command, path: &Path) -> Result<clap::Command, Invalid> {
+/// The settings in a configuration file, named as the flags are.
+fn values(path: &Path) -> Result<Vec<(String, String)>, Invalid> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Invalid::Line(format!("--config: cannot read {shown}: {error}")))?;
@@ -70,6 +83,11 @@ fn with_file(command: clap::Command, path: &Path) -> Result<clap::Command, Inval
         };
         values.push((key.replace('_', "-"), value));
     }
+    Ok(values)
+}
+
+fn with_file(command: clap::Command, path: &Path, values: &[(String, String)]) -> Result<clap::Command, Invalid> {
+    let shown = path.display();
     let known = |name: &str| Config::augmented().get_arguments().any(|arg| arg.get_long() == Some(name));
     if let Some((key, _)) = values.iter().find(|(key, _)| !known(key)) {
         return Err(Invalid::Line(format!("{key} in {shown}: there is no such setting")));
@@ -137,6 +155,9 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     for (name, file, key) in [
         ("--upstream-api-key-file", &keys.upstream_api_key_file, &mut keys.upstream_api_key),
         ("--upstream-admin-key-file", &keys.upstream_admin_key_file, &mut keys.upstream_admin_key),
+        ("--agent-token-file", &keys.agent_token_file, &mut keys.agent_token),
+        ("--control-token-file", &keys.control_token_file, &mut keys.control_token),
+        ("--metrics-token-file", &keys.metrics_token_file, &mut keys.metrics_token),
     ] {
         // a key given itself, by flag or environment, goes before a file that the configuration file names
         if let (Some(path), None) = (file, &key) {
@@ -163,16 +184,27 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
             config.control_listen
         )));
     }
-    config.upstream = authority("--upstream", &config.upstream)?;
+    let limits = &config.limits;
+    if limits.max_bytes_in_flight / 4 < limits.max_request_bytes {
+        return Err(Invalid::Line(format!(
+            "--max-bytes-in-flight {} is less than four times --max-request-bytes {}, so that a large request would never be served",
+            limits.max_bytes_in_flight, limits.max_request_bytes
+        )));
+    }
+    config.tls.check().map_err(Invalid::Line)?;
+    config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
     Ok(cli)
 }
 
 /// The URL of a server: no more than where it is.
-fn authority(flag: &str, url: &str) -> Result<String, Invalid> {
+fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid> {
     let url = url.trim_end_matches('/');
-    match url.strip_prefix("http://") {
+    match schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) {
         Some(authority) if !authority.is_empty() && !authority.contains(['/', '?', '#', '@']) => Ok(url.to_owned()),
-        _ => Err(Invalid::Line(format!("{flag} cannot be '{url}': it is http://HOST:PORT, without a path"))),
+        _ => {
+            let forms: Vec<String> = schemes.iter().map(|scheme| format!("{scheme}HOST:PORT")).collect();
+            Err(Invalid::Line(format!("{flag} cannot be '{url}': it is {}, without a path", forms.join(" or "))))
+        }
     }
 }
 
@@ -252,8 +284,15 @@ mod tests {
         assert_eq!(with(&["--data-dir", "/d"]).unwrap().data_dir.unwrap(), Path::new("/d"));
         let line = with(&["--data-dir", "/d", "--control", "http://trainer:9"]).unwrap_err();
         assert!(line.starts_with("--control and --data-dir exclude"), "{line}");
+        let line = with(&["--control", "ftp://trainer:9"]).unwrap_err();
+        assert!(line.starts_with("--control cannot be 'ftp://trainer:9'"), "{line}");
         let line = with(&["--control", "https://trainer:9"]).unwrap_err();
-        assert!(line.starts_with("--control cannot be 'https://trainer:9'"), "{line}");
+        assert!(line.starts_with("--control https://trainer:9 needs the CA"), "{line}");
+        let line = with(&["--control", "http://trainer:9", "--control-ca", "ca.crt"]).unwrap_err();
+        assert!(line.starts_with("--control-ca needs --control https://"), "{line}");
+        assert!(with(&["--data-dir", "/d", "--control-ca", "ca.crt"]).is_ok(), "the environment may name it");
+        let secured = with(&["--control", "https://trainer:9", "--control-ca", "ca.crt"]);
+        assert_eq!(secured.is_ok(), cfg!(feature = "tls"));
         // as where the environment of a tokentap names its folder
         let beneath = |flags: &[&str]| {
             let command = Cli::command()

@@ -13,6 +13,7 @@ pub enum LogFormat {
 
 /// Settings of the log that people read.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Log")]
 pub struct LogConfig {
     /// How log lines look
     #[arg(long, env = "TOKENTAP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]

@@ -7,6 +7,8 @@ use super::sampling::SamplingParams;
 use crate::tokenizer::Tokenizer;
 
 const TOKENIZER: &[u8] = include_bytes!("assets/tokenizer.json");
+/// `<think>` and `</think>` of its tokenizer.
+pub const THINK_TOKENS: [u32; 2] = [1020, 1021];
 const CORPUS: &str = include_str!("assets/corpus.txt");
 
 /// Where in a sequence the next token is asked for. Penalties and
@@ -140,6 +142,13 @@ pub fn entropy(distribution: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_think_tokens_are_those_of_the_tokenizer() {
+        let tokenizer = Model::tokenizer();
+        let [start, end] = THINK_TOKENS;
+        assert_eq!((tokenizer.encode("<think>"), tokenizer.encode("</think>")), (vec![start], vec![end]));
+    }
 
     #[test]
     fn distributions_sum_to_one_at_any_temperature_and_version() {

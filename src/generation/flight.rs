@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ids in flight. Engines abort by prefix: ending `job-1` would end `job-10` too, which is why the ids are kept in order.
@@ -9,6 +10,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Flights {
     // held for the length of a few map operations, never across an await
     ids: Arc<Mutex<BTreeMap<String, usize>>>,
+    /// Generations whose ids are not known.
+    unnamed: Arc<AtomicUsize>,
+}
+
+/// Characters of the ids that engines make: no other id begins with one of them.
+const WHOLE: usize = 32;
+
+/// A generation of which the engine chose the id and has not said it, or will not say it here. Forgotten when it is dropped.
+#[derive(Debug)]
+pub struct Unnamed(Arc<AtomicUsize>);
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request with this id is running already.
@@ -26,6 +42,23 @@ impl Flights {
         self.with(|ids| ids.contains_key(rid))
     }
 
+    /// Notes a generation whose id is not known.
+    #[must_use]
+    pub fn unnamed(&self) -> Unnamed {
+        self.unnamed.fetch_add(1, Ordering::Relaxed);
+        Unnamed(Arc::clone(&self.unnamed))
+    }
+
+    /// Whether the id of a generation that is not known here may begin with this one.
+    #[must_use]
+    pub fn may_hide(&self, rid: &str) -> bool {
+        self.may_hide_beside(rid, 0)
+    }
+
+    fn may_hide_beside(&self, rid: &str, own: usize) -> bool {
+        rid.len() < WHOLE && self.unnamed.load(Ordering::Relaxed) > own
+    }
+
     /// Whether the id of another running request begins with this one.
     #[must_use]
     pub fn is_prefix(&self, rid: &str) -> bool {
@@ -36,7 +69,7 @@ impl Flights {
     /// Notes the ids of one request; they are forgotten when the result is dropped.
     #[must_use]
     pub fn start(&self, rids: impl IntoIterator<Item = String>) -> Flight {
-        let mut flight = Flight { all: self.clone(), ids: HashSet::new() };
+        let mut flight = Flight { all: self.clone(), ids: HashSet::new(), unnamed: None };
         rids.into_iter().for_each(|rid| flight.add(rid));
         flight
     }
@@ -55,7 +88,7 @@ impl Flights {
             }
             Ok(())
         })?;
-        Ok(Flight { all: self.clone(), ids: rids.iter().cloned().collect() })
+        Ok(Flight { all: self.clone(), ids: rids.iter().cloned().collect(), unnamed: None })
     }
 }
 
@@ -64,6 +97,7 @@ impl Flights {
 pub struct Flight {
     all: Flights,
     ids: HashSet<String>,
+    unnamed: Option<Unnamed>,
 }
 
 impl Flight {
@@ -75,20 +109,27 @@ impl Flight {
         }
     }
 
+    /// The engine chooses ids of its own for it.
+    pub fn hide(&mut self) {
+        self.unnamed = Some(self.all.unnamed());
+    }
+
     /// The ids of this request.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         self.ids.iter().cloned().collect()
     }
 
-    /// Whether `rid` can be aborted without ending another request: it is no proper prefix of an id that is running elsewhere.
+    /// Whether `rid` can be aborted without ending another request: it is no proper prefix of an id that is running elsewhere, and
+    /// cannot be one of an id that is not known.
     #[must_use]
     pub fn may_abort(&self, rid: &str) -> bool {
         let others = |ids: &mut BTreeMap<String, usize>| {
             let later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
             later.take_while(|(id, _)| id.starts_with(rid)).any(|(id, _)| !self.ids.contains(id))
         };
-        !rid.is_empty() && !self.all.with(others)
+        let own = usize::from(self.unnamed.is_some());
+        !rid.is_empty() && !self.all.may_hide_beside(rid, own) && !self.all.with(others)
     }
 }
 
@@ -121,6 +162,24 @@ mod tests {
         assert!(one.may_abort("job-1") && !flights.is_live("job-10"));
         let batch = flights.start(["R_1".to_owned(), "R_10".to_owned()]);
         assert!(batch.may_abort("R_1"), "ids of the same request do not protect each other");
+    }
+
+    #[test]
+    fn a_short_id_is_not_aborted_while_others_are_unknown() {
+        let flights = Flights::default();
+        let whole = "0123456789abcdef0123456789abcdef";
+        let short = flights.start(["a".to_owned()]);
+        let long = flights.start([whole.to_owned()]);
+        let mut several = flights.start([]);
+        several.hide();
+        assert!(!short.may_abort("a") && flights.may_hide("a") && long.may_abort(whole));
+        several.add("s_0".to_owned());
+        assert!(several.may_abort("s_0"), "its own are known by now");
+        let chat = flights.unnamed();
+        drop(several);
+        assert!(!short.may_abort("a"), "the other one runs");
+        drop(chat);
+        assert!(short.may_abort("a") && !flights.may_hide("a"));
     }
 
     #[test]

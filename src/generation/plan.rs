@@ -120,6 +120,12 @@ impl Plan {
         self.items.iter().all(|item| item.reason.is_some()).then_some(first).flatten()
     }
 
+    /// The engine has answered; it will not be asked again.
+    pub fn answered(&mut self) {
+        self.body = Bytes::new();
+        self.unforced = None;
+    }
+
     /// From now on the request is served as the client wrote it.
     pub fn give_up(&mut self, reason: Reason) {
         for item in &mut self.items {

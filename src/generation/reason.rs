@@ -19,6 +19,8 @@ pub enum Reason {
     RefusedBefore,
     /// (7) The reply is larger than `--max-reply-bytes`.
     TooLarge,
+    /// (7) There is no room for it within `--max-bytes-in-flight`.
+    NoRoom,
     /// (7) The reply could not be read.
     Unreadable,
     /// Beam search refuses logprobs.
@@ -45,7 +47,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::CumulativeStream,
         Self::ReplyBudget,
         Self::Jax,
@@ -54,6 +56,7 @@ impl Reason {
         Self::Refused,
         Self::RefusedBefore,
         Self::TooLarge,
+        Self::NoRoom,
         Self::Unreadable,
         Self::BeamSearch,
         Self::Speculation,
@@ -79,6 +82,7 @@ impl Reason {
             Self::Refused => "refused_by_engine",
             Self::RefusedBefore => "refused_before",
             Self::TooLarge => "reply_too_large",
+            Self::NoRoom => "no_room",
             Self::Unreadable => "unreadable_reply",
             Self::BeamSearch => "beam_search",
             Self::Speculation => "speculation",

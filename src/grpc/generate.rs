@@ -92,7 +92,7 @@ impl Generate for Generation {
             served.status = StatusCode::BAD_REQUEST;
             return Err(status::problem(&Problem::bad(message)));
         }
-        let mut request = http::Request::new(json);
+        let mut request = http::Request::new(self.parts.budget.hold(json));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);

@@ -29,6 +29,7 @@ use super::places::Places;
 use super::trajectories::Recorded;
 use super::{pb, status};
 use crate::http::body::{BoxError, Upload};
+use crate::http::budget::Share;
 use crate::http::{Parts, access, v1};
 use crate::server::Phase;
 
@@ -109,7 +110,9 @@ impl Services {
         let answering: Answering = match name {
             Readings::NAME if is_control => {
                 let server = Readings::new(Recorded(parts)).max_decoding_message_size(largest(v1::LARGEST));
-                call(server, self.upload(request))
+                // agents may not keep trainers out
+                let share = self.parts.budget.reply();
+                call(server, self.upload(request, Some(share)))
             }
             Readings::NAME => {
                 let message = "Trajectories is on the control port, because an agent may not read what others did";
@@ -126,7 +129,7 @@ impl Services {
                 request.extensions_mut().insert(admitted.clone());
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
                 let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
-                let answering = call(server, self.upload(request));
+                let answering = call(server, self.upload(request, Some(self.parts.budget.request())));
                 Box::pin(async move {
                     let reply = answering.await?;
                     admitted.answered(&reply);
@@ -143,8 +146,8 @@ impl Services {
                 let server = Measurements::new(Measuring { slices, place, phase });
                 call(server.max_decoding_message_size(LARGEST_SLICE), request)
             }
-            Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request)),
-            REFLECTION => (self.reflection)(self.upload(request)),
+            Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request, None)),
+            REFLECTION => (self.reflection)(self.upload(request, None)),
             _ => return refuse(Status::unimplemented(format!("there is no service {name:?}; reflection lists them"))),
         };
         if !endless {
@@ -154,10 +157,11 @@ impl Services {
         Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Ending::new(body, end)))) })
     }
 
-    fn upload(&self, request: Request<Incoming>) -> Request<Message> {
+    /// What comes in; `share` is what its bytes take of the budget, where they are held.
+    fn upload(&self, request: Request<Incoming>, share: Option<Share>) -> Request<Message> {
         let limit = self.parts.config.limits.client_body_timeout;
         let told: fn(BoxError) -> Status = |error| status::upload(&error);
-        request.map(|body| Upload::new(body, limit).map_err(told))
+        request.map(|body| Upload::new(body, limit).counted(share).map_err(told))
     }
 }
 

@@ -9,6 +9,9 @@ use crate::http::Parts;
 /// Where some clients put their key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
+/// What browsers say of where a request comes from.
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// Why a request may not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
@@ -63,6 +66,11 @@ pub fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Deni
     if !host.as_deref().is_some_and(|host| is_ours(config, host)) {
         return Err(Denied::Host);
     }
+    // of a page that only asks for an image or follows a link a browser says no origin; a link to the page itself may be followed
+    let site = headers.get(SITE).map_or(&b"none"[..], |site| site.as_bytes());
+    if !matches!(site, b"none" | b"same-origin") && uri.path() != "/" {
+        return Err(Denied::Origin);
+    }
     if let Some(origin) = headers.get(header::ORIGIN) {
         let authority =
             origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, authority)| authority);
@@ -114,5 +122,30 @@ fn is_ours(config: &Config, host: &str) -> bool {
     };
     let loopback = name.eq_ignore_ascii_case("localhost")
         || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == config.control_listen.ip());
-    loopback || config.keys.control_host.iter().any(|own| own.eq_ignore_ascii_case(name))
+    let name = name.strip_suffix('.').unwrap_or(name);
+    loopback || config.keys.control_host.iter().any(|own| is_named(own, name))
+}
+
+/// Whether a name is the one of the settings, or, where that begins with a dot, one label before it.
+fn is_named(own: &str, name: &str) -> bool {
+    if !own.starts_with('.') {
+        return own.eq_ignore_ascii_case(name);
+    }
+    let split = name.len().checked_sub(own.len()).and_then(|at| name.split_at_checked(at));
+    split.is_some_and(|(label, rest)| !label.is_empty() && !label.contains('.') && own.eq_ignore_ascii_case(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dot_stands_for_one_label() {
+        assert!(is_named(".control.rl.svc", "sglang-0.control.rl.svc") && is_named("Control", "control"));
+        for name in
+            ["control.rl.svc", ".control.rl.svc", "a.b.control.rl.svc", "evil-control.rl.svc", "é.control.rl.svc.x", ""]
+        {
+            assert!(!is_named(".control.rl.svc", name), "{name}");
+        }
+    }
 }

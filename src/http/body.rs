@@ -1,9 +1,11 @@
 //! Bodies: of replies, with what must live as long as they do, and of uploads.
 
+mod patience;
 mod upload;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,10 +14,12 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use crate::generation::Observed;
+use crate::http::Parts;
 use crate::http::attempt::Reader;
 use crate::http::running::Running;
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
+use crate::metrics::Metrics;
 use crate::sglang::client::ReplyBody;
 
 pub use upload::{Upload, broken};
@@ -182,19 +186,22 @@ pub struct Forwarded {
     running: Option<Box<Running>>,
     /// How the upstream failed; told to the connection once what came before has had its turn to be written.
     failed: Option<BoxError>,
+    metrics: Arc<Metrics>,
 }
 
 impl Forwarded {
     /// A body without limits of time.
     #[must_use]
-    pub fn patient(head: Bytes, body: ReplyBody) -> Self {
-        Self { head, body, idle: None, deadline: None, running: None, failed: None }
+    pub fn patient(parts: &Parts, head: Bytes, body: ReplyBody) -> Self {
+        let metrics = Arc::clone(&parts.metrics);
+        Self { head, body, idle: None, deadline: None, running: None, failed: None, metrics }
     }
 
     /// The reply of a generation, nothing of which has to be read; its client may leave before its end.
     #[must_use]
     pub fn generated(body: ReplyBody, running: Running) -> Self {
-        Self { running: Some(Box::new(running)), ..Self::patient(Bytes::new(), body) }
+        let whole = Self::patient(running.parts(), Bytes::new(), body);
+        Self { running: Some(Box::new(running)), ..whole }
     }
 
     /// The engine is done once its reply has come to an end, good or bad.
@@ -206,9 +213,13 @@ impl Forwarded {
 
     /// A body that must not pause longer than `idle`, and must end by `deadline`.
     #[must_use]
-    pub fn limited(body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
+    pub fn limited(parts: &Parts, body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { head: Bytes::new(), body, idle: idle.map(Idle::new), deadline, running: None, failed: None }
+        Self { idle: idle.map(Idle::new), deadline, ..Self::patient(parts, Bytes::new(), body) }
+    }
+
+    fn count(&self, kind: &str) {
+        self.metrics.upstream_errors.with_label_values(&[kind]).inc();
     }
 }
 
@@ -226,6 +237,7 @@ impl http_body::Body for Forwarded {
         if let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(cx).is_ready()
         {
+            self.count("timeout");
             return Poll::Ready(Some(Err("the reply took longer than --upstream-total-timeout".into())));
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
@@ -237,6 +249,7 @@ impl http_body::Body for Forwarded {
                     self.end();
                 }
                 if let Some(Err(error)) = frame {
+                    self.count("reset");
                     self.failed = Some(error.into());
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -246,6 +259,7 @@ impl http_body::Body for Forwarded {
             Poll::Pending => match &mut self.idle {
                 Some(idle) => {
                     ready!(idle.poll(cx));
+                    self.count("timeout");
                     Poll::Ready(Some(Err("the reply paused for longer than --upstream-idle-timeout".into())))
                 }
                 None => Poll::Pending,

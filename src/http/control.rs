@@ -15,7 +15,7 @@ use crate::http::access::{self, Denied};
 use crate::http::body::Body;
 use crate::http::data::Answer;
 use crate::http::forward::forward;
-use crate::http::{Parts, error_reply, json_reply, page, v1};
+use crate::http::{Parts, error_reply, json_reply, page, sound, v1};
 use crate::metrics::Metrics;
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
@@ -41,6 +41,13 @@ impl Service<Request<Incoming>> for Control {
 }
 
 async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<Body> {
+    if let Err(error) = sound::check(&request) {
+        let mut reply = error_reply(&error);
+        if request.version() < http::Version::HTTP_2 {
+            reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        return reply;
+    }
     let path = request.uri().path().to_owned();
     let path = path.as_str();
     let read = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -98,7 +105,11 @@ fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
 }
 
 fn refuse(denied: Denied) -> Response<Body> {
-    problem(denied.status(), "denied", denied.message())
+    let mut reply = problem(denied.status(), "denied", denied.message());
+    if denied.status() == StatusCode::UNAUTHORIZED {
+        reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    reply
 }
 
 fn readyz(parts: &Parts) -> Response<Body> {
@@ -117,6 +128,9 @@ fn metrics(parts: &Parts, request: &Request<Incoming>) -> Response<Body> {
     if let Err(denied) = access::token(parts.config.keys.metrics_token.as_ref(), request.headers()) {
         return refuse(denied);
     }
+    parts.metrics.breaker_open.set(i64::from(parts.client.is_cut_off()));
+    parts.metrics.bytes_in_flight.set(i64::try_from(parts.budget.taken()).unwrap_or(i64::MAX));
+    parts.metrics.raise(&parts.metrics.shed.with_label_values(&["max_bytes"]), parts.budget.shed());
     let (entries, bytes) = parts.tools.store.size();
     parts.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
     parts.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));

@@ -15,7 +15,7 @@ use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::served::Served;
-use crate::http::{Parts, access, error_reply, gate, identity, redact};
+use crate::http::{Parts, access, error_reply, gate, identity, redact, sound};
 use crate::sglang::routes::{self, Kind, Route};
 
 /// The service of the data port.
@@ -40,6 +40,8 @@ impl Service<Request<Incoming>> for Data {
 }
 
 async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let sound = sound::check(&request);
+    let is_sound = sound.is_ok();
     let session = bind(&mut request);
     let route = routes::route(request.uri().path());
     let one_at_a_time = request.version() < http::Version::HTTP_2;
@@ -49,10 +51,10 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
             error_reply(&Error::Client { status: StatusCode::UNAUTHORIZED, message: denied.message().to_owned() });
         reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Ok(reply)
-    } else if let Err(error) = admitted {
+    } else if let Err(error) = admitted.and(sound) {
         Err(error)
-    } else if request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE) {
-        let message = "tokentap neither tunnels nor upgrades connections".to_owned();
+    } else if is_tunnel(&request) {
+        let message = "tokentap neither tunnels nor speaks over web sockets".to_owned();
         Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message })
     } else if let Err(error) = session {
         Err(error)
@@ -68,16 +70,26 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
             Err(error) => Err(error),
         }
     } else {
+        let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+        served.unnamed = generates.then(|| parts.tools.flights.unnamed());
         forward(&parts, route, request, session.unwrap_or_default()).await
     };
     let reply = reply.unwrap_or_else(|error| error_reply(&error));
     served.status = reply.status();
     let draining = *parts.phase.borrow() != crate::server::Phase::Serving;
     let mut reply = reply.map(|body| body.with(served));
-    if draining && one_at_a_time {
+    if (draining || !is_sound) && one_at_a_time {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(reply)
+}
+
+/// Whether a request is for something else than HTTP. An upgrade to a later HTTP is an offer that may be ignored.
+fn is_tunnel(request: &Request<Incoming>) -> bool {
+    let offers = request.headers().get_all(header::UPGRADE).iter();
+    let mut offers = offers.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    request.method() == Method::CONNECT
+        || offers.any(|offer| !offer.trim_ascii().to_ascii_lowercase().starts_with(b"h2c"))
 }
 
 /// Starts the clock of a request and takes a permit for it; the second part says whether there was one.
@@ -85,7 +97,10 @@ pub fn admit(parts: &Arc<Parts>, route: Route, method: &Method) -> (Box<Served>,
     let permit = Arc::clone(&parts.permits).try_acquire_owned();
     let admitted = permit.as_ref().map(|_| ()).map_err(|_| {
         parts.metrics.shed.with_label_values(&["max_requests"]).inc();
-        Error::Overloaded { limit: parts.config.limits.max_requests }
+        let limit = parts.config.limits.max_requests;
+        let message =
+            format!("tokentap is at its limit of {limit} concurrent requests; try again, or raise --max-requests");
+        Error::Unavailable { message }
     });
     (Served::new(Arc::clone(parts), route, method, permit.ok()), admitted)
 }

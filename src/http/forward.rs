@@ -52,7 +52,7 @@ pub async fn forward(
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    let body = Forwarded::limited(body, limit(limits.upstream_idle_timeout), deadline);
+    let body = Forwarded::limited(parts, body, limit(limits.upstream_idle_timeout), deadline);
     Ok(Response::from_parts(head, Body::forwarded(body)))
 }
 
@@ -75,15 +75,18 @@ pub fn failed(parts: &Parts, failure: Failure) -> Error {
     if let Some(kind) = failure.kind() {
         parts.metrics.upstream_errors.with_label_values(&[kind]).inc();
     }
+    if matches!(failure, Failure::Unreachable { .. }) {
+        parts.metrics.shed.with_label_values(&["breaker"]).inc();
+    }
     failure.into()
 }
 
 /// A reply as it came.
 #[must_use]
-pub fn forwarded(reply: Reply) -> Response<Body> {
+pub fn forwarded(parts: &Parts, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Response::from_parts(head, Body::forwarded(Forwarded::patient(Bytes::new(), body)))
+    Response::from_parts(head, Body::forwarded(Forwarded::patient(parts, Bytes::new(), body)))
 }
 
 /// The path and query; the authority of an absolute target is ignored, because the upstream is given by the settings.

@@ -42,6 +42,11 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
             "SGLang would also abort those whose ids begin with {rid:?}; use ids of one length"
         )));
     }
+    if parts.tools.flights.may_hide(&rid) {
+        return Err(refused(format!(
+            "SGLang aborts all whose ids begin with {rid:?}, and some are running whose ids are not known here; use ids of 32 characters"
+        )));
+    }
     // made anew, so that the engine reads what was read here
     let body = serde_json::json!({ "rid": rid }).to_string();
     let mut headers = upstream_headers(head.headers);
@@ -49,7 +54,7 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
         parts.client.sign(&mut headers);
     }
     let call = Call::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
-    Ok(forwarded(send(parts, route, call).await?))
+    Ok(forwarded(parts, send(parts, route, call).await?))
 }
 
 /// What an abort asks for; an id that stands twice is refused.
@@ -62,7 +67,10 @@ struct Abort {
 }
 
 /// The id that is to be aborted.
-fn rid(body: &[u8]) -> Result<String, Error> {
+///
+/// # Errors
+/// When it names none, or every request.
+pub fn rid(body: &[u8]) -> Result<String, Error> {
     let abort: Abort =
         serde_json::from_slice(body).map_err(|error| Error::bad_request(format!("{ABORT}: the body: {error}")))?;
     if abort.abort_all == Some(true) {

@@ -40,7 +40,8 @@ pub async fn generate(
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let limits = &parts.config.limits;
-    let body = Upload::new(body, limits.client_body_timeout).read(limits.max_request_bytes).await?;
+    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
+    let body = upload.read(limits.max_request_bytes).await?;
     answer(parts, Request::from_parts(head, body), session, served).await
 }
 
@@ -64,10 +65,11 @@ pub async fn answer(
     // replies that are read must come as they are
     head.headers.remove(header::ACCEPT_ENCODING);
     let Some(request) = request else {
+        served.unnamed = Some(parts.tools.flights.unnamed());
         let unseen = Unseen::new(parts, routes::GENERATE, &identity);
         let reply = send(parts, routes::GENERATE, head.call(body)).await?;
         unseen.answered(reply.status());
-        return Ok(forwarded(reply));
+        return Ok(forwarded(parts, reply));
     };
     served.streaming = request.stream == Some(true);
     let marked = is_retry || rid.is_some() || has_rid(&request);

@@ -18,10 +18,14 @@ pub fn end_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
+        // by bytes: what is no text beside a name does not hide it
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
         .collect();
+    // a length beside a coding is no length (RFC 9112, 6.3): the body would be cut to it
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
@@ -66,5 +70,14 @@ mod tests {
         let left: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(left, [("x-many", "b"), ("x-many", "a"), ("authorization", "Bearer k")]);
+    }
+
+    #[test]
+    fn what_connection_names_goes_whatever_stands_beside_it() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONNECTION, http::HeaderValue::from_bytes(b"caf\xe9,X-Private").unwrap());
+        headers.insert("x-private", http::HeaderValue::from_static("1"));
+        end_hop(&mut headers);
+        assert!(headers.is_empty(), "{headers:?}");
     }
 }

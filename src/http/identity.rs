@@ -51,10 +51,11 @@ pub fn in_path(path: &str) -> Option<(&str, &str)> {
     Some((&rest[..at], &rest[at..]))
 }
 
-/// Whether a name can be a session's.
+/// Whether a name can be a session's. Dots alone cannot: whoever reads a path with them resolves it.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     (1..=128).contains(&name.len())
+        && !matches!(name, "." | "..")
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'))
 }
 
@@ -156,5 +157,6 @@ mod tests {
         assert_eq!(in_path("/sessions/a.b~c_d-e/generate"), Some(("a.b~c_d-e", "/generate")));
         assert_eq!(in_path("/sessions/a"), None);
         assert!(is_name(&"x".repeat(128)) && !is_name(&"x".repeat(129)) && !is_name("a b") && !is_name(""));
+        assert!(!is_name(".") && !is_name("..") && is_name("..."));
     }
 }

@@ -55,8 +55,11 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
     }
     let body = match head.status {
         StatusCode::BAD_REQUEST => {
-            match collect(body, &head.headers, LARGEST).await.map_err(|failure| failed(parts, failure))? {
-                Whole::TooLarge { head, rest } => Body::forwarded(Forwarded::patient(head, rest)),
+            match collect(body, &head.headers, LARGEST, parts.budget.reply())
+                .await
+                .map_err(|failure| failed(parts, failure))?
+            {
+                Whole::Passing { head, rest, .. } => Body::forwarded(Forwarded::patient(parts, head, rest)),
                 Whole::All(bytes) => {
                     if has_moved(&bytes) {
                         changed(parts).await;
@@ -65,7 +68,7 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
                 }
             }
         }
-        _ => Body::forwarded(Forwarded::patient(Bytes::new(), body)),
+        _ => Body::forwarded(Forwarded::patient(parts, Bytes::new(), body)),
     };
     headers::end_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))

@@ -41,7 +41,10 @@ pub async fn redacted(parts: &Parts, reply: Response<Body>) -> Result<Response<B
 }
 
 /// JSON with `null` in the place of every secret, all else byte for byte.
-fn without_keys(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
+///
+/// # Errors
+/// When it is not JSON.
+pub fn without_keys(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let (mut cursor, mut splice) = (Cursor::new(bytes), Splice::default());
     value(&mut cursor, &mut splice, MAX_DEPTH)?;
     cursor.end()?;
@@ -52,6 +55,10 @@ fn value(cursor: &mut Cursor<'_>, splice: &mut Splice, depth: usize) -> Result<(
     let depth = depth.checked_sub(1).ok_or(Malformed { at: cursor.position(), too_deep: true })?;
     match cursor.peek() {
         Some(b'{') => Object::read(cursor, |key, cursor| {
+            // some reader may take it for another name than this one does
+            if !key.is_well_escaped() {
+                return Err(Malformed { at: cursor.position(), too_deep: false });
+            }
             if !is_secret(&key.decode()) {
                 return value(cursor, splice, depth);
             }

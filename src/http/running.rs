@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -15,7 +14,6 @@ use crate::generation::record::Recorder;
 use crate::http::Parts;
 use crate::trajectory::Fault;
 use crate::trajectory::log::Ack;
-use crate::trajectory::now_ms;
 
 /// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
 #[derive(Debug)]
@@ -111,12 +109,6 @@ impl Running {
 /// Ends when turns are on disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Once the log was that slow, replies do not wait for it for so many milliseconds.
-const RELIEF: u64 = 10_000;
-
-/// How long a reply waits for the log, however many turns it has.
-const LOG: Duration = Duration::from_secs(2);
-
 /// What a guarded step did.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<T> {
@@ -130,16 +122,14 @@ pub enum Outcome<T> {
 
 /// Waits until records are on disk, where they are to be. A failing log costs the record, never the reply.
 pub async fn settle(parts: &Parts, acks: Vec<Ack>) {
-    let now = now_ms();
-    let patience = if now < parts.log_slow_until.load(Ordering::Relaxed) { Duration::ZERO } else { LOG };
-    let deadline = Instant::now() + patience;
+    let deadline = parts.patience.deadline();
     for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
         match tokio::time::timeout_at(deadline, ack).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => parts.metrics.log_failures.with_label_values(&["write"]).inc(),
             Err(_) => {
                 parts.metrics.log_failures.with_label_values(&["slow"]).inc();
-                parts.log_slow_until.store(now_ms() + RELIEF, Ordering::Relaxed);
+                parts.patience.lose();
             }
         }
     }
@@ -176,8 +166,8 @@ pub(super) const ABORT: Duration = Duration::from_secs(5);
 async fn abort(parts: &Parts, rid: &str, key: Option<HeaderValue>) {
     match tokio::time::timeout(ABORT, parts.client.abort(rid, key)).await {
         Ok(Ok(status)) if status.is_success() => parts.metrics.aborts.inc(),
-        Ok(Ok(status)) => tracing::warn!(%rid, %status, "the engine refused to abort; is --upstream-admin-key set?"),
-        Ok(Err(error)) => tracing::warn!(%rid, %error, "the abort did not reach the engine"),
-        Err(_) => tracing::warn!(%rid, "the engine did not answer the abort"),
+        Ok(Ok(status)) => tracing::warn!(rid, %status, "the engine refused to abort; is --upstream-admin-key set?"),
+        Ok(Err(error)) => tracing::warn!(rid, %error, "the abort did not reach the engine"),
+        Err(_) => tracing::warn!(rid, "the engine did not answer the abort"),
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::generation::Observed;
+use crate::generation::flight::Unnamed;
 use crate::http::Parts;
 use crate::sglang::routes::{self, Route};
 
@@ -25,6 +26,8 @@ pub struct Served {
     pub rid: Option<String>,
     /// The same of an attempt, which several requests may share and which learns it late.
     pub attempt: Option<Arc<OnceLock<String>>>,
+    /// A generation whose ids are not known here.
+    pub unnamed: Option<Unnamed>,
     /// What was seen of the reply.
     pub observed: Option<Observed>,
     _permit: Option<OwnedSemaphorePermit>,
@@ -44,6 +47,7 @@ impl Served {
             streaming: false,
             rid: None,
             attempt: None,
+            unnamed: None,
             observed: None,
             _permit: permit,
         })

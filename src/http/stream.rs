@@ -11,10 +11,14 @@ use http_body::{Body as _, Frame};
 use crate::generation::Observed;
 use crate::generation::reason::Reason;
 use crate::http::body::BoxError;
+use crate::http::budget::Share;
 use crate::http::running::{Outcome, Recording, Running};
 use crate::sglang::client::ReplyBody;
 use crate::sglang::sse::{Decoder, Event};
 use crate::trajectory::Fault;
+
+/// Bytes of an event that are not counted.
+const UNCOUNTED: usize = 64 * 1024;
 
 /// The stream. Dropped before its end, it drops the upstream connection and aborts the ids seen.
 pub struct Enriched {
@@ -23,6 +27,8 @@ pub struct Enriched {
     running: Running,
     state: State,
     limit: usize,
+    /// What an event that is not whole yet takes of the budget.
+    share: Share,
     /// Bytes that wait until the turn they end is on disk.
     held: Option<(Recording, Bytes)>,
     /// How the upstream failed; told to the connection once what came before has had its turn to be written.
@@ -50,7 +56,17 @@ impl Enriched {
     #[must_use]
     pub fn new(upstream: ReplyBody, running: Running, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        Self { upstream, decoder: Decoder::default(), running, state: State::Reading, limit, held: None, failed: None }
+        let share = running.parts().budget.reply();
+        Self {
+            upstream,
+            decoder: Decoder::default(),
+            running,
+            state: State::Reading,
+            limit,
+            share,
+            held: None,
+            failed: None,
+        }
     }
 
     /// What has been seen so far.
@@ -88,6 +104,7 @@ impl Enriched {
                     Err(_) => continue,
                 },
                 Some(Err(error)) => {
+                    self.running.parts().metrics.upstream_errors.with_label_values(&["reset"]).inc();
                     self.end();
                     self.failed = Some(error.into());
                     cx.waker().wake_by_ref();
@@ -127,17 +144,30 @@ impl Enriched {
                 return out.into();
             }
         }
-        if self.decoder.pending() > self.limit {
-            self.running.parts().metrics.skipped.with_label_values(&[Reason::TooLarge.name()]).inc();
+        if let Some(reason) = self.outgrown() {
+            self.running.parts().metrics.skipped.with_label_values(&[reason.name()]).inc();
             if self.must_measure() {
-                self.refuse(Reason::TooLarge, &mut out);
+                self.refuse(reason, &mut out);
                 return out.into();
             }
             self.state = State::Passing;
+            // what is there goes on, and nothing is held any more
+            let _ = self.share.resize(0);
             self.running.capture_mut().incomplete();
             out.extend_from_slice(&self.decoder.take_rest());
         }
         out.into()
+    }
+
+    /// Why what is there of an event cannot be held until the rest of it comes.
+    fn outgrown(&mut self) -> Option<Reason> {
+        let pending = self.decoder.pending();
+        if pending > self.limit {
+            return Some(Reason::TooLarge);
+        }
+        // those of the usual size are not worth the counting
+        let counted = if pending < UNCOUNTED { 0 } else { pending };
+        self.share.resize(counted).err().map(|_| Reason::NoRoom)
     }
 
     fn event(&mut self, event: Event, out: &mut Vec<u8>) {

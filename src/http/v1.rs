@@ -14,7 +14,7 @@ mod small;
 
 use std::sync::Arc;
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -63,7 +63,11 @@ impl Problem {
     #[must_use]
     pub fn reply(&self) -> Response<Body> {
         let body = json!({"error": {"code": self.code, "message": self.message}});
-        json_reply(self.status, body.to_string().into_bytes())
+        let mut reply = json_reply(self.status, body.to_string().into_bytes());
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        reply
     }
 }
 
@@ -115,7 +119,9 @@ async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes
 }
 
 async fn bytes_within(parts: &Parts, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
-    let upload = Upload::new(request.into_body(), parts.config.limits.client_body_timeout);
+    let patience = parts.config.limits.client_body_timeout;
+    // all of the budget: agents may not keep trainers out
+    let upload = Upload::new(request.into_body(), patience).counted(Some(parts.budget.reply()));
     upload.read(limit).await.map_err(|error| unread(&error))
 }
 

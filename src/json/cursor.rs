@@ -198,8 +198,8 @@ impl<'a> Cursor<'a> {
         let negative = self.bytes.get(self.at) == Some(&b'-');
         self.at += usize::from(negative);
         match self.bytes.get(self.at) {
-            Some(b'N') if !negative => self.named(start, b"NaN")?,
-            Some(b'I') => self.named(start, b"Infinity")?,
+            Some(b'N') if !negative => return self.named(start, b"NaN"),
+            Some(b'I') => return self.named(start, b"Infinity"),
             Some(b'0') => self.at += 1,
             Some(b'1'..=b'9') => self.digits(),
             _ => return Err(self.malformed()),
@@ -217,7 +217,7 @@ impl<'a> Cursor<'a> {
             }
             self.digits_required()?;
         }
-        let text = std::str::from_utf8(&self.bytes[start..self.at]).map_err(|_| Malformed::new(start))?;
+        let text = self.text(start)?;
         // only an exponent or hundreds of digits can leave the range of a double
         if (exponent || text.len() > 300) && text.parse::<f64>().is_ok_and(f64::is_infinite) {
             self.non_finite.get_or_insert(start);
@@ -247,10 +247,15 @@ impl<'a> Cursor<'a> {
         Some(if negative { -value } else { value })
     }
 
-    fn named(&mut self, start: usize, word: &[u8]) -> Result<(), Malformed> {
+    /// Nothing follows a name: no fraction, no exponent.
+    fn named(&mut self, start: usize, word: &[u8]) -> Result<&'a str, Malformed> {
         self.word(word)?;
         self.non_finite.get_or_insert(start);
-        Ok(())
+        self.text(start)
+    }
+
+    fn text(&self, start: usize) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(&self.bytes[start..self.at]).map_err(|_| Malformed::new(start))
     }
 
     fn digits(&mut self) {
@@ -324,8 +329,25 @@ mod tests {
     #[test]
     fn refuses_what_is_not_json() {
         for text in [
-            "", "[", "[1,]", "{\"a\"}", "{\"a\":}", "{,}", "01", "1.", "-", "tru", "\"a", "[1}", "{]", "1 2", "+1",
-            ".5", "1e",
+            "",
+            "[",
+            "[1,]",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{,}",
+            "01",
+            "1.",
+            "-",
+            "tru",
+            "\"a",
+            "[1}",
+            "{]",
+            "1 2",
+            "+1",
+            ".5",
+            "1e",
+            "NaN.5",
+            "-Infinitye9",
         ] {
             assert!(skips(text).is_err(), "{text:?} should have been refused");
         }

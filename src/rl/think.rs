@@ -59,6 +59,14 @@ impl Think {
         }
         walk.finish()
     }
+
+    /// Measures one turn, as if it were a path.
+    #[must_use]
+    pub fn of_turn(turn: &Turn, tokens: ThinkTokens, threshold: f64) -> Self {
+        let mut walk = Walk { tokens, threshold, ..Walk::default() };
+        walk.turn(turn);
+        walk.finish()
+    }
 }
 
 /// Where the next token stands.

@@ -8,11 +8,9 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// What HTTP/2 begins with; its first half ends as a head of HTTP/1 does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -20,8 +18,8 @@ const END: &[u8] = b"\r\n\r\n";
 
 /// A stream whose first head must be complete before a deadline.
 #[derive(Debug)]
-pub(super) struct Greeted {
-    stream: TcpStream,
+pub(super) struct Greeted<S> {
+    stream: S,
     /// How much of the HTTP/2 preface has come, as long as nothing else has.
     preface: Option<usize>,
     /// How much of the end of a head the last bytes were.
@@ -30,9 +28,9 @@ pub(super) struct Greeted {
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl Greeted {
-    pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
-        Self { stream, preface: Some(0), ending: 0, deadline: Some(Box::pin(tokio::time::sleep(limit))) }
+impl<S> Greeted<S> {
+    pub(super) fn new(stream: S, deadline: Instant) -> Self {
+        Self { stream, preface: Some(0), ending: 0, deadline: Some(Box::pin(tokio::time::sleep_until(deadline))) }
     }
 
     /// Whether the first head ends within these bytes.
@@ -54,7 +52,7 @@ impl Greeted {
     }
 }
 
-impl AsyncRead for Greeted {
+impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -69,7 +67,7 @@ impl AsyncRead for Greeted {
     }
 }
 
-impl AsyncWrite for Greeted {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
 use crate::config::{KeyConfig, LimitConfig};
-use crate::error::Error;
-
+use crate::sglang::breaker::Breaker;
+use crate::sglang::failure::causes;
+pub use crate::sglang::failure::{Failure, UploadError, innermost};
 use crate::sglang::transport::Transport;
 
 /// The body of an upstream reply.
@@ -31,14 +32,20 @@ pub struct Call {
 impl Call {
     /// A call whose body is streamed.
     #[must_use]
-    pub fn new<B>(method: Method, target: String, headers: HeaderMap, body: B) -> Self
+    pub fn new<B>(method: Method, target: String, mut headers: HeaderMap, body: B) -> Self
     where
         B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         // an empty body must not turn into a chunked one
-        let body = if body.is_end_stream() { reqwest::Body::default() } else { reqwest::Body::wrap(body) };
-        Self { method, target, headers, body }
+        if body.is_end_stream() {
+            return Self { method, target, headers, body: reqwest::Body::default() };
+        }
+        // hyper drops a body of unknown length that comes with GET or HEAD, unless it is told how to frame it
+        if body.size_hint().exact().is_none() {
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        Self { method, target, headers, body: reqwest::Body::wrap(body) }
     }
 
     /// A call with a whole body.
@@ -48,71 +55,11 @@ impl Call {
     }
 }
 
-/// Why a reply, or the rest of one, did not come.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// The target cannot be sent as it was written.
-    #[error("the path {0:?} would be changed on its way to the engine; send it normalised and percent-encoded")]
-    Target(String),
-    /// No connection.
-    #[error("cannot connect to the SGLang server at {upstream}: {cause}")]
-    Connect {
-        /// Where it should be.
-        upstream: String,
-        /// What the system said.
-        cause: String,
-    },
-    /// Too late.
-    #[error("the SGLang server did not answer in time")]
-    Timeout,
-    /// The connection ended, or what came is not HTTP.
-    #[error("the connection to the SGLang server failed: {0}")]
-    Broken(String),
-    /// The client's own body ended early or came too slowly.
-    #[error(transparent)]
-    RequestBody(#[from] UploadError),
-}
-
-/// Why a client's body did not come to its end. Bodies of calls fail with it, so that the upstream is not blamed.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum UploadError {
-    /// Nothing came for too long.
-    #[error("the request body paused for longer than --client-body-timeout")]
-    Paused,
-    /// It ended early, or is not HTTP.
-    #[error("the request body could not be read: {0}")]
-    Broken(String),
-}
-
-impl Failure {
-    /// The name metrics use; `None` where the upstream is not at fault.
-    #[must_use]
-    pub fn kind(&self) -> Option<&'static str> {
-        match self {
-            Self::Connect { .. } => Some("connect"),
-            Self::Timeout => Some("timeout"),
-            Self::Broken(_) => Some("reset"),
-            Self::Target(_) | Self::RequestBody(_) => None,
-        }
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        let message = failure.to_string();
-        match failure {
-            Failure::RequestBody(UploadError::Paused) => Self::Client { status: StatusCode::REQUEST_TIMEOUT, message },
-            Failure::Target(_) | Failure::RequestBody(UploadError::Broken(_)) => Self::bad_request(message),
-            Failure::Timeout => Self::Upstream { status: StatusCode::GATEWAY_TIMEOUT, message },
-            Failure::Connect { .. } | Failure::Broken(_) => Self::Upstream { status: StatusCode::BAD_GATEWAY, message },
-        }
-    }
-}
-
 /// A client of one SGLang server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     transport: Transport,
+    breaker: Breaker,
     /// For tokentap's own calls.
     own: reqwest::Client,
     /// Parsed once: nearly all traffic goes there.
@@ -157,6 +104,7 @@ impl Client {
         };
         Ok(Self {
             transport: Transport::new(limits),
+            breaker: Breaker::new(limits.breaker_failures),
             own,
             generate,
             upstream: upstream.to_owned(),
@@ -171,6 +119,12 @@ impl Client {
         &self.upstream
     }
 
+    /// Whether calls are answered without being sent, because no connection can be made.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.breaker.is_open()
+    }
+
     /// Sends a call; the reply's body is read by the caller.
     ///
     /// # Errors
@@ -180,7 +134,22 @@ impl Client {
         *request.uri_mut() = self.uri(&call.target)?;
         *request.method_mut() = call.method;
         *request.headers_mut() = call.headers;
-        self.transport.send(request).await.map_err(|error| self.failure(&error, error.is_connect()))
+        let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.clone(), failures };
+        self.breaker.admit().map_err(unreachable)?;
+        let sent = self.transport.send(request).await.map_err(|error| self.failure(&error, error.is_connect()));
+        match &sent {
+            Err(Failure::Connect { .. }) => self.breaker.refused(),
+            Err(_) => {}
+            Ok(_) => self.breaker.connected(),
+        }
+        let mut reply = sent?;
+        // nothing that is sent asks for it, and what followed would be no reply
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failure::Broken("it switched protocols, unasked".to_owned()));
+        }
+        // the version is this hop's: a client's connection does not end because the engine's does
+        *reply.version_mut() = http::Version::HTTP_11;
+        Ok(reply)
     }
 
     /// Where a target is. It must come out of a URL parser as it went in: whoever resolves or encodes it later would ask for something
@@ -260,21 +229,9 @@ impl Client {
             request = request.header(header::CONTENT_TYPE, "application/json").body(body);
         }
         let reply = request.send().await.map_err(|error| self.failure(&error, error.is_connect()))?;
+        self.breaker.connected();
         let status = reply.status();
         let body = reply.bytes().await.map_err(|error| Failure::Broken(innermost(&error)))?;
         Ok((status, body))
     }
-}
-
-/// The innermost cause of an error: the outer layers only say that something failed.
-#[must_use]
-pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    causes(error).last().unwrap_or(error).to_string()
-}
-
-/// An error and its causes, from the outermost on.
-fn causes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
 }

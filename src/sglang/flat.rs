@@ -5,6 +5,9 @@ use std::ops::Range;
 use crate::json::{Cursor, Edit, Malformed, Object};
 use crate::logprobs::Rows;
 
+/// Rows without a value that are believed, of whatever number a reply says: more than any generation has tokens.
+const MOST_MISSING: usize = 1 << 20;
+
 /// Of which tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -47,12 +50,12 @@ fn shape(side: Side, bytes: &[u8], meta: &Object) -> Result<Option<(Shape, Range
 pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malformed> {
     let Some((shape, at)) = shape(Side::Output, bytes, meta)? else { return Ok(false) };
     let missing = meta.get(bytes, &Side::Output.key("null_prefix")).and_then(|text| serde_json::from_slice(text).ok());
-    for _ in 0..missing.unwrap_or(0_usize).min(1 << 20) {
+    for _ in 0..missing.unwrap_or(0_usize).min(MOST_MISSING) {
         rows.push_missing();
     }
     let values = shape.rows.checked_mul(shape.k).ok_or_else(|| malformed(&at))?;
     if values == 0 {
-        (0..shape.rows.min(1 << 24)).for_each(|_| rows.push_missing());
+        (0..shape.rows.min(MOST_MISSING)).for_each(|_| rows.push_missing());
         return Ok(true);
     }
     if let Some(span) = meta.value_span(bytes, &Side::Output.key("val_flat_b64")) {
@@ -94,10 +97,11 @@ pub fn keep_columns(
     meta: &Object,
     edit: &mut Edit<'_>,
 ) -> Result<(), Malformed> {
-    let Some((shape, _)) = shape(side, bytes, meta)? else { return Ok(()) };
+    let Some((shape, at)) = shape(side, bytes, meta)? else { return Ok(()) };
     if keep >= shape.k {
         return Ok(());
     }
+    let row = shape.k.checked_mul(4).ok_or_else(|| malformed(&at))?;
     edit.set(&side.key("shape"), format!("[{},{keep}]", shape.rows).as_bytes());
     for list in ["val_flat", "idx_flat"] {
         if let Some(span) = meta.value_span(bytes, &side.key(list)) {
@@ -107,10 +111,10 @@ pub fn keep_columns(
         let encoded = format!("{list}_b64");
         if let Some(span) = meta.value_span(bytes, &side.key(&encoded)) {
             let all = decode(bytes, &span)?;
-            if Some(all.len()) != shape.rows.checked_mul(shape.k).and_then(|values| values.checked_mul(4)) {
+            if Some(all.len()) != shape.rows.checked_mul(row) {
                 return Err(malformed(&span));
             }
-            let kept: Vec<u8> = all.chunks_exact(shape.k * 4).flat_map(|row| &row[..keep * 4]).copied().collect();
+            let kept: Vec<u8> = all.chunks_exact(row).flat_map(|row| &row[..keep * 4]).copied().collect();
             let text = format!("\"{}\"", base64_simd::STANDARD.encode_to_string(&kept));
             edit.set(&side.key(&encoded), text.as_bytes());
         }
@@ -139,4 +143,21 @@ fn columns(bytes: &[u8], span: &Range<usize>, shape: Shape, keep: usize) -> Resu
     }
     kept.push(b']');
     Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_beyond_memory_is_refused_or_empty() {
+        let wide = br#"{"output_top_logprobs_shape":[0,4611686018427387904],"output_top_logprobs_val_flat_b64":""}"#;
+        let meta = Object::parse(wide).unwrap();
+        let mut edit = Edit::new(wide, &meta);
+        assert!(keep_columns(Side::Output, 1, wide, &meta, &mut edit).is_err());
+        let long = br#"{"output_top_logprobs_shape":[9000000000000000000,0]}"#;
+        let mut rows = Rows::new();
+        assert_eq!(read(long, &Object::parse(long).unwrap(), &mut rows), Ok(true));
+        assert_eq!(rows.len(), MOST_MISSING);
+    }
 }

@@ -135,7 +135,12 @@ impl GenerateRequest {
             "session_id" => self.sessions[0] = field::string(cursor)?,
             "_proxy_session_id" => self.sessions[2] = field::string(cursor)?,
             "user" => self.sessions[3] = field::string(cursor)?,
-            "metadata" if cursor.peek() == Some(b'{') => {
+            "metadata" => {
+                // that of an earlier one does not count
+                self.sessions[1] = None;
+                if cursor.peek() != Some(b'{') {
+                    return cursor.skip().map(drop);
+                }
                 Object::read(cursor, |key, cursor| {
                     if key.is("session_id") {
                         self.sessions[1] = field::string(cursor)?;
@@ -253,6 +258,10 @@ mod tests {
         let request = parsed(r#"{"text":"a","text":["a","b"],"return_logprob":true,"return_logprob":false}"#);
         assert_eq!(request.batch(), Some(2));
         assert_eq!(request.return_logprob, PerItem::One(false));
+        for last in ["{}", "5", "null"] {
+            let request = parsed(&format!(r#"{{"metadata":{{"session_id":"s"}},"metadata":{last}}}"#));
+            assert_eq!(request.sessions[1], None, "{last}");
+        }
     }
 
     #[test]

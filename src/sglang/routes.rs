@@ -133,6 +133,8 @@ const OTHER: [&str; 16] = [
 #[must_use]
 pub fn route(path: &str) -> Route {
     let path = &*decode(path);
+    // the engine's patterns end in `$`, which in Python also matches before one line feed at the end: `/flush_cache%0a` is /flush_cache
+    let path = path.strip_suffix('\n').unwrap_or(path);
     let known = known(path).or_else(|| {
         // some servers take no notice of a slash behind it; of what is captured, the path has to be its own
         let route = known(path.strip_suffix('/')?)?;

@@ -114,6 +114,10 @@ impl Decoder {
             let space = usize::from(value.first() == Some(&b' '));
             self.data = Some(end - value.len() + space..end);
             self.data_lines += 1;
+        } else if line == b"data" {
+            // a name alone has an empty value
+            self.data = Some(end..end);
+            self.data_lines += 1;
         }
     }
 }
@@ -141,6 +145,8 @@ mod tests {
         let (all, _) = events(&[b": comment\r\nevent: x\r\ndata:1\r\n\r\ndata: a\ndata: b\n\n\xef\xbb\xbfdata: c\n\n"]);
         assert_eq!(all[0].data(), Some(&b"1"[..]));
         assert_eq!(all[1].data(), None, "two lines of data are forwarded, not read");
+        let (all, _) = events(&[b"data\ndata: a\n\ndata\n\n"]);
+        assert_eq!((all[0].data(), all[1].data()), (None, Some(&b""[..])), "a name without a colon is a line of data");
         let (all, _) = events(&[b"\xef\xbb\xbfdata: c\r\rdata: d\r\r", b"x"]);
         assert_eq!(all.iter().filter_map(Event::data).collect::<Vec<_>>(), [b"c", b"d"]);
     }

@@ -112,6 +112,12 @@ async fn names_and_pages_of_others_are_refused() {
     ] {
         assert_eq!(status("origin", foreign).await, 403, "{foreign:?}");
     }
+    // of a page that only asks for an image a browser says no origin
+    for (site, expected) in [("same-origin", 404), ("none", 404), ("same-site", 403), ("cross-site", 403), ("", 403)] {
+        assert_eq!(status("sec-fetch-site", site).await, expected, "{site:?}");
+    }
+    let link = request(proxy.control, "GET", "/", &[("sec-fetch-site", "cross-site")], b"").await;
+    assert_eq!(link.status, 200, "a link to the page");
     let control = [("origin", "http://evil.example")];
     let pause = request(proxy.control, "POST", "/pause_generation", &control, b"{}").await;
     assert_eq!(pause.status, 403, "a page cannot pause the engine");

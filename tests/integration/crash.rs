@@ -52,8 +52,13 @@ impl Alone {
             }
         });
         let patience = Duration::from_secs(75);
-        let limits =
-            ServerLimits { header_timeout: patience, idle_timeout: patience, connections: 1024, drain: patience };
+        let limits = ServerLimits {
+            header_timeout: patience,
+            idle_timeout: patience,
+            read_timeout: patience,
+            connections: 1024,
+            drain: patience,
+        };
         tokio::spawn(serve(listener, service, limits, stopped));
         Self { engine, addr, _stop: stop }
     }

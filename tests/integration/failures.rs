@@ -110,6 +110,11 @@ async fn a_body_that_breaks_off_does_not_look_complete() {
         assert_eq!(answer.status, 200, "{head}");
         assert!(!answer.complete, "{head}: {}", answer.text());
     }
+    assert_eq!(
+        proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await,
+        2.0,
+        "it is the upstream's failure"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,6 +130,7 @@ async fn a_stream_that_breaks_off_does_not_look_complete_and_is_not_aborted() {
     assert_eq!((answer.status, answer.complete), (200, false));
     assert!(answer.text().contains("torn"), "what came before is delivered");
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0, "it was not the client who left");
+    assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 1.0, "but the upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]

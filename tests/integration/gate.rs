@@ -4,7 +4,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::grpc::client::generate as grpc;
-use crate::support::client::{post, request};
+use crate::support::client::{Connection, post, request, written};
 use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
@@ -23,6 +23,8 @@ async fn control_routes_are_for_the_control_port() {
         "/update_weight_version?x=1",
         "/%66lush_cache",
         "/flush_cache/",
+        "/flush_cache%0a",
+        "/flush_cache%0A?x=1",
         "/sessions/s/pause_generation",
         "/sessions/s/%63ontinue_generation",
         "/set_internal_state",
@@ -99,11 +101,63 @@ async fn an_agent_may_abort_what_is_in_flight_by_its_whole_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn short_ids_are_not_aborted_while_the_engine_chose_others() {
+    let (mut hand, proxy) = started(&[]).await;
+    let whole = "0123456789abcdef0123456789abcdef";
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": []})),
+        ("/generate", json!({"text": "a", "sampling_params": {"n": 2}})),
+    ] {
+        let unknown = body.to_string();
+        let unknown = tokio::spawn(async move { post(proxy.data, path, unknown.as_bytes()).await });
+        let theirs = hand.next().await;
+        for (rid, aborts) in [("c", false), (whole, true)] {
+            let body = json!({"text": "a", "rid": rid, "stream": true}).to_string();
+            let mut client = Connection::open(proxy.data).await;
+            client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;
+            let call = hand.next().await;
+            let asking = json!({"rid": rid}).to_string();
+            let asking = tokio::spawn(async move { post(proxy.data, "/abort_request", asking.as_bytes()).await });
+            if aborts {
+                hand.next().await.ok().await;
+            }
+            let answer = asking.await.unwrap();
+            assert_eq!(answer.status, if aborts { 200 } else { 403 }, "{path}: {}", answer.text());
+            // and the same when its client leaves
+            drop(client);
+            call.gone().await;
+            if aborts {
+                let abort = hand.next().await;
+                assert_eq!(abort.aborted(), whole);
+                abort.ok().await;
+            }
+        }
+        assert!(!hand.has_more(), "{path}: nothing else was aborted");
+        theirs.ok().await;
+        unknown.await.unwrap();
+    }
+    let body = json!({"text": "a", "rid": "c", "stream": true}).to_string();
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;
+    let call = hand.next().await;
+    drop(client);
+    call.gone().await;
+    assert_eq!(hand.next().await.aborted(), "c", "alone it is");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_engine_s_keys_are_not_for_agents() {
     let (mut hand, proxy) = started(&["--upstream-api-key", "our-key"]).await;
     let info = r#"{"model_path":"m", "api_key": "k1","x":1e2,"internal_states":[{"admin_api_key":"k2"}]}"#;
     let json = [("content-type", "application/json"), ("etag", "\"1\"")];
-    for path in ["/server_info", "/get_server_info", "/%73erver_info", "/server_info/", "/sessions/s/server_info"] {
+    for path in [
+        "/server_info",
+        "/get_server_info",
+        "/%73erver_info",
+        "/server_info/",
+        "/server_info%0a",
+        "/sessions/s/server_info",
+    ] {
         let encodings = [("accept-encoding", "gzip"), ("accept", "application/json")];
         let asking = tokio::spawn(async move { request(proxy.data, "GET", path, &encodings, b"").await });
         let call = hand.next().await;

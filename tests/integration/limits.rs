@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::support::binary::Binary;
 use crate::support::client::{Connection, get, post, request};
 use crate::support::hand::{END, Hand, STREAM, event, soon};
 use crate::support::proxy::Proxy;
@@ -69,6 +70,25 @@ async fn a_slow_body_is_answered_with_408() {
         let name = format!("tokentap_upstream_errors_total{{kind=\"{kind}\"}}");
         assert_eq!(proxy.metric(&name).await, 0.0, "{kind}: the upstream did not fail");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_comes_in_drops_is_too_slow() {
+    let (mut hand, proxy) = started(&["--client-body-timeout", "500ms"]).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(b"POST /generate HTTP/1.1\r\nhost: agent\r\ncontent-length: 100000\r\n\r\n").await;
+    let mut drops = tokio::time::interval(LIMIT / 4);
+    let answered = async {
+        loop {
+            tokio::select! {
+                _ = client.read_until(|read| !read.is_empty()) => return client.answer().await,
+                _ = drops.tick() => client.send(b"x").await,
+            }
+        }
+    };
+    let answer = soon("an answer, although it never pauses for as long", answered).await;
+    assert_eq!(answer.status, 408, "{}", answer.text());
+    assert!(!hand.has_more(), "nothing goes upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,6 +215,7 @@ async fn a_body_that_pauses_or_takes_too_long_is_cut_where_nothing_generates() {
         let (client, call) = calls.remove(0);
         let cut = soon("the body is cut", client).await.unwrap();
         assert_eq!((cut.status, cut.complete), (200, false), "{flag}");
+        assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"timeout\"}").await, 1.0, "{flag}");
         call.gone().await;
         for (client, call) in calls {
             assert!(!client.is_finished(), "{flag}: it has paused longer than that");
@@ -211,4 +232,33 @@ async fn a_total_of_zero_is_no_limit() {
     let client = tokio::spawn(get(proxy.data, "/health"));
     hand.next().await.reply(&message(200, &[], b"ok")).await;
     assert_eq!(client.await.unwrap().text(), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_few_files_may_be_open_idle_connections_do_not_take_them_all() {
+    let hand = Hand::start().await;
+    let binary = Binary::within(hand.addr, &[], "-n 200").await;
+    let warned = |line: &serde_json::Value| line["message"].as_str().is_some_and(|said| said.contains("ulimit -n"));
+    assert!(binary.told.iter().any(warned), "{:?}", binary.told);
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(Connection::open(binary.data).await);
+    }
+    for probe in 0..3 {
+        let answer = soon("probes are answered", get(binary.control, "/livez")).await;
+        assert_eq!(answer.status, 200, "{probe}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_files_may_be_open_than_the_soft_limit_says() {
+    let hand = Hand::start().await;
+    let binary = Binary::within(hand.addr, &[], "-Sn 100").await;
+    let mut open = Vec::new();
+    for _ in 0..200 {
+        let mut client = Connection::open(binary.control).await;
+        client.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        assert_eq!(soon("an answer", client.answer()).await.status, 200);
+        open.push(client);
+    }
 }

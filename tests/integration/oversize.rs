@@ -9,7 +9,7 @@ const FLAGS: [&str; 2] = ["--max-reply-bytes", "4096"];
 const COUNTED: &str = "tokentap_entropy_skipped_total{reason=\"reply_too_large\"}";
 
 /// A reply of which tokentap would change something, padded to a size.
-fn reply(size: usize) -> Vec<u8> {
+pub fn reply(size: usize) -> Vec<u8> {
     let body = |pad: usize| {
         let text = "a".repeat(pad);
         format!(

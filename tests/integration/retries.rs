@@ -311,6 +311,32 @@ async fn a_retry_under_the_same_id_waits_for_the_aborts_of_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_retry_is_asked_again_while_the_engine_still_knows_its_id() {
+    let (mut hand, proxy) = started().await;
+    let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
+    let first = send(&proxy, &[SESSION], &named).await;
+    let asked = taken(&mut hand).await;
+    drop(first);
+    asked.gone().await;
+    hand.next().await.ok().await;
+    let mut second = send(&proxy, &[SESSION], &named).await;
+    // an abort is answered before it is done
+    let refusal = br#"{"error":{"message":"Duplicate request ID detected: mine"}}"#;
+    for _ in 0..2 {
+        let call = taken(&mut hand).await;
+        assert!(
+            memchr::memmem::find(&call.asked.body, b"\"return_logprob\":true").is_some(),
+            "entropies are not given up"
+        );
+        call.reply(&message(400, &[("content-type", "application/json")], refusal)).await;
+    }
+    taken(&mut hand).await.reply(&reply(&[4, 5])).await;
+    assert_eq!(second.answer().await.status, 200);
+    assert_eq!(proxy.metric("tokentap_unforced_retries_total{status_code=\"400\"}").await, 0.0);
+    assert_eq!(leaves(&proxy), (vec![0], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_id_marks_a_retry() {
     let (mut hand, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});

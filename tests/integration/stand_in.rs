@@ -35,7 +35,11 @@ type Environment<'a> = &'a [(&'a str, &'a str)];
 fn again(filter: &str, arguments: &[&str], environment: Environment<'_>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg(filter).args(arguments).args(["--test-threads", "2"]);
-    command.env("LD_LIBRARY_PATH", folder("")).env("PROPTEST_CASES", "60").envs(environment.iter().copied());
+    command
+        .env("LD_LIBRARY_PATH", folder(""))
+        .env("PROPTEST_CASES", "60")
+        .env("STAND_IN", "1")
+        .envs(environment.iter().copied());
     let done = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{text}\n{}", String::from_utf8_lossy(&done.stderr));

@@ -61,6 +61,8 @@ def converse(session: str) -> None:
     sampled = expect(200, post(generate, {"input_ids": prompt, **sampling()}))["output_ids"]
     expect(200, post(generate, {"input_ids": [*prompt, *sampled, 258], **sampling()}))
     expect(200, post(generate, {"input_ids": prompt, **sampling(n=2)}))
+    # its prompt ends with <think>
+    expect(200, post(generate, {"input_ids": [*prompt, 1020], **sampling()}))
     expect(200, post(generate, {"input_ids": [*prompt, *sampled[:5], 94, *sampled[6:]], **sampling()}))
 
 

@@ -1,12 +1,13 @@
 //! Sessions from a running tokentap, by its control port.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use http::header;
+use http::{HeaderMap, Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::connection::Port;
 use super::{Chunks, Outcome, Source};
 use crate::config::{ExportArgs, Secret};
 use crate::sglang::client::innermost;
@@ -17,17 +18,16 @@ const PAGE: usize = 1000;
 
 /// The control port.
 ///
-/// It has a client of its own: the one in `sglang::client` speaks as tokentap to SGLang, with SGLang's keys.
+/// It has connections of its own: the client in `sglang::client` speaks as tokentap to SGLang, with SGLang's keys.
 #[derive(Debug)]
 pub(super) struct Sidecar {
-    client: reqwest::Client,
-    url: String,
+    port: Port,
     token: Option<Secret>,
 }
 
 /// The body of an export.
 #[derive(Debug)]
-pub(super) struct Reply(reqwest::Response);
+pub(super) struct Reply(Incoming);
 
 #[derive(Deserialize)]
 struct Page {
@@ -43,21 +43,19 @@ struct Entry {
 
 impl Reply {
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
-        self.0.chunk().await.map_err(|error| format!("the export broke off: {}", innermost(&error)))
+        while let Some(frame) = self.0.frame().await {
+            let frame = frame.map_err(|error| format!("the export broke off: {}", innermost(&error)))?;
+            if let Ok(chunk) = frame.into_data() {
+                return Ok(Some(chunk));
+            }
+        }
+        Ok(None)
     }
 }
 
 impl Sidecar {
     pub(super) fn try_new(args: &ExportArgs) -> Result<Self, String> {
-        // as long as it takes: the sidecar makes an export while it is read
-        let client = reqwest::Client::builder()
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(Duration::from_secs(5))
-            .build()
-            .map_err(|error| format!("cannot set up the HTTP client: {error}"))?;
-        Ok(Self { client, url: args.control.clone(), token: args.control_token.clone() })
+        Ok(Self { port: Port::try_new(args)?, token: args.control_token.clone() })
     }
 
     /// Asks for the export; its body is still to come.
@@ -65,10 +63,11 @@ impl Sidecar {
         let sessions = if args.session.is_empty() { self.sessions().await? } else { args.session.clone() };
         let count = sessions.len();
         let body = asked(args, sessions, format).to_string();
-        let request = self.client.post(format!("{}/v1/samples", self.url)).body(body);
-        let reply = self.send(request.header(header::CONTENT_TYPE, "application/json")).await?;
+        let request = Request::post("/v1/samples").header(header::CONTENT_TYPE, "application/json");
+        let reply = self.send(request, body).await?;
         let outcome = outcome(count, reply.headers());
-        Ok(Source { length: reply.content_length(), chunks: Chunks::Sent(Reply(reply)), outcome })
+        let length = reply.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        Ok(Source { length, chunks: Chunks::Sent(Reply(reply.into_body())), outcome })
     }
 
     /// All sessions, page by page.
@@ -76,16 +75,12 @@ impl Sidecar {
         let mut names = Vec::new();
         let mut after: Option<String> = None;
         loop {
-            let mut url = reqwest::Url::parse(&format!("{}/v1/sessions", self.url))
-                .map_err(|error| format!("--control {}: {error}", self.url))?;
-            url.query_pairs_mut().append_pair("limit", &PAGE.to_string());
-            if let Some(after) = &after {
-                url.query_pairs_mut().append_pair("after", after);
-            }
-            let reply = self.send(self.client.get(url)).await?;
-            let bytes = reply.bytes().await.map_err(|error| self.broken(&error))?;
+            let after_it = after.as_deref().map(|after| format!("&after={}", escaped(after))).unwrap_or_default();
+            let target = format!("/v1/sessions?limit={PAGE}{after_it}");
+            let reply = self.send(Request::get(target), String::new()).await?;
+            let bytes = reply.into_body().collect().await.map_err(|error| self.port.broken(&error))?.to_bytes();
             let page: Page = serde_json::from_slice(&bytes)
-                .map_err(|error| format!("{} is no tokentap's control port: /v1/sessions: {error}", self.url))?;
+                .map_err(|error| format!("{} is no tokentap's control port: /v1/sessions: {error}", self.port.url()))?;
             names.extend(page.sessions.into_iter().map(|entry| entry.session));
             let next = match page.next {
                 Value::Null => return Ok(names),
@@ -93,30 +88,32 @@ impl Sidecar {
                 other => other.to_string(),
             };
             if after.as_ref() == Some(&next) {
-                return Err(format!("{}: the list of sessions does not end", self.url));
+                return Err(format!("{}: the list of sessions does not end", self.port.url()));
             }
             after = Some(next);
         }
     }
 
-    async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
+    async fn send(&self, mut request: http::request::Builder, body: String) -> Result<Response<Incoming>, String> {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
         }
-        let reply = request.send().await.map_err(|error| self.broken(&error))?;
+        let request = request.body(Full::from(body)).map_err(|error| format!("--control-token: {error}"))?;
+        let reply = self.port.call(request).await?;
         let status = reply.status();
         if status.is_success() {
             return Ok(reply);
         }
         // whatever cannot be read says less than the status does
-        let body = reply.bytes().await.unwrap_or_default();
-        Err(format!("{} answered {}{}", self.url, status.as_u16(), explained(&body)))
+        let body = reply.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        Err(format!("{} answered {}{}", self.port.url(), status.as_u16(), explained(&body)))
     }
+}
 
-    fn broken(&self, error: &reqwest::Error) -> String {
-        let failed = if error.is_connect() { "cannot connect to" } else { "the connection failed to" };
-        format!("{failed} the tokentap at {}: {}", self.url, innermost(error))
-    }
+/// A value as it stands in a query.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
@@ -140,7 +137,7 @@ fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
 }
 
 /// What a sidecar says of the rows before it sends them: `tokentap-rows`, and `tokentap-refused`, an object of counts by reason.
-fn outcome(sessions: usize, headers: &http::HeaderMap) -> Outcome {
+fn outcome(sessions: usize, headers: &HeaderMap) -> Outcome {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     Outcome {
         sessions,
@@ -161,13 +158,18 @@ mod tests {
 
     #[test]
     fn a_reply_says_what_became_of_the_rows() {
-        let mut headers = http::HeaderMap::new();
+        let mut headers = HeaderMap::new();
         assert_eq!(outcome(2, &headers).to_string(), "2 sessions");
         headers.insert("tokentap-rows", "7".parse().unwrap());
         headers.insert("tokentap-refused", r#"{"aborted":2}"#.parse().unwrap());
         assert_eq!(outcome(2, &headers).to_string(), "7 rows of 2 sessions, refused: 2 aborted");
         headers.insert("tokentap-refused", "2".parse().unwrap());
         assert_eq!(outcome(2, &headers).to_string(), "7 rows of 2 sessions");
+    }
+
+    #[test]
+    fn a_name_stands_in_a_query_as_it_is() {
+        assert_eq!(escaped("a+b~2 &\u{e4}"), "a%2Bb~2%20%26%C3%A4");
     }
 
     #[test]

@@ -120,6 +120,11 @@ impl Attempts {
         (reader(attempt, id), entered)
     }
 
+    /// Forgets what did not arrive and is older than `idle`, though nobody calls.
+    pub fn sweep(&self, idle: Duration) {
+        self.listed().expire(idle);
+    }
+
     /// Nobody reads the attempt any more.
     pub(super) fn settle(&self, attempt: &Arc<Attempt>) {
         let mut listed = self.listed();

@@ -9,27 +9,38 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-use super::{BoxError, Idle};
+use super::BoxError;
+use super::patience::Patience;
 use crate::error::Error;
+use crate::http::budget::Share;
 use crate::sglang::client::{Failure, UploadError, innermost};
 
-/// The body; it must not pause for longer than a limit.
+/// The body; it must not come too slowly.
 #[derive(Debug)]
 pub struct Upload {
     body: Incoming,
-    idle: Idle,
+    patience: Patience,
+    /// What its bytes take of the budget, where they are held.
+    share: Option<Share>,
 }
 
 impl Upload {
-    /// An upload that may pause for `limit`.
+    /// An upload that may keep whoever waits for it waiting for `limit`, which waiting uses up and bytes give back.
     #[must_use]
     pub fn new(body: Incoming, limit: Duration) -> Self {
-        Self { body, idle: Idle::new(limit) }
+        Self { body, patience: Patience::new(limit), share: None }
+    }
+
+    /// An upload whose bytes are held, and take that of the budget.
+    #[must_use]
+    pub fn counted(mut self, share: Option<Share>) -> Self {
+        self.share = share;
+        self
     }
 
     /// What has passed since the last bytes was not the client's doing.
     pub fn forgive(&mut self) {
-        self.idle.reset();
+        self.patience.renew();
     }
 
     /// Reads on, up to `limit` bytes, for nothing: a client that is still sending would not see the answer.
@@ -47,17 +58,39 @@ impl Upload {
     /// Reads the upload to its end.
     ///
     /// # Errors
-    /// When it is larger than `limit` bytes, pauses, or breaks off.
-    pub async fn read(self, limit: u64) -> Result<Bytes, Error> {
+    /// When it is larger than `limit` bytes, comes too slowly, breaks off, or there is no room for it.
+    pub async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
-        match Limited::new(self, limit_bytes).collect().await {
-            Ok(collected) => Ok(collected.to_bytes()),
+        match Limited::new(&mut self, limit_bytes).collect().await {
+            Ok(collected) => {
+                let bytes = collected.to_bytes();
+                Ok(match self.share.take() {
+                    Some(share) => share.hold(bytes),
+                    None => bytes,
+                })
+            }
             Err(error) if error.is::<LengthLimitError>() => Err(Error::Client {
                 status: http::StatusCode::PAYLOAD_TOO_LARGE,
                 message: format!("the request body is larger than {limit} bytes; see --max-request-bytes of tokentap"),
             }),
-            Err(error) => Err(broken(&error)),
+            Err(error) => {
+                if matches!(error.downcast_ref(), Some(UploadError::NoRoom)) {
+                    // whoever is still sending would not see an answer that says to try again
+                    self.discard(limit_bytes).await;
+                }
+                Err(broken(&error))
+            }
         }
+    }
+
+    /// Counts what has come.
+    fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), UploadError> {
+        let Some(share) = &mut self.share else { return Ok(()) };
+        if share.grow(frame.data_ref().map_or(0, Bytes::len)).is_ok() {
+            return Ok(());
+        }
+        self.share.take().into_iter().for_each(Share::shed);
+        Err(UploadError::NoRoom)
     }
 }
 
@@ -77,13 +110,18 @@ impl http_body::Body for Upload {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
-                self.idle.reset();
-                let broken = |error: hyper::Error| UploadError::Broken(innermost(&error)).into();
-                Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+                let length = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
+                self.patience.came(frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, length));
+                let frame = frame.map(|frame| {
+                    let frame = frame.map_err(|error| UploadError::Broken(innermost(&error)))?;
+                    self.count(&frame)?;
+                    Ok(frame)
+                });
+                Poll::Ready(frame)
             }
             Poll::Pending => {
-                ready!(self.idle.poll(cx));
-                Poll::Ready(Some(Err(UploadError::Paused.into())))
+                ready!(self.patience.poll(cx));
+                Poll::Ready(Some(Err(UploadError::Slow.into())))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One generation, from its plan to the head of its reply.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
@@ -21,11 +22,15 @@ use crate::http::running::{ABORT, Outcome, Running};
 use crate::http::stream::Enriched;
 use crate::http::whole::{Whole, collect};
 use crate::http::{Parts, error_reply, headers};
-use crate::sglang::client::{Call, Reply};
+use crate::sglang::client::{Call, Failure, Reply, UploadError};
 use crate::sglang::probe::{Capabilities, Dialect};
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes;
 use crate::trajectory::{self, Fault};
+
+/// Pauses, in milliseconds, before an engine is asked again that may still know an id which was aborted: it answers an abort when it has heard it, and
+/// lets go of the id some steps later.
+const LINGERING: [u64; 5] = [20, 40, 80, 160, 320];
 
 /// What of a request goes upstream again and again.
 pub(super) struct Head {
@@ -71,7 +76,13 @@ impl Fresh {
         if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }
-        let flight = take_off(parts, &plan, ties.as_ref().is_some_and(|ties| ties.again)).await?;
+        let again = ties.as_ref().is_some_and(|ties| ties.again);
+        let mut flight = take_off(parts, &plan, again).await?;
+        if plan.rids.len() < plan.items.len() * plan.n {
+            flight.hide();
+        }
+        // an id of ours is never used twice
+        let lingers = again && (!self.assign_rid || !self.request.rids().is_empty());
         let recorder = record.then(|| self.recorder(parts, &upstream, ties));
         let prompts = record.then(|| Prompts::of(&self.request)).flatten();
         let own_echo = self.request.return_prompt_token_ids && upstream.echoes_prompt;
@@ -80,7 +91,7 @@ impl Fresh {
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&parts.tools), &upstream);
         let mut running = Running::new(Arc::clone(parts), capture, authorization);
-        let asked = ask(parts, &head, &mut running);
+        let asked = ask(parts, &head, &mut running, lingers);
         let (reply, prompts) = match prompts {
             // the reply will say them, unless the engine refuses what it was asked besides
             Some(prompts) if echoed => {
@@ -128,7 +139,24 @@ fn plan(parts: &Parts, upstream: &Capabilities, request: &GenerateRequest, assig
     }
     let record = parts.config.sessions.record;
     let context = Context { assign_rid, record, since: &|shape| parts.since(shape) };
-    Plan::try_new(request, upstream, config, &context)
+    let mut plan = Plan::try_new(request, upstream, config, &context)?;
+    // copies, beside the request itself, which has been let in
+    plan.body = counted(parts, request, plan.body)?;
+    plan.unforced = plan.unforced.map(|body| counted(parts, request, body)).transpose()?;
+    Ok(plan)
+}
+
+/// A body that goes upstream, which takes of the budget where it is not the request's own bytes.
+fn counted(parts: &Parts, request: &GenerateRequest, body: Bytes) -> Result<Bytes, Error> {
+    if body.as_ptr() == request.bytes.as_ptr() {
+        return Ok(body);
+    }
+    let mut share = parts.budget.request();
+    if share.grow(body.len()).is_err() {
+        share.shed();
+        return Err(Failure::from(UploadError::NoRoom).into());
+    }
+    Ok(share.hold(body))
 }
 
 /// Takes the request's ids, which with the guard must not be running. Those of an attempt that was cut (`again`) are free in a moment,
@@ -153,11 +181,19 @@ fn refused(parts: &Parts, refusal: Refusal) -> Error {
     Error::bad_request(refusal.message)
 }
 
-/// Asks the engine, and once more as the client wrote it where forcing made the engine fail.
-async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running) -> Result<Reply, Error> {
+/// Asks the engine, and once more as the client wrote it where forcing made the engine fail. With `lingers` a refusal may only mean
+/// that the engine is not yet done with an attempt of the same id.
+async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running, lingers: bool) -> Result<Reply, Error> {
     running.ask();
-    let first = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
-    let first = first.inspect_err(|_| running.end())?;
+    let mut pauses = LINGERING.iter().filter(|_| lingers);
+    let first = loop {
+        let reply = send(parts, routes::GENERATE, head.call(running.capture().plan().body.clone())).await;
+        let reply = reply.inspect_err(|_| running.end())?;
+        match pauses.next().filter(|_| reply.status() == StatusCode::BAD_REQUEST) {
+            Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
+            None => break reply,
+        }
+    };
     let status = first.status();
     let forced = running.capture().plan().unforced.is_some();
     if !forced || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) {
@@ -183,8 +219,9 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
     if reply.status() != StatusCode::OK {
         running.end();
         running.capture_mut().fail();
-        return Ok(forwarded(reply));
+        return Ok(forwarded(parts, reply));
     }
+    running.capture_mut().plan_mut().answered();
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     if is_event_stream(&head.headers) {
@@ -196,7 +233,7 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
         return Ok(Response::from_parts(head, Body::forwarded(Forwarded::generated(body, running))));
     }
     let strict = parts.config.entropy.strict && running.capture().plan().wish.wanted;
-    let whole = match collect(body, &head.headers, parts.config.limits.max_reply_bytes).await {
+    let whole = match collect(body, &head.headers, parts.config.limits.max_reply_bytes, parts.budget.reply()).await {
         Ok(whole) => whole,
         Err(failure) => {
             running.end();
@@ -206,11 +243,11 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
     running.end();
     let body = match whole {
         Whole::All(bytes) => bytes,
-        Whole::TooLarge { .. } if strict => return Err(Error::Strict { reason: Reason::TooLarge.name().to_owned() }),
-        Whole::TooLarge { head: read, rest } => {
-            parts.metrics.skipped.with_label_values(&[Reason::TooLarge.name()]).inc();
+        Whole::Passing { reason, .. } if strict => return Err(Error::Strict { reason: reason.name().to_owned() }),
+        Whole::Passing { reason, head: read, rest } => {
+            parts.metrics.skipped.with_label_values(&[reason.name()]).inc();
             running.capture_mut().incomplete();
-            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(read, rest))));
+            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(parts, read, rest))));
         }
     };
     let outcome = running.guarded(|capture| capture.reply(&body));
@@ -231,7 +268,7 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
         }
     }
     let body = match outcome {
-        Outcome::Changed(changed) => changed.into(),
+        Outcome::Changed(changed) => parts.budget.hold(changed),
         Outcome::Unchanged | Outcome::Unreadable => body,
     };
     head.headers.remove(header::CONTENT_LENGTH);

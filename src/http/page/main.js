@@ -79,9 +79,18 @@ part("help").addEventListener("click", () => part("keys").showModal());
 keys(view, nextTheme);
 
 view.say("Choose a session on the left. Generations sent to the data port appear there.");
-const named = /^#\/([^/]+)(?:\/(\d+))?$/.exec(location.hash);
+/** The session and the turn that the address names. */
+function named() {
+  const parts = /^#\/([^/]+)(?:\/(\d+))?$/.exec(location.hash);
+  return parts && [decodeURIComponent(parts[1]), parts[2] === undefined ? null : Number(parts[2])];
+}
+
+// by hand or by a link; what the page writes itself is no such event
+addEventListener("hashchange", () => {
+  if (named()) openSession(...named()).catch((error) => view.problem(error));
+});
 sessions.load().then(() => {
-  if (named) return openSession(decodeURIComponent(named[1]), named[2] === undefined ? null : Number(named[2]));
+  if (named()) return openSession(...named());
   if (sessions.rows.length) return openSession(sessions.rows[0].session);
 }).catch((error) => view.problem(error));
 

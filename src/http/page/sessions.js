@@ -34,7 +34,9 @@ export class Sessions {
     const [page, running] = await Promise.all([this.#ask(), get("/v1/requests")]);
     if (asked !== this.asked) return; // another question came after this one
     const names = new Set(page.sessions.map((row) => row.session));
-    const older = this.search === search ? this.rows.slice(PAGE).filter((row) => !names.has(row.session)) : [];
+    // with those that a new one has pushed off the first page
+    const older = this.search === search && this.paged ? this.rows.filter((row) => !row.unlisted && !names.has(row.session)) : [];
+    this.paged = older.length > 0;
     this.next = older.length ? this.next : page.next;
     this.search = search;
     this.rows = [...beginning(running.requests, names, search.trim()), ...page.sessions, ...older];
@@ -44,6 +46,7 @@ export class Sessions {
   async #older() {
     const page = await this.#ask(this.next);
     this.next = page.next;
+    this.paged = true;
     const known = new Set(this.rows.map((row) => row.session));
     this.rows.push(...page.sessions.filter((row) => !known.has(row.session)));
     this.draw();
@@ -83,7 +86,7 @@ function beginning(running, names, search) {
   const found = new Map();
   for (const { session, listed, tokens } of running) {
     if (!session || listed || names.has(session) || !session.includes(search)) continue;
-    const row = found.get(session) ?? { session, created_ms: Date.now(), turns: 0, sampled_tokens: 0, causes: {}, faults: {}, running: 0 };
+    const row = found.get(session) ?? { session, created_ms: Date.now(), turns: 0, sampled_tokens: 0, causes: {}, faults: {}, running: 0, unlisted: true };
     found.set(session, { ...row, sampled_tokens: row.sampled_tokens + tokens, running: row.running + 1 });
   }
   return [...found.values()];

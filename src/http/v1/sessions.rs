@@ -62,7 +62,8 @@ pub(super) fn list(parts: &Parts, query: Query) -> Result<Response<Body>, Proble
         .after
         .map(|after| after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}"))));
     let after = after.transpose()?;
-    let page = match (query.newest, query.search) {
+    let newest = query.newest;
+    let page = match (newest, query.search) {
         (true, part) => Page::newest(parts, after, query.limit, &part.unwrap_or_default()),
         (false, None) => Page::of(parts, after.unwrap_or(0), query.limit),
         (false, Some(_)) => return Err(Problem::bad("search: goes with order=newest")),
@@ -75,7 +76,12 @@ pub(super) fn list(parts: &Parts, query: Query) -> Result<Response<Body>, Proble
         .iter()
         .map(|gone| json!({"session": &*gone.session, "reason": gone.reason, "at_ms": gone.at_ms}))
         .collect();
-    Ok(ok(&json!({"sessions": sessions, "next": next, "evicted": evicted})))
+    let mut listed = json!({"sessions": sessions, "next": next});
+    if !newest {
+        // who looks at the newest again and again has no use for a thousand names of what is gone
+        listed["evicted"] = evicted.into();
+    }
+    Ok(ok(&listed))
 }
 
 fn summary(session: &Session) -> Value {

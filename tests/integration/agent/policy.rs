@@ -36,7 +36,7 @@ async fn each_turn_is_of_the_weights_that_sampled_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_during_which_the_weights_change_says_where() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
-        let delay = Some(Duration::from_millis(4));
+        let delay = Some(Duration::from_millis(20));
         let lab = Lab::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await;
         let mut agent = Agent::new(&lab, "moved", "What did the keeper write?");
         // from then on it is known what the weights are called

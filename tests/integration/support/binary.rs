@@ -27,7 +27,13 @@ fn bare(program: &str, args: &[&str]) -> Command {
 
 /// Runs a command that ends by itself.
 pub async fn output(args: &[&str]) -> Output {
+    output_with(args, &[]).await
+}
+
+/// The same with these variables.
+pub async fn output_with(args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = command(args);
+    command.envs(environment.iter().copied());
     let run = tokio::task::spawn_blocking(move || command.output().unwrap());
     soon("the command ends", run).await.unwrap()
 }
@@ -106,13 +112,19 @@ impl Binary {
 
     /// The same where no file may become larger than so many blocks of the shell's `ulimit -f`.
     pub async fn with_small_files(upstream: SocketAddr, flags: &[&str], blocks: u32) -> Self {
-        let script = format!("ulimit -f {blocks} && exec \"$@\"");
+        Self::within(upstream, flags, &format!("-f {blocks}")).await
+    }
+
+    /// The same under a limit of the shell's `ulimit`.
+    pub async fn within(upstream: SocketAddr, flags: &[&str], limit: &str) -> Self {
+        let script = format!("ulimit {limit} && exec \"$@\"");
         let args = arguments(upstream, flags);
         let args: Vec<&str> = ["-c", &script, "sh", PROGRAM].into_iter().chain(borrowed(&args)).collect();
         Self::run(&mut bare("sh", &args)).await.probed().await
     }
 
-    async fn probed(mut self) -> Self {
+    /// Returns when it has probed its upstream.
+    pub async fn probed(mut self) -> Self {
         self.logged("the upstream has been probed").await;
         self
     }
@@ -126,7 +138,7 @@ impl Binary {
         let nowhere = SocketAddr::from(([0; 4], 0));
         let mut binary = Self { data: nowhere, control: nowhere, told: Vec::new(), child, log };
         let line = binary.logged("tokentap listens").await;
-        let addr = |key: &str| line[key].as_str().unwrap().strip_prefix("http://").unwrap().parse().unwrap();
+        let addr = |key: &str| line[key].as_str().unwrap().split_once("://").unwrap().1.parse().unwrap();
         (binary.data, binary.control) = (addr("data"), addr("control"));
         binary
     }
@@ -144,6 +156,11 @@ impl Binary {
             }
         })
         .await
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends the process as a crash does, whatever it is doing: SIGKILL.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// An answer, its body de-chunked.
@@ -44,19 +44,41 @@ pub fn events(body: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// What a connection runs over.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 /// A connection that is open for as long as it is kept.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     read: Vec<u8>,
+    /// Why nothing more comes: the other side said so, or it broke off.
+    pub ended: Option<std::io::Result<()>>,
 }
 
 impl Connection {
     pub async fn open(addr: SocketAddr) -> Self {
-        Self { stream: TcpStream::connect(addr).await.unwrap(), read: Vec::new() }
+        Self::over(TcpStream::connect(addr).await.unwrap())
+    }
+
+    /// One that ends in a reset when it is dropped.
+    pub async fn abrupt(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).await.unwrap();
+        stream.set_zero_linger().unwrap();
+        Self::over(stream)
+    }
+
+    pub fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self { stream: Box::new(stream), read: Vec::new(), ended: None }
     }
 
     pub async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Closes this side, and goes on reading.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.unwrap();
     }
 
     /// What has come and was not taken as part of an answer.
@@ -74,7 +96,14 @@ impl Connection {
         while !found(&self.read) {
             let mut buffer = vec![0; 64 * 1024];
             match self.stream.read(&mut buffer).await {
-                Ok(0) | Err(_) => return false,
+                Ok(0) => {
+                    self.ended = Some(Ok(()));
+                    return false;
+                }
+                Err(error) => {
+                    self.ended = Some(Err(error));
+                    return false;
+                }
                 Ok(length) => self.read.extend_from_slice(&buffer[..length]),
             }
         }
@@ -163,7 +192,7 @@ pub async fn try_request(
     body: &[u8],
 ) -> Option<Answer> {
     let stream = TcpStream::connect(addr).await.ok()?;
-    let mut connection = Connection { stream, read: Vec::new() };
+    let mut connection = Connection::over(stream);
     connection.stream.write_all(&written(addr, method, path, headers, body)).await.ok()?;
     Some(connection.answer().await).filter(|answer| answer.complete)
 }

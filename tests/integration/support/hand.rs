@@ -62,11 +62,21 @@ impl Hand {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
 
+    /// One whose streams are of this kind.
+    pub async fn streaming(streaming: &'static str) -> Self {
+        let nature = Nature { flat: false, streaming, ..Nature::default() };
+        Self::of(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature)
+    }
+
     /// One that nests its logprobs, as older engines do.
     pub fn on(listener: TcpListener) -> Self {
+        Self::of(listener, Nature { flat: false, ..Nature::default() })
+    }
+
+    fn of(listener: TcpListener, nature: Nature) -> Self {
         let addr = listener.local_addr().unwrap();
         let (sender, calls) = mpsc::unbounded_channel();
-        let player = Player { nature: Nature { flat: false, ..Nature::default() }, calls: sender };
+        let player = Player { nature, calls: sender };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(player.clone().play(stream, Vec::new()));
@@ -211,6 +221,19 @@ impl Call {
     /// Closes this side of the connection.
     pub async fn finish(&mut self) {
         self.stream.shutdown().await.unwrap();
+    }
+
+    /// Closes the connection by a reset: what was said and not yet read may be lost.
+    pub fn reset(self) {
+        self.stream.set_zero_linger().unwrap();
+    }
+
+    /// Sends bytes of the answer one by one.
+    pub async fn spell(&mut self, bytes: &[u8]) {
+        self.stream.set_nodelay(true).unwrap();
+        for byte in bytes {
+            self.say(std::slice::from_ref(byte)).await;
+        }
     }
 
     /// Waits until the other side has closed the connection.

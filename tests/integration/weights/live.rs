@@ -169,7 +169,13 @@ async fn watched(options: EngineOptions, stopped: watch::Receiver<Phase>) -> (So
         }
     });
     let (time, connections) = (Duration::from_secs(60), 64);
-    let limits = ServerLimits { header_timeout: time, idle_timeout: time, connections, drain: Duration::ZERO };
+    let limits = ServerLimits {
+        header_timeout: time,
+        idle_timeout: time,
+        read_timeout: time,
+        connections,
+        drain: Duration::ZERO,
+    };
     tokio::spawn(serve(listener, service, limits, stopped));
     (addr, counted)
 }

@@ -1,0 +1,21 @@
+//! In a tokentap without the feature `tls` there is nobody to trust; the settings refuse `https://`.
+
+use std::path::Path;
+
+use tokio::net::TcpStream;
+
+use super::connection::Stream;
+
+/// There is none.
+#[derive(Debug)]
+pub(super) enum Trust {}
+
+impl Trust {
+    pub(super) fn try_new(_: &Path) -> Result<Self, String> {
+        Err("--control-ca needs the feature tls".to_owned())
+    }
+
+    pub(super) async fn greet(&self, _: &str, _: TcpStream) -> Result<Box<dyn Stream>, String> {
+        match *self {}
+    }
+}

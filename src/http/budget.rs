@@ -1,0 +1,185 @@
+//! The bytes of requests and replies that are held whole, of all of them together.
+//!
+//! A body is counted for as long as its bytes are in memory, wherever they have got to: also while they wait for a client that reads
+//! slowly. Requests are refused before the last quarter is taken, so that replies, which have cost the engine its work, find room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+/// What there is, and how much of it is taken. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    limit: u64,
+    taken: AtomicU64,
+    /// Requests that found no room.
+    shed: AtomicU64,
+}
+
+/// There is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: u64) -> Self {
+        Self(Arc::new(Counted { limit, taken: AtomicU64::new(0), shed: AtomicU64::new(0) }))
+    }
+
+    /// Bytes taken.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// Requests that were refused for want of room.
+    #[must_use]
+    pub fn shed(&self) -> u64 {
+        self.0.shed.load(Ordering::Relaxed)
+    }
+
+    /// What a request, which may be refused, takes of it.
+    #[must_use]
+    pub fn request(&self) -> Share {
+        Share { budget: self.clone(), most: self.0.limit / 4 * 3, bytes: 0 }
+    }
+
+    /// What a reply takes of it.
+    #[must_use]
+    pub fn reply(&self) -> Share {
+        Share { budget: self.clone(), most: self.0.limit, bytes: 0 }
+    }
+
+    /// Counts bytes that have to be held, whether there is room or not: what comes later finds less.
+    #[must_use]
+    pub fn hold(&self, bytes: impl Into<Bytes>) -> Bytes {
+        let bytes = bytes.into();
+        let mut share = Share { budget: self.clone(), most: u64::MAX, bytes: 0 };
+        // there is always room below this
+        let _ = share.grow(bytes.len());
+        share.hold(bytes)
+    }
+}
+
+/// A part of the budget; given back when it is dropped.
+#[derive(Debug)]
+pub struct Share {
+    budget: Budget,
+    /// What may be taken of the budget, by all together, for this one to grow.
+    most: u64,
+    bytes: u64,
+}
+
+impl Share {
+    /// Whether it could grow by so much.
+    #[must_use]
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.budget.taken().saturating_add(bytes) <= self.most
+    }
+
+    /// Takes more.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing is taken.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
+        let bytes = bytes as u64;
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= self.most);
+        self.budget.0.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Full)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Takes more, or gives back, until it is so much.
+    ///
+    /// # Errors
+    /// [`Full`], and what was taken stays.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), Full> {
+        if bytes as u64 == self.bytes {
+            return Ok(());
+        }
+        let more = (bytes as u64).saturating_sub(self.bytes);
+        if more > 0 {
+            return self.grow(bytes - self.bytes as usize);
+        }
+        let less = self.bytes - bytes as u64;
+        self.budget.0.taken.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
+        Ok(())
+    }
+
+    /// A request is refused because there is no room; what it had is given back.
+    pub fn shed(self) {
+        self.budget.0.shed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The bytes that this is for, which from here on keep it for as long as any of them are in use.
+    #[must_use]
+    pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
+        Bytes::from_owner(Held { bytes: bytes.into(), _share: self })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.0.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+struct Held {
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_leave_a_quarter_to_replies() {
+        let budget = Budget::new(100);
+        let mut request = budget.request();
+        assert_eq!((request.grow(75), request.grow(1), budget.taken()), (Ok(()), Err(Full), 75));
+        let mut reply = budget.reply();
+        assert!(reply.has_room(25) && !reply.has_room(26) && !budget.request().has_room(1));
+        assert_eq!((reply.grow(25), reply.grow(1), budget.taken()), (Ok(()), Err(Full), 100));
+        let held = budget.hold(vec![0; 10]);
+        assert_eq!((held.len(), budget.taken()), (10, 110), "what must be held is");
+        drop((request, reply));
+        assert_eq!((budget.taken(), budget.request().has_room(65)), (10, true));
+        drop(held);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn bytes_are_counted_until_the_last_of_them_is_gone() {
+        let budget = Budget::new(100);
+        let mut share = budget.request();
+        share.grow(8).unwrap();
+        let bytes = share.hold(Bytes::from_static(b"eight by"));
+        let part = bytes.slice(2..4);
+        drop(bytes);
+        assert_eq!((&*part, budget.taken()), (&b"gh"[..], 8));
+        drop(part);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn a_share_that_did_not_fit_takes_nothing() {
+        let budget = Budget::new(10);
+        let mut share = budget.reply();
+        assert_eq!((share.resize(11), budget.taken()), (Err(Full), 0));
+        assert_eq!((share.resize(10), share.resize(4), budget.taken()), (Ok(()), Ok(()), 4));
+        assert_eq!((share.grow(usize::MAX), budget.taken()), (Err(Full), 4));
+    }
+}

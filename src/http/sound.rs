@@ -1,0 +1,83 @@
+//! What a request must be besides what hyper asks of it: one good `Host`, and no coding of its body but chunked.
+
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header, uri::Authority};
+
+use crate::error::Error;
+
+/// Whether a request is sound.
+///
+/// # Errors
+/// Why it is refused. Over HTTP/1 the connection is then to be closed, for whoever wrote it may also count its bytes differently.
+pub fn check<B>(request: &Request<B>) -> Result<(), Error> {
+    host(request.version(), request.headers())?;
+    coding(request.headers())
+}
+
+/// RFC 9112, 3.2: none, several, or one that is no host is answered with 400. An empty one is a host.
+fn host(version: Version, headers: &HeaderMap) -> Result<(), Error> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let good = match (hosts.next(), hosts.next()) {
+        (None, _) => version != Version::HTTP_11,
+        (Some(host), None) => host.is_empty() || is_host(host),
+        (Some(_), Some(_)) => false,
+    };
+    let message = "a request has one Host header, and a host in it";
+    if good { Ok(()) } else { Err(Error::bad_request(message.to_owned())) }
+}
+
+fn is_host(host: &HeaderValue) -> bool {
+    let Some(host) = host.to_str().ok().filter(|host| host.parse::<Authority>().is_ok()) else { return false };
+    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    !host.contains('@') && port.is_none_or(|port| port.is_empty() || is_port(port))
+}
+
+/// RFC 9112, 6.1 and 7: hyper looks at the last coding alone, takes chunked off and leaves the others on, of which the engine would not
+/// hear any more.
+fn coding(headers: &HeaderMap) -> Result<(), Error> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let good = match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    };
+    let message = "no Transfer-Encoding is read but chunked, and that once".to_owned();
+    if good { Ok(()) } else { Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_sound(version: Version, lines: &[(&'static str, &'static str)]) -> bool {
+        let mut request = Request::new(());
+        *request.version_mut() = version;
+        for (name, value) in lines {
+            request.headers_mut().append(*name, HeaderValue::from_static(value));
+        }
+        check(&request).is_ok()
+    }
+
+    #[test]
+    fn one_host_that_is_one() {
+        for good in ["", "localhost", "a_b.c:30000", "a:", "127.0.0.1:1", "[::1]", "[::1]:80", "a:0", "a:65535"] {
+            assert!(is_sound(Version::HTTP_11, &[("host", good)]), "{good:?}");
+        }
+        for bad in
+            ["a b", "a/b", "u@a", "a:x", "a:+1", "a:65536", "a:1:2", "[::1", "a#b", "a, b", "a\\b", "[::1]x", "a?b"]
+        {
+            assert!(!is_sound(Version::HTTP_11, &[("host", bad)]), "{bad:?}");
+        }
+        assert!(!is_sound(Version::HTTP_11, &[]) && is_sound(Version::HTTP_10, &[]) && is_sound(Version::HTTP_2, &[]));
+        assert!(!is_sound(Version::HTTP_2, &[("host", "a"), ("host", "a")]));
+    }
+
+    #[test]
+    fn chunked_and_nothing_else() {
+        let of = |value| is_sound(Version::HTTP_11, &[("host", "a"), ("transfer-encoding", value)]);
+        assert!(of("chunked") && of("Chunked"));
+        assert!(!of("gzip, chunked") && !of("chunked, chunked") && !of("identity") && !of(""));
+        let twice = [("host", "a"), ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")];
+        assert!(!is_sound(Version::HTTP_11, &twice));
+    }
+}

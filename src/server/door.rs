@@ -1,0 +1,55 @@
+//! Where connections come in: a listener, and the TLS that it speaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Tls;
+
+/// A port.
+#[derive(Debug)]
+pub struct Door {
+    /// Accepts its connections.
+    pub listener: TcpListener,
+    /// What they begin with; `None` is plain HTTP.
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl From<TcpListener> for Door {
+    fn from(listener: TcpListener) -> Self {
+        Self { listener, tls: None }
+    }
+}
+
+impl Door {
+    /// Its address as a URL.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn url(&self) -> std::io::Result<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Ok(format!("{scheme}://{}", self.listener.local_addr()?))
+    }
+
+    /// The next connection, once it may be one of those at once; `None` where there was none after all.
+    pub(super) async fn accept(&self, permits: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+        let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+        match self.listener.accept().await {
+            Ok((stream, _)) => {
+                // small writes of a stream must not wait for the reader's delayed acknowledgement
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "TCP_NODELAY");
+                }
+                Some((stream, permit))
+            }
+            Err(error) => {
+                // the usual cause is a lack of file descriptors: trying again at once would spin
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The bytes of all requests and replies together: more requests are shed, more replies pass without entropies.
+
+use crate::oversize::reply;
+use crate::support::client::{Connection, post, written};
+use crate::support::hand::{END, Hand, STREAM, chunk, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+/// 768 KiB for requests.
+const FLAGS: [&str; 4] = ["--max-bytes-in-flight", "1MiB", "--max-request-bytes", "256KiB"];
+const HELD: &str = "tokentap_bytes_in_flight";
+const SHED: &str = "tokentap_shed_total{reason=\"max_bytes\"}";
+const SKIPPED: &str = "tokentap_entropy_skipped_total{reason=\"no_room\"}";
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
+fn prompt(size: usize) -> Vec<u8> {
+    format!("{{\"text\":\"{}\"}}", "a".repeat(size)).into_bytes()
+}
+
+async fn emptied(proxy: &Proxy) {
+    soon("all is given back", async { while proxy.metric(HELD).await != 0.0 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_three_quarters_are_shed_and_harm_nobody() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let (mut clients, mut calls) = (Vec::new(), Vec::new());
+    let refused = loop {
+        let addr = proxy.data;
+        let mut client = tokio::spawn(async move { post(addr, "/generate", &prompt(100_000)).await });
+        tokio::select! {
+            call = hand.next() => calls.push(call),
+            answer = &mut client => break answer.unwrap(),
+        }
+        clients.push(client);
+        assert!(clients.len() < 8, "more than there is room for");
+    };
+    assert!(calls.len() >= 2, "{}", calls.len());
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
+    assert!(refused.text().contains("--max-bytes-in-flight"), "{}", refused.text());
+    let held = proxy.metric(HELD).await;
+    assert!(held >= calls.len() as f64 * 100_000.0, "{held}");
+    assert_eq!(proxy.metric(SHED).await, 1.0);
+    // once one of them has ended there is room; and the engine saw nothing of the one that was shed
+    calls.pop().expect("there are two").reply(&message(200, &JSON, &reply(1000))).await;
+    assert_eq!(clients.pop().expect("there are two").await.unwrap().status, 200);
+    let small = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
+    assert!(small.await.unwrap().text().contains("output_token_entropy"));
+    for call in calls {
+        call.reply(&message(200, &JSON, &reply(1000))).await;
+    }
+    for client in clients {
+        let answer = client.await.unwrap();
+        assert!(answer.text().contains("output_token_entropy"), "{}", answer.text());
+    }
+    emptied(&proxy).await;
+    let again = tokio::spawn(async move { post(proxy.data, "/generate", &prompt(100_000)).await });
+    hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
+    assert_eq!(again.await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_breaks_off_gives_back_what_it_took() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let body = prompt(100_000);
+    let whole = written(proxy.data, "POST", "/generate", &[], &body);
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&whole[..whole.len() - 10]).await;
+    soon("it is counted", async { while proxy.metric(HELD).await < 99_000.0 {} }).await;
+    drop(client);
+    emptied(&proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_kept_for_a_retry_is_given_back_though_nobody_calls() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[&FLAGS[..], &["--session-idle", "1s"]].concat()).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", &[("x-session-id", "s")], &prompt(100_000))).await;
+    let call = hand.next().await;
+    assert!(proxy.metric(HELD).await >= 100_000.0);
+    drop(client);
+    call.gone().await;
+    emptied(&proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_there_is_no_room_for_passes_as_it_is() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let large = reply(2 << 20);
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    hand.next().await.reply(&message(200, &JSON, &large)).await;
+    let answer = client.await.unwrap();
+    assert!(answer.complete && answer.body == large, "with a length");
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    let mut call = hand.next().await;
+    call.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    for piece in large.chunks(10_000) {
+        call.say(&chunk(piece)).await;
+    }
+    call.reply(END).await;
+    let answer = client.await.unwrap();
+    assert!(answer.complete && answer.body == large, "without one");
+    let client =
+        tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true,\"return_entropy\":true}"));
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    let event = [b"data: ", &large[..], b"\n\ndata: [DONE]\n\n"].concat();
+    for piece in event.chunks(10_000) {
+        call.say(&chunk(piece)).await;
+    }
+    // it goes on, and nothing of it is held
+    emptied(&proxy).await;
+    call.reply(END).await;
+    let answer = client.await.unwrap();
+    assert!(answer.complete && answer.body == event, "an event");
+    assert_eq!(proxy.metric(SKIPPED).await, 3.0);
+    emptied(&proxy).await;
+    // and one that there is room for has its entropies
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    hand.next().await.reply(&message(200, &JSON, &reply(100_000))).await;
+    assert!(client.await.unwrap().text().contains("output_token_entropy"));
+    emptied(&proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_strict_it_is_refused() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[&FLAGS[..], &["--strict"]].concat()).await;
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
+    hand.next().await.reply(&message(200, &JSON, &reply(2 << 20))).await;
+    let answer = client.await.unwrap();
+    assert_eq!(answer.status, 502);
+    assert!(answer.text().contains("no_room"), "{}", answer.text());
+    emptied(&proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn named_sessions_keep_no_more_than_a_part_of_it() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    // replies that nobody took are kept for those who ask again, and so are their requests
+    for at in 0..20 {
+        let mut client = Connection::open(proxy.data).await;
+        let path = format!("/sessions/s{at}/generate");
+        client.send(&written(proxy.data, "POST", &path, &[], &prompt(100_000))).await;
+        let call = hand.next().await;
+        drop(client);
+        call.gone().await;
+        // its abort
+        hand.next().await.ok().await;
+    }
+    soon("what is kept is bounded", async { while proxy.metric(HELD).await > 131_072.0 {} }).await;
+    assert_eq!(proxy.metric(SHED).await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_own_bytes_are_counted_once() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--entropy", "off", "--record", "false"]).await;
+    let body = format!("{{\"rid\":\"r\",\"text\":\"{}\"}}", "a".repeat(100_000)).into_bytes();
+    let sent = body.clone();
+    let client = tokio::spawn(async move { post(proxy.data, "/generate", &sent).await });
+    let call = hand.next().await;
+    assert_eq!(call.asked.body.len(), body.len(), "nothing is changed");
+    let held = proxy.parts.budget.taken();
+    assert!(held <= body.len() as u64, "{held}");
+    call.reply(&message(200, &JSON, b"{}")).await;
+    assert_eq!(client.await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_fill_it_keep_no_trainer_out() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &FLAGS).await;
+    let mut taken = proxy.parts.budget.request();
+    while taken.grow(1000).is_ok() {}
+    assert_eq!(post(proxy.data, "/generate", &prompt(1000)).await.status, 503);
+    let policy = post(proxy.control, "/v1/policy", b"{\"version\":\"next\"}").await;
+    assert_eq!(policy.status, 200, "{}", policy.text());
+    let rest = proxy.parts.budget.hold(vec![0; 1 << 20]);
+    let policy = post(proxy.control, "/v1/policy", b"{\"version\":\"next\"}").await;
+    assert_eq!((policy.status, policy.header("retry-after")), (503, Some("1")), "{}", policy.text());
+    drop((taken, rest));
+    let client = tokio::spawn(async move { post(proxy.data, "/generate", &prompt(1000)).await });
+    hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
+    assert_eq!(client.await.unwrap().status, 200);
+}

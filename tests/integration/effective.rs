@@ -1,0 +1,66 @@
+//! `tokentap config`: every setting with its value and its origin, and no secret.
+
+use crate::support::binary::output_with;
+
+/// What it prints, with these flags and variables.
+async fn config(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let done = output_with(&[&["config"], flags].concat(), environment).await;
+    (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+}
+
+#[tokio::test]
+async fn each_setting_says_where_it_comes_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokentap.toml");
+    std::fs::write(&file, "top-logprobs = 7\nstrict = true\nreply_budget = \"1MiB\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    let environment = [("TOKENTAP_CONTROL_TOKEN", "hush-1"), ("TOKENTAP_MAX_REQUESTS", "9"), ("TOKENTAP_TOP", "1")];
+    let flags = ["--config", file, "--agent-token", "hush-2", "--reply-budget", "2MiB", "--control-host", "a,b"];
+    let (code, out, err) = config(&flags, &environment).await;
+    assert_eq!(code, Some(0), "{err}");
+    has(&out, &format!("top-logprobs = 7 # from the file {file}"));
+    has(&out, &format!("strict = true # from the file {file}"));
+    has(&out, "reply-budget = \"2MiB\" # from the command line");
+    has(&out, "max-requests = 9 # from the environment, TOKENTAP_MAX_REQUESTS");
+    has(&out, "control-host = \"a,b\" # from the command line");
+    has(&out, "listen = \"127.0.0.1:30001\" # from its default");
+    has(&out, "# data-dir is not set");
+    has(&out, "# control-token is set, and not shown; from the environment, TOKENTAP_CONTROL_TOKEN");
+    has(&out, "# agent-token is set, and not shown; from the command line");
+    has(&out, "# Limits");
+    assert!(err.contains("TOKENTAP_TOP") && !err.contains("TOKENTAP_MAX"), "{err}");
+    assert!(!format!("{out}{err}").contains("hush"), "{out}{err}");
+}
+
+#[tokio::test]
+async fn what_it_prints_is_a_configuration_file() {
+    let flags = ["--top-logprobs", "3", "--strict", "--control-host", "a,b", "--drain-timeout", "5m", "--log", "debug"];
+    let (_, first, _) = config(&flags, &[]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("printed.toml");
+    std::fs::write(&file, &first).unwrap();
+    let (code, second, err) = config(&["--config", file.to_str().unwrap()], &[]).await;
+    assert_eq!(code, Some(0), "{err}");
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split(" # from ").next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(values(&first), values(&second));
+    assert!(values(&second).len() > 50, "{second}");
+}
+
+#[tokio::test]
+async fn what_serve_would_refuse_is_refused() {
+    for (flags, named) in [
+        (&["--top-logprobs", "many"][..], "--top-logprobs"),
+        (&["--control-listen", "0.0.0.0:1"], "--control-token"),
+        (&["--max-bytes-in-flight", "1MiB"], "--max-request-bytes"),
+    ] {
+        let (code, out, err) = config(flags, &[]).await;
+        assert_eq!((code, &*out), (Some(64), ""), "{err}");
+        assert!(err.contains(named) && err.lines().count() == 1, "{err}");
+    }
+}

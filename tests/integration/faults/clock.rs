@@ -1,0 +1,79 @@
+//! The time of day jumps, in a real process: Debian's libfaketime stands between it and the clock, and reads from a file what to say.
+//!
+//! The clock has no seam in the product, because nothing there decides by the time of day (`tests/layering.rs` holds that); what
+//! goes by time goes by a clock that cannot be set, which libfaketime is told to leave alone.
+
+use std::path::PathBuf;
+
+use super::stage::{metric, read};
+use crate::crash::Alone;
+use crate::crash::trainers::say;
+use crate::support::binary::Binary;
+use crate::support::client::get;
+use crate::support::hand::soon;
+
+pub const JUMPS: &str = "the time of day jumps";
+
+/// The library, where Debian has it.
+fn library() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
+    let mut found = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).filter(|path| path.exists());
+    found.next().expect("Debian's package faketime is installed")
+}
+
+/// When the turns of a session began, milliseconds since 1970.
+async fn began(binary: &Binary, session: &str) -> Vec<u64> {
+    let shown: serde_json::Value = serde_json::from_str(&read(binary.control, session).await).unwrap();
+    let rows = shown["trajectories"].as_array().unwrap();
+    let longest = rows.iter().map(|row| row["turns"].as_array().unwrap()).max_by_key(|turns| turns.len()).unwrap();
+    longest.iter().map(|turn| turn["started_ms"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Debian's faketime: make faults"]
+async fn a_clock_that_jumps_loses_ends_and_reorders_nothing() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let (time, data) = (dir.path().join("time"), dir.path().join("data"));
+    let set = |offset: &str| std::fs::write(&time, offset).unwrap();
+    let library = library();
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("FAKETIME_TIMESTAMP_FILE", time.to_str().unwrap()),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("TOKENTAP_DATA_DIR", data.to_str().unwrap()),
+        ("TOKENTAP_SESSION_IDLE", "1s"),
+        ("TOKENTAP_SESSION_TTL", "1h"),
+        ("TOKENTAP_ENTROPY_TTL", "1h"),
+    ];
+    set("+0d");
+    let binary = Binary::serve(alone.addr, &environment).await.probed().await;
+    let control = binary.control;
+    let mut prompt = vec![1, 2, 3];
+    // days, and each jump is one to and fro
+    for (turn, offset) in ["+0d", "-3650d", "+7300d", "-9000d", "+1d"].into_iter().enumerate() {
+        set(offset);
+        let reply = say(binary.data, "s", &prompt, "").await;
+        prompt.extend(serde_json::from_value::<Vec<u32>>(reply["output_ids"].clone()).unwrap());
+        say(binary.data, &format!("other-{turn}"), &[4, 5, 6], "").await;
+        // in a second, whatever the time of day
+        let finished = format!("\"session\":\"other-{turn}\"");
+        let given = async { while !get(control, "/v1/trajectories?limit=1000").await.text().contains(&finished) {} };
+        soon("an idle session finishes", given).await;
+    }
+    let stamps = began(&binary, "s").await;
+    assert_eq!(stamps.len(), 5, "one path of five turns, in the order of their calls: {stamps:?}");
+    assert!(stamps[1] < stamps[0] && stamps[2] > stamps[0] && stamps[3] < stamps[1], "the clock did jump: {stamps:?}");
+    assert_eq!(metric(control, "tokentap_sessions_evicted_total", "").await, 0.0);
+    assert_eq!(metric(control, "tokentap_entropy_store_evictions_total", "").await, 0.0);
+    assert_eq!(metric(control, "tokentap_log_lost_records_total", "").await, 0.0);
+    let lasted = metric(control, "tokentap_request_duration_seconds_sum", "").await;
+    assert!((0.0..60.0).contains(&lasted), "requests lasted {lasted} s");
+    let pages = [get(control, "/v1/trajectories?limit=1000").await.text(), read(control, "s").await];
+    set("-4000d");
+    binary.kill();
+    let binary = Binary::serve(alone.addr, &environment).await.probed().await;
+    assert_eq!(read(binary.control, "s").await, pages[1], "and after a restart in another year");
+    assert_eq!(get(binary.control, "/v1/trajectories?limit=1000").await.text(), pages[0]);
+    assert_eq!(metric(binary.control, "tokentap_sessions_evicted_total", "").await, 0.0);
+}

@@ -1,0 +1,57 @@
+//! An engine that is played by hand, a tokentap in front of it, and looks at both.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use crate::support::client::{Connection, get, written};
+use crate::support::hand::{Hand, soon};
+use crate::support::upstream::message;
+
+/// The sum of a metric's values over all label values that hold this text; 0 where there is none.
+pub async fn metric(control: SocketAddr, name: &str, label: &str) -> f64 {
+    let text = get(control, "/metrics").await.text();
+    let ours = text.lines().filter(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])) && line.contains(label)
+    });
+    ours.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// Waits until a metric has a value; each look is a request of its own.
+pub async fn counted(control: SocketAddr, name: &str, label: &str, value: f64) {
+    let what = format!("{name} {label} is {value}");
+    soon(&what, async { while metric(control, name, label).await != value {} }).await;
+}
+
+/// Waits until nothing is being served any more: every permit has been given back.
+pub async fn idle(control: SocketAddr) {
+    counted(control, "tokentap_http_requests_active", "", 0.0).await;
+}
+
+/// The turns of a session: tokens and fault.
+pub async fn turns(control: SocketAddr, session: &str) -> Vec<(usize, Option<String>)> {
+    let answer = get(control, &format!("/v1/sessions/{session}")).await;
+    if answer.status == 404 {
+        return Vec::new();
+    }
+    let shown = answer.json();
+    assert_eq!(shown["running"], 0, "{session}: no call is counted for ever: {shown}");
+    let turn =
+        |turn: &Value| (turn["sampled_tokens"].as_u64().unwrap() as usize, turn["fault"].as_str().map(str::to_owned));
+    shown["list"].as_array().unwrap().iter().map(turn).collect()
+}
+
+/// All that a trainer can read of a session, as bytes.
+pub async fn read(control: SocketAddr, session: &str) -> String {
+    get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
+}
+
+/// The next request gets its own answer, and nothing else has reached the engine.
+pub async fn goes_on(hand: &mut Hand, client: &mut Connection, addr: SocketAddr, about: &str) {
+    client.send(&written(addr, "GET", "/next", &[], b"")).await;
+    let call = hand.next().await;
+    assert_eq!(call.asked.path, "/next", "{about}: nothing was sent twice, and nothing aborted");
+    call.reply(&message(200, &[], about.as_bytes())).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.complete, answer.text().as_str()), (200, true, about), "its own answer");
+}

@@ -1,0 +1,97 @@
+//! Clients that do not read, and clients that are answered while they still send.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::oversize::reply;
+use crate::support::client::{get, post, written};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
+
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
+/// A connection that takes little before somebody reads.
+async fn narrow(addr: std::net::SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(addr).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_nobody_takes_is_not_held_for_good() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--client-read-timeout", "200ms"]).await;
+    let mut client = narrow(proxy.data).await;
+    client.write_all(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await.unwrap();
+    let large = reply(16 << 20);
+    hand.next().await.reply(&message(200, &JSON, &large)).await;
+    let held = || proxy.parts.budget.taken();
+    soon("it is held", async {
+        while held() == 0 {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    soon("it is let go of", async {
+        while held() != 0 {
+            tokio::task::yield_now().await
+        }
+    })
+    .await;
+    let mut rest = Vec::new();
+    let ended = soon("the connection ends", client.read_to_end(&mut rest)).await;
+    assert!(ended.is_err() || rest.len() < large.len(), "what came is not whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_slowly_is_served_to_the_end() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--client-read-timeout", "2s"]).await;
+    let mut client = narrow(proxy.data).await;
+    client
+        .write_all(&written(proxy.data, "POST", "/generate", &[("connection", "close")], b"{\"text\":\"a\"}"))
+        .await
+        .unwrap();
+    let large = reply(8 << 20);
+    hand.next().await.reply(&message(200, &JSON, &large)).await;
+    let (mut taken, mut scratch) = (0, vec![0; 16 * 1024]);
+    loop {
+        match soon("the next of it", client.read(&mut scratch)).await.unwrap() {
+            0 => break,
+            count => taken += count,
+        }
+    }
+    assert!(taken > large.len(), "{taken}");
+}
+
+/// As blocking libraries do: all of the request is written before anything is read.
+async fn written_first(addr: std::net::SocketAddr, path: &str, size: usize) -> String {
+    let mut client = TcpStream::connect(addr).await.unwrap();
+    let request = written(addr, "POST", path, &[], &vec![b' '; size]);
+    client.write_all(&request).await.expect("nobody closes the door on it");
+    let mut answer = Vec::new();
+    soon("an answer", client.read_to_end(&mut answer)).await.expect("it is not lost to a reset");
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_answered_while_sending_sees_the_answer() {
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let flags = ["--breaker-failures", "2", "--max-request-bytes", "1MiB"];
+    let proxy = Proxy::start(nobody.local_addr().unwrap(), &flags).await;
+    for _ in 0..2 {
+        assert_eq!(get(proxy.data, "/health").await.status, 502);
+    }
+    for size in [200_000, 4_000_000, 20_000_000] {
+        let answer = written_first(proxy.data, "/v1/chat/completions", size).await;
+        assert!(answer.starts_with("HTTP/1.1 50"), "{size}: {answer}");
+        let answer = written_first(proxy.data, "/flush_cache", size).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{size}: {answer}");
+    }
+    let answer = written_first(proxy.data, "/generate", 4_000_000).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    // and others are served
+    assert_eq!(post(proxy.control, "/v1/policy", b"{}").await.status, 400);
+}

@@ -1,0 +1,40 @@
+//! The entropy of the thinking, as it is counted and as it is measured from the replies.
+
+use serde_json::{Value, json};
+use tokentap::demo::EngineOptions;
+
+use crate::support::demo::Demo;
+use crate::support::hand::soon;
+
+/// Those of the demo's tokenizer.
+const START: u64 = 1020;
+const END: u64 = 1021;
+
+/// The mean over what was sampled before the end token.
+fn thinking(reply: &Value) -> f64 {
+    let ids = reply["output_ids"].as_array().unwrap();
+    let length = ids.iter().position(|id| *id == END).unwrap_or(ids.len());
+    let entropies = reply["meta_info"]["output_token_entropy"].as_array().unwrap();
+    entropies[..length].iter().map(|nats| nats.as_f64().unwrap()).sum::<f64>() / length as f64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_thinking_of_each_turn_is_counted_once() {
+    let flags = ["--think-start", "1020", "--think-end", "1021"];
+    let demo = Demo::start(EngineOptions::default(), &flags).await;
+    let sampling = json!({"max_new_tokens": 12, "temperature": 0.8, "ignore_eos": true});
+    let mut sum = 0.0;
+    for last in [START, START, END, 300] {
+        let reply = demo.ask(&json!({"input_ids": [1018, 300, last], "sampling_params": sampling})).await;
+        // of the others none begins to think by itself
+        let thinks = last == START || reply["output_ids"].as_array().unwrap().iter().any(|id| *id == START);
+        assert_eq!(thinks, last == START, "{reply}");
+        sum += if thinks { thinking(&reply) } else { 0.0 };
+    }
+    let model = &demo.proxy.parts.upstream.borrow().model.clone();
+    let name = |part: &str| format!("tokentap_think_mean_entropy_nats_{part}{{model_name=\"{model}\"}}");
+    soon("both are counted", async { while demo.proxy.metric(&name("count")).await < 2.0 {} }).await;
+    assert_eq!(demo.proxy.metric(&name("count")).await, 2.0);
+    let counted = demo.proxy.metric(&name("sum")).await;
+    assert!((counted - sum).abs() < 1e-5 && sum > 0.0, "{counted} for {sum}");
+}

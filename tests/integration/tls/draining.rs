@@ -1,0 +1,78 @@
+//! The end of a tokentap whose ports speak TLS.
+
+use std::io::ErrorKind;
+
+use tokentap::server::Phase;
+use tokio::net::TcpStream;
+
+use super::authority::{Authority, borrowed};
+use crate::support::client::{Connection, written};
+use crate::support::hand::{Call, END, Hand, STREAM, event, soon};
+use crate::support::proxy::Proxy;
+
+/// A stream of which one event has come.
+async fn streaming(authority: &Authority, hand: &mut Hand, proxy: &Proxy) -> (Connection, Call) {
+    let mut client = authority.client().open(proxy.data).await;
+    let body = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
+    client.send(&written(proxy.data, "POST", "/generate", &[], body)).await;
+    let mut call = hand.next().await;
+    call.say(STREAM).await;
+    call.say(&event("running", 0)).await;
+    assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
+    (client, call)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_comes_to_its_end_and_is_told_so() {
+    let authority = Authority::new();
+    let mut hand = Hand::start().await;
+    let flags = authority.flags().0;
+    let proxy = Proxy::probed(hand.addr, &borrowed(&flags)).await;
+    let mut handshaking = Connection::open(proxy.data).await;
+    let mut idle = authority.client().open(proxy.data).await;
+    idle.send(&written(proxy.data, "GET", "/flush_cache", &[], b"")).await;
+    assert_eq!(idle.answer().await.status, 403, "that is not for agents");
+    let (mut client, mut call) = streaming(&authority, &mut hand, &proxy).await;
+    proxy.phase.send_replace(Phase::Draining);
+    handshaking.closed().await;
+    idle.closed().await;
+    assert!(matches!(idle.ended, Some(Ok(()))), "it is told so: {:?}", idle.ended);
+    assert!(TcpStream::connect(proxy.data).await.is_err(), "new connections are refused");
+    call.say(&event("running", 0)).await;
+    call.reply(END).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream came to its end");
+    client.closed().await;
+    assert!(matches!(client.ended, Some(Ok(()))), "nothing was cut off, says TLS: {:?}", client.ended);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cut_looks_cut() {
+    let authority = Authority::new();
+    let mut hand = Hand::start().await;
+    let flags = authority.flags().0;
+    let flags = [&borrowed(&flags)[..], &["--drain-timeout", "200ms"]].concat();
+    let proxy = Proxy::probed(hand.addr, &flags).await;
+    let (mut client, call) = streaming(&authority, &mut hand, &proxy).await;
+    proxy.phase.send_replace(Phase::Draining);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 1, "one connection was cut");
+    assert!(!client.answer().await.complete);
+    let end = client.ended.expect("it has ended").map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::UnexpectedEof), "no end of TLS for what did not end");
+    call.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_by_the_book_aborts_its_generation() {
+    let authority = Authority::new();
+    let mut hand = Hand::start().await;
+    let flags = authority.flags().0;
+    let proxy = Proxy::probed(hand.addr, &borrowed(&flags)).await;
+    let (mut client, call) = streaming(&authority, &mut hand, &proxy).await;
+    client.finish().await;
+    call.gone().await;
+    let abort = hand.next().await;
+    assert_eq!(abort.aborted(), "running");
+    abort.ok().await;
+}

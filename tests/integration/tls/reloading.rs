@@ -1,0 +1,99 @@
+//! Certificates are changed under a tokentap that runs.
+
+use tokentap::server::Phase;
+
+use super::authority::{Authority, Client, borrowed, shown, swap};
+use crate::support::client::{Connection, written};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+
+const OK: &str = "tokentap_tls_reloads_total{port=\"data\",result=\"ok\"}";
+const FAILED: &str = "tokentap_tls_reloads_total{port=\"data\",result=\"failed\"}";
+const EXPIRY: &str = "tokentap_tls_certificate_expiry_timestamp_seconds{port=\"data\"}";
+
+/// Waits until new connections to both ports are shown this certificate.
+async fn becomes(client: &Client, proxy: &Proxy, wanted: &CertificateDer<'static>) {
+    soon("the new certificate is shown", async {
+        for port in [proxy.data, proxy.control] {
+            while client.shown(port).await != *wanted {}
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_kubernetes_swaps_is_taken_up() {
+    let authority = Authority::new();
+    // as in the volume of a secret: files are links into ..data, which is a link to a folder with the time in its name
+    let (first, second) = (authority.issue(2090), authority.issue(2091));
+    for (folder, issued) in [("..1", &first), ("..2", &second)] {
+        std::fs::create_dir(authority.path(folder)).unwrap();
+        std::fs::write(authority.path(folder).join("tls.crt"), &issued.cert).unwrap();
+        std::fs::write(authority.path(folder).join("tls.key"), &issued.key).unwrap();
+    }
+    let data = authority.path("..data");
+    swap(&data, "..1".as_ref());
+    for name in ["tls.crt", "tls.key"] {
+        std::os::unix::fs::symlink(format!("..data/{name}"), authority.path(name)).unwrap();
+    }
+    let paths = ["tls.crt", "tls.key"].map(|name| authority.path(name).to_str().unwrap().to_owned());
+    let flags = ["--tls-cert", &paths[0], "--tls-key", &paths[1]];
+    let proxy = Proxy::start(Hand::start().await.addr, &flags).await;
+    let client = authority.client();
+    assert_eq!(client.shown(proxy.data).await, first.der);
+    assert_eq!(client.metric(proxy.control, EXPIRY).await, 3_786_912_000.0, "the first of January 2090");
+    let stream = client.connect(proxy.control).await;
+    assert_eq!(shown(&stream), first.der);
+    let mut running = Connection::over(stream);
+
+    swap(&data, "..2".as_ref());
+    std::fs::remove_dir_all(authority.path("..1")).unwrap();
+    becomes(&client, &proxy, &second.der).await;
+    assert_eq!((client.metric(proxy.control, OK).await, client.metric(proxy.control, FAILED).await), (1.0, 0.0));
+    assert_eq!(client.metric(proxy.control, EXPIRY).await, 3_818_448_000.0, "the first of January 2091");
+    running.send(&written(proxy.control, "GET", "/livez", &[], b"")).await;
+    assert_eq!(running.answer().await.text(), "ok\n", "what runs goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_written_again_are_taken_up() {
+    let authority = Authority::new();
+    let (flags, _) = authority.flags();
+    let proxy = Proxy::start(Hand::start().await.addr, &borrowed(&flags)).await;
+    let client = authority.client();
+    let second = authority.issue(2099);
+    authority.leave("tls", &second);
+    becomes(&client, &proxy, &second.der).await;
+    client.metric_is(proxy.control, OK, 1.0).await;
+    // and so is the end of it
+    proxy.phase.send_replace(Phase::Draining);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_that_is_wrong_leaves_the_one_before_and_is_counted_once() {
+    let authority = Authority::new();
+    let (flags, first) = authority.flags();
+    let proxy = Proxy::start(Hand::start().await.addr, &borrowed(&flags)).await;
+    let client = authority.client();
+    let second = authority.issue(2099);
+    let half = &second.cert[..second.cert.len() / 2];
+    let mut failed = 0.0;
+    for (name, content) in
+        [("tls.crt", &*second.cert), ("tls.crt", half), ("tls.crt", ""), ("tls.key", "-----BEGIN PRIVATE KEY-----")]
+    {
+        std::fs::write(authority.path(name), content).unwrap();
+        failed += 1.0;
+        client.metric_is(proxy.control, FAILED, failed).await;
+        assert_eq!(client.shown(proxy.data).await, first.der, "{name}: {content}");
+    }
+    std::fs::remove_file(authority.path("tls.key")).unwrap();
+    client.metric_is(proxy.control, FAILED, failed + 1.0).await;
+    assert_eq!(client.shown(proxy.control).await, first.der);
+    // both whole again
+    authority.leave("tls", &second);
+    becomes(&client, &proxy, &second.der).await;
+    client.metric_is(proxy.control, OK, 1.0).await;
+    assert_eq!(client.metric(proxy.control, FAILED).await, failed + 1.0, "each of them was counted once");
+}

@@ -1,0 +1,107 @@
+//! Who does not get as far as a request.
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+
+use super::authority::{Authority, borrowed};
+use crate::support::client::{Connection, get, written};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+
+fn failures(reason: &str) -> String {
+    format!("tokentap_tls_handshake_failures_total{{port=\"data\",reason=\"{reason}\"}}")
+}
+
+async fn proxy(authority: &Authority, flags: &[&str]) -> Proxy {
+    let own = authority.flags().0;
+    Proxy::start(Hand::start().await.addr, &[&borrowed(&own), flags].concat()).await
+}
+
+/// What makes a handshake of TLS 1.3 begin, and not go on.
+const BEGINNING: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_is_not_finished_is_cut_and_gives_its_place_back() {
+    let authority = Authority::new();
+    let proxy = proxy(&authority, &["--max-connections", "2", "--client-header-timeout", "1s"]).await;
+    let client = authority.client();
+    let mut silent = Connection::open(proxy.data).await;
+    let mut slow = Connection::open(proxy.data).await;
+    slow.send(BEGINNING).await;
+    // all places are taken; this one waits in the queue of the port for one of them
+    let reply = soon("a place is free", client.request(proxy.data, "GET", "/flush_cache", b""));
+    let (reply, ()) = tokio::join!(reply, async {
+        silent.closed().await;
+        slow.closed().await;
+    });
+    assert!(silent.seen().is_empty(), "it was told nothing");
+    assert_eq!(reply.status, 403, "it was answered: this route is not for agents");
+    client.metric_is(proxy.control, &failures("timeout"), 2.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_the_handshake_is_time_of_the_first_head() {
+    let authority = Authority::new();
+    let proxy = proxy(&authority, &["--client-header-timeout", "1s"]).await;
+    let mut quiet = authority.client().open(proxy.data).await;
+    quiet.closed().await;
+    let mut slow = authority.client().open(proxy.data).await;
+    slow.send(b"GET /health HTTP/1.1\r\nhost: a\r\n").await;
+    slow.closed().await;
+    assert!(slow.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_http_gets_an_alert_and_the_end_of_the_connection() {
+    let authority = Authority::new();
+    let proxy = proxy(&authority, &[]).await;
+    let mut plain = Connection::open(proxy.data).await;
+    plain.send(&written(proxy.data, "GET", "/health", &[], b"")).await;
+    plain.closed().await;
+    assert_eq!(plain.seen().first(), Some(&0x15), "an alert, and nothing of HTTP: {:?}", plain.seen());
+    let client = authority.client();
+    client.metric_is(proxy.control, &failures("not_tls"), 1.0).await;
+    // as the probe of a port does
+    drop(Connection::open(proxy.data).await);
+    client.metric_is(proxy.control, &failures("closed"), 1.0).await;
+    // one who trusts others
+    assert!(Authority::new().client().try_connect(proxy.data).await.is_err());
+    client.metric_is(proxy.control, &failures("refused_by_client"), 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_control_port_may_have_a_certificate_of_its_own_or_the_only_one() {
+    let authority = Authority::new();
+    let other = authority.issue(2099);
+    let [cert, key] = authority.leave("control", &other);
+    let flags = ["--control-tls-cert", &cert, "--control-tls-key", &key];
+    let (both, shared) = authority.flags();
+    let upstream = Hand::start().await.addr;
+    let proxy = Proxy::start(upstream, &[&borrowed(&both), &flags[..]].concat()).await;
+    let client = authority.client();
+    assert_eq!(client.shown(proxy.data).await, shared.der);
+    assert_eq!(client.shown(proxy.control).await, other.der);
+    let proxy = Proxy::start(upstream, &flags).await;
+    assert_eq!(client.shown(proxy.control).await, other.der);
+    assert_eq!(get(proxy.data, "/flush_cache").await.status, 403, "the data port is plain");
+}
+
+/// Whether a client that speaks this version alone gets a connection; `None` without openssl.
+async fn openssl(addr: SocketAddr, version: &'static str) -> Option<bool> {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-cipher", "ALL:@SECLEVEL=0", version, "-connect", &addr.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = tokio::task::spawn_blocking(move || command.output());
+    Some(soon("openssl ends", done).await.unwrap().ok()?.status.success())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_before_1_2_are_refused() {
+    let authority = Authority::new();
+    let proxy = proxy(&authority, &[]).await;
+    let Some(taken) = openssl(proxy.data, "-tls1_2").await else { return };
+    assert!(taken, "openssl and tokentap agree on 1.2");
+    assert_eq!(openssl(proxy.data, "-tls1_3").await, Some(true));
+    assert_eq!(openssl(proxy.data, "-tls1_1").await, Some(false));
+    authority.client().metric_is(proxy.control, &failures("incompatible"), 1.0).await;
+}
