@@ -5,6 +5,7 @@ given is what the compiler read when tokentap was built here, and cargo takes th
 """
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -77,6 +78,32 @@ def check_dockerfile() -> None:
     print(f"containers: Dockerfile gives cargo {len(sources)} sources, among them the binary's {len(inside)} files")
 
 
+def check_agent(script: str) -> None:
+    """The demo's agent against a curl that answers the same each time: what was said goes on, and forks."""
+    said = r"\"s a \\ lamp\nat night"
+    with tempfile.TemporaryDirectory() as folder:
+        # each call's body as a line; a clock that stops after nine turns
+        programs = {
+            "curl": f"""for last; do :; done; printf '%s\\n' "$last" | tr -d '\\n' >>calls; echo >>calls
+printf '%s\\n' '{{"text":"{said}","output_ids":[1]}}'""",
+            "sleep": "echo >>ticks; [ $(wc -l <ticks) -le 9 ]",
+        }
+        for name, text in programs.items():
+            program = pathlib.Path(folder, name)
+            program.write_text(f"#!/bin/sh\n{text}\n")
+            program.chmod(0o755)
+        env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-c", script.replace("$$", "$")], cwd=folder, env=env, check=True, timeout=60)
+        texts = [json.loads(line)["text"] for line in pathlib.Path(folder, "calls").read_text().splitlines()]
+    reply = json.loads(f'"{said}"')
+    asked, others = texts[::2], texts[1::2]
+    assert len(asked) == len(others) == 9, texts
+    for before, after, other in zip(asked[:7], asked[1:8], others[1:8], strict=True):
+        assert after.startswith(before + reply), f"{after!r} does not extend {before!r}"
+        assert other.startswith(before + reply) and other != after, f"{other!r} does not fork behind {before!r}"
+    assert asked[8] == asked[0], "a new conversation begins anew"
+
+
 def check_compose() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = compose["services"]
@@ -99,6 +126,18 @@ def check_compose() -> None:
         if name != "sglang":
             assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), f"{name} may more than it needs"
     assert "ports" not in services["sglang"], "agents go through tokentap"
+    written = {}
+    for service in services.values():
+        for profile in service["profiles"]:
+            mounts = [mount for mount in service.get("volumes", []) if not mount.endswith(":ro")]
+            written.setdefault(profile, set()).update(mount.split(":")[0] for mount in mounts)
+    assert len(written["demo"]) > 2 and not written["demo"] & written["sglang"], f"profiles share a volume: {written}"
+    pod = yaml.safe_load((ROOT / "deploy/kubernetes/components/sidecar/sidecar.yaml").read_text())["template"]["spec"]
+    memory = pod["initContainers"][0]["resources"]["limits"]["memory"]
+    for name in ("demo", "tokentap"):
+        limit = services[name]["mem_limit"]
+        assert f"{limit}i".lower() == memory.lower(), f"{name} has {limit} and the sidecar {memory}, with the same defaults"
+    check_agent(services["agent"]["command"][0])
     print(f"containers: docker-compose.yml, {len(services)} services")
 
 

@@ -1,40 +1,70 @@
 """deploy/kubernetes: builds everything, validates it for each Kubernetes it is for, and checks what no schema knows.
 
 Custom resources have no schema in kubernetes-validate. Those of the Prometheus operator are read by models made of its
-definitions (0.80), strictly; of a LeaderWorkerSet only the leader's pod is validated, as a Pod.
+definitions (0.80), strictly; of a LeaderWorkerSet only the leader's pod is validated, as a Pod. What refers to what is names.py's to check.
 """
 
 import copy
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import kubernetes_validate
+import names
 import yaml
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
+from names import WORKLOADS, sidecar, template
 
 DEPLOY = pathlib.Path(__file__).resolve().parent.parent
 KUBERNETES = DEPLOY / "kubernetes"
 KUBECTL = pathlib.Path(sys.executable).parent / "kubectl"
 NEWEST = 37
-# folder: the oldest Kubernetes (1.x) that it is for
+# folder: the components that it has beside `sidecar`
 BUILDS = {
-    "base": 29,
-    "examples/statefulset": 29,
-    "examples/leaderworkerset": 29,
-    # the oldest that the validator has schemas of
-    "overlays/plain": 25,
-    "overlays/gpu-dra": 34,
-    "overlays/monitoring": 29,
+    "base": [],
+    "examples/statefulset": [],
+    "examples/leaderworkerset": [],
+    "examples/two": ["monitoring"],
+    "overlays/plain": ["plain"],
+    "overlays/gpu-dra": ["gpu-dra"],
+    "overlays/monitoring": ["monitoring"],
+    "overlays/tls": ["tls"],
+    # somebody's own workload: other names, an init container, a Service
+    "../check/own": ["monitoring", "tls", "gpu-dra"],
 }
+# made here, as (resource, components): together, on each kind of workload, with a suffix and a label around them
+COMBINED = [
+    ("base", ["monitoring", "tls"]),
+    ("base", ["tls", "gpu-dra"]),
+    ("base", ["tls", "plain"]),
+    ("examples/statefulset", ["monitoring", "tls", "gpu-dra"]),
+    ("examples/statefulset", ["tls", "plain"]),
+    ("examples/leaderworkerset", ["monitoring", "tls"]),
+    ("examples/leaderworkerset", ["tls", "plain"]),
+]
+# read by others above it
+PARTS = {"examples/two/a", "examples/two/b", *(f"components/{name}" for name in ("sidecar", "monitoring", "tls", "gpu-dra", "plain"))}
 MODELS = {"PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
-WORKLOADS = {
-    "Deployment": ("template",),
-    "StatefulSet": ("template",),
-    "LeaderWorkerSet": ("leaderWorkerTemplate", "leaderTemplate"),
-}
+
+
+def oldest(name: str, components: list[str]) -> int:
+    """The Kubernetes (1.x) from which on a build is for."""
+    if "gpu-dra" in components or name == "examples/two":
+        return 34
+    # plain: the oldest that the validator has schemas of
+    return 25 if "plain" in components else 29
+
+
+def combine(folder: pathlib.Path, name: str, components: list[str]) -> None:
+    """Writes a kustomization as a user would; below the project, for kustomize takes relative paths alone."""
+    here = [os.path.relpath(KUBERNETES / path, folder) for path in (name, *(f"components/{of}" for of in components))]
+    labels = [{"pairs": {"workload": "x"}, "includeSelectors": True}]
+    made = {"resources": here[:1], "components": here[1:], "nameSuffix": "-x", "labels": labels}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(made))
 
 
 def build(folder: pathlib.Path) -> list[dict]:
@@ -42,13 +72,6 @@ def build(folder: pathlib.Path) -> list[dict]:
     if done.returncode:
         raise SystemExit(f"kubectl kustomize {folder}: {done.stderr}")
     return list(yaml.safe_load_all(done.stdout))
-
-
-def template(workload: dict) -> dict:
-    found = workload["spec"]
-    for key in WORKLOADS[workload["kind"]]:
-        found = found[key]
-    return found
 
 
 def validate(where: str, found: dict, minor: int) -> None:
@@ -76,17 +99,6 @@ def size(text: str) -> int:
     return int(number) << {"Mi": 20, "Gi": 30}[unit]
 
 
-def sidecar(spec: dict, native: bool) -> dict:
-    of = {key: [c for c in spec.get(key, []) if c["name"] == "tokentap"] for key in ("containers", "initContainers")}
-    here, elsewhere = ("initContainers", "containers") if native else ("containers", "initContainers")
-    assert len(of[here]) == 1, f"one tokentap under {here}"
-    assert not of[elsewhere], f"no tokentap under {elsewhere}"
-    found = of[here][0]
-    policy = "Always" if native else None
-    assert found.get("restartPolicy") == policy, "a native sidecar is restarted always, a container has no policy"
-    return found
-
-
 def check_pod(pod: dict, native: bool) -> None:
     spec = pod["spec"]
     assert pod["metadata"]["labels"]["tokentap"] == "sidecar", "the Services find the pod"
@@ -98,6 +110,9 @@ def check_pod(pod: dict, native: bool) -> None:
         assert not re.search("health|generate", text), f"a probe of {container['name']} generates tokens"
 
     env = {entry["name"]: entry.get("value") for entry in tokentap["env"]}
+    ports = {port["name"]: f"[::]:{port['containerPort']}" for port in tokentap["ports"]}
+    listens = {"tokentap": env["TOKENTAP_LISTEN"], "tokentap-ctl": env["TOKENTAP_CONTROL_LISTEN"]}
+    assert ports == listens, "the named ports are listened on, by IPv4 and IPv6"
     sleep = max(int(c["lifecycle"]["preStop"]["exec"]["command"][1]) for c in spec["containers"] if "lifecycle" in c)
     drain = seconds(env["TOKENTAP_DRAIN_TIMEOUT"])
     assert spec["terminationGracePeriodSeconds"] > sleep + drain, "the pod is killed before its last generation ends"
@@ -121,6 +136,9 @@ def check_untouched(before: dict, after: dict) -> None:
     after = copy.deepcopy(after)
     pod = template(after)
     del pod["metadata"]["labels"]["tokentap"], pod["spec"]["terminationGracePeriodSeconds"]
+    del pod["metadata"]["annotations"]["tokentap-control"]
+    if not pod["metadata"]["annotations"]:
+        del pod["metadata"]["annotations"]
     for key in ("initContainers", "volumes"):
         pod["spec"][key] = [entry for entry in pod["spec"][key] if entry["name"] != "tokentap"]
         if not pod["spec"][key]:
@@ -128,56 +146,106 @@ def check_untouched(before: dict, after: dict) -> None:
     assert after == before, "the component changed something of the workload's own"
 
 
-def check_ports(found: list[dict]) -> None:
-    """Services and policies name ports that tokentap has; none names SGLang's."""
-    ports = {"tokentap", "tokentap-ctl"}
-    for item in found:
-        if item["kind"] == "Service":
-            named = [port["targetPort"] for port in item["spec"]["ports"]]
-        elif item["kind"] == "NetworkPolicy":
-            named = [port["port"] for rule in item["spec"]["ingress"] for port in rule.get("ports", [])]
-        elif item["kind"] == "PodMonitor":
-            named = [endpoint["port"] for endpoint in item["spec"]["podMetricsEndpoints"]]
-        else:
-            continue
-        assert set(named) <= ports, f"{item['kind']} {item['metadata']['name']} names {named}"
+def check_tls(spec: dict, native: bool) -> None:
+    """The files are those of the secret, and whoever asks the ports asks by TLS."""
+    tokentap = sidecar(spec, native)
+    secrets = {volume["name"] for volume in spec["volumes"] if "secret" in volume}
+    mount = next(mount for mount in tokentap["volumeMounts"] if mount["name"] in secrets)
+    assert mount["readOnly"] and "subPath" not in mount, "a subPath is not changed with its secret"
+    env = {entry["name"]: entry.get("value") for entry in tokentap["env"]}
+    for name, file in (("TOKENTAP_TLS_CERT", "tls.crt"), ("TOKENTAP_TLS_KEY", "tls.key")):
+        assert env[name] == f"{mount['mountPath']}/{file}", f"{name} is a file of the secret"
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert tokentap[name]["httpGet"]["scheme"] == "HTTPS", f"{name} asks by TLS"
+    assert spec["securityContext"]["fsGroup"] == tokentap["securityContext"]["runAsGroup"], "it may read its key"
 
 
-def check(name: str, found: list[dict]) -> None:
-    workload = next(item for item in found if item["kind"] in WORKLOADS)
-    check_pod(template(workload), native=name != "overlays/plain")
-    check_ports(found)
-    if name == "base" or name.startswith("examples/"):
-        check_untouched(yaml.safe_load((KUBERNETES / name / "sglang.yaml").read_text()), workload)
-    if name == "overlays/gpu-dra":
-        spec = workload["spec"]["template"]["spec"]
-        pair = [sidecar(spec, True), next(c for c in spec["containers"] if c["name"] == "sglang")]
-        assert all(c["resources"]["claims"] == [{"name": "gpu"}] for c in pair), "both containers name the claim"
-        assert not pair[1]["resources"].get("limits"), "and none asks the device plugin for another GPU"
-    if name == "overlays/monitoring":
-        rule = next(item for item in found if item["kind"] == "PrometheusRule")
-        rules = yaml.safe_load((DEPLOY / "prometheus/rules/tokentap.yml").read_text())
-        assert rule["spec"] == rules, "it is not rules/tokentap.yml: bash deploy/check/prometheusrule.sh"
-        dashboard = next(item for item in found if item["kind"] == "ConfigMap")["data"]["tokentap.json"]
-        assert json.loads(dashboard) == json.loads((DEPLOY / "grafana/dashboards/tokentap.json").read_text())
+def check_gpu(spec: dict) -> None:
+    pair = [sidecar(spec, True), spec["containers"][0]]
+    claims = [{"name": claim["name"]} for claim in spec["resourceClaims"]]
+    assert all(c["resources"]["claims"] == claims for c in pair), "both containers name the claim"
+    assert "nvidia.com/gpu" not in pair[1]["resources"].get("limits", {}), "none asks the device plugin for another GPU"
+
+
+def check_own(found: list[dict]) -> None:
+    """No component takes a container or a Service for another."""
+    spec = next(template(item) for item in found if item["kind"] == "Deployment")["spec"]
+    names = [c["name"] for key in ("initContainers", "containers") for c in spec[key]]
+    assert names == ["fetch", "tokentap", "engine"], names
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}, "the memory is its own"
+    assert spec["securityContext"]["runAsUser"] == 1000, "so is the user"
+    admin = next(item for item in found if item["metadata"]["name"] == "admin")
+    assert admin["spec"]["ports"][0]["appProtocol"] == "grpc", "its Service is not tokentap's"
+
+
+def check_monitoring(found: list[dict], scheme: str) -> None:
+    monitor = next(item for item in found if item["kind"] == "PodMonitor")
+    spoken = {endpoint.get("scheme", "http") for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+    assert spoken == {scheme}, f"Prometheus comes by {spoken}"
+    rule = next(item for item in found if item["kind"] == "PrometheusRule")
+    rules = yaml.safe_load((DEPLOY / "prometheus/rules/tokentap.yml").read_text())
+    assert rule["spec"] == rules, "it is not rules/tokentap.yml: bash deploy/check/prometheusrule.sh"
+    dashboard = next(item for item in found if item["kind"] == "ConfigMap")["data"]["tokentap.json"]
+    assert json.loads(dashboard) == json.loads((DEPLOY / "grafana/dashboards/tokentap.json").read_text())
+
+
+def check(name: str, components: list[str], found: list[dict]) -> None:
+    native = "plain" not in components
+    names.check(found, native)
+    for workload in (item for item in found if item["kind"] in WORKLOADS):
+        check_pod(template(workload), native)
+        spec = template(workload)["spec"]
+        if "tls" in components:
+            check_tls(spec, native)
+        if "gpu-dra" in components:
+            check_gpu(spec)
+        if not components:
+            check_untouched(yaml.safe_load((KUBERNETES / name / "sglang.yaml").read_text()), workload)
+    services = [item for item in found if item["kind"] == "Service" and "tokentap" in item["spec"]["selector"]]
+    spoken = {port["appProtocol"] for service in services for port in service["spec"]["ports"]}
+    assert spoken == {"https" if "tls" in components else "http"}, f"the Services say {spoken}"
+    if "monitoring" in components:
+        check_monitoring(found, "https" if "tls" in components else "http")
+    if name == "../check/own":
+        check_own(found)
+
+
+def judge(name: str, components: list[str], folder: pathlib.Path) -> None:
+    found = build(folder)
+    since = oldest(name, components)
+    alone = folder == KUBERNETES / name
+    # its parts alone were validated for those between
+    for minor in range(since, NEWEST + 1) if alone else (since, NEWEST):
+        for item in found:
+            validate(name, item, minor)
+    said = name if alone else f"{name}, {', '.join(components)}"
+    try:
+        check(name, components, found)
+    except AssertionError as error:
+        raise SystemExit(f"{said}: {error}") from error
+    print(f"kubernetes: {said}: {len(found)} objects, valid for 1.{since} {'to' if alone else 'and'} 1.{NEWEST}")
+
+
+def refused(folder: pathlib.Path, what: str) -> None:
+    if not subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, check=False).returncode:
+        raise SystemExit(f"{what} must not build")
 
 
 def main() -> None:
-    for name, oldest in BUILDS.items():
-        found = build(KUBERNETES / name)
-        for minor in range(oldest, NEWEST + 1):
-            for item in found:
-                validate(name, item, minor)
-        try:
-            check(name, found)
-        except AssertionError as error:
-            raise SystemExit(f"{name}: {error}") from error
-        print(f"kubernetes: {name}: {len(found)} objects, valid for 1.{oldest} to 1.{NEWEST}")
-    leaderless = subprocess.run([KUBECTL, "kustomize", DEPLOY / "check/leaderless"], capture_output=True, check=False)
-    if not leaderless.returncode:
-        raise SystemExit("a LeaderWorkerSet without a leaderTemplate must not build")
+    for name, components in BUILDS.items():
+        judge(name, components, KUBERNETES / name)
+    with tempfile.TemporaryDirectory(dir=DEPLOY.parent / "target") as folder:
+        for name, components in COMBINED:
+            combine(pathlib.Path(folder), name, components)
+            judge(name, components, pathlib.Path(folder))
+        # in the wrong order, the last component would undo the first
+        for wrong in (["tls", "sidecar"], ["gpu-dra", "sidecar"], ["plain", "sidecar"]):
+            combine(pathlib.Path(folder), "../check/own/engine", wrong)
+            refused(pathlib.Path(folder), f"{wrong[0]} before sidecar")
+    refused(DEPLOY / "check/leaderless", "a LeaderWorkerSet without a leaderTemplate")
     known = {path.parent.relative_to(KUBERNETES).as_posix() for path in KUBERNETES.rglob("kustomization.yaml")}
-    assert known == {*BUILDS, "component"}, f"folders that are not checked: {known ^ {*BUILDS, 'component'}}"
+    checked = {*PARTS, *(name for name in BUILDS if not name.startswith(".."))}
+    assert known == checked, f"folders that are not checked: {known ^ checked}"
 
 
 if __name__ == "__main__":

@@ -15,4 +15,4 @@ metadata:
 spec:
 HEAD
   sed -e '/^#/d' -e 's/^\(.\)/  \1/' prometheus/rules/tokentap.yml
-} >kubernetes/overlays/monitoring/prometheusrule.yaml
+} >kubernetes/components/monitoring/prometheusrule.yaml

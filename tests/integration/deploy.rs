@@ -11,12 +11,14 @@ use tokentap::config::{Cli, load};
 use tokentap::metrics::Metrics;
 
 /// Flags in these files that are SGLang's, kubectl's and docker's.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 13] = [
+    "--cert",
     "--dist-init-addr",
     "--enable-metrics",
     "--from-literal",
     "--host",
     "--incremental-streaming-output",
+    "--key",
     "--model-path",
     "--nnodes",
     "--node-rank",
@@ -137,6 +139,10 @@ fn every_value_that_is_set_is_one_that_tokentap_takes() {
             if flag != "control-open" {
                 // an address beyond loopback is fine where the token comes from elsewhere
                 args.push("--control-open".to_owned());
+            }
+            // the other half of a pair
+            for (half, other) in [("-cert", "-key"), ("-key", "-cert")] {
+                args.extend(flag.strip_suffix(half).map(|pair| format!("--{pair}{other}=file")));
             }
             let loaded = load(args.into_iter().map(OsString::from));
             assert!(loaded.is_ok(), "{file}: {variable}={value}: {loaded:?}");
