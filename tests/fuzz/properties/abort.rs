@@ -1,0 +1,22 @@
+//! What an agent's abort asks for.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokentap::http::gate::rid;
+
+use super::grammar::{Members, shown};
+
+/// What passes names one id, once, and nothing else that would stop anybody.
+pub fn abort(bytes: &[u8]) {
+    let Ok(rid) = rid(bytes) else { return };
+    assert!(!rid.is_empty());
+    // a list would be the members by their order; what goes on is written anew
+    let Ok(Members(members)) = serde_json::from_slice::<Members<'_>>(bytes) else { return };
+    let of = |name: &str| -> Vec<&RawValue> {
+        members.iter().filter(|(key, _)| key == name).map(|(_, value)| *value).collect()
+    };
+    let [named] = of("rid")[..] else { panic!("the engine would read another id: {}", shown(bytes)) };
+    assert_eq!(serde_json::from_str::<Value>(named.get()).unwrap(), Value::String(rid));
+    let all = of("abort_all");
+    assert!(all.iter().all(|value| ["false", "null"].contains(&value.get())), "{}", shown(bytes));
+}

@@ -1,0 +1,94 @@
+//! What the engine says about itself, without its keys.
+
+use serde_json::Value;
+use tokentap::http::redact::without_keys;
+
+use super::grammar::{Plain, shown};
+use super::json::agrees;
+
+const SECRET: [&str; 6] = ["api_key", "password", "secret", "auth_token", "access_token", "hf_token"];
+
+/// Whatever is JSON passes, with a null under every name of a secret, however that is spelled, and everything else as it was.
+pub fn redact(bytes: &[u8]) {
+    let plain = Plain::new(bytes);
+    let made = without_keys(bytes);
+    if made.is_err() && has_odd_escape(bytes) {
+        // of a name with an escape that JSON does not know nobody can say what a reader takes it for
+        return;
+    }
+    agrees(&made, plain.is_json(), &plain, bytes);
+    let Ok(made) = made else { return };
+    if let Ok(mut wanted) = serde_json::from_slice::<Value>(bytes) {
+        forget(&mut wanted);
+        assert_eq!(serde_json::from_slice::<Value>(&made).unwrap(), wanted, "{}", shown(bytes));
+    }
+    let mut secrets = 0;
+    for (name, behind) in strings(&made).filter(|(_, behind)| behind.starts_with(b":")) {
+        if is_secret(&name) {
+            secrets += 1;
+            let value = behind[1..].trim_ascii_start();
+            assert!(value.starts_with(b"null"), "{name:?} is told: {} of {}", shown(&made), shown(bytes));
+        }
+    }
+    assert!(secrets > 0 || made == bytes, "nothing was secret: {}", shown(bytes));
+    assert_eq!(without_keys(&made).unwrap(), made, "what is clean stays as it is");
+}
+
+/// Whether there is an escape that no JSON has.
+fn has_odd_escape(bytes: &[u8]) -> bool {
+    let mut at = 0;
+    while at < bytes.len() {
+        at += match &bytes[at..] {
+            [b'\\', b'u', digits @ ..] if unit(digits).is_some() => 6,
+            [b'\\', byte, ..] if b"\"\\/bfnrt".contains(byte) => 2,
+            [b'\\', ..] => return true,
+            _ => 1,
+        };
+    }
+    false
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET.iter().any(|word| name.contains(word))
+}
+
+fn forget(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(forget),
+        Value::Object(members) => {
+            for (name, value) in members {
+                if is_secret(name) { *value = Value::Null } else { forget(value) }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Each string as Python would read it, of which half a surrogate pair is nothing to stumble over, and what follows it.
+fn strings(text: &[u8]) -> impl Iterator<Item = (String, &[u8])> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let start = rest.iter().position(|byte| *byte == b'"')? + 1;
+        let (mut read, mut at) = (Vec::new(), start);
+        while rest[at] != b'"' {
+            let (bytes, length) = match &rest[at..] {
+                [b'\\', b'u', digits @ ..] => unit(digits).map_or((vec![b'?'], 2), |byte| (vec![byte], 6)),
+                [b'\\', byte, ..] => (vec![*byte], 2),
+                [byte, ..] => (vec![*byte], 1),
+                [] => unreachable!("it is JSON"),
+            };
+            read.extend(bytes);
+            at += length;
+        }
+        rest = rest[at + 1..].trim_ascii_start();
+        Some((String::from_utf8_lossy(&read).into_owned(), rest))
+    })
+}
+
+/// The character spelled by four digits, if they are some; whatever is not ASCII is in no secret's name.
+fn unit(digits: &[u8]) -> Option<u8> {
+    let digits = digits.get(..4).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+    let unit = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    Some(u8::try_from(unit).ok().filter(u8::is_ascii).unwrap_or(b'?'))
+}

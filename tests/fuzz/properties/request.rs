@@ -1,0 +1,112 @@
+//! The reader of a `/generate` request.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use tokentap::sglang::request::{GenerateRequest, PerItem};
+
+use super::grammar::{Plain, shown};
+use super::json::agrees;
+
+/// A body is read exactly if Python would read it as an object, and what is understood of it is what `serde_json` finds there.
+pub fn request(bytes: &[u8]) {
+    let read = GenerateRequest::parse(Bytes::copy_from_slice(bytes));
+    if read.as_ref().is_ok_and(|request| request.wide) {
+        assert!(bytes.contains(&0) || bytes.contains(&0xff), "{}", shown(bytes));
+        return;
+    }
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let plain = Plain::new(text);
+    agrees(&read, plain.is_object(), &plain, bytes);
+    let Ok(request) = read else { return };
+    assert_eq!(request.non_finite.is_some(), plain.is_non_finite(), "{}", shown(bytes));
+    let (_, _, _, ids) = (request.batch(), request.n(), request.rids(), request.prompt_ids(0));
+    let readable = request.is_readable();
+    if let Ok(Value::Object(members)) = serde_json::from_slice::<Value>(text) {
+        let told = shown(bytes);
+        fields(&request, &members, &told);
+        // floats may be integers that no number of Rust's holds, and there is a negative zero
+        let plain = members.get("input_ids").is_none_or(|ids| !has_float(ids));
+        if plain {
+            assert_eq!(ids, prompt(&members), "{told}");
+        }
+        if readable && let Some(Value::Array(texts)) = members.get("text") {
+            assert_eq!(request.batch(), Some(texts.len()), "{told}");
+        }
+    }
+}
+
+fn fields(request: &GenerateRequest, members: &Map<String, Value>, told: &str) {
+    let get = |name: &str| members.get(name).filter(|value| !value.is_null());
+    let string = |value: &Value| value.as_str().map(str::to_owned);
+    let stream =
+        members.get("stream").map_or(Some(false), |value| value.as_bool().or(value.is_null().then_some(false)));
+    assert_eq!(request.stream, stream, "{told}");
+    assert_eq!(request.return_entropy, get("return_entropy").and_then(Value::as_bool), "{told}");
+    same(&request.rid, get("rid"), string, told);
+    same(&request.return_logprob, get("return_logprob"), Value::as_bool, told);
+    same(&request.sampling_mask, get("return_sampling_mask"), Value::as_bool, told);
+    if !told.contains("-0") {
+        same(&request.top_logprobs_num, get("top_logprobs_num"), Value::as_i64, told);
+        same(&request.logprob_start_len, get("logprob_start_len"), Value::as_i64, told);
+    }
+    let session = |name: &str| get(name).and_then(string);
+    let metadata = get("metadata").and_then(|metadata| metadata.get("session_id")).and_then(string);
+    let sessions = [session("session_id"), metadata, session("_proxy_session_id"), session("user")];
+    assert_eq!(request.sessions, sessions, "{told}");
+    assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{told}");
+    if let Some(Value::Object(sampling)) = get("sampling_params") {
+        let ours = request.sampling.get(0).expect("an object is one for all");
+        let own = |name: &str| sampling.get(name);
+        assert_eq!(ours.temperature, own("temperature").and_then(Value::as_f64), "{told}");
+        if !told.contains("-0") {
+            assert_eq!(ours.n, own("n").and_then(Value::as_i64), "{told}");
+            assert_eq!(ours.top_k, own("top_k").and_then(Value::as_i64), "{told}");
+        }
+        assert_eq!(request.bytes[ours.span.start], b'{');
+    }
+}
+
+/// A field that stands once for all, or once for each.
+fn same<T: PartialEq + std::fmt::Debug>(
+    ours: &PerItem<T>,
+    theirs: Option<&Value>,
+    one: impl Fn(&Value) -> Option<T>,
+    told: &str,
+) {
+    let each = |value: &Value| if value.is_null() { Some(None) } else { one(value).map(Some) };
+    let wanted = match theirs {
+        None => PerItem::Absent,
+        Some(Value::Array(values)) => {
+            values.iter().map(each).collect::<Option<_>>().map_or(PerItem::Unreadable, PerItem::Many)
+        }
+        Some(value) => one(value).map_or(PerItem::Unreadable, PerItem::One),
+    };
+    assert_eq!(*ours, wanted, "{told}");
+}
+
+fn has_float(value: &Value) -> bool {
+    value.is_f64() || value.as_array().is_some_and(|values| values.iter().any(has_float))
+}
+
+/// The ids of the first prompt, where they are plain.
+fn prompt(members: &Map<String, Value>) -> Option<Vec<u32>> {
+    let is_list = |value: &&Value| value.is_array();
+    let given = members.get("input_ids")?.as_array()?;
+    let lists = given.iter().filter(is_list).count();
+    let numbers = |list: &[Value]| list.iter().all(Value::is_number);
+    let nested = lists > 0;
+    let plain = if nested {
+        given.iter().all(|list| list.as_array().is_some_and(|list| numbers(list)))
+    } else {
+        numbers(given)
+    };
+    let alike = match members.get("text") {
+        None | Some(Value::Null) => true,
+        Some(Value::String(_)) => !nested,
+        Some(Value::Array(texts)) => nested && texts.len() == lists && texts.iter().all(Value::is_string),
+        Some(_) => false,
+    };
+    let first = if nested { given.first()?.as_array()? } else { given };
+    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    first.iter().map(id).collect::<Option<_>>().filter(|_| plain && alike)
+}

@@ -1,0 +1,49 @@
+//! The seeds of the fuzz targets, and what once broke a reader, as ordinary tests.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
+
+use std::path::{Path, PathBuf};
+
+#[path = "fuzz/properties/mod.rs"]
+mod properties;
+
+/// Names and paths of what a folder of `tests/fuzz` holds.
+fn list(folder: &str) -> Vec<(String, PathBuf)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz").join(folder);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> = paths.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path)).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn every_reader_holds_what_it_promises_on_every_seed() {
+    let mut broken = Vec::new();
+    for (target, property) in properties::ALL {
+        let seeds = list(&format!("seeds/{target}"));
+        assert!(seeds.len() > 2, "{target} has no seeds to speak of");
+        for (name, path) in seeds {
+            let bytes = std::fs::read(path).unwrap();
+            if std::panic::catch_unwind(|| property(&bytes)).is_err() {
+                broken.push(format!("{target}/{name}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
+#[test]
+fn every_property_is_a_target() {
+    let names: Vec<&str> = properties::ALL.iter().map(|(name, _)| *name).collect();
+    assert_eq!(list("seeds").iter().map(|(name, _)| &**name).collect::<Vec<_>>(), names);
+    let targets = list("targets");
+    assert_eq!(targets.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), names);
+    let manifest = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/Cargo.toml")).unwrap();
+    for (target, path) in targets {
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains(&format!("tokentap_fuzz::{target}(bytes)")), "{target} calls another's property");
+        assert!(manifest.contains(&format!("path = \"targets/{target}.rs\"")), "{target} is not built");
+    }
+}
