@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page
+.PHONY: help test bench real real-exact trainers readers grpc check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -49,8 +49,26 @@ page: ## the page in headless Chromium, in front of the demo engine and of hosti
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/page/run.sh
 
+faults: ## every row of docs/faults.md, the clock that jumps included (half a minute, Debian's faketime)
+	cargo test --test integration -- --include-ignored faults::
+
+wire: ## the table of raw requests, to nginx and haproxy as well: who is stricter, case by case (half a minute, Debian's packages)
+	bash tests/wire/run.sh
+
+load: ## 10,000 idle connections, 2,000 streams, h2load, slowhttptest, floods: what is served and held (ten minutes, Debian's packages)
+	bash tests/load/run.sh
+
+soak: ## agents that come and go for T seconds (1200): memory and descriptors must stay as they are
+	bash tests/load/run.sh soak $(or $(T),1200)
+
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan
+
+# seconds a reader, readers at a time
+T ?= 600
+J ?= 1
+fuzz: ## hostile bytes for every reader, T=600 seconds each, J=1 at a time (two hours; a nightly compiler, cargo-fuzz)
+	T=$(T) J=$(J) bash tests/fuzz/run.sh
 
 ptx: ## cuda/*.ptx from their sources, by the compiler of a Python wheel (23 MB, a package registry)
 	bash cuda/ptx.sh
