@@ -90,9 +90,9 @@ async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch
     let again = found.original_logprobs.is_some();
     loop {
         // it generates under ids of the engine's
-        let unnamed = parts.tools.flights.unnamed();
+        let random = parts.tools.flights.random();
         let answer = probe.ask(found.clone()).await;
-        drop(unnamed);
+        drop(random);
         match answer {
             Ok(found) => {
                 tracing::info!(

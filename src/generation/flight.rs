@@ -10,16 +10,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Flights {
     // held for the length of a few map operations, never across an await
     ids: Arc<Mutex<BTreeMap<String, usize>>>,
-    /// Generations whose ids are not known.
+    /// Generations whose ids are not known and may be any.
     unnamed: Arc<AtomicUsize>,
+    /// Generations whose ids are the engine's own.
+    random: Arc<AtomicUsize>,
 }
 
-/// Characters of the ids that engines make: no other id begins with one of them.
+/// Characters of the ids that engines make, which are lower-case hexadecimal: no other id begins with one of them.
 const WHOLE: usize = 32;
 
-/// A generation of which the engine chose the id and has not said it, or will not say it here. Forgotten when it is dropped.
+/// A generation whose id has not been said, or will not be said here. Forgotten when it is dropped.
 #[derive(Debug)]
 pub struct Unnamed(Arc<AtomicUsize>);
+
+impl Unnamed {
+    fn count(of: &Arc<AtomicUsize>) -> Self {
+        of.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(of))
+    }
+}
 
 impl Drop for Unnamed {
     fn drop(&mut self) {
@@ -42,11 +51,16 @@ impl Flights {
         self.with(|ids| ids.contains_key(rid))
     }
 
-    /// Notes a generation whose id is not known.
+    /// Notes a generation whose id is not known: its client may have chosen it.
     #[must_use]
     pub fn unnamed(&self) -> Unnamed {
-        self.unnamed.fetch_add(1, Ordering::Relaxed);
-        Unnamed(Arc::clone(&self.unnamed))
+        Unnamed::count(&self.unnamed)
+    }
+
+    /// Notes a generation whose id the engine chooses.
+    #[must_use]
+    pub fn random(&self) -> Unnamed {
+        Unnamed::count(&self.random)
     }
 
     /// Whether the id of a generation that is not known here may begin with this one.
@@ -55,8 +69,11 @@ impl Flights {
         self.may_hide_beside(rid, 0)
     }
 
+    /// The same beside so many generations of its own whose ids the engine chooses.
     fn may_hide_beside(&self, rid: &str, own: usize) -> bool {
-        rid.len() < WHOLE && self.unnamed.load(Ordering::Relaxed) > own
+        let hexadecimal = || rid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let runs = |count: &AtomicUsize, own| count.load(Ordering::Relaxed) > own;
+        rid.len() < WHOLE && (runs(&self.unnamed, 0) || runs(&self.random, own) && hexadecimal())
     }
 
     /// Whether the id of another running request begins with this one.
@@ -111,7 +128,7 @@ impl Flight {
 
     /// The engine chooses ids of its own for it.
     pub fn hide(&mut self) {
-        self.unnamed = Some(self.all.unnamed());
+        self.unnamed = Some(self.all.random());
     }
 
     /// The ids of this request.
@@ -173,11 +190,12 @@ mod tests {
         let mut several = flights.start([]);
         several.hide();
         assert!(!short.may_abort("a") && flights.may_hide("a") && long.may_abort(whole));
+        assert!(!flights.may_hide("agent-1") && !flights.may_hide("A"), "no id of an engine begins so");
         several.add("s_0".to_owned());
         assert!(several.may_abort("s_0"), "its own are known by now");
         let chat = flights.unnamed();
         drop(several);
-        assert!(!short.may_abort("a"), "the other one runs");
+        assert!(!short.may_abort("a") && flights.may_hide("agent-1"), "the other one runs, under whatever id");
         drop(chat);
         assert!(short.may_abort("a") && !flights.may_hide("a"));
     }
