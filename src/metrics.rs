@@ -3,6 +3,7 @@
 //! Labels have few values by construction: endpoints come from a table of routes, models from the probe; no request, session or
 //! user is ever a label.
 
+mod buckets;
 mod declare;
 mod slices;
 mod tally;
@@ -10,25 +11,15 @@ mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
 pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
 pub use tls::TlsMetrics;
 
 use prometheus::{Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
+use buckets::{LATENCY_BUCKETS, OVERHEAD_BUCKETS};
 use declare::{Declare, options};
-
-/// Entropy in nats. Half of the tokens of a chain of thought lie below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of
-/// every vocabulary in use.
-pub const ENTROPY_BUCKETS: [f64; 16] =
-    [0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.5, 7.0, 13.0];
-/// Share of the probability that the reported top-k covers.
-pub const MASS_BUCKETS: [f64; 9] = [0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999];
-/// SGLang's own buckets of end-to-end latency in seconds, so that panels overlay.
-const LATENCY_BUCKETS: [f64; 19] =
-    [0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 2400.0];
-/// Seconds of tokentap's own work, 10 µs to 100 ms.
-const OVERHEAD_BUCKETS: [f64; 13] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1];
 
 /// Handles of every metric.
 #[derive(Debug)]
@@ -237,7 +228,23 @@ impl Metrics {
             registry: registry.clone(),
         };
         metrics.names = d.into_names();
+        metrics.begin();
         metrics
+    }
+
+    /// Begins what alerts take the increase of: of a counter that appears at five nothing has increased.
+    fn begin(&self) {
+        for (counters, values) in [
+            (&self.upstream_errors, &["connect", "timeout", "reset", "5xx"][..]),
+            (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent"]),
+            (&self.store_evictions, &["ttl", "entries", "bytes"]),
+            (&self.sessions_evicted, &["ttl", "bytes"]),
+            (&self.log_failures, &["write", "slow"]),
+        ] {
+            for value in values {
+                counters.with_label_values(&[value]);
+            }
+        }
     }
 
     /// Raises a counter to what is counted elsewhere.
