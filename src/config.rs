@@ -5,6 +5,7 @@
 mod effective;
 mod entropy;
 mod export;
+mod keys;
 mod load;
 mod logging;
 mod sessions;
@@ -22,6 +23,7 @@ use clap::{Args, Parser, Subcommand};
 pub use effective::{Setting, Value};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
+pub use keys::KeyConfig;
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
@@ -156,63 +158,11 @@ pub struct Config {
     pub logging: LogConfig,
 }
 
-/// Keys of tokentap's own calls, and of its ports.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Keys")]
-pub struct KeyConfig {
-    /// Key for tokentap's own calls to the upstream
-    #[arg(long, env = "TOKENTAP_UPSTREAM_API_KEY", value_name = "KEY", hide_env_values = true)]
-    pub upstream_api_key: Option<Secret>,
-    /// The same, read from a file
-    #[arg(long, env = "TOKENTAP_UPSTREAM_API_KEY_FILE", value_name = "FILE", conflicts_with = "upstream_api_key")]
-    pub upstream_api_key_file: Option<PathBuf>,
-    /// Admin key for tokentap's own calls (abort) to an upstream that has one
-    #[arg(long, env = "TOKENTAP_UPSTREAM_ADMIN_KEY", value_name = "KEY", hide_env_values = true)]
-    pub upstream_admin_key: Option<Secret>,
-    /// The same, read from a file
-    #[arg(long, env = "TOKENTAP_UPSTREAM_ADMIN_KEY_FILE", value_name = "FILE", conflicts_with = "upstream_admin_key")]
-    pub upstream_admin_key_file: Option<PathBuf>,
-    /// Bearer token of the data port; requests go on with --upstream-api-key in its place
-    #[arg(long, env = "TOKENTAP_AGENT_TOKEN", value_name = "TOKEN", hide_env_values = true)]
-    pub agent_token: Option<Secret>,
-    /// The same, read from a file
-    #[arg(long, env = "TOKENTAP_AGENT_TOKEN_FILE", value_name = "FILE", conflicts_with = "agent_token")]
-    pub agent_token_file: Option<PathBuf>,
-    /// Let agents use SGLang's control routes (weights, pause, flush, abort everything) on the data port
-    #[arg(long, env = "TOKENTAP_ALLOW_CONTROL", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
-    pub allow_control: bool,
-    /// Bearer token of the control port
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true)]
-    pub control_token: Option<Secret>,
-    /// The same, read from a file
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN_FILE", value_name = "FILE", conflicts_with = "control_token")]
-    pub control_token_file: Option<PathBuf>,
-    /// Leave a control port that is not loopback without a token
-    #[arg(long, env = "TOKENTAP_CONTROL_OPEN", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
-    pub control_open: bool,
-    /// Host names, besides loopback, under which the control port answers; one that begins with a dot is any label before it
-    #[arg(long, env = "TOKENTAP_CONTROL_HOST", value_name = "NAME", value_delimiter = ',')]
-    pub control_host: Vec<String>,
-    /// Bearer token of /metrics
-    #[arg(long, env = "TOKENTAP_METRICS_TOKEN", value_name = "TOKEN", hide_env_values = true)]
-    pub metrics_token: Option<Secret>,
-    /// The same, read from a file
-    #[arg(long, env = "TOKENTAP_METRICS_TOKEN_FILE", value_name = "FILE", conflicts_with = "metrics_token")]
-    pub metrics_token_file: Option<PathBuf>,
-}
-
-impl KeyConfig {
-    /// Every key, with its flag.
-    #[must_use]
-    pub fn all(&self) -> [(&'static str, Option<&Secret>); 5] {
-        [
-            ("--upstream-api-key", self.upstream_api_key.as_ref()),
-            ("--upstream-admin-key", self.upstream_admin_key.as_ref()),
-            ("--agent-token", self.agent_token.as_ref()),
-            ("--control-token", self.control_token.as_ref()),
-            ("--metrics-token", self.metrics_token.as_ref()),
-        ]
-    }
+/// Connections to the control port at once, where so many are for agents.
+#[must_use]
+pub fn control_connections(agents: usize) -> usize {
+    // trainers, a Prometheus and a page each have a few
+    (agents / 8).max(16)
 }
 
 /// Limits. Routes that generate have no time limit of their own: a paused engine is silent for as long as it likes.
@@ -222,7 +172,7 @@ pub struct LimitConfig {
     /// A client's first headers must be complete within this time
     #[arg(long, env = "TOKENTAP_CLIENT_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub client_header_timeout: Duration,
-    /// A kept connection may be idle, or slow with its next headers, for this long
+    /// A kept connection may be without a request, or slow with its next headers, for this long
     #[arg(long, env = "TOKENTAP_CLIENT_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = duration)]
     pub client_idle_timeout: Duration,
     /// A client's body must not pause longer than this, nor fall that far behind 1 KiB a second
@@ -240,7 +190,7 @@ pub struct LimitConfig {
     /// Bytes of requests and replies held at once: beyond three quarters requests get 503, beyond all replies pass without entropies
     #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub max_bytes_in_flight: u64,
-    /// Connections; more wait to be accepted. Where too few files may be open (`ulimit -Hn`), there are fewer connections and requests
+    /// Connections of agents; more wait to be accepted. The control port has an eighth of that for itself. Where too few files may be open (`ulimit -Hn`), there are fewer connections and requests
     #[arg(long, env = "TOKENTAP_MAX_CONNECTIONS", value_name = "N", default_value = "8192")]
     pub max_connections: usize,
     /// Requests at once; more get 503 and Retry-After

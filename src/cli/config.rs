@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cli::print;
+use crate::cli::{descriptors, print};
 use crate::config::{ConfigArgs, Setting, Value};
 
 /// Prints the settings. What is no value to be put into a file, a key or one that was not given, stands in a comment.
@@ -18,10 +18,13 @@ pub fn run(args: &ConfigArgs) {
         let _ = match value {
             Value::Absent => writeln!(text, "# {name} is not set"),
             Value::Secret => writeln!(text, "# {name} is set, and not shown; from {origin}"),
+            Value::Overruled => writeln!(text, "# {name} from {origin} gives way to {name}-file"),
             Value::Text(value) => writeln!(text, "{name} = {value} # from {origin}"),
         };
     }
     print(text.trim_start());
+    // `serve` would say the same, and do with fewer
+    descriptors::suffice(&mut args.config.limits.clone());
     for name in strangers(&args.effective) {
         tracing::warn!(name, "this variable of the environment is no setting of serve");
     }

@@ -25,6 +25,8 @@ pub enum Value {
     Absent,
     /// One that is nobody's to read.
     Secret,
+    /// A key of the configuration file, in whose place another was given as a file, by flag or environment.
+    Overruled,
     /// As it would be written in the configuration file.
     Text(String),
 }
@@ -54,12 +56,20 @@ fn setting(arg: &Arg, matches: &ArgMatches, file: Option<&Path>) -> Setting {
     };
     let value = match given {
         None => Value::Absent,
+        Some(_) if is_overruled(matches, id) => Value::Overruled,
         // what is not shown in --help is not shown here
         Some(_) if arg.is_hide_env_values_set() => Value::Secret,
         Some(text) => Value::Text(written(text)),
     };
     let group = arg.get_help_heading().map(str::to_owned);
     Setting { name: arg.get_long().unwrap_or(id).to_owned(), group, value, origin }
+}
+
+/// Whether a key comes from the configuration file alone, and a file with a key by flag or environment, which goes before it.
+pub(super) fn is_overruled(matches: &ArgMatches, id: &str) -> bool {
+    let source = |id: &str| matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
+    let given = |source| matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+    source(id) == Some(ValueSource::DefaultValue) && given(source(&format!("{id}_file")))
 }
 
 /// Text as a value of TOML.

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, Secret, effective};
+use super::{Cli, Command, Config, effective};
 
 /// Why there are no settings.
 #[derive(Debug)]
@@ -38,6 +38,9 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         export.choose(matches).map_err(Invalid::Line)?;
         export.control = authority("--control", &["http://", "https://"], &export.control)?;
         export.check().map_err(Invalid::Line)?;
+    }
+    if let (Some(config), Some((_, matches))) = (cli.command.config_mut(), matches.subcommand()) {
+        config.keys.give_way(|id| effective::is_overruled(matches, id));
     }
     let mut cli = complete(cli)?;
     if let (Command::Config(args), Some((name, matches))) = (&mut cli.command, matches.subcommand()) {
@@ -98,7 +101,11 @@ fn with_file(command: clap::Command, path: &Path, values: &[(String, String)]) -
             return subcommand;
         }
         values.iter().fold(subcommand, |subcommand, (key, value)| {
-            subcommand.mut_arg(key.replace('-', "_"), |arg| arg.default_value(value.clone()))
+            subcommand.mut_arg(key.replace('-', "_"), |arg| {
+                // a key is in --help neither as a default nor as a variable
+                let is_key = arg.is_hide_env_values_set();
+                arg.default_value(value.clone()).hide_default_value(is_key)
+            })
         })
     }))
 }
@@ -151,28 +158,8 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
 /// What no single value can show: files to be read, values that exclude each other.
 fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
-    let keys = &mut config.keys;
-    for (name, file, key) in [
-        ("--upstream-api-key-file", &keys.upstream_api_key_file, &mut keys.upstream_api_key),
-        ("--upstream-admin-key-file", &keys.upstream_admin_key_file, &mut keys.upstream_admin_key),
-        ("--agent-token-file", &keys.agent_token_file, &mut keys.agent_token),
-        ("--control-token-file", &keys.control_token_file, &mut keys.control_token),
-        ("--metrics-token-file", &keys.metrics_token_file, &mut keys.metrics_token),
-    ] {
-        // a key given itself, by flag or environment, goes before a file that the configuration file names
-        if let (Some(path), None) = (file, &key) {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Invalid::Line(format!("{name}: cannot read {}: {error}", path.display())))?;
-            *key = Some(Secret::from(text.trim()));
-        }
-    }
-    for (name, secret) in keys.all() {
-        if secret.is_some_and(|secret| secret.expose().is_empty()) {
-            return Err(Invalid::Line(format!(
-                "{name} is empty, which would be a key that everybody has: leave it out, or give one"
-            )));
-        }
-    }
+    config.keys.complete().map_err(Invalid::Line)?;
+    let keys = &config.keys;
     if config.sessions.think_start == config.sessions.think_end {
         return Err(Invalid::Line(
             "--think-start and --think-end are the same token, so no span could be closed".into(),

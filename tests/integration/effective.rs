@@ -1,6 +1,8 @@
 //! `tokentap config`: every setting with its value and its origin, and no secret.
 
-use crate::support::binary::output_with;
+use crate::support::binary::{Binary, output_with};
+use crate::support::client::request;
+use crate::support::hand::Hand;
 
 /// What it prints, with these flags and variables.
 async fn config(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
@@ -34,6 +36,35 @@ async fn each_setting_says_where_it_comes_from() {
     has(&out, "# Limits");
     assert!(err.contains("TOKENTAP_TOP") && !err.contains("TOKENTAP_MAX"), "{err}");
     assert!(!format!("{out}{err}").contains("hush"), "{out}{err}");
+}
+
+#[tokio::test]
+async fn a_key_of_the_file_is_in_no_help_and_gives_way_to_one_that_is_given_as_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (file, token) = (path("tokentap.toml"), path("token"));
+    std::fs::write(&file, "control-token = \"hush-old\"\nagent_token = \"hush\"\nmax-requests = 9\n").unwrap();
+    std::fs::write(&token, "hush-new\n").unwrap();
+    let flags = ["--config", &file, "--control-token-file", &token];
+    let (code, out, err) = config(&flags, &[]).await;
+    assert_eq!(code, Some(0), "{err}");
+    has(&out, &format!("# control-token from the file {file} gives way to control-token-file"));
+    has(&out, &format!("control-token-file = \"{token}\" # from the command line"));
+    has(&out, &format!("# agent-token is set, and not shown; from the file {file}"));
+    let (_, out, _) = config(&["--config", &file], &[("TOKENTAP_CONTROL_TOKEN_FILE", &token)]).await;
+    has(&out, &format!("# control-token from the file {file} gives way to control-token-file"));
+    for command in ["serve", "demo", "check", "config"] {
+        let help = output_with(&[command, "--config", &file, "--help"], &[]).await;
+        let help = String::from_utf8([help.stdout, help.stderr].concat()).unwrap();
+        assert!(help.contains("[default: 9]") && !help.contains("hush"), "{help}");
+    }
+    let hand = Hand::start().await;
+    let binary = Binary::with_flags(hand.addr, &flags).await;
+    for (token, status) in [("hush-new", 200), ("hush-old", 401)] {
+        let authorization = format!("Bearer {token}");
+        let headers = [("authorization", &*authorization)];
+        assert_eq!(request(binary.control, "GET", "/v1/sessions", &headers, b"").await.status, status, "{token}");
+    }
 }
 
 #[tokio::test]
