@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::config::{Config, FsyncPolicy, SessionConfig, TlsFiles};
+use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
 use crate::entropy::Backend;
 use crate::entropy::slices::Slices;
 use crate::entropy::store::{EntropyStore, StoreLimits};
@@ -107,7 +107,7 @@ impl App {
             refused: Arc::default(),
             attempts: Attempts::new(attempt_bounds(config.limits.max_bytes_in_flight)),
             budget: Budget::new(config.limits.max_bytes_in_flight),
-            patience: crate::http::patience::Patience::default(),
+            relief: crate::http::relief::Relief::default(),
             uncaptured: Mutex::default(),
             config,
         };
@@ -164,7 +164,11 @@ impl App {
         let control = tokio::spawn(serve(
             control,
             Beside::new(Services::new(Arc::clone(&parts), Port::Control, stopped.clone()), Control(Arc::clone(&parts))),
-            ServerLimits { drain: Duration::from_secs(1), ..limits.clone() },
+            ServerLimits {
+                drain: Duration::from_secs(1),
+                connections: config::control_connections(limits.connections),
+                ..limits.clone()
+            },
             stopped,
         ));
         let mut phase = parts.phase.clone();

@@ -12,10 +12,10 @@ pub mod generate;
 pub mod headers;
 pub mod identity;
 pub mod page;
-pub mod patience;
 pub mod policy;
 pub mod prompts;
 pub mod redact;
+pub mod relief;
 pub mod running;
 pub mod served;
 pub mod sound;
@@ -75,7 +75,7 @@ pub struct Parts {
     /// Calls of named sessions that are running, or whose replies did not reach their clients.
     pub attempts: attempt::Attempts,
     /// How long replies wait for the log.
-    pub patience: patience::Patience,
+    pub relief: relief::Relief,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }

@@ -1,5 +1,6 @@
 //! The accept loop: HTTP/1.1 and HTTP/2 on one port, plain or by TLS, limits, graceful drain.
 
+mod busy;
 mod door;
 mod greeted;
 mod outgoing;
@@ -9,6 +10,7 @@ mod tls;
 #[cfg(feature = "tls")]
 mod tls;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +18,12 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower::Service;
 
+use busy::Requests;
 pub use door::Door;
 use greeted::Greeted;
 use outgoing::Outgoing;
@@ -39,7 +40,7 @@ const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
 pub struct ServerLimits {
     /// A client's first headers must be complete within this time, TLS included.
     pub header_timeout: Duration,
-    /// Later headers, on a connection that is kept, within this: it is also how long such a connection may be idle.
+    /// Later headers, on a connection that is kept, within this: it is also how long such a connection may be idle, over HTTP/2 too.
     pub idle_timeout: Duration,
     /// Of what waits for a client some must be taken within this.
     pub read_timeout: Duration,
@@ -60,13 +61,19 @@ pub enum Phase {
     Ending,
 }
 
+/// How long a connection that was told to end for want of requests may take over it.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 /// What a connection is served with.
 struct Talk<S> {
     builder: Arc<auto::Builder<TokioExecutor>>,
     service: S,
-    watcher: Watcher,
+    phase: watch::Receiver<Phase>,
     /// Of the first head.
     deadline: Instant,
+    /// How long it may have no request.
+    idle: Duration,
+    /// How long nothing may be taken of what waits for the client.
     patience: Duration,
 }
 
@@ -74,14 +81,32 @@ impl<S, B> Talk<S>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
-    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     /// Talks HTTP until the connection ends.
-    async fn over(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    async fn over(mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let stream = TokioIo::new(Greeted::new(Outgoing::new(stream, self.patience), self.deadline));
-        let connection = self.builder.serve_connection(stream, TowerToHyperService::new(self.service)).into_owned();
-        if let Err(error) = self.watcher.watch(connection).await {
+        let requests = Requests::new();
+        let mut connection = pin!(self.builder.serve_connection(stream, requests.clone().counted(self.service)));
+        let drains = async { drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await) };
+        let ended = tokio::select! {
+            ended = &mut connection => Some(ended),
+            () = drains => None,
+            () = requests.are_over(self.idle) => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection => ended,
+                    // it answers pings, and does not go
+                    () = requests.are_over(self.idle + FAREWELL) => return,
+                }
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }
     }
@@ -98,7 +123,7 @@ pub async fn serve<S, B>(
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
-    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let door = door.into();
@@ -121,7 +146,6 @@ where
         .max_concurrent_streams(1024)
         .max_header_list_size(64 * 1024);
     let builder = Arc::new(builder);
-    let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(limits.connections));
     let mut tasks = tokio::task::JoinSet::new();
     loop {
@@ -132,13 +156,14 @@ where
             Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let (deadline, patience) = (Instant::now() + limits.header_timeout, limits.read_timeout);
+        let deadline = Instant::now() + limits.header_timeout;
         let talk = Talk {
             builder: Arc::clone(&builder),
             service: service.clone(),
-            watcher: graceful.watcher(),
+            phase: phase.clone(),
             deadline,
-            patience,
+            idle: limits.idle_timeout,
+            patience: limits.read_timeout,
         };
         let tls = door.tls.clone();
         let mut phase = phase.clone();
@@ -160,10 +185,8 @@ where
         });
     }
     drop(door);
-    let drained = async {
-        graceful.shutdown().await;
-        while tasks.join_next().await.is_some() {}
-    };
+    // each connection has seen for itself that this is draining
+    let drained = async { while tasks.join_next().await.is_some() {} };
     let cut = tokio::select! {
         () = drained => 0,
         () = tokio::time::sleep(limits.drain) => permits_taken(&permits, limits.connections),

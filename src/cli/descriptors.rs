@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::LimitConfig;
+use crate::config::{LimitConfig, control_connections};
 
-/// What is neither an agent's connection nor a request's to the upstream: the control port's, files, and what the runtime itself has.
+/// What is neither a connection of a port nor a request's to the upstream: files, and what the runtime itself has.
 const OTHERS: u64 = 128;
 
 /// Raises the soft limit, which is kept low for programs that could not do with more, to the hard one, and lowers `limits` to what there
@@ -31,11 +31,13 @@ pub(super) fn suffice(limits: &mut LimitConfig) {
 }
 
 /// How many connections and requests so many descriptors are enough for: a request has one to the upstream. Requests leave half of
-/// them to connections, which get what is left.
+/// them to connections, which get what is left, and of which the control port has its part.
 fn most(descriptors: u64, (connections, requests): (usize, usize)) -> (usize, usize) {
     let there = usize::try_from(descriptors.saturating_sub(OTHERS)).unwrap_or(usize::MAX);
     let requests = requests.min((there / 2).max(1));
-    (connections.min((there - requests.min(there)).max(1)), requests)
+    let left = there - requests.min(there);
+    let agents = left.saturating_sub(control_connections(left * 8 / 9));
+    (connections.min(agents.max(1)), requests)
 }
 
 #[cfg(test)]
@@ -46,9 +48,13 @@ mod tests {
     fn there_is_always_room_for_both_and_for_others() {
         let usual = (8192, 4096);
         assert_eq!(most(1 << 20, usual), usual);
-        assert_eq!(most(8192 + 4096 + OTHERS, usual), usual);
-        assert_eq!(most(10_000, usual), (5776, 4096));
-        assert_eq!(most(1024, usual), (448, 448));
+        assert_eq!(most(8192 + 1024 + 4096 + OTHERS, usual), usual);
+        assert_eq!(most(1024, usual), (399, 448));
         assert_eq!([most(0, usual), most(130, usual)], [(1, 1); 2]);
+        for descriptors in 200..20_000 {
+            let (agents, requests) = most(descriptors, usual);
+            let taken = agents + control_connections(agents) + requests;
+            assert!(taken as u64 + OTHERS <= descriptors, "{descriptors}: {agents}, {requests}");
+        }
     }
 }

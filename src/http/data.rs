@@ -45,8 +45,13 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
     let session = bind(&mut request);
     let route = routes::route(request.uri().path());
     let one_at_a_time = request.version() < http::Version::HTTP_2;
-    let (mut served, admitted) = admit(&parts, route, request.method());
-    let reply = if let Err(denied) = access::agent(&parts, request.headers_mut()) {
+    let allowed = access::agent(&parts, request.headers_mut());
+    // who may not come in takes nobody's place
+    let (mut served, admitted) = match allowed {
+        Ok(()) => admit(&parts, route, request.method()),
+        Err(_) => (Served::new(Arc::clone(&parts), route, request.method(), None), Ok(())),
+    };
+    let reply = if let Err(denied) = allowed {
         let mut reply =
             error_reply(&Error::Client { status: StatusCode::UNAUTHORIZED, message: denied.message().to_owned() });
         reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -74,7 +79,10 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         served.unnamed = generates.then(|| parts.tools.flights.unnamed());
         forward(&parts, route, request, session.unwrap_or_default()).await
     };
-    let reply = reply.unwrap_or_else(|error| error_reply(&error));
+    let reply = reply.unwrap_or_else(|error| {
+        served.leave();
+        error_reply(&error)
+    });
     served.status = reply.status();
     let draining = *parts.phase.borrow() != crate::server::Phase::Serving;
     let mut reply = reply.map(|body| body.with(served));

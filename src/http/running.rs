@@ -122,14 +122,14 @@ pub enum Outcome<T> {
 
 /// Waits until records are on disk, where they are to be. A failing log costs the record, never the reply.
 pub async fn settle(parts: &Parts, acks: Vec<Ack>) {
-    let deadline = parts.patience.deadline();
+    let deadline = parts.relief.deadline();
     for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
         match tokio::time::timeout_at(deadline, ack).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => parts.metrics.log_failures.with_label_values(&["write"]).inc(),
             Err(_) => {
                 parts.metrics.log_failures.with_label_values(&["slow"]).inc();
-                parts.patience.lose();
+                parts.relief.lose();
             }
         }
     }

@@ -30,7 +30,7 @@ pub struct Served {
     pub unnamed: Option<Unnamed>,
     /// What was seen of the reply.
     pub observed: Option<Observed>,
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Served {
@@ -49,8 +49,13 @@ impl Served {
             attempt: None,
             unnamed: None,
             observed: None,
-            _permit: permit,
+            permit,
         })
+    }
+
+    /// The engine has nothing to do with it any more: while its client does not take the answer, it keeps nobody else out.
+    pub fn leave(&mut self) {
+        self.permit = None;
     }
 }
 

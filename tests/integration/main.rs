@@ -31,6 +31,7 @@ mod guard;
 mod kernels;
 mod leaving;
 mod limits;
+mod multiplexed;
 mod oracle;
 mod outgoing;
 mod oversize;

@@ -9,17 +9,17 @@ use tokio::time::Instant;
 const LOG: Duration = Duration::from_secs(2);
 
 /// Once the log was that slow, replies do not wait for it for so long.
-const RELIEF: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_secs(10);
 
-/// The patience of replies. By a clock that cannot be set: were it the time of day, a clock that is put back by a year would let replies
-/// go unwritten for a year.
+/// Whether replies are relieved of the wait. By a clock that cannot be set: were it the time of day, a clock that is put back by a year
+/// would let replies go unwritten for a year.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct Relief {
     /// The log was too slow, and is not waited for until then; held for a look only.
     relieved: Mutex<Option<Instant>>,
 }
 
-impl Patience {
+impl Relief {
     /// Until when a reply that begins to wait now does so.
     #[must_use]
     pub fn deadline(&self) -> Instant {
@@ -30,7 +30,7 @@ impl Patience {
 
     /// A reply has waited in vain.
     pub fn lose(&self) {
-        *self.relieved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + RELIEF);
+        *self.relieved.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE);
     }
 }
 
@@ -42,13 +42,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_log_is_waited_for_again_when_ten_seconds_have_passed_whatever_the_time_of_day() {
-        let patience = Patience::default();
-        let left = || patience.deadline() - Instant::now();
+        let relief = Relief::default();
+        let left = || relief.deadline() - Instant::now();
         assert_eq!(left(), LOG);
-        patience.lose();
+        relief.lose();
         assert_eq!(left(), Duration::ZERO, "one reply that waited in vain is enough");
         // the time of day stands still meanwhile
-        advance(RELIEF - Duration::from_millis(1)).await;
+        advance(PAUSE - Duration::from_millis(1)).await;
         assert_eq!(left(), Duration::ZERO);
         advance(Duration::from_millis(1)).await;
         assert_eq!(left(), LOG);

@@ -1,0 +1,81 @@
+//! Clients over HTTP/2 that hold on to what they have: a connection of which nothing is asked, and answers that nobody takes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::client::{post, request};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+/// A connection whose streams may be sent so many bytes; it answers pings, and its task ends with it.
+async fn connect(addr: SocketAddr, window: u32) -> (Sender, JoinHandle<()>) {
+    let stream = TokioIo::new(TcpStream::connect(addr).await.unwrap());
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).initial_stream_window_size(window);
+    let (sender, connection) = builder.handshake(stream).await.unwrap();
+    (sender, tokio::spawn(async move { drop(connection.await) }))
+}
+
+fn ask(addr: SocketAddr, method: &str, path: &str, token: &str) -> http::Request<Full<Bytes>> {
+    let asked = http::Request::builder().method(method).uri(format!("http://{addr}{path}"));
+    asked.header("authorization", format!("Bearer {token}")).body(Full::from("{\"text\":\"a\"}")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_request_ends_and_one_with_one_does_not() {
+    const IDLE: Duration = Duration::from_millis(300);
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--client-idle-timeout", "300ms"]).await;
+    let (mut busy, _kept) = connect(proxy.data, 65_535).await;
+    let asking = tokio::spawn(busy.send_request(ask(proxy.data, "POST", "/generate", "any")));
+    let call = hand.next().await;
+    for port in [proxy.data, proxy.control] {
+        let opened = Instant::now();
+        let (_silent, ended) = connect(port, 65_535).await;
+        soon("a connection of which nothing is asked ends", ended).await.unwrap();
+        assert!(opened.elapsed() >= IDLE);
+    }
+    let (mut used, ended) = connect(proxy.control, 65_535).await;
+    let answer = used.send_request(ask(proxy.control, "GET", "/livez", "any")).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    drop(answer);
+    soon("so does one of which nothing more is asked", ended).await.unwrap();
+    call.ok().await;
+    assert_eq!(asking.await.unwrap().unwrap().status(), 200, "whose request runs for longer is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_tokentap_s_own_hold_no_place_while_nobody_takes_them() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--max-requests", "1", "--agent-token", "agents"]).await;
+    let (mut deaf, _kept) = connect(proxy.data, 0).await;
+    let mut untaken = Vec::new();
+    // strangers, and agents who ask for what they may not have
+    for (path, token, status) in [("/generate", "none", 401), ("/health", "none", 401), ("/flush_cache", "agents", 403)]
+    {
+        for _ in 0..3 {
+            let answer = soon("a head", deaf.send_request(ask(proxy.data, "POST", path, token))).await.unwrap();
+            assert_eq!(answer.status(), status, "{path}");
+            untaken.push(answer);
+        }
+    }
+    let token = [("authorization", "Bearer agents")];
+    let asking =
+        tokio::spawn(async move { request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await });
+    let call = hand.next().await;
+    // the only place is taken now, and a stranger is told nothing else than before
+    assert_eq!(request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await.status, 503);
+    assert_eq!(post(proxy.data, "/generate", b"{\"text\":\"a\"}").await.status, 401);
+    call.ok().await;
+    assert_eq!(asking.await.unwrap().status, 200);
+}
