@@ -8,6 +8,7 @@ pub mod control;
 pub mod data;
 pub mod forward;
 pub mod gate;
+pub mod gathered;
 pub mod generate;
 pub mod headers;
 pub mod identity;

@@ -59,9 +59,8 @@ impl Budget {
     #[must_use]
     pub fn hold(&self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
-        let mut share = Share { budget: self.clone(), most: u64::MAX, bytes: 0 };
-        // there is always room below this
-        let _ = share.grow(bytes.len());
+        let mut share = self.reply();
+        share.insist(bytes.len());
         share.hold(bytes)
     }
 }
@@ -76,12 +75,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// Whether it could grow by so much.
-    #[must_use]
-    pub fn has_room(&self, bytes: u64) -> bool {
-        self.budget.taken().saturating_add(bytes) <= self.most
-    }
-
     /// Takes more.
     ///
     /// # Errors
@@ -110,6 +103,13 @@ impl Share {
         self.budget.0.taken.fetch_sub(less, Ordering::Relaxed);
         self.bytes -= less;
         Ok(())
+    }
+
+    /// Takes so much, whether there is room or not: what comes later finds less.
+    pub fn insist(&mut self, bytes: usize) {
+        self.most = u64::MAX;
+        // there is always room below this
+        let _ = self.resize(bytes);
     }
 
     /// A request is refused because there is no room; what it had is given back.
@@ -151,12 +151,12 @@ mod tests {
         let mut request = budget.request();
         assert_eq!((request.grow(75), request.grow(1), budget.taken()), (Ok(()), Err(Full), 75));
         let mut reply = budget.reply();
-        assert!(reply.has_room(25) && !reply.has_room(26) && !budget.request().has_room(1));
+        assert_eq!((reply.grow(26), budget.request().grow(1)), (Err(Full), Err(Full)));
         assert_eq!((reply.grow(25), reply.grow(1), budget.taken()), (Ok(()), Err(Full), 100));
         let held = budget.hold(vec![0; 10]);
         assert_eq!((held.len(), budget.taken()), (10, 110), "what must be held is");
         drop((request, reply));
-        assert_eq!((budget.taken(), budget.request().has_room(65)), (10, true));
+        assert_eq!((budget.taken(), budget.request().grow(65)), (10, Ok(())));
         drop(held);
         assert_eq!(budget.taken(), 0);
     }

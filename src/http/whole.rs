@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 
 use crate::generation::reason::Reason;
 use crate::http::budget::Share;
+use crate::http::gathered::Gathered;
 use crate::sglang::client::{Failure, ReplyBody, innermost};
 
 /// A body read to its end, or as far as there is room for it.
@@ -28,27 +29,26 @@ pub enum Whole {
 ///
 /// # Errors
 /// When it breaks off.
-pub async fn collect(mut body: ReplyBody, headers: &HeaderMap, limit: u64, mut share: Share) -> Result<Whole, Failure> {
+pub async fn collect(mut body: ReplyBody, headers: &HeaderMap, limit: u64, share: Share) -> Result<Whole, Failure> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let reason = match announced {
-        Some(length) if length > limit => Some(Reason::TooLarge),
-        Some(length) if !share.has_room(length) => Some(Reason::NoRoom),
-        _ => None,
-    };
-    if let Some(reason) = reason {
-        return Ok(Whole::Passing { reason, head: Bytes::new(), rest: body });
+    if announced.is_some_and(|length| length > limit) {
+        return Ok(Whole::Passing { reason: Reason::TooLarge, head: Bytes::new(), rest: body });
     }
-    let mut read = Vec::with_capacity(announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(0));
+    let mut gathered = Gathered::new(Some(share), announced);
+    if gathered.reserve().is_err() {
+        return Ok(Whole::Passing { reason: Reason::NoRoom, head: Bytes::new(), rest: body });
+    }
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure::Broken(innermost(&error)))?;
         let Ok(data) = frame.into_data() else { continue };
-        read.extend_from_slice(&data);
-        let room = share.grow(data.len());
-        let reason =
-            if read.len() as u64 > limit { Some(Reason::TooLarge) } else { room.err().map(|_| Reason::NoRoom) };
-        if let Some(reason) = reason {
-            return Ok(Whole::Passing { reason, head: share.hold(read), rest: body });
+        let full = gathered.push(&data).is_err();
+        if full || gathered.len() as u64 > limit {
+            let reason = if full { Reason::NoRoom } else { Reason::TooLarge };
+            if full {
+                gathered.insist(&data);
+            }
+            return Ok(Whole::Passing { reason, head: gathered.into_bytes(), rest: body });
         }
     }
-    Ok(Whole::All(share.hold(read)))
+    Ok(Whole::All(gathered.into_bytes()))
 }

@@ -5,14 +5,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::BoxError;
 use super::patience::Patience;
 use crate::error::Error;
 use crate::http::budget::Share;
+use crate::http::gathered::Gathered;
 use crate::sglang::client::{Failure, UploadError, innermost};
 
 /// The body; it must not come too slowly.
@@ -61,26 +62,22 @@ impl Upload {
     /// When it is larger than `limit` bytes, comes too slowly, breaks off, or there is no room for it.
     pub async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
-        match Limited::new(&mut self, limit_bytes).collect().await {
-            Ok(collected) => {
-                let bytes = collected.to_bytes();
-                Ok(match self.share.take() {
-                    Some(share) => share.hold(bytes),
-                    None => bytes,
-                })
+        let mut gathered = Gathered::new(self.share.take(), self.body.size_hint().exact());
+        while let Some(frame) = self.frame().await {
+            let Ok(piece) = frame.map_err(|error| broken(&error))?.into_data() else { continue };
+            if piece.len() > limit_bytes - gathered.len() {
+                let message =
+                    format!("the request body is larger than {limit} bytes; that of /generate is --max-request-bytes");
+                return Err(Error::Client { status: http::StatusCode::PAYLOAD_TOO_LARGE, message });
             }
-            Err(error) if error.is::<LengthLimitError>() => Err(Error::Client {
-                status: http::StatusCode::PAYLOAD_TOO_LARGE,
-                message: format!("the request body is larger than {limit} bytes; see --max-request-bytes of tokentap"),
-            }),
-            Err(error) => {
-                if matches!(error.downcast_ref(), Some(UploadError::NoRoom)) {
-                    // whoever is still sending would not see an answer that says to try again
-                    self.discard(limit_bytes).await;
-                }
-                Err(broken(&error))
+            if gathered.push(&piece).is_err() {
+                gathered.shed();
+                // whoever is still sending would not see an answer that says to try again
+                self.discard(limit_bytes).await;
+                return Err(Failure::from(UploadError::NoRoom).into());
             }
         }
+        Ok(gathered.into_bytes())
     }
 
     /// Counts what has come.
