@@ -48,17 +48,24 @@ def selects(selector: dict, labels: dict[str, str]) -> bool:
     return selector.get("matchLabels", {}).items() <= labels.items()
 
 
-def opened(port: dict, number: int, name: str | None) -> bool:
-    if port.get("protocol", "TCP") != "TCP":
-        return False
-    first = port["port"]
-    return first == name if isinstance(first, str) else first <= number <= port.get("endPort", first)
+def resolved(port: int | str, spec: dict) -> int:
+    """The number of a port in a Service or a policy, as any Kubernetes finds it: names among containers, and not among native sidecars."""
+    if isinstance(port, int):
+        return port
+    named = {of["name"]: of["containerPort"] for c in spec["containers"] for of in c.get("ports", []) if "name" in of}
+    assert port in named, f"no container has the port {port}, and that of a native sidecar is found by its number alone before 1.33"
+    return named[port]
 
 
-def admits(found: list[dict], to: dict, labels: dict[str, str], port: tuple[int, str | None], namespace: str) -> bool:
+def opened(port: dict, number: int, spec: dict) -> bool:
+    first = resolved(port["port"], spec)
+    return port.get("protocol", "TCP") == "TCP" and first <= number <= port.get("endPort", first)
+
+
+def admits(found: list[dict], workload: dict, labels: dict[str, str], port: int, namespace: str) -> bool:
     """Whether a pod of a namespace with these labels may come to a port."""
     for policy in (item["spec"] for item in found if item["kind"] == "NetworkPolicy"):
-        if not selects(policy["podSelector"], to):
+        if not selects(policy["podSelector"], pod_labels(workload)):
             continue
         for rule in policy["ingress"]:
             comes = any(
@@ -67,15 +74,13 @@ def admits(found: list[dict], to: dict, labels: dict[str, str], port: tuple[int,
                 and ("namespaceSelector" in peer or namespace == "own")
                 for peer in rule["from"]
             )
-            if comes and ("ports" not in rule or any(opened(of, *port) for of in rule["ports"])):
+            if comes and ("ports" not in rule or any(opened(of, port, template(workload)["spec"]) for of in rule["ports"])):
                 return True
     return False
 
 
 def check_policies(found: list[dict], workload: dict, ports: dict[str, int]) -> None:
-    to = pod_labels(workload)
-    data, control = (ports["tokentap"], "tokentap"), (ports["tokentap-ctl"], "tokentap-ctl")
-    sglang, group = (SGLANG, None), (20000, None)
+    data, control, group = ports["tokentap"], ports["tokentap-ctl"], 20000
     grouped = workload["kind"] == "LeaderWorkerSet"
     monitored = any(item["kind"] == "PodMonitor" for item in found)
     # labels, namespace, ports that are open
@@ -89,7 +94,7 @@ def check_policies(found: list[dict], workload: dict, ports: dict[str, int]) -> 
         ({"app.kubernetes.io/name": "prometheus"}, "own", []),
     ]
     for labels, namespace, wanted in callers:
-        got = [port for port in (data, control, sglang, group) if admits(found, to, labels, port, namespace)]
+        got = [port for port in (data, control, SGLANG, group) if admits(found, workload, labels, port, namespace)]
         assert got == wanted, f"{labels} of namespace {namespace} may come to {got}, and should to {wanted}"
 
 
@@ -117,12 +122,13 @@ def services(found: list[dict], labels: dict[str, str]) -> Iterator[tuple[str, d
             yield item["metadata"]["name"], item["spec"]
 
 
-def check_services(found: list[dict], workload: dict, tokentap: dict) -> None:
+def check_services(found: list[dict], workload: dict, tokentap: dict, ports: dict[str, int]) -> None:
     """One for agents, one for trainers, and the second is known to tokentap by all its names."""
-    of = {spec["ports"][0]["targetPort"]: name for name, spec in services(found, pod_labels(workload)) if "tokentap" in spec["selector"]}
-    ours = [name for name, spec in services(found, pod_labels(workload)) if "tokentap" in spec["selector"]]
-    assert len(ours) == len(of) == 2, f"the pods are found by {ours}"
-    control = of["tokentap-ctl"]
+    ours = {name: spec["ports"] for name, spec in services(found, pod_labels(workload)) if "tokentap" in spec["selector"]}
+    of = {resolved(to[0]["targetPort"], template(workload)["spec"]): name for name, to in ours.items()}
+    assert len(ours) == len(of) == 2, f"the pods are found by {list(ours)}"
+    assert set(of) == set(ports.values()), f"Services lead to {of}"
+    control = of[ports["tokentap-ctl"]]
     if workload["kind"] == "StatefulSet":
         assert workload["spec"]["serviceName"] == control, "pods have names under the Service that trainers ask"
     forms = [control, f"{control}.ns", f"{control}.ns.svc", f"{control}.ns.svc.cluster.local"]
@@ -137,18 +143,21 @@ def check(found: list[dict], native: bool) -> None:
         spec = template(workload)["spec"]
         tokentap = sidecar(spec, native)
         ports = {port["name"]: port["containerPort"] for port in tokentap["ports"]}
-        check_services(found, workload, tokentap)
+        check_services(found, workload, tokentap, ports)
         check_policies(found, workload, ports)
         templates = {item["metadata"]["name"] for item in found if item["kind"] == "ResourceClaimTemplate"}
         for claim in spec.get("resourceClaims", []):
             assert claim["resourceClaimTemplateName"] in templates, f"no {claim['resourceClaimTemplateName']}"
     for item in found:
         if item["kind"] == "Service":
-            met = sum(item["spec"]["selector"].items() <= pod_labels(workload).items() for workload in workloads)
-            assert met == 1, f"Service {item['metadata']['name']} finds the pods of {met} workloads"
-            # SGLang's port is named by none
-            assert {port["targetPort"] for port in item["spec"]["ports"]} <= {"tokentap", "tokentap-ctl", "admin"}
+            name = item["metadata"]["name"]
+            met = [workload for workload in workloads if item["spec"]["selector"].items() <= pod_labels(workload).items()]
+            assert len(met) == 1, f"Service {name} finds the pods of {len(met)} workloads"
+            targets = {resolved(port["targetPort"], template(met[0])["spec"]) for port in item["spec"]["ports"]}
+            assert SGLANG not in targets, f"Service {name} goes past tokentap"
         elif item["kind"] == "PodMonitor":
-            assert {endpoint["port"] for endpoint in item["spec"]["podMetricsEndpoints"]} == {"tokentap", "tokentap-ctl"}
+            # names, for Prometheus reads them in the pod itself
+            asked = {endpoint["port"] for endpoint in item["spec"]["podMetricsEndpoints"]}
+            assert asked == {"tokentap", "tokentap-ctl"}, f"Prometheus asks {asked}"
             for workload in workloads:
                 assert selects(item["spec"]["selector"], pod_labels(workload)), "Prometheus finds the pods"
