@@ -149,15 +149,19 @@ def check_untouched(before: dict, after: dict) -> None:
 def check_tls(spec: dict, native: bool) -> None:
     """The files are those of the secret, and whoever asks the ports asks by TLS."""
     tokentap = sidecar(spec, native)
-    secrets = {volume["name"] for volume in spec["volumes"] if "secret" in volume}
-    mount = next(mount for mount in tokentap["volumeMounts"] if mount["name"] in secrets)
+    volume = next(volume for volume in spec["volumes"] if "secret" in volume)
+    mount = next(mount for mount in tokentap["volumeMounts"] if mount["name"] == volume["name"])
     assert mount["readOnly"] and "subPath" not in mount, "a subPath is not changed with its secret"
+    # it may read its key without a group of the pod, because nobody else has it
+    assert volume["secret"]["defaultMode"] == 0o444, f"the key has mode {volume['secret']['defaultMode']:o}"
+    containers = [c for key in ("initContainers", "containers") for c in spec.get(key, [])]
+    having = [c["name"] for c in containers if any(of["name"] == volume["name"] for of in c["volumeMounts"])]
+    assert having == ["tokentap"], f"the key is mounted in {having}"
     env = {entry["name"]: entry.get("value") for entry in tokentap["env"]}
     for name, file in (("TOKENTAP_TLS_CERT", "tls.crt"), ("TOKENTAP_TLS_KEY", "tls.key")):
         assert env[name] == f"{mount['mountPath']}/{file}", f"{name} is a file of the secret"
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert tokentap[name]["httpGet"]["scheme"] == "HTTPS", f"{name} asks by TLS"
-    assert spec["securityContext"]["fsGroup"] == tokentap["securityContext"]["runAsGroup"], "it may read its key"
 
 
 def check_gpu(spec: dict) -> None:
@@ -173,7 +177,8 @@ def check_own(found: list[dict]) -> None:
     names = [c["name"] for key in ("initContainers", "containers") for c in spec[key]]
     assert names == ["fetch", "tokentap", "engine"], names
     assert spec["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}, "the memory is its own"
-    assert spec["securityContext"]["runAsUser"] == 1000, "so is the user"
+    own = {"runAsUser": 1000, "fsGroup": 2000, "fsGroupChangePolicy": "OnRootMismatch"}
+    assert spec["securityContext"] == own, f"so are user and groups, not {spec['securityContext']}"
     admin = next(item for item in found if item["metadata"]["name"] == "admin")
     assert admin["spec"]["ports"][0]["appProtocol"] == "grpc", "its Service is not tokentap's"
 
