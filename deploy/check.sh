@@ -25,14 +25,8 @@ check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 python deploy/check/containers.py
 python deploy/check/kubernetes.py
 
-# Debian's, unpacked and not installed: a package of its own would start a server
-if ! command -v promtool >/dev/null; then
-  if [[ ! -x $home/prometheus/usr/bin/promtool ]]; then
-    bash deploy/check/prometheus.sh "$home/prometheus"
-  fi
-  PATH=$home/prometheus/usr/bin:$PATH
-fi
+prometheus=$(bash deploy/check/prometheus.sh "$home/prometheus")
 # a file_sd target that is not there is a warning, and a matter of who deploys
-promtool check config deploy/prometheus/prometheus.yml
-promtool test rules deploy/prometheus/tests/*.yml
+"$prometheus/promtool" check config deploy/prometheus/prometheus.yml
+"$prometheus/promtool" test rules deploy/prometheus/tests/*.yml
 python deploy/check/queries.py

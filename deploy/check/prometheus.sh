@@ -1,18 +1,37 @@
 #!/usr/bin/env bash
-# Debian's Prometheus and promtool, unpacked into a folder; needs Debian's packages, and root only where their list is older than they are.
+# The folder of prometheus and promtool, on stdout: that on the PATH, else Debian's, unpacked once into a folder, which needs Debian's
+# packages, and root only where their list is older than they are. On stderr their version; one that is too old for the rules is refused.
 #   prometheus.sh FOLDER
 set -euo pipefail
+# what Debian 12 has, with which the rules are tested, and the first that knows keep_firing_for
+oldest=2.42.0
 to=$1
-if ! command -v apt-get >/dev/null; then
-  echo "no promtool on the PATH, and no apt-get to fetch Debian's: install Prometheus" >&2
+
+# not installed: the package would start a server
+unpack() {
+  if ! command -v apt-get >/dev/null; then
+    echo "no prometheus and promtool on the PATH, and no apt-get to fetch Debian's: install Prometheus" >&2
+    exit 1
+  fi
+  mkdir -p "$to"
+  from=$(mktemp -d)
+  trap 'rm -rf "$from"' EXIT
+  fetch() { (cd "$from" && apt-get download -qq -o APT::Sandbox::User=root prometheus); }
+  # a list that is missing or old names a file that is not there
+  fetch 2>/dev/null || { apt-get update -qq && fetch; }
+  dpkg -x "$from"/prometheus_*.deb "$to"
+}
+
+found=$(command -v promtool || true)
+bin=${found%/*}
+if [[ ! -x $bin/prometheus ]]; then
+  bin=$to/usr/bin
+  if [[ ! -x $bin/promtool ]]; then unpack >&2; fi
+fi
+version=$("$bin/promtool" --version 2>&1 | sed -nE 's/^promtool, version ([0-9.]+).*/\1/p')
+echo "promtool: ${version:-of no known version}, $bin" >&2
+if [[ $(printf '%s\n' "$oldest" "${version:-0}" | sort -V | head -n 1) != "$oldest" ]]; then
+  echo "the rules need $oldest or newer: another Prometheus on the PATH, or none and a newer Debian" >&2
   exit 1
 fi
-mkdir -p "$to"
-to=$(cd "$to" && pwd)
-from=$(mktemp -d)
-trap 'rm -rf "$from"' EXIT
-cd "$from"
-fetch() { apt-get download -qq -o APT::Sandbox::User=root prometheus; }
-# a list that is missing or old names a file that is not there
-fetch 2>/dev/null || { apt-get update -qq && fetch; }
-dpkg -x prometheus_*.deb "$to"
+echo "$bin"

@@ -15,12 +15,7 @@ if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..
 python=${PYTHON:-python3}
 export PYTHONDONTWRITEBYTECODE=1
 
-if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
-  if [[ ! -x $root/target/deploy/prometheus/usr/bin/prometheus ]]; then
-    bash "$root/deploy/check/prometheus.sh" "$root/target/deploy/prometheus"
-  fi
-  PATH=$root/target/deploy/prometheus/usr/bin:$PATH
-fi
+prometheus=$(bash "$root/deploy/check/prometheus.sh" "$root/target/deploy/prometheus")
 
 work=$(mktemp -d)
 started=()
@@ -73,7 +68,7 @@ mkdir "$work/prometheus/targets"
 echo "- targets: ['$control']" >"$work/prometheus/targets/tokentap.yml"
 echo "- targets: ['$sglang']" >"$work/prometheus/targets/sglang.yml"
 port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
-prometheus --config.file="$work/prometheus/prometheus.yml" --storage.tsdb.path="$work/series" --web.listen-address="127.0.0.1:$port" \
+"$prometheus/prometheus" --config.file="$work/prometheus/prometheus.yml" --storage.tsdb.path="$work/series" --web.listen-address="127.0.0.1:$port" \
   --log.level=info >"$work/prometheus.log" 2>&1 &
 started+=($!)
 await $! "$work/prometheus.log" 'Server is ready to receive web requests'
@@ -87,5 +82,5 @@ if ! timeout 240 "$python" "$here/ask.py" --prometheus "127.0.0.1:$port" --dashb
 fi
 kill -0 "$load" 2>/dev/null || { cat "$work/load" >&2; echo "the load ended early" >&2; exit 1; }
 "$python" -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())' "http://$control/metrics" \
-  | promtool check metrics
+  | "$prometheus/promtool" check metrics
 echo "promtool finds nothing to say of the metrics' names and types"
