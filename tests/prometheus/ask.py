@@ -13,9 +13,6 @@ from pathlib import Path
 EMPTY = {
     "tokentap_exact_lost_total": "needs an engine with the plugin that fails",
     "tokentap_logprob_anomalies_total": "needs an engine that sends rows which are no distribution",
-    "tokentap_uncaptured_generations_total": "the demo engine answers no chat",
-    "tokentap_upstream_errors_total": "the demo engine does not fail",
-    "outcome:tokentap_turns_quarantined:ratio15m": "the demo engine's replies fit together",
     "tokentap_cuda_crossover_rows": "needs a GPU",
     "tokentap_slice_fallbacks_total": "needs a GPU",
     "tokentap_cuda_errors_total": "needs a GPU",
@@ -38,9 +35,13 @@ def get(path: str, **query: str) -> dict:
     return answer["data"]
 
 
-def has_data(expr: str) -> bool:
+def numbers(expr: str) -> list[float]:
     values = [float(series["value"][1]) for series in get("query", query=expr)["result"]]
-    return any(math.isfinite(value) for value in values)
+    return [value for value in values if math.isfinite(value)]
+
+
+def has_data(expr: str) -> bool:
+    return bool(numbers(expr))
 
 
 def dashboard() -> dict[str, str]:
@@ -66,8 +67,8 @@ def rules() -> list[dict]:
 def problems(queries: dict[str, str]) -> list[str]:
     found = []
     targets = get("targets")["activeTargets"]
-    jobs = {target["labels"]["job"]: target["health"] for target in targets}
-    if jobs != {"tokentap": "up", "sglang": "up"}:
+    jobs = sorted((target["labels"]["job"], target["health"]) for target in targets)
+    if jobs != [("sglang", "up"), ("tokentap", "up"), ("tokentap", "up")]:
         found.append(f"targets: {[(target['scrapeUrl'], target['health'], target['lastError']) for target in targets]}")
     unwell = [rule for rule in rules() if rule["health"] != "ok"]
     found += [f"rule {rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in unwell]
@@ -90,6 +91,8 @@ for name, expr in queries.items():
     if why := reason(expr):
         assert not has_data(expr), f"{name} has data: take it out of the list of those that have none"
         print(f"no data: {name}: {why}")
+# counters begin at 0, so data may be that nothing happened
+zeros = [name for name, expr in queries.items() if not reason(expr) and not any(numbers(expr))]
 unused = [metric for metric in EMPTY if not any(metric in expr for expr in queries.values())]
 assert not unused, f"no query names {unused}"
 
@@ -97,7 +100,8 @@ states = [(rule["name"], rule["state"]) for rule in rules() if rule["type"] == "
 alerts = sorted(f"{name} {state}" for name, state in states if state != "inactive")
 series = get("query", query='count({job="tokentap"})')["result"][0]["value"][1]
 took = time.monotonic() - began
-print(f"after {took:.0f} s: both targets up, {series} series of tokentap, {len(rules())} rules evaluated")
+print(f"after {took:.0f} s: all targets up, {series} series of tokentap, {len(rules())} rules evaluated")
 for kind, of_kind in (("recording rules", records), ("queries of the dashboard", panels)):
     print(f"data from {sum(not reason(expr) for expr in of_kind.values())} of {len(of_kind)} {kind}")
+print(f"nothing but zeros: {'; '.join(zeros) or 'none'}")
 print(f"alerts of this load: {', '.join(alerts) or 'none'}")

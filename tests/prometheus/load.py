@@ -1,6 +1,7 @@
 """Agents of many kinds before a tokentap, a round a second: what is counted happens, as far as a demo can make it."""
 
 import argparse
+import http.client
 import json
 import socket
 import struct
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True)
 parser.add_argument("--control", required=True)
+parser.add_argument("--recorded", required=True, help="data port before recorded.py")
 parser.add_argument("--seconds", type=float, required=True)
 args = parser.parse_args()
 
@@ -44,6 +46,16 @@ def leave(session: str, body: dict) -> None:
         head = f"POST /sessions/{session}/generate HTTP/1.1\r\nhost: {args.data}\r\ncontent-type: application/json\r\n"
         connection.sendall(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
         assert connection.recv(64)
+
+
+def dies(session: str) -> None:
+    """Reads a stream whose engine ends in the middle of it."""
+    body = {"input_ids": [1, 2, 3], "stream": True, **sampling(16)}
+    try:
+        answer = post(f"/sessions/{session}/generate", body, args.recorded)
+    except http.client.IncompleteRead:
+        return
+    raise AssertionError(f"half a stream came as a whole one: {answer}")
 
 
 def rows(count: int, width: int) -> bytes:
@@ -83,6 +95,10 @@ def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
     leave(session, away)
     post(f"/sessions/{session}/generate", away, **{"x-stainless-retry-count": "1"})
     expect(200, post("/v1/entropy", rows(64, 8192), args.control))
+    # forwarded without seeing its tokens
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}
+    expect(200, post("/v1/chat/completions", chat, args.recorded))
+    dies(session)
     # more at once than may come
     answers = crowd.map(lambda _: post("/generate", {"text": "The lamp", **sampling(64)}), range(12))
     statuses = [status for status, _ in answers]

@@ -1,4 +1,8 @@
-"""Serves a recorded exposition at /metrics. Its counters grow with every scrape, as they do on an engine that works."""
+"""A stand-in for an engine: what a real one said, from a folder of recordings.
+
+Counters of its /metrics grow with every scrape, as they do on an engine that works. A chat gets its whole reply. Of a stream
+of /generate half is sent, and then nothing but the end of the connection, as by an engine that is killed.
+"""
 
 import itertools
 import re
@@ -6,26 +10,47 @@ import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-LINES = Path(sys.argv[1]).read_text().splitlines()
+FOLDER = Path(sys.argv[1])
 COUNTED = re.compile(r"^(\w[\w:]*_(?:total|bucket|sum|count)(?:\{.*\})?) (\S+)")
 SCRAPES = itertools.count(1)
 
 
-class Recorded(BaseHTTPRequestHandler):
-    """What the engine said, times the number of the scrape."""
+def said(case: str) -> bytes:
+    return (FOLDER / case / "response.body").read_bytes()
 
-    def do_GET(self) -> None:
-        if self.path.rstrip("/") != "/metrics":
-            self.send_error(404)
-            return
-        scrape = next(SCRAPES)
-        grown = (COUNTED.sub(lambda m: f"{m[1]} {float(m[2]) * scrape}", line) for line in LINES)
-        body = ("\n".join(grown) + "\n").encode()
+
+def grown() -> bytes:
+    """What the engine said of itself, times the number of the scrape."""
+    scrape = next(SCRAPES)
+    lines = said("info-metrics").decode().splitlines()
+    return "".join(COUNTED.sub(lambda m: f"{m[1]} {float(m[2]) * scrape}", line) + "\n" for line in lines).encode()
+
+
+class Recorded(BaseHTTPRequestHandler):
+    """A connection serves one request."""
+
+    def answer(self, kind: str, body: bytes, share: float = 1) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: int(share * len(body))])
+
+    def do_GET(self) -> None:
+        if self.path.rstrip("/") == "/metrics":
+            self.answer("text/plain; version=0.0.4; charset=utf-8", grown())
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        match self.path:
+            case "/v1/chat/completions":
+                self.answer("application/json", said("chat-plain"))
+            case "/generate":
+                self.answer("text/event-stream; charset=utf-8", said("stream-plain"), share=0.5)
+            case _:
+                self.send_error(404)
 
     def log_message(self, *_: object) -> None:
         pass

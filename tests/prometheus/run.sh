@@ -52,8 +52,8 @@ await $! "$work/demo" '^ *Metrics:'
 data=$(grep -oEm1 'http://[0-9.:]+/generate' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
 control=$(grep -oEm1 'http://[0-9.:]+/metrics' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
 
-# SGLang's own series: what a real one gave, through the data port of a tokentap before it, as in Kubernetes
-"$python" "$here/recorded.py" "$root/tests/fixtures/sglang-0.5.23/default/info-metrics/response.body" >"$work/recorded" 2>&1 &
+# What a real SGLang gave, through a tokentap before it, as in Kubernetes: its own series, a chat, and half a stream.
+"$python" "$here/recorded.py" "$root/tests/fixtures/sglang-0.5.23/default" >"$work/recorded" 2>&1 &
 started+=($!)
 await $! "$work/recorded" '^127'
 "$tokentap" serve --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --log-format json --upstream "http://$(cat "$work/recorded")" \
@@ -61,11 +61,12 @@ await $! "$work/recorded" '^127'
 started+=($!)
 await $! "$work/before" '"data":"http'
 sglang=$(grep -oEm1 '"data":"http://[0-9.:]+' "$work/before" | grep -oE '[0-9.]+:[0-9]+')
+before=$(grep -oEm1 '"control":"http://[0-9.:]+' "$work/before" | grep -oE '[0-9.]+:[0-9]+')
 
 # the files as they are deployed; addresses come in beside them
 cp -r "$root/deploy/prometheus" "$work/prometheus"
 mkdir "$work/prometheus/targets"
-echo "- targets: ['$control']" >"$work/prometheus/targets/tokentap.yml"
+echo "- targets: ['$control', '$before']" >"$work/prometheus/targets/tokentap.yml"
 echo "- targets: ['$sglang']" >"$work/prometheus/targets/sglang.yml"
 port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
 "$prometheus/prometheus" --config.file="$work/prometheus/prometheus.yml" --storage.tsdb.path="$work/series" --web.listen-address="127.0.0.1:$port" \
@@ -73,7 +74,7 @@ port=$("$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); 
 started+=($!)
 await $! "$work/prometheus.log" 'Server is ready to receive web requests'
 
-"$python" "$here/load.py" --data "$data" --control "$control" --seconds 200 >"$work/load" 2>&1 &
+"$python" "$here/load.py" --data "$data" --control "$control" --recorded "$sglang" --seconds 200 >"$work/load" 2>&1 &
 load=$!
 started+=("$load")
 if ! timeout 240 "$python" "$here/ask.py" --prometheus "127.0.0.1:$port" --dashboard "$root/deploy/grafana/dashboards/tokentap.json"; then
