@@ -58,8 +58,9 @@ wire: ## the table of raw requests, to nginx and haproxy as well: who is stricte
 load: ## 10,000 idle connections, 2,000 streams, h2load, slowhttptest, floods: what is served and held (ten minutes, Debian's packages)
 	bash tests/load/run.sh
 
-soak: ## agents that come and go for T seconds (1200): memory and descriptors must stay as they are
-	bash tests/load/run.sh soak $(or $(T),1200)
+soak: T = 1200
+soak: ## agents that come and go for T=1200 seconds: memory and descriptors must stay as they are
+	bash tests/load/run.sh soak $(T)
 
 valgrind: ## memory of the only reader with unsafe code, vector path included
 	PROPTEST_CASES=40 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --error-exitcode=1 --quiet" cargo test --lib scan

@@ -15,7 +15,7 @@ use crate::upstream::{self, Canned, Server, Shelf};
 /// What times in events count from.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Bytes that streams nobody read have put into sockets, and how many requests are being answered.
+/// How many requests are being answered.
 pub static ANSWERING: AtomicUsize = AtomicUsize::new(0);
 
 /// Microseconds since the start.

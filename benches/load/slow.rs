@@ -66,7 +66,7 @@ async fn beside(tap: &Tap, (name, options, path): Attack, seconds: u64) {
     left.expect("the folder is there");
     let active = settled(tap, idle).await;
     println!("  after {}; {active} requests active", tap.usage());
-    assert_eq!(during.failed, 0, "{name}: others are served");
+    assert_eq!((during.failed, active), (0, 0.0), "{name}: others are served, and no place is lost");
 }
 
 /// How many connections were there and had been closed, whenever that changed much.
@@ -146,7 +146,7 @@ async fn readers(tap: &Tap, seconds: u64) {
     println!("  {active} requests active, {:.0} KB read by all of them", read as f64 / 1e3);
     let active = settled(tap, idle).await;
     println!("  after {}; {active} requests active", tap.usage());
-    assert_eq!(during.failed, 0, "others are served");
+    assert_eq!((during.failed, active), (0, 0.0), "others are served, and no place is lost");
 }
 
 /// Waits until what was held is let go of; the requests that are still active.

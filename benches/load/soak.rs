@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use tokio::task::JoinSet;
 
 use crate::churn::{Agent, Done};
@@ -20,6 +21,9 @@ const FLAGS: &str = "--session-bytes 8MiB --session-ttl 60s --session-idle 5s --
 /// MB an hour that a steady process may seem to grow by: an allocator's pages settle for hours. At a hundred requests a second it is
 /// 14 bytes a request, less than anything that could be forgotten.
 const BOUND: f64 = 5.0;
+
+/// Half an interval, in MB an hour, beyond which nothing has been shown: a tenth of what is held, in the time of the soak.
+const WIDEST: f64 = 25.0;
 
 const SMALL: &str =
     r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":16,"temperature":1.0,"ignore_eos":true}}"#;
@@ -38,7 +42,7 @@ pub async fn run(seconds: u64) {
     for name in 0..AGENTS {
         tasks.spawn(Agent { name, data: tap.data, done: Arc::clone(&done), dice: name }.work(Arc::clone(&stop)));
     }
-    tasks.spawn(trainer(tap.control, Arc::clone(&stop)));
+    let trainer = tokio::spawn(trainer(tap.control, Arc::clone(&stop)));
     let small = || post("/generate", &[], SMALL.as_bytes());
     let pause = Duration::from_millis(100);
     let direct = tokio::spawn(probe(upstream, small(), pause, Arc::clone(&stop)));
@@ -49,7 +53,8 @@ pub async fn run(seconds: u64) {
     while let Some(ended) = tasks.join_next().await {
         ended.expect("who works does not panic");
     }
-    println!("{done:?}");
+    let taken = trainer.await.expect("the trainer does not panic");
+    println!("{done:?}\nthe trainer has {taken:?}");
     println!("16 tokens at 1 ms each, directly: {direct}\n16 tokens at 1 ms each, through tokentap: {through}");
     overhead(&tap.metrics().await);
     let quiet = settled(&tap, idle).await;
@@ -65,8 +70,13 @@ pub async fn run(seconds: u64) {
     );
     println!("memory in the second half: {memory} MB an hour (at most {BOUND} more than chance explains)");
     println!("descriptors in the second half: {descriptors} an hour");
+    assert!(taken.shown.min(taken.samples).min(taken.finished).min(taken.deleted) > 0, "the trainer has some of each");
     assert!(!memory.exceeds(BOUND), "memory grows");
     assert!(!descriptors.exceeds(20.0), "descriptors grow");
+    assert!(
+        memory.spread < WIDEST,
+        "the machine was too restless to tell whether memory grows: run it again, or for longer"
+    );
     assert!(quiet, "something is held when nothing runs");
     assert_eq!(through.failed + done.wrong.load(Ordering::Relaxed) as usize, 0, "every answer is what was asked for");
     let _ = std::fs::remove_dir_all(&folder);
@@ -98,41 +108,66 @@ async fn watch(tap: &Tap, done: &Done, seconds: u64) -> Vec<Usage> {
     seen
 }
 
+/// What the trainer has got.
+#[derive(Debug, Default)]
+struct Taken {
+    shown: u64,
+    samples: u64,
+    finished: u64,
+    deleted: u64,
+}
+
 /// Reads what there is on the control port, and deletes a little of it.
-async fn trainer(control: std::net::SocketAddr, stop: Arc<AtomicBool>) {
+async fn trainer(control: std::net::SocketAddr, stop: Arc<AtomicBool>) -> Taken {
+    let mut taken = Taken::default();
     let mut cursor = String::new();
     let mut round = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         round += 1;
         for path in ["/metrics", "/livez", "/readyz", "/v1/requests", "/v1/policy"] {
-            ask(control, &get(path)).await.expect("the control port answers");
+            told(control, &get(path), &[200]).await;
         }
-        let (_, page) = ask(control, &get("/v1/sessions?limit=50&order=newest")).await.expect("sessions are listed");
+        let page = told(control, &get("/v1/sessions?limit=300&order=newest"), &[200]).await;
         let page: serde_json::Value = serde_json::from_slice(&page).expect("sessions are JSON");
-        let names = page["sessions"].as_array().expect("a list of sessions").iter();
-        let names: Vec<&str> = names.filter_map(|session| session["id"].as_str()).collect();
+        let sessions = page["sessions"].as_array().expect("a list of sessions");
+        // a session of the list may have left when it is asked for
+        let names: Vec<&str> = sessions.iter().map(|said| said["session"].as_str().expect("its name")).collect();
         for name in names.iter().take(3) {
             for path in ["", "/trajectories"] {
-                ask(control, &get(&format!("/v1/sessions/{name}{path}"))).await.expect("a session is shown");
+                let said = told(control, &get(&format!("/v1/sessions/{name}{path}")), &[200, 404, 410]).await;
+                taken.shown += u64::from(memmem::find(&said, name.as_bytes()).is_some());
             }
         }
         for format in ["verl", "jsonl", "parquet"] {
             let body = serde_json::json!({"sessions": names, "format": format}).to_string();
-            ask(control, &post("/v1/samples", &[], body.as_bytes())).await.expect("samples are exported");
+            let said = told(control, &post("/v1/samples", &[], body.as_bytes()), &[200, 404, 410]).await;
+            if format == "jsonl" {
+                taken.samples += memmem::find_iter(&said, b"\"session\"").count() as u64;
+            }
         }
-        let (_, lines) =
-            ask(control, &get(&format!("/v1/trajectories?limit=20&since={cursor}"))).await.expect("a feed");
-        let last = lines.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
-        if let Some(line) = last.and_then(|line| serde_json::from_slice::<serde_json::Value>(line).ok()) {
+        let lines = told(control, &get(&format!("/v1/trajectories?limit=20&since={cursor}")), &[200]).await;
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let line: serde_json::Value = serde_json::from_slice(line).expect("a line is JSON");
             line["cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
+            taken.finished += 1;
         }
         if let Some(name) = names.last().filter(|_| round.is_multiple_of(5)) {
-            ask(control, &post(&format!("/v1/sessions/{name}/freeze"), &[], b"")).await.expect("a session is frozen");
+            told(control, &post(&format!("/v1/sessions/{name}/freeze"), &[], b""), &[200, 404, 410]).await;
             let delete = format!("DELETE /v1/sessions/{name} HTTP/1.1\r\nhost: localhost\r\n\r\n");
-            ask(control, delete.as_bytes()).await.expect("a session is deleted");
+            let said = told(control, delete.as_bytes(), &[200, 404, 410]).await;
+            taken.deleted += u64::from(memmem::find(&said, b"deleted").is_some());
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+    taken
+}
+
+/// The body of an answer that has one of these statuses.
+async fn told(control: std::net::SocketAddr, request: &[u8], statuses: &[u16]) -> Vec<u8> {
+    let (status, body) = ask(control, request).await.expect("the control port answers");
+    let asked = String::from_utf8_lossy(&request[..request.len().min(200)]);
+    assert!(statuses.contains(&status), "{status} for {asked}: {}", String::from_utf8_lossy(&body));
+    body
 }
 
 /// Between which bounds the 99th percentile of tokentap's own work lies.
