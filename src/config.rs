@@ -218,3 +218,26 @@ pub struct LimitConfig {
     #[arg(long, env = "TOKENTAP_DRAIN_TIMEOUT", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub drain_timeout: Duration,
 }
+
+impl LimitConfig {
+    /// What no single value can show, and values that would let nobody in.
+    fn check(&self) -> Result<(), String> {
+        for (flag, time) in [
+            ("--client-header-timeout", self.client_header_timeout),
+            ("--client-idle-timeout", self.client_idle_timeout),
+            ("--client-body-timeout", self.client_body_timeout),
+            ("--client-read-timeout", self.client_read_timeout),
+        ] {
+            if time.is_zero() {
+                return Err(format!("{flag} 0 would end every connection at once; give a time, as long as you like"));
+            }
+        }
+        if self.max_bytes_in_flight / 4 < self.max_request_bytes {
+            return Err(format!(
+                "--max-bytes-in-flight {} is less than four times --max-request-bytes {}, so that a large request would never be served",
+                self.max_bytes_in_flight, self.max_request_bytes
+            ));
+        }
+        Ok(())
+    }
+}

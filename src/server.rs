@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower::Service;
 
-use busy::Requests;
+use busy::Streams;
 pub use door::Door;
 use greeted::Greeted;
 use outgoing::Outgoing;
@@ -86,14 +86,15 @@ where
 {
     /// Talks HTTP until the connection ends.
     async fn over(mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let stream = TokioIo::new(Greeted::new(Outgoing::new(stream, self.patience), self.deadline));
-        let requests = Requests::new();
-        let mut connection = pin!(self.builder.serve_connection(stream, requests.clone().counted(self.service)));
+        let streams = Streams::new();
+        let stream = Greeted::new(Outgoing::new(stream, self.patience), self.deadline, streams.clone());
+        let service = streams.clone().counted(self.service);
+        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
         let drains = async { drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await) };
         let ended = tokio::select! {
             ended = &mut connection => Some(ended),
             () = drains => None,
-            () = requests.are_over(self.idle) => None,
+            () = streams.are_over(self.idle) => None,
         };
         let ended = match ended {
             Some(ended) => ended,
@@ -102,7 +103,7 @@ where
                 tokio::select! {
                     ended = connection => ended,
                     // it answers pings, and does not go
-                    () = requests.are_over(self.idle + FAREWELL) => return,
+                    () = streams.are_over(self.idle + FAREWELL) => return,
                 }
             }
         };

@@ -34,6 +34,7 @@ const HOMES: &[(&str, &[&str])] = &[
         "hyper",
         &[
             "src/server.rs",
+            "src/server/busy.rs",
             // speaks to a tokentap, with the keys of its control port, and never to SGLang
             "src/cli/export/connection.rs",
             "src/cli/export/sidecar.rs",
@@ -47,7 +48,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["src/server/tls.rs", "src/server/tls/", "src/cli/export/trust.rs"]),
     ("x509_cert", &["src/server/tls/"]),
     ("hyper_util", &["src/server.rs", "src/cli/export/connection.rs", "src/sglang/transport.rs"]),
-    ("tower", &["src/server.rs", "src/http/", "src/grpc/", "src/app.rs", "src/cli/demo.rs"]),
+    ("tower", &["src/server.rs", "src/server/busy.rs", "src/http/", "src/grpc/", "src/app.rs", "src/cli/demo.rs"]),
     ("tonic", &["src/grpc.rs", "src/grpc/"]),
     ("tonic_prost", &[]),
     ("tonic_health", &["src/grpc/"]),

@@ -16,6 +16,11 @@ pub struct Tap {
 impl Tap {
     /// Starts the binary that `TOKENTAP` names, else the one built with this program, and waits until its upstream is known.
     pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
+        Self::start_with(upstream, flags, &[]).await
+    }
+
+    /// The same with these variables of the environment.
+    pub async fn start_with(upstream: SocketAddr, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let binary = std::env::var("TOKENTAP").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tokentap").to_owned());
         let [data, control] = [free(), free()];
         let mut command = Command::new(&binary);
@@ -24,6 +29,7 @@ impl Tap {
             .for_each(|(name, _)| _ = command.env_remove(name));
         command.args(["serve", "--log", "error", "--upstream", &format!("http://{upstream}")]);
         command.args(["--listen", &data.to_string(), "--control-listen", &control.to_string()]).args(flags);
+        command.envs(environment.iter().copied());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let mut tap = Self { child: child.unwrap_or_else(|error| panic!("{binary}: {error}")), data, control };
         let limit = Instant::now() + Duration::from_secs(20);

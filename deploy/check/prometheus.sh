@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The folder of prometheus and promtool, on stdout: that on the PATH, else Debian's, unpacked once into a folder, which needs Debian's
 # packages, and root only where their list is older than they are. On stderr their version; one that is too old for the rules is refused.
-#   prometheus.sh FOLDER
+#   prometheus.sh FOLDER [PROGRAM...]   PROGRAM: what is needed (promtool)
 set -euo pipefail
 # what Debian 12 has, with which the rules are tested, and the first that knows keep_firing_for
 oldest=2.42.0
 to=$1
+shift
+needed=("${@:-promtool}")
 
 # not installed: the package would start a server
 unpack() {
@@ -24,7 +26,10 @@ unpack() {
 
 found=$(command -v promtool || true)
 bin=${found%/*}
-if [[ ! -x $bin/prometheus ]]; then
+for program in "${needed[@]}"; do
+  if [[ ! -x $bin/$program ]]; then bin=; fi
+done
+if [[ -z $bin ]]; then
   bin=$to/usr/bin
   if [[ ! -x $bin/promtool ]]; then unpack >&2; fi
 fi

@@ -36,7 +36,7 @@ fn most(descriptors: u64, (connections, requests): (usize, usize)) -> (usize, us
     let there = usize::try_from(descriptors.saturating_sub(OTHERS)).unwrap_or(usize::MAX);
     let requests = requests.min((there / 2).max(1));
     let left = there - requests.min(there);
-    let agents = left.saturating_sub(control_connections(left * 8 / 9));
+    let agents = (left * 8 / 9).min(left.saturating_sub(control_connections(0)));
     (connections.min(agents.max(1)), requests)
 }
 
@@ -49,7 +49,7 @@ mod tests {
         let usual = (8192, 4096);
         assert_eq!(most(1 << 20, usual), usual);
         assert_eq!(most(8192 + 1024 + 4096 + OTHERS, usual), usual);
-        assert_eq!(most(1024, usual), (399, 448));
+        assert_eq!(most(1024, usual), (398, 448));
         assert_eq!([most(0, usual), most(130, usual)], [(1, 1); 2]);
         for descriptors in 200..20_000 {
             let (agents, requests) = most(descriptors, usual);

@@ -25,7 +25,7 @@ pub enum Value {
     Absent,
     /// One that is nobody's to read.
     Secret,
-    /// A key of the configuration file, in whose place another was given as a file, by flag or environment.
+    /// A key, or a file with one, that the other of the two goes before.
     Overruled,
     /// As it would be written in the configuration file.
     Text(String),
@@ -65,11 +65,16 @@ fn setting(arg: &Arg, matches: &ArgMatches, file: Option<&Path>) -> Setting {
     Setting { name: arg.get_long().unwrap_or(id).to_owned(), group, value, origin }
 }
 
-/// Whether a key comes from the configuration file alone, and a file with a key by flag or environment, which goes before it.
+/// Whether a key, or a file with one, is not in force because the other is given, too: flag and environment go before the configuration
+/// file, and there the key before its file.
 pub(super) fn is_overruled(matches: &ArgMatches, id: &str) -> bool {
-    let source = |id: &str| matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
-    let given = |source| matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable));
-    source(id) == Some(ValueSource::DefaultValue) && given(source(&format!("{id}_file")))
+    let rank = |id: &str| {
+        let source = matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
+        source.map(|source| u8::from(source != ValueSource::DefaultValue))
+    };
+    let key = id.strip_suffix("_file");
+    let other = key.map_or_else(|| format!("{id}_file"), str::to_owned);
+    rank(id).zip(rank(&other)).is_some_and(|(its, other)| other > its || other == its && key.is_some())
 }
 
 /// Text as a value of TOML.

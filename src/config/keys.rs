@@ -91,7 +91,7 @@ impl KeyConfig {
             ("--control-token-file", &self.control_token_file, &mut self.control_token),
             ("--metrics-token-file", &self.metrics_token_file, &mut self.metrics_token),
         ] {
-            // a key given itself, by flag or environment, goes before a file that the configuration file names
+            // a key that is left goes before its file
             if let (Some(path), None) = (file, &key) {
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| format!("{name}: cannot read {}: {error}", path.display()))?;

@@ -171,13 +171,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
             config.control_listen
         )));
     }
-    let limits = &config.limits;
-    if limits.max_bytes_in_flight / 4 < limits.max_request_bytes {
-        return Err(Invalid::Line(format!(
-            "--max-bytes-in-flight {} is less than four times --max-request-bytes {}, so that a large request would never be served",
-            limits.max_bytes_in_flight, limits.max_request_bytes
-        )));
-    }
+    config.limits.check().map_err(Invalid::Line)?;
     config.tls.check().map_err(Invalid::Line)?;
     config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
     Ok(cli)

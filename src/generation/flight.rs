@@ -66,14 +66,17 @@ impl Flights {
     /// Whether the id of a generation that is not known here may begin with this one.
     #[must_use]
     pub fn may_hide(&self, rid: &str) -> bool {
-        self.may_hide_beside(rid, 0)
+        self.may_hide_beside(rid, None)
     }
 
-    /// The same beside so many generations of its own whose ids the engine chooses.
-    fn may_hide_beside(&self, rid: &str, own: usize) -> bool {
+    /// The same beside a generation of its own.
+    fn may_hide_beside(&self, rid: &str, own: Option<&Unnamed>) -> bool {
         let hexadecimal = || rid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let runs = |count: &AtomicUsize, own| count.load(Ordering::Relaxed) > own;
-        rid.len() < WHOLE && (runs(&self.unnamed, 0) || runs(&self.random, own) && hexadecimal())
+        let others = |count: &Arc<AtomicUsize>| {
+            let own = own.is_some_and(|own| Arc::ptr_eq(&own.0, count));
+            count.load(Ordering::Relaxed) > usize::from(own)
+        };
+        rid.len() < WHOLE && (others(&self.unnamed) || others(&self.random) && hexadecimal())
     }
 
     /// Whether the id of another running request begins with this one.
@@ -126,9 +129,9 @@ impl Flight {
         }
     }
 
-    /// The engine chooses ids of its own for it.
-    pub fn hide(&mut self) {
-        self.unnamed = Some(self.all.random());
+    /// It has ids that are not known: the engine's own, or where `named` the client's.
+    pub fn hide(&mut self, named: bool) {
+        self.unnamed = Some(if named { self.all.unnamed() } else { self.all.random() });
     }
 
     /// The ids of this request.
@@ -145,8 +148,7 @@ impl Flight {
             let later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
             later.take_while(|(id, _)| id.starts_with(rid)).any(|(id, _)| !self.ids.contains(id))
         };
-        let own = usize::from(self.unnamed.is_some());
-        !rid.is_empty() && !self.all.may_hide_beside(rid, own) && !self.all.with(others)
+        !rid.is_empty() && !self.all.may_hide_beside(rid, self.unnamed.as_ref()) && !self.all.with(others)
     }
 }
 
@@ -188,7 +190,7 @@ mod tests {
         let short = flights.start(["a".to_owned()]);
         let long = flights.start([whole.to_owned()]);
         let mut several = flights.start([]);
-        several.hide();
+        several.hide(false);
         assert!(!short.may_abort("a") && flights.may_hide("a") && long.may_abort(whole));
         assert!(!flights.may_hide("agent-1") && !flights.may_hide("A"), "no id of an engine begins so");
         several.add("s_0".to_owned());
@@ -197,6 +199,10 @@ mod tests {
         drop(several);
         assert!(!short.may_abort("a") && flights.may_hide("agent-1"), "the other one runs, under whatever id");
         drop(chat);
+        let mut named = flights.start([]);
+        named.hide(true);
+        assert!(flights.may_hide("agent-1") && named.may_abort("agent-1"), "by a header, which may say anything");
+        drop(named);
         assert!(short.may_abort("a") && !flights.may_hide("a"));
     }
 

@@ -41,7 +41,8 @@ impl Gathered {
         if length > self.bytes.capacity() {
             // what was announced and does not come takes no room: twice what there is, and no more than there will be
             let doubled = self.bytes.capacity().saturating_mul(2);
-            self.grow(self.whole.map_or(doubled, |whole| whole.min(doubled)).max(length))?;
+            let room = self.whole.map_or(doubled, |whole| whole.min(doubled)).max(length);
+            self.grow(room).or_else(|Full| self.grow(length))?;
         }
         self.bytes.extend_from_slice(piece);
         Ok(())
@@ -78,7 +79,14 @@ impl Gathered {
 
     /// What there is. Its share is kept for as long as any of it is in use.
     #[must_use]
-    pub fn into_bytes(self) -> Bytes {
+    pub fn into_bytes(mut self) -> Bytes {
+        // kept for as long as a generation takes; a copy is less
+        if self.bytes.capacity() > self.bytes.len() / 4 * 5 {
+            self.bytes.shrink_to_fit();
+            if let Some(share) = &mut self.share {
+                share.insist(self.bytes.capacity());
+            }
+        }
         match self.share {
             Some(share) => share.hold(self.bytes),
             None => self.bytes.into(),
@@ -104,9 +112,9 @@ mod tests {
             gathered.push(b"x").unwrap();
             assert!((number..=2 * number).contains(&budget.taken()), "{number}: {}", budget.taken());
         }
+        assert!(budget.taken() > 15_000);
         let bytes = gathered.into_bytes();
-        assert_eq!(bytes, [b'x'; 10_000][..]);
-        assert!(budget.taken() >= 10_000);
+        assert_eq!((budget.taken(), &*bytes), (10_000, &[b'x'; 10_000][..]), "and no more than it once they are there");
         drop(bytes);
         assert_eq!(budget.taken(), 0);
     }

@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use super::busy::Streams;
+
 /// What HTTP/2 begins with; its first half ends as a head of HTTP/1 does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const END: &[u8] = b"\r\n\r\n";
@@ -26,11 +28,14 @@ pub(super) struct Greeted<S> {
     ending: usize,
     /// `None` once the first head is there.
     deadline: Option<Pin<Box<Sleep>>>,
+    streams: Streams,
 }
 
 impl<S> Greeted<S> {
-    pub(super) fn new(stream: S, deadline: Instant) -> Self {
-        Self { stream, preface: Some(0), ending: 0, deadline: Some(Box::pin(tokio::time::sleep_until(deadline))) }
+    /// A stream that tells `streams` when the preface has come.
+    pub(super) fn new(stream: S, deadline: Instant, streams: Streams) -> Self {
+        let deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));
+        Self { stream, preface: Some(0), ending: 0, deadline, streams }
     }
 
     /// Whether the first head ends within these bytes.
@@ -39,6 +44,7 @@ impl<S> Greeted<S> {
             self.preface = self.preface.filter(|at| PREFACE[*at] == *byte).map(|at| at + 1);
             if let Some(at) = self.preface {
                 if at == PREFACE.len() {
+                    self.streams.greeted();
                     return true;
                 }
                 continue;

@@ -53,6 +53,15 @@ async fn a_key_of_the_file_is_in_no_help_and_gives_way_to_one_that_is_given_as_a
     has(&out, &format!("# agent-token is set, and not shown; from the file {file}"));
     let (_, out, _) = config(&["--config", &file], &[("TOKENTAP_CONTROL_TOKEN_FILE", &token)]).await;
     has(&out, &format!("# control-token from the file {file} gives way to control-token-file"));
+    std::fs::write(
+        path("both.toml"),
+        format!("control-token = \"hush\"\nagent-token-file = \"{token}\"\ncontrol-token-file = \"x\"\n"),
+    )
+    .unwrap();
+    let (_, out, _) = config(&["--config", &path("both.toml")], &[("TOKENTAP_AGENT_TOKEN", "hush")]).await;
+    has(&out, &format!("# control-token-file from the file {} gives way to control-token", path("both.toml")));
+    has(&out, &format!("# agent-token-file from the file {} gives way to agent-token", path("both.toml")));
+    has(&out, "# agent-token is set, and not shown; from the environment, TOKENTAP_AGENT_TOKEN");
     for command in ["serve", "demo", "check", "config"] {
         let help = output_with(&[command, "--config", &file, "--help"], &[]).await;
         let help = String::from_utf8([help.stdout, help.stderr].concat()).unwrap();
@@ -89,6 +98,7 @@ async fn what_serve_would_refuse_is_refused() {
         (&["--top-logprobs", "many"][..], "--top-logprobs"),
         (&["--control-listen", "0.0.0.0:1"], "--control-token"),
         (&["--max-bytes-in-flight", "1MiB"], "--max-request-bytes"),
+        (&["--client-idle-timeout", "0"], "--client-idle-timeout"),
     ] {
         let (code, out, err) = config(flags, &[]).await;
         assert_eq!((code, &*out), (Some(64), ""), "{err}");

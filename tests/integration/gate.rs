@@ -104,15 +104,16 @@ async fn an_agent_may_abort_what_is_in_flight_by_its_whole_id() {
 async fn short_ids_are_not_aborted_while_the_engine_chose_others() {
     let (mut hand, proxy) = started(&[]).await;
     let whole = "0123456789abcdef0123456789abcdef";
-    for (path, body) in [
-        ("/v1/chat/completions", json!({"messages": []})),
-        ("/generate", json!({"text": "a", "sampling_params": {"n": 2}})),
+    // an engine's own ids are hexadecimal, those of chat and of a header whatever the client says
+    for (path, headers, body, hides_any) in [
+        ("/v1/chat/completions", &[][..], json!({"messages": []}), true),
+        ("/generate", &[("x-override-rid", "job-10")], json!({"text": "a"}), true),
+        ("/generate", &[], json!({"text": "a", "sampling_params": {"n": 2}}), false),
     ] {
         let unknown = body.to_string();
-        let unknown = tokio::spawn(async move { post(proxy.data, path, unknown.as_bytes()).await });
+        let unknown = tokio::spawn(async move { request(proxy.data, "POST", path, headers, unknown.as_bytes()).await });
         let theirs = hand.next().await;
-        // an engine's own ids are hexadecimal, those of chat whatever its client says
-        for (rid, aborts) in [("c", false), ("job", path == "/generate"), (whole, true)] {
+        for (rid, aborts) in [("c", false), ("job", !hides_any), (whole, true)] {
             let body = json!({"text": "a", "rid": rid, "stream": true}).to_string();
             let mut client = Connection::open(proxy.data).await;
             client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;

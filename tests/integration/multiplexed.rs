@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::support::client::{post, request};
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
+use crate::support::upstream::message;
 
 type Sender = http2::SendRequest<Full<Bytes>>;
 
@@ -52,6 +53,24 @@ async fn a_connection_without_a_request_ends_and_one_with_one_does_not() {
     soon("so does one of which nothing more is asked", ended).await.unwrap();
     call.ok().await;
     assert_eq!(asking.await.unwrap().unwrap().status(), 200, "whose request runs for longer is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_client_takes_its_time_over_an_answer_does_not_end() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--client-idle-timeout", "300ms"]).await;
+    let (mut slow, _kept) = connect(proxy.data, 1000).await;
+    let asking = tokio::spawn(slow.send_request(ask(proxy.data, "GET", "/health", "any")));
+    let body = vec![b'x'; 100_000];
+    hand.next().await.reply(&message(200, &[("content-type", "text/plain")], &body)).await;
+    let answer = soon("a head", asking).await.unwrap().unwrap();
+    // longer than a connection may be idle, by the same clock
+    let (_silent, ended) = connect(proxy.data, 1000).await;
+    soon("a silent one ends", ended).await.unwrap();
+    let again = tokio::spawn(slow.send_request(ask(proxy.data, "GET", "/health", "any")));
+    soon("it takes requests", hand.next()).await.ok().await;
+    assert_eq!(soon("a head", again).await.unwrap().unwrap().status(), 200);
+    assert_eq!(soon("all of it", answer.into_body().collect()).await.unwrap().to_bytes(), body);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ if [[ ! -x $tokentap ]]; then echo "no tokentap: cargo build, or say TOKENTAP=..
 python=${PYTHON:-python3}
 export PYTHONDONTWRITEBYTECODE=1
 
-prometheus=$(bash "$root/deploy/check/prometheus.sh" "$root/target/deploy/prometheus")
+prometheus=$(bash "$root/deploy/check/prometheus.sh" "$root/target/deploy/prometheus" promtool prometheus)
 
 work=$(mktemp -d)
 started=()

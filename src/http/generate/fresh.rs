@@ -79,7 +79,8 @@ impl Fresh {
         let again = ties.as_ref().is_some_and(|ties| ties.again);
         let mut flight = take_off(parts, &plan, again).await?;
         if plan.rids.len() < plan.items.len() * plan.n {
-            flight.hide();
+            // where none is assigned a header has one, which the engine may take
+            flight.hide(!self.assign_rid);
         }
         // an id of ours is never used twice
         let lingers = again && (!self.assign_rid || !self.request.rids().is_empty());
