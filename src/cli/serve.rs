@@ -33,8 +33,8 @@ fn announce(app: &App) -> Result<(), String> {
     let config = &app.parts().config;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        data,
-        control,
+        %data,
+        %control,
         upstream = %config.upstream,
         top_logprobs = config.entropy.top_logprobs,
         backend = app.parts().tools.backend.name(),
