@@ -134,9 +134,11 @@ def check_compose() -> None:
     assert len(written["demo"]) > 2 and not written["demo"] & written["sglang"], f"profiles share a volume: {written}"
     pod = yaml.safe_load((ROOT / "deploy/kubernetes/components/sidecar/sidecar.yaml").read_text())["template"]["spec"]
     memory = pod["initContainers"][0]["resources"]["limits"]["memory"]
+    budget = {"name": "TOKENTAP_MAX_BYTES_IN_FLIGHT", "value": services["tokentap"]["environment"]["TOKENTAP_MAX_BYTES_IN_FLIGHT"]}
+    assert budget in pod["initContainers"][0]["env"], f"the sidecar has not {budget}, which its memory is made of"
     for name in ("demo", "tokentap"):
         limit = services[name]["mem_limit"]
-        assert f"{limit}i".lower() == memory.lower(), f"{name} has {limit} and the sidecar {memory}, with the same defaults"
+        assert f"{limit}i".lower() == memory.lower(), f"{name} has {limit} and the sidecar {memory}, with the same settings"
     check_agent(services["agent"]["command"][0])
     print(f"containers: docker-compose.yml, {len(services)} services")
 
