@@ -10,17 +10,22 @@ pub struct Slope {
 impl Slope {
     /// The line of least squares through the means of `blocks` equal parts of `values`, which were taken every second. Neighbouring
     /// seconds are alike, which would make the line look surer than it is; means of parts are not.
-    pub fn of(values: &[f64], blocks: usize) -> Self {
+    fn of(values: &[f64], blocks: usize) -> Self {
         let length = (values.len() / blocks).max(1);
-        let means: Vec<f64> =
-            values.chunks_exact(length).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect();
-        let count = means.len() as f64;
-        let times: Vec<f64> = (0..means.len()).map(|at| at as f64 * length as f64 / 3600.0).collect();
-        let (middle, mean) = (times.iter().sum::<f64>() / count, means.iter().sum::<f64>() / count);
-        let wide: f64 = times.iter().map(|time| (time - middle).powi(2)).sum();
-        let pairs = || times.iter().zip(&means);
-        let hourly = pairs().map(|(time, value)| (time - middle) * (value - mean)).sum::<f64>() / wide;
-        let rest: f64 = pairs().map(|(time, value)| (value - mean - hourly * (time - middle)).powi(2)).sum();
+        let means = values.chunks_exact(length).map(|part| part.iter().sum::<f64>() / part.len() as f64);
+        Self::through(means.enumerate().map(|(at, mean)| ((at * length) as f64 / 3600.0, mean)))
+    }
+
+    /// The line of least squares through pairs of an hour and a value.
+    pub fn through(points: impl Iterator<Item = (f64, f64)>) -> Self {
+        let points: Vec<(f64, f64)> = points.collect();
+        let count = points.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+        let (middle, level) = (mean(|point| point.0), mean(|point| point.1));
+        let wide = points.iter().map(|(time, _)| (time - middle).powi(2)).sum::<f64>();
+        let hourly = points.iter().map(|(time, value)| (time - middle) * (value - level)).sum::<f64>() / wide;
+        let off = |(time, value): &(f64, f64)| (value - level - hourly * (time - middle)).powi(2);
+        let rest = points.iter().map(off).sum::<f64>();
         let free = count - 2.0;
         // Student's quantile, to a hundredth from 5 degrees of freedom on
         let quantile = 1.96 + 2.4 / free + 3.2 / free.powi(2) + 4.0 / free.powi(3);

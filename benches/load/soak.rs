@@ -1,7 +1,8 @@
 //! The soak: agents that come and go for a long time, and whether memory and descriptors stay as they are.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memchr::memmem;
@@ -11,7 +12,7 @@ use crate::churn::{Agent, Done};
 use crate::rude;
 use crate::slope::{self, Slope};
 use crate::tap::{Tap, Usage, ask, get, metric, post};
-use crate::times::probe;
+use crate::times::{Times, probe};
 
 const AGENTS: u64 = 24;
 
@@ -22,8 +23,11 @@ const FLAGS: &str = "--session-bytes 8MiB --session-ttl 60s --session-idle 5s --
 /// from one export to the next, for minutes, which looks like growth in any ten of them.
 const AT_ONCE: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "0");
 
-/// MB an hour that a steady process may seem to grow by: an allocator's pages settle for hours. At a hundred requests a second it is
-/// 14 bytes a request, less than anything that could be forgotten.
+/// How long agents come and go until they all rest and what is held is looked at. Under load it depends on who is served at that moment.
+const ROUND: Duration = Duration::from_secs(50);
+
+/// MB an hour that a steady process may seem to grow by. At a hundred requests a second it is 14 bytes a request, less than anything that
+/// could be forgotten.
 const BOUND: f64 = 5.0;
 
 /// Half an interval, in MB an hour, beyond which nothing has been shown: a tenth of what is held, in the time of the soak.
@@ -42,74 +46,108 @@ pub async fn run(seconds: u64) {
     let idle = tap.usage();
     println!("{AGENTS} agents for {seconds} s, {FLAGS} --data-dir, {}={}", AT_ONCE.0, AT_ONCE.1);
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Done::default()));
-    let mut tasks = JoinSet::new();
-    for name in 0..AGENTS {
-        tasks.spawn(Agent { name, data: tap.data, done: Arc::clone(&done), dice: name }.work(Arc::clone(&stop)));
+    let mut times = [Times::default(), Times::default()];
+    let finished = Arc::new(AtomicUsize::new(0));
+    let trainer = tokio::spawn(trainer(tap.control, Arc::clone(&stop), Arc::clone(&finished)));
+    let began = Instant::now();
+    let mut seen = Vec::new();
+    while began.elapsed() < Duration::from_secs(seconds) {
+        let took = round(seen.len() as u64, &done, [upstream, tap.data]).await;
+        times.iter_mut().zip(took).for_each(|(all, its)| all.add(its));
+        let held = Held::now(&tap, idle, began, finished.load(Ordering::Relaxed)).await;
+        println!("{held}, {} requests", done.all());
+        seen.push(held);
     }
-    let trainer = tokio::spawn(trainer(tap.control, Arc::clone(&stop)));
-    let small = || post("/generate", &[], SMALL.as_bytes());
-    let pause = Duration::from_millis(100);
-    let direct = tokio::spawn(probe(upstream, small(), pause, Arc::clone(&stop)));
-    let through = tokio::spawn(probe(tap.data, small(), pause, Arc::clone(&stop)));
-    let seen = watch(&tap, &done, seconds).await;
     stop.store(true, Ordering::Relaxed);
-    let [direct, through] = [direct.await, through.await].map(|times| times.expect("a probe does not panic"));
-    while let Some(ended) = tasks.join_next().await {
-        ended.expect("who works does not panic");
-    }
     let taken = trainer.await.expect("the trainer does not panic");
     println!("{done:?}\nthe trainer has {taken:?}");
+    let [direct, through] = times;
     println!("16 tokens at 1 ms each, directly: {direct}\n16 tokens at 1 ms each, through tokentap: {through}");
     overhead(&tap.metrics().await);
-    let quiet = settled(&tap, idle).await;
     let second = &seen[seen.len() / 2..];
-    let column = |of: fn(&Usage) -> f64| second.iter().map(of).collect::<Vec<f64>>();
-    let memory = Slope::of(&column(|usage| usage.rss as f64 / 1e6), 20);
-    let descriptors = Slope::of(&column(|usage| usage.descriptors as f64), 20);
+    let slope = |of: fn(&Held) -> f64| Slope::through(second.iter().map(|held| (held.seconds / 3600.0, of(held))));
+    let memory = slope(|held| held.rss - held.meant);
+    let descriptors = slope(|held| held.descriptors);
     println!(
-        "idle {idle}; half-way {}; at the end {}; then quiet {}",
-        second[0],
-        second[second.len() - 1],
-        tap.usage()
+        "memory in the second half, without what is meant to grow: {memory} MB an hour (at most {BOUND} more than chance explains)"
     );
-    println!("memory in the second half: {memory} MB an hour (at most {BOUND} more than chance explains)");
     println!("descriptors in the second half: {descriptors} an hour");
-    assert!(taken.shown.min(taken.samples).min(taken.finished).min(taken.deleted) > 0, "the trainer has some of each");
+    assert!(taken.shown.min(taken.samples).min(taken.deleted) > 0, "the trainer has some of each");
+    assert!(finished.load(Ordering::Relaxed) > 0, "and paths that finished");
     assert!(!memory.exceeds(BOUND), "memory grows");
     assert!(!descriptors.exceeds(20.0), "descriptors grow");
     assert!(
         memory.spread < WIDEST,
         "the machine was too restless to tell whether memory grows: run it again, or for longer"
     );
-    assert!(quiet, "something is held when nothing runs");
+    assert!(seen.iter().all(|held| held.quiet), "something is held when nothing runs");
     assert_eq!(through.failed + done.wrong.load(Ordering::Relaxed) as usize, 0, "every answer is what was asked for");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// What the system counts, each second; a line a minute.
-async fn watch(tap: &Tap, done: &Done, seconds: u64) -> Vec<Usage> {
-    let mut seen = Vec::new();
-    let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(seconds) {
-        ticks.tick().await;
-        seen.push(tap.usage());
-        if seen.len() % 60 == 0 {
-            let text = tap.metrics().await;
-            let value = |name| metric(&text, name, "");
-            println!(
-                "{:5} s: {}, {} sessions, {:.0} evicted, {:.0} turns, log {:.1} MB, {} requests",
-                seen.len(),
-                seen[seen.len() - 1],
-                value("tokentap_sessions"),
-                value("tokentap_sessions_evicted_total"),
-                value("tokentap_turns_total"),
-                value("tokentap_log_bytes") / 1e6,
-                done.all()
-            );
-        }
+/// Agents who work for a while, with a client on either way beside them, whose times these are.
+async fn round(number: u64, done: &Arc<Done>, [direct, through]: [SocketAddr; 2]) -> [Times; 2] {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for agent in 0..AGENTS {
+        let name = number * AGENTS + agent;
+        tasks.spawn(Agent { name, data: through, done: Arc::clone(done), dice: name }.work(Arc::clone(&stop)));
     }
-    seen
+    let small = || post("/generate", &[], SMALL.as_bytes());
+    let probes =
+        [direct, through].map(|addr| tokio::spawn(probe(addr, small(), Duration::from_millis(100), Arc::clone(&stop))));
+    tokio::time::sleep(ROUND).await;
+    stop.store(true, Ordering::Relaxed);
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("who works does not panic");
+    }
+    let [direct, through] = probes;
+    [direct.await, through.await].map(|times| times.expect("a probe does not panic"))
+}
+
+/// What there is while nobody asks anything but the trainer.
+struct Held {
+    seconds: f64,
+    /// MB.
+    rss: f64,
+    /// MB of it for names of sessions and numbers of finished paths, which are kept until there are a million of them.
+    meant: f64,
+    descriptors: f64,
+    quiet: bool,
+    line: String,
+}
+
+impl Held {
+    async fn now(tap: &Tap, idle: Usage, began: Instant, finished: usize) -> Self {
+        let quiet = settled(tap, idle).await;
+        let text = tap.metrics().await;
+        let value = |name| metric(&text, name, "");
+        let (gone, turns) = (value("tokentap_sessions_evicted_total"), value("tokentap_turns_total"));
+        // a path has a number and a pointer in a ring that doubles, a session its name with two counts
+        let ring = finished.next_power_of_two() * 24;
+        let meant = (ring as f64 + gone * 48.0) / 1e6;
+        // the trainer exports once a second: between two of them there is nothing of an export
+        let mut usage = tap.usage();
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = tap.usage();
+            if now.rss < usage.rss {
+                usage = now;
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let line = format!(
+            "{seconds:5.0} s: {usage}, {meant:.1} MB of it meant, {gone:.0} sessions gone, {turns:.0} turns, log {:.1} MB",
+            value("tokentap_log_bytes") / 1e6
+        );
+        Self { seconds, rss: usage.rss as f64 / 1e6, meant, descriptors: usage.descriptors as f64, quiet, line }
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.line)
+    }
 }
 
 /// What the trainer has got.
@@ -117,12 +155,11 @@ async fn watch(tap: &Tap, done: &Done, seconds: u64) -> Vec<Usage> {
 struct Taken {
     shown: u64,
     samples: u64,
-    finished: u64,
     deleted: u64,
 }
 
 /// Reads what there is on the control port, and deletes a little of it.
-async fn trainer(control: std::net::SocketAddr, stop: Arc<AtomicBool>) -> Taken {
+async fn trainer(control: SocketAddr, stop: Arc<AtomicBool>, finished: Arc<AtomicUsize>) -> Taken {
     let mut taken = Taken::default();
     let mut cursor = String::new();
     let mut round = 0_u64;
@@ -149,11 +186,13 @@ async fn trainer(control: std::net::SocketAddr, stop: Arc<AtomicBool>) -> Taken 
                 taken.samples += memmem::find_iter(&said, b"\"session\"").count() as u64;
             }
         }
-        let lines = told(control, &get(&format!("/v1/trajectories?limit=20&since={cursor}")), &[200]).await;
-        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let line: serde_json::Value = serde_json::from_slice(line).expect("a line is JSON");
-            line["cursor"].as_str().unwrap_or_default().clone_into(&mut cursor);
-            taken.finished += 1;
+        loop {
+            let lines = told(control, &get(&format!("/v1/trajectories?limit=1000&since={cursor}")), &[200]).await;
+            let lines: Vec<&[u8]> = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+            let Some(last) = lines.last() else { break };
+            let last: serde_json::Value = serde_json::from_slice(last).expect("a line is JSON");
+            last["cursor"].as_str().expect("a line has a cursor").clone_into(&mut cursor);
+            finished.fetch_add(lines.len(), Ordering::Relaxed);
         }
         if let Some(name) = names.last().filter(|_| round.is_multiple_of(5)) {
             told(control, &post(&format!("/v1/sessions/{name}/freeze"), &[], b""), &[200, 404, 410]).await;
@@ -167,7 +206,7 @@ async fn trainer(control: std::net::SocketAddr, stop: Arc<AtomicBool>) -> Taken 
 }
 
 /// The body of an answer that has one of these statuses.
-async fn told(control: std::net::SocketAddr, request: &[u8], statuses: &[u16]) -> Vec<u8> {
+async fn told(control: SocketAddr, request: &[u8], statuses: &[u16]) -> Vec<u8> {
     let (status, body) = ask(control, request).await.expect("the control port answers");
     let asked = String::from_utf8_lossy(&request[..request.len().min(200)]);
     assert!(statuses.contains(&status), "{status} for {asked}: {}", String::from_utf8_lossy(&body));
@@ -205,16 +244,18 @@ async fn settled(tap: &Tap, idle: Usage) -> bool {
         let text = tap.metrics().await;
         let active = metric(&text, "tokentap_http_requests_active", "endpoint=\"/generate\"");
         let held = metric(&text, "tokentap_bytes_in_flight", "");
-        let (_, running) = ask(tap.control, &get("/v1/requests")).await.expect("running requests are listed");
+        let running = told(tap.control, &get("/v1/requests"), &[200]).await;
         let running: serde_json::Value = serde_json::from_slice(&running).expect("they are JSON");
         let running = running["requests"].as_array().map_or(usize::MAX, Vec::len);
         let descriptors = tap.usage().descriptors;
-        let quiet = active == 0.0 && held == 0.0 && running == 0 && descriptors <= idle.descriptors + 6;
-        if quiet || began.elapsed() > Duration::from_secs(30) {
+        if active == 0.0 && held == 0.0 && running == 0 && descriptors <= idle.descriptors + 6 {
+            return true;
+        }
+        if began.elapsed() > Duration::from_secs(30) {
             println!(
-                "then {active} requests active, {held} bytes in flight, {running} sequences running, {descriptors} descriptors"
+                "{active} requests active, {held} bytes in flight, {running} sequences running, {descriptors} descriptors"
             );
-            return quiet;
+            return false;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -74,6 +74,8 @@ fn strings(text: &[u8]) -> impl Iterator<Item = (String, &[u8])> {
         while rest[at] != b'"' {
             let (bytes, length) = match &rest[at..] {
                 [b'\\', b'u', digits @ ..] => unit(digits).map_or((vec![b'?'], 2), |byte| (vec![byte], 6)),
+                // control characters, which are in no secret's name
+                [b'\\', b'b' | b'f' | b'n' | b'r' | b't', ..] => (vec![b'?'], 2),
                 [b'\\', byte, ..] => (vec![*byte], 2),
                 [byte, ..] => (vec![*byte], 1),
                 [] => unreachable!("it is JSON"),
