@@ -52,31 +52,28 @@ pub struct KeyConfig {
 }
 
 impl KeyConfig {
+    /// Every key to be filled or dropped, with the name of its field and the file that may hold it.
+    fn slots(&mut self) -> [(&'static str, Option<&PathBuf>, &mut Option<Secret>); 5] {
+        [
+            ("upstream_api_key", self.upstream_api_key_file.as_ref(), &mut self.upstream_api_key),
+            ("upstream_admin_key", self.upstream_admin_key_file.as_ref(), &mut self.upstream_admin_key),
+            ("agent_token", self.agent_token_file.as_ref(), &mut self.agent_token),
+            ("control_token", self.control_token_file.as_ref(), &mut self.control_token),
+            ("metrics_token", self.metrics_token_file.as_ref(), &mut self.metrics_token),
+        ]
+    }
+
     /// Drops the keys for which `gives_way` holds, by the names of their fields.
     pub(super) fn give_way(&mut self, gives_way: impl Fn(&str) -> bool) {
-        for (id, key) in [
-            ("upstream_api_key", &mut self.upstream_api_key),
-            ("upstream_admin_key", &mut self.upstream_admin_key),
-            ("agent_token", &mut self.agent_token),
-            ("control_token", &mut self.control_token),
-            ("metrics_token", &mut self.metrics_token),
-        ] {
-            if gives_way(id) {
-                *key = None;
-            }
+        for (_, _, key) in self.slots().into_iter().filter(|(id, ..)| gives_way(id)) {
+            *key = None;
         }
     }
 
-    /// Every key, with its flag.
-    #[must_use]
-    pub fn all(&self) -> [(&'static str, Option<&Secret>); 5] {
-        [
-            ("--upstream-api-key", self.upstream_api_key.as_ref()),
-            ("--upstream-admin-key", self.upstream_admin_key.as_ref()),
-            ("--agent-token", self.agent_token.as_ref()),
-            ("--control-token", self.control_token.as_ref()),
-            ("--metrics-token", self.metrics_token.as_ref()),
-        ]
+    /// Every key that there is.
+    pub fn all(&self) -> impl Iterator<Item = &Secret> {
+        let upstream = [&self.upstream_api_key, &self.upstream_admin_key];
+        upstream.into_iter().chain([&self.agent_token, &self.control_token, &self.metrics_token]).flatten()
     }
 
     /// Reads the keys that are given as files.
@@ -84,24 +81,17 @@ impl KeyConfig {
     /// # Errors
     /// A line for the user: a file cannot be read, or a key is empty.
     pub(super) fn complete(&mut self) -> Result<(), String> {
-        for (name, file, key) in [
-            ("--upstream-api-key-file", &self.upstream_api_key_file, &mut self.upstream_api_key),
-            ("--upstream-admin-key-file", &self.upstream_admin_key_file, &mut self.upstream_admin_key),
-            ("--agent-token-file", &self.agent_token_file, &mut self.agent_token),
-            ("--control-token-file", &self.control_token_file, &mut self.control_token),
-            ("--metrics-token-file", &self.metrics_token_file, &mut self.metrics_token),
-        ] {
+        for (id, file, key) in self.slots() {
+            let flag = format!("--{}", id.replace('_', "-"));
             // a key that is left goes before its file
             if let (Some(path), None) = (file, &key) {
                 let text = std::fs::read_to_string(path)
-                    .map_err(|error| format!("{name}: cannot read {}: {error}", path.display()))?;
+                    .map_err(|error| format!("{flag}-file: cannot read {}: {error}", path.display()))?;
                 *key = Some(Secret::from(text.trim()));
             }
-        }
-        for (name, secret) in self.all() {
-            if secret.is_some_and(|secret| secret.expose().is_empty()) {
+            if key.as_ref().is_some_and(|secret| secret.expose().is_empty()) {
                 return Err(format!(
-                    "{name} is empty, which would be a key that everybody has: leave it out, or give one"
+                    "{flag} is empty, which would be a key that everybody has: leave it out, or give one"
                 ));
             }
         }

@@ -97,7 +97,7 @@ fn key<'a>(config: &Config, headers: &'a HeaderMap) -> Option<&'a str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
     let key = bearer.map(|(_, key)| key.trim()).or_else(|| header(headers, "x-api-key"))?;
-    let is_ours = config.keys.all().into_iter().filter_map(|(_, own)| own).any(|own| own.expose() == key);
+    let is_ours = config.keys.all().any(|own| own.expose() == key);
     let placeholder = PLACEHOLDERS.iter().any(|word| key.eq_ignore_ascii_case(word))
         || key.to_ascii_lowercase().starts_with("sk-xxx");
     (!is_ours && !placeholder).then_some(key)

@@ -4,21 +4,13 @@ use tokio::net::TcpStream;
 
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, written};
-use crate::support::hand::{Call, END, Hand, STREAM, event, soon};
+use crate::support::hand::{Call, END, Hand, event, soon};
 use crate::support::proxy::Proxy;
 use tokentap::server::Phase;
 
-const STREAMED: &[u8] = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
-
 /// A stream of which one event has come.
 async fn streaming(hand: &mut Hand, data: std::net::SocketAddr) -> (Connection, Call) {
-    let mut client = Connection::open(data).await;
-    client.send(&written(data, "POST", "/generate", &[], STREAMED)).await;
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event("running", 0)).await;
-    assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
-    (client, call)
+    hand.streaming_to(Connection::open(data).await, data).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

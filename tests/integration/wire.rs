@@ -49,6 +49,20 @@ fn ways() -> Vec<Way> {
     ways
 }
 
+/// Ends tokentap, and with it its connections; what the upstream had from it to their last byte that nobody may send.
+async fn ended(proxy: Proxy, recorder: &Recorder) -> Vec<String> {
+    proxy.phase.send_replace(Phase::Ending);
+    proxy.task.await.unwrap();
+    drop(proxy.parts);
+    let wrong = recorder.all().await.into_iter().filter_map(|entry| match entry {
+        Entry::Wrong(said) => Some(format!("not well formed: {said}")),
+        Entry::Whole(seen) if seen.target.contains("/smuggled") => Some(format!("smuggled: {seen:?}")),
+        Entry::Cut(None, bytes) => Some(format!("left over: {}", bytes.escape_ascii())),
+        _ => None,
+    });
+    wrong.collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_reaches_the_upstream_is_well_formed_and_was_sent() {
     let recorder = Arc::new(Recorder::start().await);
@@ -64,17 +78,7 @@ async fn what_reaches_the_upstream_is_well_formed_and_was_sent() {
         running.spawn(check(way, addr, Arc::clone(&recorder)));
     }
     wrong.extend(running.join_all().await.into_iter().flatten());
-    proxy.phase.send_replace(Phase::Ending);
-    proxy.task.await.unwrap();
-    drop(proxy.parts);
-    for entry in recorder.all().await {
-        match entry {
-            Entry::Wrong(said) => wrong.push(format!("not well formed: {said}")),
-            Entry::Whole(seen) if seen.target.contains("/smuggled") => wrong.push(format!("smuggled: {seen:?}")),
-            Entry::Cut(None, bytes) => wrong.push(format!("left over: {}", bytes.escape_ascii())),
-            _ => {}
-        }
-    }
+    wrong.extend(ended(proxy, &recorder).await);
     assert!(wrong.is_empty(), "{} of {} ways:\n{}", wrong.len(), ways.len(), wrong.join("\n"));
 }
 

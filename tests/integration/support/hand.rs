@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
+use super::client::{Connection, written};
 use super::upstream::{Asked, Deed, Nature, message};
 
 /// What must happen; the time is only so that a failing test ends.
@@ -88,6 +89,17 @@ impl Hand {
     /// The next request.
     pub async fn next(&mut self) -> Call {
         soon("a request reaches the upstream", self.calls.recv()).await.expect("the upstream lives as long as the test")
+    }
+
+    /// A generation with the id `running` that `client` has asked for, and of whose stream it has one event.
+    pub async fn streaming_to(&mut self, mut client: Connection, data: SocketAddr) -> (Connection, Call) {
+        let body = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
+        client.send(&written(data, "POST", "/generate", &[], body)).await;
+        let mut call = self.next().await;
+        call.say(STREAM).await;
+        call.say(&event("running", 0)).await;
+        assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
+        (client, call)
     }
 
     /// Whether a request has come that nobody has looked at.

@@ -7,19 +7,12 @@ use tokio::net::TcpStream;
 
 use super::authority::{Authority, borrowed};
 use crate::support::client::{Connection, written};
-use crate::support::hand::{Call, END, Hand, STREAM, event, soon};
+use crate::support::hand::{Call, END, Hand, event, soon};
 use crate::support::proxy::Proxy;
 
 /// A stream of which one event has come.
 async fn streaming(authority: &Authority, hand: &mut Hand, proxy: &Proxy) -> (Connection, Call) {
-    let mut client = authority.client().open(proxy.data).await;
-    let body = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
-    client.send(&written(proxy.data, "POST", "/generate", &[], body)).await;
-    let mut call = hand.next().await;
-    call.say(STREAM).await;
-    call.say(&event("running", 0)).await;
-    assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
-    (client, call)
+    hand.streaming_to(authority.client().open(proxy.data).await, proxy.data).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,8 +2,7 @@
 
 mod frames;
 
-use tokentap::server::Phase;
-
+use super::ended;
 use super::recorder::{Entry, Recorder};
 use crate::support::proxy::Proxy;
 use frames::{
@@ -253,16 +252,6 @@ async fn frames_that_are_no_request_reach_nobody() {
                 .push(format!("{name:?} ({rfc}): expected {expected:?} and {body:?}, got {got:?} and {entries:.400?}"));
         }
     }
-    proxy.phase.send_replace(Phase::Ending);
-    proxy.task.await.unwrap();
-    drop(proxy.parts);
-    for entry in recorder.all().await {
-        match entry {
-            Entry::Wrong(said) => wrong.push(format!("not well formed: {said}")),
-            Entry::Whole(seen) if seen.target.contains("/smuggled") => wrong.push(format!("smuggled: {seen:?}")),
-            Entry::Cut(None, bytes) => wrong.push(format!("left over: {}", bytes.escape_ascii())),
-            _ => {}
-        }
-    }
+    wrong.extend(ended(proxy, &recorder).await);
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
