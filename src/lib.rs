@@ -32,6 +32,7 @@
 //! | [`entropy`] | numbers in, numbers out |
 //! | [`trajectory`] | sessions, turns, exports |
 //! | [`tokenizer`] | text to ids and back |
+//! | [`parse`] | generated text to reasoning, content and tool calls |
 //! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`] | what all of them stand on |
 //!
 //! Imports point downwards in this list, and parts of one level do not import each other; `tests/layering.rs` checks it.
@@ -49,6 +50,7 @@ pub mod http;
 pub mod json;
 pub mod logprobs;
 pub mod metrics;
+pub mod parse;
 pub mod rl;
 pub mod server;
 pub mod sglang;

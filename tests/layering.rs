@@ -12,7 +12,7 @@ const LEVELS: &[&[&str]] = &[
     &["app"],
     &["http", "grpc", "server", "demo"],
     &["generation", "rl", "tensors"],
-    &["sglang", "entropy", "trajectory", "tokenizer"],
+    &["sglang", "entropy", "trajectory", "tokenizer", "parse"],
     &["json", "config", "metrics", "error", "logprobs"],
 ];
 

@@ -1,0 +1,67 @@
+//! Text that has come and was not passed on.
+
+use memchr::memmem;
+
+/// A queue of text: pieces go in at the back, and what is settled goes out in front.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Buffer {
+    text: String,
+    at: usize,
+}
+
+impl Buffer {
+    /// Adds a piece.
+    pub(super) fn push(&mut self, piece: &str) {
+        // once a piece and not once a step, so that many steps in one long piece do not move its rest each time
+        self.text.drain(..std::mem::take(&mut self.at));
+        self.text.push_str(piece);
+    }
+
+    /// What is left.
+    pub(super) fn rest(&self) -> &str {
+        &self.text[self.at..]
+    }
+
+    /// Lets go of `length` bytes.
+    pub(super) fn skip(&mut self, length: usize) {
+        self.at += length;
+    }
+}
+
+/// How much of `text` is certain to stand in front of `marker`: up to where it begins or may begin; and whether it is there.
+pub(super) fn until(text: &str, marker: &str) -> (usize, bool) {
+    match find(text, marker) {
+        Some(at) => (at, true),
+        None => (text.len() - overlap(text, marker), false),
+    }
+}
+
+/// Where `marker` begins in `text`; an empty one is nowhere.
+pub(super) fn find(text: &str, marker: &str) -> Option<usize> {
+    if marker.is_empty() { None } else { memmem::find(text.as_bytes(), marker.as_bytes()) }
+}
+
+/// How many bytes at the end of `text` may be the beginning of `marker`.
+fn overlap(text: &str, marker: &str) -> usize {
+    let (text, marker) = (text.as_bytes(), marker.as_bytes());
+    let longest = marker.len().saturating_sub(1).min(text.len());
+    // a prefix that ends within a character never matches: the text has whole ones
+    (1..=longest).rev().find(|length| text.ends_with(&marker[..*length])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_become_a_marker_is_held() {
+        assert_eq!(until("ab<think>c", "<think>"), (2, true));
+        assert_eq!(until("ab<thin", "<think>"), (2, false));
+        assert_eq!(until("a<<", "<think>"), (2, false));
+        assert_eq!(until("abab", "ababc"), (0, false));
+        assert_eq!(until("xaba", "abac"), (1, false));
+        assert_eq!(until("a", ""), (1, false));
+        assert_eq!(until("<｜", "<｜tool"), (0, false));
+        assert_eq!(until("", "<"), (0, false));
+    }
+}

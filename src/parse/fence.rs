@@ -1,0 +1,38 @@
+//! A block between two markers.
+
+use super::ToolCall;
+use super::buffer::until;
+use super::syntax::Step;
+
+/// Finds the end of a block and has its body read.
+#[derive(Debug, Clone)]
+pub(super) struct Fence {
+    /// Begins a block.
+    pub(super) start: &'static str,
+    end: &'static str,
+    body: fn(&str) -> Vec<ToolCall>,
+    /// Up to here, bytes, no end begins.
+    searched: usize,
+}
+
+impl Fence {
+    pub(super) fn new(start: &'static str, end: &'static str, body: fn(&str) -> Vec<ToolCall>) -> Self {
+        Self { start, end, body, searched: start.len() }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.searched = self.start.len();
+    }
+
+    /// A block without a call in it is text.
+    pub(super) fn read(&mut self, held: &str) -> Step {
+        let (length, found) = until(&held[self.searched..], self.end);
+        self.searched += length;
+        if !found {
+            return Step::More;
+        }
+        let calls = (self.body)(&held[self.start.len()..self.searched]);
+        let length = self.searched + self.end.len();
+        if calls.is_empty() { Step::Text(length) } else { Step::Calls(length, calls) }
+    }
+}

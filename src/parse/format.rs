@@ -1,0 +1,111 @@
+//! The formats of tool calls, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a family of models writes its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// A JSON object with `name` and `arguments` in `<tool_call>` tags.
+    Hermes,
+    /// `<function=…>` with `<parameter=…>` in it, in `<tool_call>` tags.
+    QwenXml,
+    /// A name, then `<arg_key>` and `<arg_value>` in pairs, in `<tool_call>` tags.
+    Glm,
+    /// A section of calls between special tokens, each with an id that holds the name.
+    KimiK2,
+    /// JSON objects with `name` and `parameters`, behind `<|python_tag|>` or as the whole answer.
+    Llama3,
+    /// A Python list of calls as the whole answer.
+    Pythonic,
+    /// `[TOOL_CALLS]`, then a JSON array, or a name, `[ARGS]` and a JSON object.
+    Mistral,
+    /// A section of calls between special tokens, with a fenced JSON object (V3, R1) or a plain one (V3.1).
+    DeepSeek,
+}
+
+/// No format has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no format of tool calls is called {0:?}")]
+pub struct UnknownFormat(pub String);
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Hermes,
+        Self::QwenXml,
+        Self::Glm,
+        Self::KimiK2,
+        Self::Llama3,
+        Self::Pythonic,
+        Self::Mistral,
+        Self::DeepSeek,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hermes => "hermes",
+            Self::QwenXml => "qwen_xml",
+            Self::Glm => "glm",
+            Self::KimiK2 => "kimi_k2",
+            Self::Llama3 => "llama3",
+            Self::Pythonic => "pythonic",
+            Self::Mistral => "mistral",
+            Self::DeepSeek => "deepseek",
+        }
+    }
+
+    /// What SGLang's `--tool-call-parser` calls the same format, where the names differ.
+    #[must_use]
+    pub fn aliases(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &["qwen", "qwen25"],
+            Self::QwenXml => &["qwen3_coder"],
+            Self::Glm => &["glm45", "glm47"],
+            // not deepseekv32 and later: they write another one
+            Self::DeepSeek => &["deepseekv3", "deepseekv31"],
+            Self::KimiK2 | Self::Llama3 | Self::Pythonic | Self::Mistral => &[],
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        let called = |format: &Self| format.name() == name || format.aliases().contains(&name);
+        Self::ALL.into_iter().find(called).ok_or_else(|| UnknownFormat(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_of_one_format() {
+        let mut names = Vec::new();
+        for format in Format::ALL {
+            names.push(format.name());
+            names.extend(format.aliases());
+        }
+        for name in &names {
+            let format: Format = name.parse().unwrap();
+            assert!(format.name() == *name || format.aliases().contains(name), "{name} is {format}");
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "a name stands for two formats");
+        assert!("deepseekv32".parse::<Format>().is_err());
+        assert!("Hermes".parse::<Format>().is_err());
+    }
+}

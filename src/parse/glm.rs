@@ -1,0 +1,34 @@
+//! `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>…</tool_call>`.
+
+use super::ToolCall;
+use super::qwen_xml::loose;
+use super::space::{strip, strip_start};
+use super::value::{Dict, Value, escaped};
+
+/// Reads the body of one block.
+pub(super) fn read(body: &str) -> Vec<ToolCall> {
+    let body = strip(body);
+    let name = strip(body.split("<arg_key>").next().unwrap_or_default());
+    if name.is_empty() {
+        return vec![ToolCall::unread("", body)];
+    }
+    let mut arguments = Dict::default();
+    let mut rest = body;
+    while let Some((key, value, behind)) = pair(rest) {
+        arguments.set(escaped(strip(key)), loose(strip(value)));
+        rest = behind;
+    }
+    vec![ToolCall::read(name, Some(&Value::Dict(arguments)))]
+}
+
+/// The first key with a value, and what stands behind them. A key goes on up to a value: the end of one that has none is a part of it.
+fn pair(text: &str) -> Option<(&str, &str, &str)> {
+    let (_, text) = text.split_once("<arg_key>")?;
+    for (at, end) in text.match_indices("</arg_key>") {
+        if let Some(value) = strip_start(&text[at + end.len()..]).strip_prefix("<arg_value>") {
+            let (value, behind) = value.split_once("</arg_value>")?;
+            return Some((&text[..at], value, behind));
+        }
+    }
+    None
+}

@@ -1,0 +1,9 @@
+//! `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+
+use super::ToolCall;
+use super::space::strip;
+
+/// Reads the body of one block. Arguments that are no object, also JSON within a string, count as none.
+pub(super) fn read(body: &str) -> Vec<ToolCall> {
+    vec![super::named::read(strip(body), &["arguments"])]
+}

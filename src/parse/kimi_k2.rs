@@ -1,0 +1,53 @@
+//! `<|tool_calls_section_begin|>`, calls with an id such as `functions.NAME:0`, `<|tool_calls_section_end|>`.
+
+use super::ToolCall;
+use super::buffer::find;
+use super::loads::loads;
+use super::space::{is_space, strip, strip_start};
+
+/// Begins a section.
+pub(super) const BEGIN: &str = "<|tool_calls_section_begin|>";
+/// Ends it.
+pub(super) const END: &str = "<|tool_calls_section_end|>";
+
+/// Reads one section: the calls in it, whatever stands between them.
+pub(super) fn read(section: &str) -> Vec<ToolCall> {
+    let (mut calls, mut rest) = (Vec::new(), section);
+    while let Some(at) = find(rest, "<|tool_call_begin|>") {
+        rest = &rest[at + "<|tool_call_begin|>".len()..];
+        if let Some((id, arguments)) = head(rest) {
+            let Some((raw, behind)) = arguments.split_once("<|tool_call_end|>") else { break };
+            calls.push(call(id, strip(raw)));
+            rest = behind;
+        }
+    }
+    calls
+}
+
+/// The id at the beginning of a call, and what stands behind the marker that follows it.
+fn head(text: &str) -> Option<(&str, &str)> {
+    let text = strip_start(text);
+    let length = text.find(|c| c == '<' || is_space(c))?;
+    let (id, rest) = text.split_at(length);
+    let arguments = strip_start(rest).strip_prefix("<|tool_call_argument_begin|>")?;
+    (length > 0).then_some((id, arguments))
+}
+
+fn call(id: &str, raw: &str) -> ToolCall {
+    let call = match loads(raw) {
+        Ok(arguments) => ToolCall::read(name(id), Some(&arguments)),
+        Err(_) => ToolCall::unread(name(id), raw),
+    };
+    ToolCall { id: Some(id.to_owned()), ..call }
+}
+
+/// The name within an id; the whole id where there is none in the usual form.
+fn name(id: &str) -> &str {
+    let numbered = id
+        .rsplit_once(':')
+        .filter(|(_, digits)| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()));
+    let without = numbered.map_or(id, |(name, _)| name);
+    let sound =
+        |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'));
+    without.strip_prefix("functions.").filter(sound).or(Some(without).filter(sound)).unwrap_or(id)
+}

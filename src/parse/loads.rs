@@ -1,0 +1,116 @@
+//! What Python's `json.loads` reads.
+//!
+//! `NaN`, `Infinity`, integers of any size, halves of surrogate pairs and repeated keys included; of the latter the last value counts.
+//! It differs where Python's own limits raise something else than "not JSON": a text that nests deeper than [`MAX_DEPTH`], where
+//! Python goes to about a thousand, and an integer of more than 4300 digits are not JSON here.
+
+use super::value::{Dict, Value, push_char, push_unit};
+use crate::json::{Cursor, MAX_DEPTH, Malformed, Text};
+
+/// Reads the value that is the whole of `text`.
+pub(super) fn loads(text: &str) -> Result<Value, Malformed> {
+    let mut cursor = Cursor::new(text.as_bytes());
+    let value = value(&mut cursor, 0)?;
+    cursor.end()?;
+    Ok(value)
+}
+
+/// The texts of the elements of a JSON array that is the whole of `text`; they are not looked into.
+pub(super) fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
+    let mut cursor = Cursor::new(text.as_bytes());
+    let mut found = Vec::new();
+    cursor.expect(b'[')?;
+    if !cursor.take(b']') {
+        loop {
+            found.push(&text[cursor.skip()?]);
+            if !cursor.take(b',') {
+                break;
+            }
+        }
+        cursor.expect(b']')?;
+    }
+    cursor.end()?;
+    Ok(found)
+}
+
+fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
+    match cursor.peek() {
+        Some(b'{' | b'[') if depth == MAX_DEPTH => Err(Malformed { at: cursor.position(), too_deep: true }),
+        Some(b'{') => dict(cursor, depth + 1),
+        Some(b'[') => list(cursor, depth + 1),
+        Some(b'"') => text(cursor).map(Value::Text),
+        Some(word @ (b't' | b'f' | b'n')) => {
+            cursor.skip()?;
+            Ok(if word == b'n' { Value::Null } else { Value::Bool(word == b't') })
+        }
+        _ => {
+            let number = cursor.number()?;
+            super::number::printed(number).map(Value::Number).ok_or_else(|| cursor.malformed())
+        }
+    }
+}
+
+fn dict(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
+    cursor.expect(b'{')?;
+    let mut dict = Dict::default();
+    if !cursor.take(b'}') {
+        loop {
+            let key = text(cursor)?;
+            cursor.expect(b':')?;
+            dict.set(key, value(cursor, depth)?);
+            if !cursor.take(b',') {
+                break;
+            }
+        }
+        cursor.expect(b'}')?;
+    }
+    Ok(Value::Dict(dict))
+}
+
+fn list(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
+    cursor.expect(b'[')?;
+    let mut items = Vec::new();
+    if !cursor.take(b']') {
+        loop {
+            items.push(value(cursor, depth)?);
+            if !cursor.take(b',') {
+                break;
+            }
+        }
+        cursor.expect(b']')?;
+    }
+    Ok(Value::List(items))
+}
+
+/// A string, as `json.dumps` would write it without its quotes.
+fn text(cursor: &mut Cursor<'_>) -> Result<String, Malformed> {
+    let text = cursor.string()?;
+    let Ok(raw) = std::str::from_utf8(text.raw) else { return Err(cursor.malformed()) };
+    if !text.is_well_escaped() || raw.bytes().any(|byte| byte < b' ') {
+        return Err(cursor.malformed());
+    }
+    Ok(rewritten(raw))
+}
+
+fn rewritten(raw: &str) -> String {
+    let mut out = String::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some(at) = rest.find('\\') {
+        rest[..at].chars().for_each(|c| push_char(c, &mut out));
+        let unicode = rest[at..].strip_prefix("\\u").and_then(|behind| behind.get(..4));
+        let length = match unicode.and_then(|digits| u16::from_str_radix(digits, 16).ok()) {
+            Some(unit) => {
+                push_unit(unit, &mut out);
+                6
+            }
+            None => {
+                let short = Text { raw: &rest.as_bytes()[at..at + 2], escaped: true };
+                short.decode().chars().for_each(|c| push_char(c, &mut out));
+                2
+            }
+        };
+        rest = &rest[at + length..];
+    }
+    rest.chars().for_each(|c| push_char(c, &mut out));
+    out
+}

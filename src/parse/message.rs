@@ -1,0 +1,78 @@
+//! What a text says, in parts and put together.
+
+use super::value::Value;
+
+/// The name of a call whose own name cannot be read.
+pub const UNKNOWN_TOOL: &str = "unknown_tool";
+
+/// A text, parsed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Message {
+    /// What stands in think spans; `None` where no visible character does.
+    pub reasoning: Option<String>,
+    /// What is neither reasoning nor a call.
+    pub content: String,
+    /// The calls, in the order of the text.
+    pub calls: Vec<ToolCall>,
+}
+
+/// One call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The tool, or [`UNKNOWN_TOOL`].
+    pub name: String,
+    /// The call's id, where the text carries one: in `kimi_k2` and `mistral`.
+    pub id: Option<String>,
+    /// A JSON object as Python's `json.dumps` writes it; in an error the text that could not be read.
+    pub arguments: String,
+    /// The call could not be read.
+    pub error: bool,
+}
+
+/// A part of a message, told as soon as it is certain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// More reasoning.
+    Reasoning(String),
+    /// More content.
+    Content(String),
+    /// A whole call.
+    Call(ToolCall),
+}
+
+impl ToolCall {
+    /// A call that was read; anything but a dict of arguments counts as none.
+    pub(super) fn read(name: impl Into<String>, arguments: Option<&Value>) -> Self {
+        let arguments = match arguments {
+            Some(arguments @ Value::Dict(_)) => arguments.dumps(),
+            _ => "{}".to_owned(),
+        };
+        Self { name: name.into(), id: None, arguments, error: false }
+    }
+
+    /// A call of which `raw` could not be read.
+    pub(super) fn unread(name: &str, raw: &str) -> Self {
+        let name = if name.is_empty() { UNKNOWN_TOOL } else { name };
+        Self { name: name.to_owned(), id: None, arguments: raw.to_owned(), error: true }
+    }
+}
+
+impl Extend<Event> for Message {
+    fn extend<I: IntoIterator<Item = Event>>(&mut self, events: I) {
+        for event in events {
+            match event {
+                Event::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
+                Event::Content(text) => self.content.push_str(&text),
+                Event::Call(call) => self.calls.push(call),
+            }
+        }
+    }
+}
+
+impl FromIterator<Event> for Message {
+    fn from_iter<I: IntoIterator<Item = Event>>(events: I) -> Self {
+        let mut message = Self::default();
+        message.extend(events);
+        message
+    }
+}

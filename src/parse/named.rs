@@ -1,0 +1,30 @@
+//! The JSON objects that are calls: `{"name": …, "arguments": {…}}`.
+
+use super::ToolCall;
+use super::buffer::find;
+use super::loads::loads;
+use super::space::strip_start;
+use super::value::Value;
+
+/// Reads a call whose arguments stand under the first of `keys` that is there; where none is, or it holds no object, it has none.
+pub(super) fn read(raw: &str, keys: &[&str]) -> ToolCall {
+    let Ok(Value::Dict(call)) = loads(raw) else { return ToolCall::unread(&spelled(raw), raw) };
+    match call.get("name").and_then(Value::as_text) {
+        Some(name) if !name.is_empty() => ToolCall::read(name, keys.iter().find_map(|key| call.get(key))),
+        _ => ToolCall::unread(&spelled(raw), raw),
+    }
+}
+
+/// The first name that the text of a call spells out, whatever else is wrong with it; empty where there is none.
+fn spelled(raw: &str) -> String {
+    let mut rest = raw;
+    while let Some(at) = find(rest, "\"name\"") {
+        rest = &rest[at + "\"name\"".len()..];
+        let value = strip_start(rest).strip_prefix(':').map(strip_start);
+        let quoted = value.and_then(|value| value.strip_prefix('"')?.split_once('"'));
+        if let Some((name, _)) = quoted.filter(|(name, _)| !name.is_empty()) {
+            return name.to_owned();
+        }
+    }
+    String::new()
+}

@@ -1,0 +1,157 @@
+//! A text that comes in pieces: spans of thinking are told from the rest, and the rest goes to the scanner.
+
+use super::buffer::{Buffer, until};
+use super::reasoning::Reasoning;
+use super::scanner::Scanner;
+use super::space::strip_start;
+use super::{Event, Format, Grammar, Think};
+
+/// Where the next character stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Outside,
+    /// In the prompt's span, where a second think start may still follow.
+    Opened,
+    /// In the prompt's span.
+    Within,
+    /// In a span of the model's, in the text.
+    Inside,
+    /// In a span of the model's, in the middle of a call.
+    InCall,
+}
+
+/// Reads a text piece by piece. The events of all pieces together are the message, wherever the text is cut.
+///
+/// Content and reasoning are told up to what may still become a marker or end in white space; a call when its block is complete. A
+/// piece costs what it is long: nothing that was read is read again.
+#[derive(Debug, Clone)]
+pub struct Streaming {
+    think: Think,
+    place: Place,
+    buffer: Buffer,
+    /// The model's open span, in case it stays open.
+    span: String,
+    reasoning: Reasoning,
+    format: Option<Format>,
+    scanner: Scanner,
+}
+
+impl Streaming {
+    pub(super) fn new(grammar: &Grammar) -> Self {
+        let think = grammar.think.clone().unwrap_or_else(|| Think { start: String::new(), end: String::new() });
+        let opened = grammar.opened && grammar.think.is_some();
+        Self {
+            think,
+            place: if opened { Place::Opened } else { Place::Outside },
+            buffer: Buffer::default(),
+            span: String::new(),
+            reasoning: Reasoning::default(),
+            format: grammar.format,
+            scanner: Scanner::new(grammar.format),
+        }
+    }
+
+    /// Reads the next piece, and adds to `out` what has become certain.
+    pub fn push(&mut self, piece: &str, out: &mut Vec<Event>) {
+        self.buffer.push(piece);
+        while self.step(out) {}
+    }
+
+    /// Reads up to the next marker; whether there may be another one behind it.
+    fn step(&mut self, out: &mut Vec<Event>) -> bool {
+        match self.place {
+            Place::Outside => self.outside(out),
+            Place::Opened => self.opened(),
+            Place::Within | Place::Inside | Place::InCall => self.inside(out),
+        }
+    }
+
+    fn outside(&mut self, out: &mut Vec<Event>) -> bool {
+        let (length, found) = until(self.buffer.rest(), &self.think.start);
+        self.scanner.push(&self.buffer.rest()[..length], out);
+        self.buffer.skip(length);
+        if found {
+            self.buffer.skip(self.think.start.len());
+            self.place = if self.scanner.in_call() { Place::InCall } else { Place::Inside };
+        }
+        found
+    }
+
+    fn opened(&mut self) -> bool {
+        let rest = self.buffer.rest();
+        let visible = strip_start(rest);
+        let blank = rest.len() - visible.len();
+        let again = visible.starts_with(&self.think.start);
+        if !again && self.think.start.starts_with(visible) {
+            self.buffer.skip(blank);
+            return false;
+        }
+        self.place = Place::Within;
+        if again {
+            self.buffer.skip(blank + self.think.start.len());
+        }
+        true
+    }
+
+    fn inside(&mut self, out: &mut Vec<Event>) -> bool {
+        let (length, found) = until(self.buffer.rest(), &self.think.end);
+        self.think_on(length, out);
+        if found {
+            if self.place == Place::InCall {
+                self.reasoning.push(&self.span, out);
+            }
+            self.buffer.skip(self.think.end.len());
+            self.span.clear();
+            self.reasoning.end();
+            self.scanner.taken();
+            self.place = Place::Outside;
+        }
+        found
+    }
+
+    /// The next `length` bytes are of the open span.
+    fn think_on(&mut self, length: usize, out: &mut Vec<Event>) {
+        let text = &self.buffer.rest()[..length];
+        if self.place != Place::InCall {
+            self.reasoning.push(text, out);
+        }
+        let kept = self.place == Place::InCall || self.place == Place::Inside && self.format.is_some();
+        if kept {
+            self.span.push_str(text);
+        }
+        self.buffer.skip(length);
+    }
+
+    /// The end of the text: adds to `out` what was held, and the calls of a span that the model left open.
+    pub fn finish(mut self, out: &mut Vec<Event>) {
+        let rest = self.buffer.rest().len();
+        let mut drafts = Vec::new();
+        match self.place {
+            Place::Outside => self.scanner.push(self.buffer.rest(), out),
+            Place::Opened | Place::Within => self.think_on(rest, out),
+            Place::Inside => {
+                self.think_on(rest, out);
+                self.scanner.taken();
+                drafts = self.drafts();
+            }
+            Place::InCall => {
+                self.think_on(rest, out);
+                self.scanner.push(&self.think.start, out);
+                self.scanner.push(&self.span, out);
+            }
+        }
+        self.scanner.finish(out);
+        out.extend(drafts);
+    }
+
+    /// The calls behind a think start that nothing ends.
+    fn drafts(&self) -> Vec<Event> {
+        let (mut scanner, mut events) = (Scanner::new(self.format), Vec::new());
+        // the marker is text here, so that what follows it is not the whole answer
+        scanner.push(&self.think.start, &mut events);
+        scanner.push(&self.span, &mut events);
+        scanner.finish(&mut events);
+        events.retain(|event| matches!(event, Event::Call(_)));
+        events
+    }
+}

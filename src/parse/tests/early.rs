@@ -1,0 +1,121 @@
+//! What is told when, and what it costs.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// The events of each piece, and at last those of the end; content that comes in parts is put together.
+fn told(grammar: &Grammar, pieces: &[&str]) -> Vec<Vec<Event>> {
+    let mut streaming = grammar.stream();
+    let mut told: Vec<Vec<Event>> = pieces
+        .iter()
+        .map(|piece| {
+            let mut events = Vec::new();
+            streaming.push(piece, &mut events);
+            events
+        })
+        .collect();
+    let mut last = Vec::new();
+    streaming.finish(&mut last);
+    told.push(last);
+    for events in &mut told {
+        events.dedup_by(|next, event| match (event, next) {
+            (Event::Content(text), Event::Content(more)) => {
+                text.push_str(more);
+                true
+            }
+            _ => false,
+        });
+    }
+    told
+}
+
+fn content(text: &str) -> Event {
+    Event::Content(text.to_owned())
+}
+
+fn reasoning(text: &str) -> Event {
+    Event::Reasoning(text.to_owned())
+}
+
+#[test]
+fn only_what_may_become_a_marker_waits() {
+    let pieces = ["<thi", "nk>Well", ", ", "so</th", "en", "</think>", "\n\nIt is", " ", "a < b, <tool_", "x"];
+    let expected = vec![
+        vec![],
+        vec![reasoning("Well")],
+        vec![reasoning(",")],
+        vec![reasoning(" so")],
+        vec![reasoning("</then")],
+        vec![],
+        vec![content("It is")],
+        vec![],
+        vec![content(" a < b,")],
+        vec![content(" <tool_x")],
+        vec![],
+    ];
+    assert_eq!(told(&grammar(Format::Hermes), &pieces), expected);
+}
+
+#[test]
+fn a_call_is_told_when_its_block_is_complete() {
+    let pieces = ["Now ", "<tool_call>{\"name\"", ": \"f\"}</tool_call", ">", " ", "then"];
+    let expected = vec![
+        vec![content("Now")],
+        vec![],
+        vec![],
+        vec![Event::Call(call("f", "{}"))],
+        vec![],
+        vec![content("  then")],
+        vec![],
+    ];
+    assert_eq!(told(&grammar(Format::Hermes), &pieces), expected);
+}
+
+#[test]
+fn an_answer_in_json_waits_for_the_end_of_its_first_object() {
+    let pieces = ["{\"name\": ", "\"Ada\"}", " was"];
+    let expected = vec![vec![], vec![content("{\"name\": \"Ada\"}")], vec![content(" was")], vec![]];
+    assert_eq!(told(&grammar(Format::Llama3), &pieces), expected);
+    let pieces = ["[see", " ", "there]"];
+    let expected = vec![vec![], vec![], vec![content("[see there]")], vec![]];
+    assert_eq!(told(&grammar(Format::Pythonic), &pieces), expected);
+}
+
+/// Seconds that the slowest may take, where reading the held text again for each character would take many minutes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_character_costs_the_same_however_much_is_held() {
+    let texts = [
+        (Format::Hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", "a<"),
+        (Format::Hermes, "<think>", "a <"),
+        (Format::Hermes, "<tool_call>a<think>", "a <"),
+        (Format::Hermes, "", " "),
+        (Format::Hermes, "", "<think>a</think> "),
+        (Format::Hermes, "", "<tool_call>{}</tool_call>\n"),
+        (Format::QwenXml, "<tool_call><function=f>", "<parameter=a>"),
+        (Format::QwenXml, "<tool_call>", "<function=>"),
+        (Format::Glm, "<tool_call>f", "<arg_key></arg_key>"),
+        (Format::KimiK2, "<|tool_calls_section_begin|>", "<|tool_call_begin|>a "),
+        (Format::DeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+        (Format::Llama3, "{\"a\": \"", "a\\\""),
+        (Format::Llama3, "", "{\"name\": \"f\", \"parameters\": {}};"),
+        (Format::Llama3, "", "<|python_tag|>{"),
+        (Format::Pythonic, "[f(a=", "[1, "),
+        (Format::Mistral, "[TOOL_CALLS]f[ARGS]{", "{\"a\": "),
+        (Format::Mistral, "", "[TOOL_CALLS]f "),
+        (Format::Mistral, "", "[TOOL_CALLS]"),
+    ];
+    for (format, first, again) in texts {
+        let close = if first.starts_with("<tool_call>") { "</tool_call>" } else { "" };
+        let text = format!("{first}{}{close}", again.repeat(300_000 / again.len()));
+        for opened in [false, true] {
+            let grammar = Grammar { opened, ..grammar(format) };
+            let start = Instant::now();
+            let whole = grammar.parse(&text);
+            assert_eq!(streamed(&grammar, characters(&text)), whole, "{format} {first}{again}");
+            assert!(start.elapsed() < PATIENCE, "{format} {first}{again} took {:?}", start.elapsed());
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The four formats that strands-sglang has parsers of: what each text is to them.
+
+use super::*;
+
+#[test]
+fn hermes() {
+    let table: &[(&str, ToolCall)] = &[
+        (r#"{"name": "f", "arguments": {"a": 1}}"#, call("f", r#"{"a": 1}"#)),
+        ("\n {\"name\":\"f\",\"arguments\":{\"a\":[1,2],\"b\":{}}}\x1f\n", call("f", r#"{"a": [1, 2], "b": {}}"#)),
+        (r#"{"arguments": {"city": "Zürich 🏔"}, "name": "f"}"#, call("f", r#"{"city": "Z\u00fcrich \ud83c\udfd4"}"#)),
+        // no arguments, or some that are no object: none
+        (r#"{"name": "f"}"#, call("f", "{}")),
+        (r#"{"name": "f", "arguments": "{\"a\": 1}"}"#, call("f", "{}")),
+        (r#"{"name": "f", "arguments": [1]}"#, call("f", "{}")),
+        (r#"{"name": "f", "arguments": null}"#, call("f", "{}")),
+        (r#"{"name": "f", "arguments": 3}"#, call("f", "{}")),
+        (r#"{"name": "f", "parameters": {"a": 1}}"#, call("f", "{}")),
+        // the last of repeated keys counts
+        (r#"{"name": "g", "name": "f", "arguments": {"a": 1, "b": 2, "a": 3}}"#, call("f", r#"{"a": 3, "b": 2}"#)),
+        // no JSON: the name that is spelled out, and the text as it was
+        (r#"{"name": "f", "arguments": {"a": }}"#, error("f", r#"{"name": "f", "arguments": {"a": }}"#)),
+        (r#"{'name': 'f'}"#, error("unknown_tool", r#"{'name': 'f'}"#)),
+        (r#"{"name": "", "name" : "f", }"#, error("f", r#"{"name": "", "name" : "f", }"#)),
+        (r#"f(a=1)"#, error("unknown_tool", "f(a=1)")),
+        (r#"{"name": "f"} {"name": "g"}"#, error("f", r#"{"name": "f"} {"name": "g"}"#)),
+        ("", error("unknown_tool", "")),
+        (" \n", error("unknown_tool", "")),
+        // no object, or none with a name
+        (r#"[{"name": "f"}]"#, error("f", r#"[{"name": "f"}]"#)),
+        (r#""f""#, error("unknown_tool", r#""f""#)),
+        (r#"{"arguments": {}}"#, error("unknown_tool", r#"{"arguments": {}}"#)),
+        (r#"{"name": ""}"#, error("unknown_tool", r#"{"name": ""}"#)),
+        (r#"{"name": 3}"#, error("unknown_tool", r#"{"name": 3}"#)),
+        (r#"{"name": null, "function": {"name": "f"}}"#, error("f", r#"{"name": null, "function": {"name": "f"}}"#)),
+        // what is no schema of ours is not looked at
+        (r#"{"name": "no such tool", "more": 1}"#, call("no such tool", "{}")),
+        // a start within a block is a part of it
+        (r#"{"name": "f", <tool_call>"#, error("f", r#"{"name": "f", <tool_call>"#)),
+    ];
+    for (body, expected) in table {
+        assert_calls(Format::Hermes, &format!("<tool_call>{body}</tool_call>"), "", std::slice::from_ref(expected));
+    }
+}
+
+#[test]
+fn qwen_xml() {
+    let parameter = |key: &str, value: &str| format!("<function=f><parameter={key}>{value}</parameter></function>");
+    let table: &[(String, ToolCall)] = &[
+        (parameter("a", "1"), call("f", r#"{"a": 1}"#)),
+        (
+            "\n<function=f>\n<parameter=a>\nx y\n</parameter>\n<parameter=b>\n[1, {\"c\":null}]\n</parameter>\n</function>\n".into(),
+            call("f", r#"{"a": "x y", "b": [1, {"c": null}]}"#),
+        ),
+        (parameter(" a ", " True "), call("f", r#"{"a": "True"}"#)),
+        (parameter("a", "\"1\""), call("f", r#"{"a": "1"}"#)),
+        (parameter("a", ""), call("f", r#"{"a": ""}"#)),
+        (parameter("a", "NaN"), call("f", r#"{"a": NaN}"#)),
+        (parameter("a", "1 < 2 > \"0\"\n\tü"), call("f", r#"{"a": "1 < 2 > \"0\"\n\t\u00fc"}"#)),
+        (parameter(" ", "1"), call("f", "{}")),
+        (parameter("", "1"), call("f", "{}")),
+        ("<function= f ></function>".into(), call("f", "{}")),
+        ("words <function=f>more</function> words".into(), call("f", "{}")),
+        (
+            "<function=f><parameter=a>1</parameter><parameter=b>2</parameter><parameter=a>3</parameter></function>".into(),
+            call("f", r#"{"a": 3, "b": 2}"#),
+        ),
+        // a parameter that does not end is none, and a second function is ignored
+        ("<function=f><parameter=a>1</function>".into(), call("f", "{}")),
+        (format!("<function=g></function>{}", parameter("a", "1")), call("g", "{}")),
+        ("<function=f><parameter=a>1<parameter=b>2</parameter></function>".into(), call("f", r#"{"a": "1<parameter=b>2"}"#)),
+        // no name to be had
+        ("<function=></function>".into(), error("unknown_tool", "<function=></function>")),
+        ("<function=  >1</function>".into(), error("unknown_tool", "<function=  >1</function>")),
+        (" <function=f> ".into(), error("unknown_tool", "<function=f>")),
+        (r#"{"name": "f"}"#.into(), error("unknown_tool", r#"{"name": "f"}"#)),
+        (String::new(), error("unknown_tool", "")),
+        ("<function=></function><function=f></function>".into(), call("f", "{}")),
+    ];
+    for (body, expected) in table {
+        assert_calls(Format::QwenXml, &format!("<tool_call>{body}</tool_call>"), "", std::slice::from_ref(expected));
+    }
+}
+
+#[test]
+fn glm() {
+    let table: &[(&str, ToolCall)] = &[
+        ("f<arg_key>a</arg_key><arg_value>1</arg_value>", call("f", r#"{"a": 1}"#)),
+        (
+            "f\n<arg_key>a</arg_key>\n<arg_value>x y</arg_value>\n<arg_key> b </arg_key>\n<arg_value> true </arg_value>\n",
+            call("f", r#"{"a": "x y", "b": true}"#),
+        ),
+        ("f", call("f", "{}")),
+        (" my tool \n", call("my tool", "{}")),
+        ("f<arg_key></arg_key><arg_value>1</arg_value>", call("f", r#"{"": 1}"#)),
+        (
+            "f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>2</arg_value>",
+            call("f", r#"{"a": 2}"#),
+        ),
+        ("f<arg_key>a</arg_key><arg_value>{\"b\":1.0}</arg_value>", call("f", r#"{"a": {"b": 1.0}}"#)),
+        ("f<arg_key>a</arg_key><arg_value>1", call("f", "{}")),
+        ("f<arg_key>a</arg_key>", call("f", "{}")),
+        // a key goes on up to a value
+        (
+            "f<arg_key>a</arg_key>x<arg_key>b</arg_key><arg_value>1</arg_value>",
+            call("f", r#"{"a</arg_key>x<arg_key>b": 1}"#),
+        ),
+        ("", error("unknown_tool", "")),
+        (
+            " <arg_key>a</arg_key><arg_value>1</arg_value> ",
+            error("unknown_tool", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
+        ),
+    ];
+    for (body, expected) in table {
+        assert_calls(Format::Glm, &format!("<tool_call>{body}</tool_call>"), "", std::slice::from_ref(expected));
+    }
+}
+
+#[test]
+fn kimi_k2() {
+    let with_id = |call: ToolCall, id: &str| ToolCall { id: Some(id.to_owned()), ..call };
+    let table: &[(&str, &str, ToolCall)] = &[
+        ("functions.f:0", r#"{"a":1}"#, call("f", r#"{"a": 1}"#)),
+        ("f:12", "{}", call("f", "{}")),
+        ("functions.f", "{}", call("f", "{}")),
+        ("f", "{}", call("f", "{}")),
+        ("functions.a.b-c_ü:0", "{}", call("a.b-c_ü", "{}")),
+        ("functions.:0", "{}", call("functions.", "{}")),
+        // in another form the whole id is the name
+        ("functions.f:0:1", "{}", call("functions.f:0:1", "{}")),
+        ("functions.f/g:0", "{}", call("functions.f/g:0", "{}")),
+        ("f:x", "{}", call("f:x", "{}")),
+        (":0", "{}", call(":0", "{}")),
+        // JSON, but no object
+        ("f:0", "[1]", call("f", "{}")),
+        ("f:0", "null", call("f", "{}")),
+        // no JSON
+        ("functions.f:0", "{\"a\":", error("f", "{\"a\":")),
+        ("f:0", "", error("f", "")),
+        ("a b", "{}", error("", "")),
+    ];
+    for (id, arguments, expected) in table {
+        let one = format!("<|tool_call_begin|> {id}\n<|tool_call_argument_begin|> {arguments} <|tool_call_end|>");
+        let text = format!("<|tool_calls_section_begin|>{one}<|tool_calls_section_end|>");
+        if expected.name.is_empty() {
+            assert_calls(Format::KimiK2, &text, &text, &[]);
+        } else {
+            assert_calls(Format::KimiK2, &text, "", &[with_id(expected.clone(), id)]);
+        }
+    }
+}
+
+#[test]
+fn sections_of_kimi_k2() {
+    let one = |id: &str| format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>");
+    let section = |inner: &str| format!("<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>");
+    let called = |id: &str| ToolCall { id: Some(id.to_owned()), ..call(id, "{}") };
+    let all = format!("so {} and {}", section(&format!(" x {} y {}", one("a"), one("b"))), section(&one("c")));
+    assert_calls(Format::KimiK2, &all, "so  and", &[called("a"), called("b"), called("c")]);
+    let cut = section(&format!("{}<|tool_call_begin|>b<|tool_call_argument_begin|>{{", one("a")));
+    assert_calls(Format::KimiK2, &cut, "", &[called("a")]);
+    let again = section(&format!("<|tool_call_begin|>a {}", one("b")));
+    assert_calls(Format::KimiK2, &again, "", &[called("b")]);
+    for none in [section(""), section("x"), one("a"), format!("<|tool_calls_section_begin|>{}", one("a"))] {
+        assert_calls(Format::KimiK2, &none, &none, &[]);
+    }
+}
+
+#[test]
+fn calls_stand_where_they_may() {
+    let one = |name: &str| format!("<tool_call>{{\"name\": \"{name}\"}}</tool_call>");
+    let (f, g) = (one("f"), one("g"));
+    let table = [
+        (format!("{f}\n{g}"), "", vec!["f", "g"]),
+        (format!("Let me see.\n\n{f}\n"), "Let me see.", vec!["f"]),
+        (format!("a {f} b {g} c"), "a  b  c", vec!["f", "g"]),
+        (format!("{f}</tool_call>"), "</tool_call>", vec!["f"]),
+        (" no calls \n".to_owned(), " no calls \n", vec![]),
+        (format!("</tool_call> {f}"), "</tool_call>", vec!["f"]),
+        // what does not end is no call, and is not lost
+        (format!("{f} <tool_call>{{\"name\": \"g\""), "<tool_call>{\"name\": \"g\"", vec!["f"]),
+        ("a <tool_call>\n".to_owned(), "a <tool_call>\n", vec![]),
+        ("a <tool_cal".to_owned(), "a <tool_cal", vec![]),
+        ("a <tool_<tool_call".to_owned(), "a <tool_<tool_call", vec![]),
+    ];
+    for (text, content, names) in table {
+        let calls: Vec<ToolCall> = names.into_iter().map(|name| call(name, "{}")).collect();
+        assert_calls(Format::Hermes, &text, content, &calls);
+    }
+}

@@ -1,0 +1,108 @@
+//! JSON as Python reads and writes it.
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::super::loads::loads;
+
+fn rewritten(text: &str) -> Option<String> {
+    loads(text).ok().map(|value| value.dumps())
+}
+
+#[test]
+fn what_python_makes_of_a_text() {
+    let table = [
+        (r#" {"a":1,"b":[true,false,null]} "#, r#"{"a": 1, "b": [true, false, null]}"#),
+        ("[]", "[]"),
+        ("[ { } ]", "[{}]"),
+        (r#"{"b": 1, "a": 2, "b": {"c": 3}}"#, r#"{"b": {"c": 3}, "a": 2}"#),
+        (r#"{"\u0061": 1, "a": 2}"#, r#"{"a": 2}"#),
+        (r#"["\/\"\\\b\f\n\r\t\u000B\u007f\u00E9"]"#, r#"["/\"\\\b\f\n\r\t\u000b\u007f\u00e9"]"#),
+        ("[\"\u{7f}é€😀\"]", r#"["\u007f\u00e9\u20ac\ud83d\ude00"]"#),
+        (r#"["\ud83d\ude00", "\ud83d", "\ude00\ud83d"]"#, r#"["\ud83d\ude00", "\ud83d", "\ude00\ud83d"]"#),
+        ("[NaN, Infinity, -Infinity, 1e999]", "[NaN, Infinity, -Infinity, Infinity]"),
+        ("[123456789012345678901234567890, -0, 0.10, 1E3]", "[123456789012345678901234567890, 0, 0.1, 1000.0]"),
+        ("\"x\"", "\"x\""),
+    ];
+    for (text, python) in table {
+        assert_eq!(rewritten(text).as_deref(), Some(python), "{text}");
+    }
+    let refused = [
+        "",
+        "{",
+        "[1,]",
+        "{\"a\":1,}",
+        "{'a': 1}",
+        "{a: 1}",
+        "[01]",
+        "[1.]",
+        "[.5]",
+        "[+1]",
+        "[1] 2",
+        "[\"a\nb\"]",
+        "[\"\\x41\"]",
+        "[\"\\u12\"]",
+        "[\"\\u+123\"]",
+        "nan",
+        "[-NaN]",
+        "True",
+        "[1 2]",
+        "{\"a\" 1}",
+        "\u{feff}[]",
+        "\u{a0}[]",
+        "[\"a]",
+        "[\"\\\"]",
+    ];
+    for text in refused {
+        assert_eq!(rewritten(text), None, "{text:?}");
+    }
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let deep =
+        |levels: usize| format!("{}{}", "[{\"a\":".repeat(levels / 2), "}]".repeat(levels / 2)).replace(":}", ":1}");
+    assert!(rewritten(&deep(128)).is_some());
+    assert_eq!(rewritten(&deep(130)), None);
+    assert_eq!(rewritten(&"[".repeat(1_000_000)), None);
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        ".*".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+            prop::collection::vec((".*", inner), 0..6).prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_means_the_same(value in value()) {
+        let ours = rewritten(&value.to_string());
+        prop_assert!(ours.as_ref().is_some_and(|text| text.is_ascii()));
+        prop_assert_eq!(serde_json::from_str::<Value>(&ours.unwrap_or_default()).ok(), Some(value));
+    }
+
+    #[test]
+    fn what_is_no_json_elsewhere_is_read_for_a_reason(value in value(), at in any::<prop::sample::Index>(), c in "[\\[\\]{}\",:0.e\\\\u-]|NaN|\n") {
+        let mut text = value.to_string();
+        let at = (0..=at.index(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        text.replace_range(at..at, &c);
+        let (ours, theirs) = (rewritten(&text), serde_json::from_str::<Value>(&text));
+        let reason = text.contains("NaN") || text.contains("\\u") || text.contains('e') || text.contains('E');
+        match (ours, theirs) {
+            (Some(ours), Ok(theirs)) => prop_assert_eq!(serde_json::from_str::<Value>(&ours).ok(), Some(theirs)),
+            (Some(ours), Err(_)) => prop_assert!(reason || ours.len() > 300, "{}", text),
+            (None, Ok(_)) => prop_assert!(false, "refused {}", text),
+            (None, Err(_)) => {}
+        }
+    }
+}

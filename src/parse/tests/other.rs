@@ -1,0 +1,203 @@
+//! The formats that no peer defines outcomes of: what each text is.
+
+use super::*;
+
+#[test]
+fn llama3() {
+    let f = r#"{"name": "f", "parameters": {"a": 1}}"#;
+    let g = r#"{"name": "g", "arguments": {}}"#;
+    let called = [call("f", r#"{"a": 1}"#), call("g", "{}")];
+    let table: &[(String, &str, &[ToolCall])] = &[
+        (f.into(), "", &called[..1]),
+        (format!(" {f} ; {g}\n"), "", &called),
+        (format!("<|python_tag|>{f}"), "", &called[..1]),
+        (format!("<|python_tag|> {f};{g}"), "", &called),
+        (format!("I will.\n<|python_tag|>{f}; {g} done"), "I will.\n done", &called),
+        (format!("<|python_tag|>{f};"), ";", &called[..1]),
+        (format!("<|python_tag|>{f};{{\"name\": "), ";{\"name\":", &called[..1]),
+        // behind a tag a call may be wrong
+        ("<|python_tag|>{\"name\": \"f\", }".into(), "", &[error("f", "{\"name\": \"f\", }")]),
+        ("<|python_tag|>{\"a\": 1}".into(), "", &[error("unknown_tool", "{\"a\": 1}")]),
+        (format!("<|python_tag|>{{\"name\": \"h\"}};{g}"), "", &[call("h", "{}"), called[1].clone()]),
+    ];
+    for (text, content, calls) in table {
+        assert_calls(Format::Llama3, text, content, calls);
+    }
+    let texts = [
+        // an answer in JSON is an answer
+        r#"{"name": "Ada", "born": 1815}"#.to_owned(),
+        r#"{"name": "f", "parameters": null}"#.to_owned(),
+        r#"{"name": "f", "parameters": {}"#.to_owned(),
+        format!("{f};"),
+        format!("{f} {g}"),
+        format!("{f}; and so on"),
+        format!("{f}; {{\"a\": 1}}"),
+        format!("First {f}"),
+        // a tag without an object is text
+        "<|python_tag|>print(1)".to_owned(),
+        "<|python_tag|>".to_owned(),
+        "<|python_tag|>{\"name\": \"f\"".to_owned(),
+        format!("<|python_tag|>{}{f}", " ".repeat(600)),
+    ];
+    for text in texts {
+        assert_calls(Format::Llama3, &text, &text, &[]);
+    }
+    let late = format!("{{\"a\": 1}} <|python_tag|>{f}");
+    assert_calls(Format::Llama3, &late, "{\"a\": 1}", &called[..1]);
+}
+
+#[test]
+fn pythonic() {
+    let table: &[(&str, &[ToolCall])] = &[
+        ("[f()]", &[call("f", "{}")]),
+        (" [ f( a = 1 , b=\"x\" ) ,\n g() , ]\n", &[call("f", r#"{"a": 1, "b": "x"}"#), call("g", "{}")]),
+        (
+            "[a.b(c=-1.50, d=[True, False, None], e={'k': 1e5},)]",
+            &[call("a.b", r#"{"c": -1.5, "d": [true, false, null], "e": {"k": 100000.0}}"#)],
+        ),
+        (
+            "[f(a='it\\'s', b=\"\"\"two\n\"lines\\\"\"\"\", c=r'\\d')]",
+            &[call("f", r#"{"a": "it's", "b": "two\n\"lines\"", "c": "\\d"}"#)],
+        ),
+        (
+            r#"[f(a='\x41\u00e9\U0001f600\101\0\q\a\ud800', b='ü')]"#,
+            &[call("f", r#"{"a": "A\u00e9\ud83d\ude00A\u0000\\q\u0007\ud800", "b": "\u00fc"}"#)],
+        ),
+        (
+            "[f(a={1: 2, True: 3, None: {}, 'b': 1, 'b': [2]}, b=00, c=1., d=.5)]",
+            &[call("f", r#"{"a": {"1": 2, "true": 3, "null": {}, "b": [2]}, "b": 0, "c": 1.0, "d": 0.5}"#)],
+        ),
+        ("<|python_start|>[f(a=[])]<|python_end|>", &[call("f", r#"{"a": []}"#)]),
+        ("<|python_start|>[f(a=[])]", &[call("f", r#"{"a": []}"#)]),
+    ];
+    for (text, calls) in table {
+        assert_calls(Format::Pythonic, text, "", calls);
+    }
+    // the shape of calls, and something in it that is none
+    let wrong = [
+        "[f(1)]",
+        "[f(a=x)]",
+        "[f(a=1, a=2)]",
+        "[f(a='1)]",
+        "[f(a=(1, 2))]",
+        "[f(a=007)]",
+        "[f(a=1_0)]",
+        "[f(a=true)]",
+        "[f(a='a\nb')]",
+        "[f(a=1)(b=2)]",
+        "[f(a=1), 2, g()]",
+        "[f(), g[0]()]",
+        "[f(a=1 b=2)]",
+        "[f(a=1e)]",
+        "[f(a='\\x4')]",
+    ];
+    for text in wrong {
+        assert_calls(Format::Pythonic, text, "", &[error("f", text)]);
+    }
+    let texts = [
+        "[]",
+        "[1, 2]",
+        "[link](there)",
+        "[f(a=1)] and more",
+        "Now [f(a=1)]",
+        "[f(a=1)",
+        "[f(a=[1]",
+        "[f",
+        "[",
+        "[1f()]",
+        "[.f()]",
+        "[f(a=1)][0]",
+        "f(a=1)",
+        "<|python_start|>",
+        "<|python_start|>f()",
+        "<|python_start|>[f(",
+    ];
+    for text in texts {
+        assert_calls(Format::Pythonic, text, text, &[]);
+    }
+}
+
+#[test]
+fn mistral() {
+    let with_id = |call: ToolCall, id: &str| ToolCall { id: Some(id.to_owned()), ..call };
+    let table: &[(&str, &str, &[ToolCall])] = &[
+        (r#"[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]"#, "", &[call("f", r#"{"a": 1}"#)]),
+        (
+            r#"[TOOL_CALLS][{"name": "f", "arguments": {"a": "]"}, "id": "abc123def"}, {"name": "g"}]"#,
+            "",
+            &[with_id(call("f", r#"{"a": "]"}"#), "abc123def"), call("g", "{}")],
+        ),
+        (r#"Sure. [TOOL_CALLS] [{"name": "f"}] Done."#, "Sure.  Done.", &[call("f", "{}")]),
+        (r#"[TOOL_CALLS]f[ARGS]{"a": "}"}"#, "", &[call("f", r#"{"a": "}"}"#)]),
+        (r#"[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{"b":2}"#, "", &[call("f", "{}"), call("g", r#"{"b": 2}"#)]),
+        (r#"[TOOL_CALLS] f [CALL_ID]abc123def[ARGS] {}"#, "", &[with_id(call("f", "{}"), "abc123def")]),
+        (r#"[TOOL_CALLS]f[ARGS][1]"#, "", &[call("f", "{}")]),
+        // brackets that close around what is no JSON, or no call
+        (r#"[TOOL_CALLS]f[ARGS]{a: 1}"#, "", &[error("f", "{a: 1}")]),
+        (r#"[TOOL_CALLS] [{"name": "f"},]"#, "", &[error("f", r#"[{"name": "f"},]"#)]),
+        (
+            r#"[TOOL_CALLS] [{"name": "f"}, 1, {"name": 2, "id": "x"}]"#,
+            "",
+            &[
+                call("f", "{}"),
+                error("unknown_tool", "1"),
+                with_id(error("unknown_tool", r#"{"name": 2, "id": "x"}"#), "x"),
+            ],
+        ),
+        (r#"[TOOL_CALLS] is it [TOOL_CALLS]f[ARGS]{}"#, "[TOOL_CALLS] is it", &[call("f", "{}")]),
+        (r#"[TOOL_CALLS][TOOL_CALLS]f[ARGS]{}"#, "[TOOL_CALLS]", &[call("f", "{}")]),
+    ];
+    for (text, content, calls) in table {
+        assert_calls(Format::Mistral, text, content, calls);
+    }
+    let long = format!("[TOOL_CALLS]{}[ARGS]{{}}", "f".repeat(600));
+    let texts = [
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS] []",
+        "[TOOL_CALLS] [1]",
+        "[TOOL_CALLS]f",
+        "[TOOL_CALLS]f[ARGS]",
+        "[TOOL_CALLS]f[ARGS]1",
+        "[TOOL_CALLS]f{}",
+        "[TOOL_CALLS][ARGS]{}",
+        "[TOOL_CALLS]f g[ARGS]{}",
+        "[TOOL_CALLS]f[CALL_ID]1{}",
+        "[TOOL_CALLS]f[ARGS]{\"a\": 1",
+        "[TOOL_CALLS] [{\"name\": \"f\"}",
+        "[{\"name\": \"f\"}]",
+        &long,
+    ];
+    for text in texts {
+        assert_calls(Format::Mistral, text, text, &[]);
+    }
+}
+
+#[test]
+fn deepseek() {
+    let fenced = |name: &str, json: &str| {
+        format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{json}\n```<｜tool▁call▁end｜>")
+    };
+    let plain = |name: &str, json: &str| format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json}<｜tool▁call▁end｜>");
+    let section = |inner: &str| format!("<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>");
+    let table: &[(String, &[ToolCall])] = &[
+        (fenced("f", r#"{"a":1}"#), &[call("f", r#"{"a": 1}"#)]),
+        (format!("{}\n{}", fenced("f", "{}"), fenced("g", "[]")), &[call("f", "{}"), call("g", "{}")]),
+        (plain("f", r#"{"a":1}"#), &[call("f", r#"{"a": 1}"#)]),
+        (format!("{}{}", plain("f", "{}"), plain("g", " {} ")), &[call("f", "{}"), call("g", "{}")]),
+        (plain("function", r#"{"a":1}"#), &[call("function", r#"{"a": 1}"#)]),
+        (format!("{}<｜tool▁call▁begin｜>g", plain("f", "{}")), &[call("f", "{}")]),
+        (fenced("f", "{a}"), &[error("f", "{a}")]),
+        (plain("f", "{a}"), &[error("f", "{a}")]),
+        (plain("f", ""), &[error("f", "")]),
+        (plain(" ", "{}"), &[error("unknown_tool", "<｜tool▁sep｜>{}")]),
+        (plain("function", "f"), &[error("f", "function<｜tool▁sep｜>f")]),
+        ("<｜tool▁call▁begin｜>f {}<｜tool▁call▁end｜>".to_owned(), &[error("unknown_tool", "f {}")]),
+    ];
+    for (inner, calls) in table {
+        assert_calls(Format::DeepSeek, &format!("So.\n{}", section(inner)), "So.", calls);
+    }
+    for text in [section(""), section("f"), plain("f", "{}"), format!("<｜tool▁calls▁begin｜>{}", plain("f", "{}"))]
+    {
+        assert_calls(Format::DeepSeek, &text, &text, &[]);
+    }
+}

@@ -1,0 +1,206 @@
+//! However a text is cut, it is the same message; and the message is what a naive reader finds.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+
+/// Parts of texts that any format may have.
+const COMMON: &[&str] = &[
+    "<think>", "</think>", "<thi", "nk>", "</", "<", "a", " ", "\n", "\u{1f}", "\u{3000}", "ü", "😀", "so ", "0", "{",
+    "}", "[", "]", "\"", "\\", ":", ",", "{}", "null", "1e5", "NaN",
+];
+
+/// Parts of texts in one format: markers and calls, whole and broken.
+fn parts(format: Format) -> &'static [&'static str] {
+    match format {
+        Format::Hermes => &[
+            "<tool_call>",
+            "</tool_call>",
+            "<tool_",
+            "call>",
+            "</tool_call",
+            "{\"name\": \"f\"}",
+            "{\"name\":\"f\",\"arguments\":",
+            "\"name\"",
+            "<tool_call>{\"name\": \"g\", \"arguments\": {\"a\": [1, \"ü\"]}}</tool_call>",
+        ],
+        Format::QwenXml => &[
+            "<tool_call>",
+            "</tool_call>",
+            "<tool_",
+            "call>",
+            "<function=f>",
+            "<function=",
+            "</function>",
+            "<parameter=a>",
+            ">",
+            "</parameter>",
+            "<tool_call><function=g><parameter=b>1</parameter></function></tool_call>",
+        ],
+        Format::Glm => &[
+            "<tool_call>",
+            "</tool_call>",
+            "<tool_",
+            "call>",
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
+            "<tool_call>g<arg_key>b</arg_key>\n<arg_value>1</arg_value></tool_call>",
+            "<arg_key>c</arg_key><arg_value>",
+        ],
+        Format::KimiK2 => &[
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+            "<|tool_call_begin|>",
+            "<|tool_call_end|>",
+            "<|tool_call_argument_begin|>",
+            "functions.",
+            ":0",
+            "f",
+            "<|tool_calls",
+            "_section_begin|>",
+            "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{\"a\":1}<|tool_call_end|>",
+        ],
+        Format::DeepSeek => &[
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            "<｜tool▁call▁begin｜>",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁sep｜>",
+            "<｜tool▁",
+            "calls▁begin｜>",
+            "function",
+            "f\n```json\n",
+            "\n```",
+            "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜>",
+        ],
+        Format::Llama3 => &[
+            "<|python_tag|>",
+            "<|python",
+            "_tag|>",
+            ";",
+            "{\"name\": \"f\", \"parameters\": {}}",
+            "{\"name\":",
+            "\"arguments\":",
+            "{\"name\": \"g\", \"arguments\": {\"a\": \"};\"}}",
+        ],
+        Format::Pythonic => &[
+            "<|python_start|>",
+            "<|python_end|>",
+            "<|python",
+            "[f(",
+            ")]",
+            "(",
+            ")",
+            "a=",
+            "'",
+            "f()",
+            "[g(a=1), h(b=[{'c': None}])]",
+        ],
+        Format::Mistral => &[
+            "[TOOL_CALLS]",
+            "[TOOL_",
+            "CALLS]",
+            "[ARGS]",
+            "[CALL_ID]",
+            "f",
+            "[{",
+            "}]",
+            "[{\"name\": \"f\"}]",
+            "[TOOL_CALLS]g[ARGS]{\"a\":1}",
+        ],
+    }
+}
+
+fn text(format: Format, length: usize) -> impl Strategy<Value = String> {
+    let part = prop_oneof![2 => select(COMMON), 3 => select(parts(format))];
+    prop::collection::vec(part, 0..length).prop_map(|parts| parts.concat())
+}
+
+fn any_grammar(formats: &'static [Format]) -> impl Strategy<Value = (Grammar, Format)> {
+    (select(formats), 0..6, any::<bool>()).prop_map(|(format, kind, opened)| {
+        let think = (kind != 0).then(Think::default);
+        (Grammar { format: (kind != 1).then_some(format), think, opened: opened && kind < 4 }, format)
+    })
+}
+
+fn written(formats: &'static [Format], length: usize) -> impl Strategy<Value = (Grammar, String)> {
+    any_grammar(formats).prop_flat_map(move |(grammar, format)| (Just(grammar), text(format, length)))
+}
+
+/// `text`, cut at these of its character boundaries.
+fn cut<'a>(text: &'a str, at: &[prop::sample::Index]) -> Vec<&'a str> {
+    let boundaries: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
+    let mut cuts: Vec<usize> = at.iter().map(|at| *at.get(&boundaries)).chain([0, text.len()]).collect();
+    cuts.sort_unstable();
+    cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
+}
+
+const FOUR: &[Format] = &[Format::Hermes, Format::QwenXml, Format::Glm, Format::KimiK2];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn four_formats_are_read_as_the_naive_reader_does((grammar, text) in written(FOUR, 14)) {
+        prop_assert_eq!(grammar.parse(&text), oracle::message(&grammar, &text));
+    }
+
+    #[test]
+    fn every_cut_gives_the_same_message((grammar, text) in written(&Format::ALL, 6)) {
+        let whole = grammar.parse(&text);
+        prop_assert_eq!(&streamed(&grammar, characters(&text)), &whole);
+        for (at, _) in text.char_indices() {
+            prop_assert_eq!(&streamed(&grammar, [&text[..at], &text[at..]]), &whole, "cut at {}", at);
+        }
+    }
+
+    #[test]
+    fn cuts_of_long_texts_give_the_same_message(
+        (grammar, text) in written(&Format::ALL, 60),
+        at in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+    ) {
+        let whole = grammar.parse(&text);
+        prop_assert_eq!(&streamed(&grammar, characters(&text)), &whole);
+        prop_assert_eq!(&streamed(&grammar, cut(&text, &at)), &whole);
+    }
+
+    #[test]
+    fn no_text_panics((grammar, _) in any_grammar(&Format::ALL), text in prop_oneof![any::<String>(), "\\PC*"], prefix in 0..12usize) {
+        let format = grammar.format.unwrap_or(Format::Hermes);
+        let text = format!("{}{text}", parts(format).get(prefix).unwrap_or(&""));
+        prop_assert_eq!(streamed(&grammar, characters(&text)), grammar.parse(&text));
+    }
+
+    #[test]
+    fn arguments_that_were_read_are_an_object((grammar, text) in written(&Format::ALL, 14)) {
+        for call in grammar.parse(&text).calls {
+            prop_assert!(!call.name.is_empty());
+            let strict = call.error || call.arguments.contains("NaN");
+            let object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&call.arguments).is_ok();
+            prop_assert!(strict || object, "{:?}", call);
+        }
+    }
+}
+
+/// All texts of these characters up to a length, each in all of its splits.
+#[test]
+fn all_splits_of_all_small_texts() {
+    const LENGTH: usize = 6;
+    let grammar = Grammar { think: Some(Think { start: "<a".into(), end: "a>".into() }), ..grammar(Format::Llama3) };
+    let letters = ["<", "a", ">", " ", "{", "}"];
+    for number in 0..letters.len().pow(LENGTH as u32) {
+        let text: String =
+            (0..LENGTH).map(|at| letters[number / letters.len().pow(at as u32) % letters.len()]).collect();
+        let whole = grammar.parse(&text);
+        for split in 1..1 << (LENGTH - 1) {
+            let mut ends: Vec<usize> = (1..LENGTH).filter(|at| split >> (at - 1) & 1 == 1).collect();
+            ends.push(LENGTH);
+            let mut start = 0;
+            let pieces: Vec<&str> = ends.iter().map(|end| &text[std::mem::replace(&mut start, *end)..*end]).collect();
+            assert_eq!(streamed(&grammar, pieces.iter().copied()), whole, "{pieces:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A value as Python would hold it, on its way from the text of a call to `json.dumps`.
+
+use std::collections::HashMap;
+
+use crate::json::Text;
+
+/// A value that JSON can say. Numbers and strings are kept as `json.dumps` writes them, which loses nothing.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Number(String),
+    /// Without its quotes.
+    Text(String),
+    List(Vec<Value>),
+    Dict(Dict),
+}
+
+/// A dict in the order in which its keys first came.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Dict {
+    members: Vec<(String, Value)>,
+    places: HashMap<String, usize>,
+}
+
+impl Dict {
+    /// Sets a key, given as `json.dumps` writes it without its quotes; the last value stays.
+    pub(super) fn set(&mut self, key: String, value: Value) {
+        if let Some(place) = self.places.get(&key) {
+            self.members[*place].1 = value;
+        } else {
+            self.places.insert(key.clone(), self.members.len());
+            self.members.push((key, value));
+        }
+    }
+
+    /// Whether there is this key, given as [`Dict::set`] takes it.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// The value of a key without anything to escape.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.places.get(key).map(|place| &self.members[*place].1)
+    }
+}
+
+impl Value {
+    /// A string.
+    pub(super) fn text(text: &str) -> Self {
+        Self::Text(escaped(text))
+    }
+
+    /// The string that this is. Halves of surrogate pairs, which Rust has no strings of, become U+FFFD.
+    pub(super) fn as_text(&self) -> Option<String> {
+        let Self::Text(escaped) = self else { return None };
+        let text = Text { raw: escaped.as_bytes(), escaped: escaped.contains('\\') };
+        Some(text.decode().into_owned())
+    }
+
+    /// What `json.dumps` writes.
+    pub(super) fn dumps(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Null => out.push_str("null"),
+            Self::Bool(true) => out.push_str("true"),
+            Self::Bool(false) => out.push_str("false"),
+            Self::Number(number) => out.push_str(number),
+            Self::Text(escaped) => quote(escaped, out),
+            Self::List(items) => {
+                out.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { ", " });
+                    item.write(out);
+                }
+                out.push(']');
+            }
+            Self::Dict(dict) => {
+                out.push('{');
+                for (at, (key, value)) in dict.members.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { ", " });
+                    quote(key, out);
+                    out.push_str(": ");
+                    value.write(out);
+                }
+                out.push('}');
+            }
+        }
+    }
+}
+
+fn quote(escaped: &str, out: &mut String) {
+    out.push('"');
+    out.push_str(escaped);
+    out.push('"');
+}
+
+/// `text` as it stands between the quotes that `json.dumps` writes.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        push_char(c, &mut out);
+    }
+    out
+}
+
+/// Writes a character as it stands between quotes.
+pub(super) fn push_char(c: char, out: &mut String) {
+    for unit in c.encode_utf16(&mut [0; 2]) {
+        push_unit(*unit, out);
+    }
+}
+
+/// Writes one unit of UTF-16, which may be half of a pair: two halves side by side are then written as the whole is.
+pub(super) fn push_unit(unit: u16, out: &mut String) {
+    match u8::try_from(unit) {
+        Ok(b'"') => out.push_str("\\\""),
+        Ok(b'\\') => out.push_str("\\\\"),
+        Ok(b'\n') => out.push_str("\\n"),
+        Ok(b'\r') => out.push_str("\\r"),
+        Ok(b'\t') => out.push_str("\\t"),
+        Ok(0x08) => out.push_str("\\b"),
+        Ok(0x0c) => out.push_str("\\f"),
+        Ok(byte @ b' '..=b'~') => out.push(char::from(byte)),
+        _ => {
+            out.push_str("\\u");
+            let digit =
+                |shift: u32| char::from_digit(u32::from(unit) >> shift & 15, 16).expect("four bits are a digit");
+            out.extend([12, 8, 4, 0].map(digit));
+        }
+    }
+}
