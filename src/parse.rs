@@ -58,10 +58,10 @@ mod streaming;
 mod syntax;
 mod value;
 
-#[cfg(test)]
-mod tests;
-
 pub use format::{Format, UnknownFormat};
 pub use grammar::{Grammar, Think};
 pub use message::{Event, Message, ToolCall, UNKNOWN_TOOL};
 pub use streaming::Streaming;
+
+#[cfg(test)]
+mod tests;

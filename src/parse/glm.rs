@@ -1,7 +1,7 @@
 //! `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>…</tool_call>`.
 
 use super::ToolCall;
-use super::qwen_xml::loose;
+use super::loads::loose;
 use super::space::{strip, strip_start};
 use super::value::{Dict, Value, escaped};
 

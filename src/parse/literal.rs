@@ -2,7 +2,8 @@
 //!
 //! Strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, lists and dicts of them. Not read are other
 //! expressions, tuples and sets, other prefixes of strings, strings side by side, escapes by name (`\N{…}`), underscores and other
-//! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`].
+//! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`]. Keys of a dict are told apart by what `json.dumps` makes of them,
+//! so that `1` and `True` are two.
 
 use super::ToolCall;
 use super::number::printed;

@@ -15,6 +15,11 @@ pub(super) fn loads(text: &str) -> Result<Value, Malformed> {
     Ok(value)
 }
 
+/// JSON where it is some, and otherwise the text itself.
+pub(super) fn loose(text: &str) -> Value {
+    loads(text).unwrap_or_else(|_| Value::text(text))
+}
+
 /// The texts of the elements of a JSON array that is the whole of `text`; they are not looked into.
 pub(super) fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
     let mut cursor = Cursor::new(text.as_bytes());

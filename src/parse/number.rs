@@ -15,18 +15,27 @@ pub(super) fn printed(text: &str) -> Option<String> {
     }
 }
 
-/// The shortest text that reads as `value`. Rust's is that as well, with exponents in the same places but another spelling.
+/// The shortest text that reads as `value`, and of two that are as near the even one, which is what zmij finds and `{:?}` does not.
+/// Only the exponents are spelled otherwise.
 fn float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
     }
-    let text = format!("{value:?}");
-    match text.split_once('e') {
-        None => text,
-        Some((mantissa, exponent)) => match exponent.strip_prefix('-') {
-            Some(digits) => format!("{mantissa}e-{digits:0>2}"),
-            None => format!("{mantissa}e+{exponent:0>2}"),
-        },
+    let mut buffer = zmij::Buffer::new();
+    let text = buffer.format_finite(value);
+    if let Some((mantissa, exponent)) = text.split_once('e') {
+        let (sign, digits) = exponent.split_at(usize::from(exponent.starts_with(['+', '-'])));
+        return format!("{mantissa}e{}{digits:0>2}", if sign.is_empty() { "+" } else { sign });
+    }
+    match text.split_once("0.0000") {
+        // Python counts the exponent from here on, zmij one place further
+        Some((sign, rest)) if matches!(sign, "" | "-") && value != 0.0 => {
+            let digits = rest.trim_start_matches('0');
+            let (first, others) = digits.split_at(1);
+            let point = if others.is_empty() { "" } else { "." };
+            format!("{sign}{first}{point}{others}e-{:02}", rest.len() - digits.len() + 5)
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -48,6 +57,9 @@ mod tests {
             ("9999999999999998.0", "9999999999999998.0"),
             ("1e16", "1e+16"),
             ("1.50e+300", "1.5e+300"),
+            ("-0.00001234", "-1.234e-05"),
+            ("0.000012e-4", "1.2e-09"),
+            ("2017752099569302.25", "2017752099569302.2"),
             ("5e-324", "5e-324"),
             ("1e-400", "0.0"),
             ("1e999", "Infinity"),

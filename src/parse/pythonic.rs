@@ -45,7 +45,8 @@ impl Pythonic {
 }
 
 fn is_closed(list: &str) -> bool {
-    list.strip_suffix(']').is_some_and(|calls| strip(calls).ends_with(')'))
+    let calls = list.strip_suffix(']').map(strip);
+    calls.is_some_and(|calls| strip(calls.strip_suffix(',').unwrap_or(calls)).ends_with(')'))
 }
 
 /// What begins in front of the first parenthesis.

@@ -2,7 +2,7 @@
 
 use super::ToolCall;
 use super::buffer::find;
-use super::loads::loads;
+use super::loads::loose;
 use super::space::strip;
 use super::value::{Dict, Value, escaped};
 
@@ -38,9 +38,4 @@ fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a s
             return Some((name, inner, behind));
         }
     }
-}
-
-/// JSON where it is some, and otherwise the text itself.
-pub(super) fn loose(text: &str) -> Value {
-    loads(text).unwrap_or_else(|_| Value::text(text))
 }

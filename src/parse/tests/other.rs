@@ -76,6 +76,7 @@ fn pythonic() {
     // the shape of calls, and something in it that is none
     let wrong = [
         "[f(1)]",
+        "[f(1), ]",
         "[f(a=x)]",
         "[f(a=1, a=2)]",
         "[f(a='1)]",
