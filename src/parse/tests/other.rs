@@ -14,6 +14,7 @@ fn llama3() {
         (format!("<|python_tag|> {f};{g}"), "", &called),
         (format!("I will.\n<|python_tag|>{f}; {g} done"), "I will.\n done", &called),
         (format!("<|python_tag|>{f};"), ";", &called[..1]),
+        (format!("<|python_tag|>{f} {g}"), g, &called[..1]),
         (format!("<|python_tag|>{f};{{\"name\": "), ";{\"name\":", &called[..1]),
         // behind a tag a call may be wrong
         ("<|python_tag|>{\"name\": \"f\", }".into(), "", &[error("f", "{\"name\": \"f\", }")]),
@@ -130,6 +131,7 @@ fn mistral() {
         ),
         (r#"Sure. [TOOL_CALLS] [{"name": "f"}] Done."#, "Sure.  Done.", &[call("f", "{}")]),
         (r#"[TOOL_CALLS]f[ARGS]{"a": "}"}"#, "", &[call("f", r#"{"a": "}"}"#)]),
+        (r#"[TOOL_CALLS]f[ARGS]{"a": "\"}\\"} {}"#, "{}", &[call("f", r#"{"a": "\"}\\"}"#)]),
         (r#"[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{"b":2}"#, "", &[call("f", "{}"), call("g", r#"{"b": 2}"#)]),
         (r#"[TOOL_CALLS] f [CALL_ID]abc123def[ARGS] {}"#, "", &[with_id(call("f", "{}"), "abc123def")]),
         (r#"[TOOL_CALLS]f[ARGS][1]"#, "", &[call("f", "{}")]),
@@ -152,6 +154,7 @@ fn mistral() {
         assert_calls(Format::Mistral, text, content, calls);
     }
     let long = format!("[TOOL_CALLS]{}[ARGS]{{}}", "f".repeat(600));
+    assert_calls(Format::Mistral, &format!("{long}[TOOL_CALLS]f[ARGS]{{}}"), &long, &[call("f", "{}")]);
     let texts = [
         "[TOOL_CALLS]",
         "[TOOL_CALLS] []",
