@@ -1,18 +1,21 @@
 //! A JSON object whose untouched members keep their exact bytes.
 //!
-//! Nothing here builds a tree. [`Cursor`] walks the text once, [`Object`] remembers where the members of one level lie, and
+//! Nothing but [`Value`] builds a tree. [`Cursor`] walks the text once, [`Object`] remembers where the members of one level lie, and
 //! [`Splice`] cuts and inserts at those places, so that big integers, float spellings, key order and repeated keys reach the other
 //! side as they were written. The grammar is that of Python's `json`, which is JSON plus `NaN`, `Infinity` and `-Infinity`.
 
 mod cursor;
 mod object;
+pub mod python;
 mod splice;
 mod text;
+mod value;
 
 pub use cursor::Cursor;
 pub use object::{Edit, Member, Object};
 pub use splice::Splice;
 pub use text::Text;
+pub use value::Value;
 
 /// Nesting beyond this many levels is refused; Python's own reader ends at about a thousand.
 pub const MAX_DEPTH: usize = 128;

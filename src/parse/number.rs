@@ -1,5 +1,7 @@
 //! Numbers as Python prints them.
 
+use crate::json::python::float;
+
 /// Python refuses to read an integer of more digits.
 const MAX_DIGITS: usize = 4300;
 
@@ -12,30 +14,6 @@ pub(super) fn printed(text: &str) -> Option<String> {
         _ if digits.len() > MAX_DIGITS => None,
         _ if digits.bytes().all(|digit| digit == b'0') => Some("0".to_owned()),
         _ => Some(text.to_owned()),
-    }
-}
-
-/// The shortest text that reads as `value`, and of two that are as near the even one, which is what zmij finds and `{:?}` does not.
-/// Only the exponents are spelled otherwise.
-fn float(value: f64) -> String {
-    if value.is_infinite() {
-        return if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let mut buffer = zmij::Buffer::new();
-    let text = buffer.format_finite(value);
-    if let Some((mantissa, exponent)) = text.split_once('e') {
-        let (sign, digits) = exponent.split_at(usize::from(exponent.starts_with(['+', '-'])));
-        return format!("{mantissa}e{}{digits:0>2}", if sign.is_empty() { "+" } else { sign });
-    }
-    match text.split_once("0.0000") {
-        // Python counts the exponent from here on, zmij one place further
-        Some((sign, rest)) if matches!(sign, "" | "-") && value != 0.0 => {
-            let digits = rest.trim_start_matches('0');
-            let (first, others) = digits.split_at(1);
-            let point = if others.is_empty() { "" } else { "." };
-            format!("{sign}{first}{point}{others}e-{:02}", rest.len() - digits.len() + 5)
-        }
-        _ => text.to_owned(),
     }
 }
 

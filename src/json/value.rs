@@ -1,0 +1,229 @@
+//! A JSON value as Python's reader would hold it, for the few texts that must be taken apart: conversations and tools.
+
+use std::collections::HashMap;
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+
+use super::{Cursor, MAX_DEPTH, Malformed};
+
+/// A value. Keys keep their order, of repeated ones the last value counts, and numbers keep their text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Value {
+    /// `null`.
+    #[default]
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// The text of a number; also `NaN`, `Infinity` and `-Infinity`.
+    Number(Box<str>),
+    /// A string, its escapes resolved.
+    String(String),
+    /// A list.
+    Array(Vec<Value>),
+    /// An object.
+    Object(Vec<(String, Value)>),
+}
+
+impl Value {
+    /// Reads the value that is the whole of `bytes`.
+    ///
+    /// # Errors
+    /// When it is not JSON, or nests deeper than [`MAX_DEPTH`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let value = Self::read(&mut cursor)?;
+        cursor.end()?;
+        Ok(value)
+    }
+
+    /// Reads the value at the cursor.
+    ///
+    /// # Errors
+    /// As [`Value::parse`].
+    pub fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        Self::at_depth(cursor, 0)
+    }
+
+    fn at_depth(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self, Malformed> {
+        let first = cursor.peek();
+        if depth == MAX_DEPTH && matches!(first, Some(b'{' | b'[')) {
+            return Err(Malformed { at: cursor.position(), too_deep: true });
+        }
+        Ok(match first {
+            Some(b'{') => {
+                cursor.expect(b'{')?;
+                let mut members = Members::default();
+                if !cursor.take(b'}') {
+                    loop {
+                        let key = cursor.key()?.decode();
+                        members.set(key.into_owned(), Self::at_depth(cursor, depth + 1)?);
+                        if cursor.take(b'}') {
+                            break;
+                        }
+                        cursor.expect(b',')?;
+                    }
+                }
+                Self::Object(members.list)
+            }
+            Some(b'[') => {
+                cursor.expect(b'[')?;
+                let mut values = Vec::new();
+                if !cursor.take(b']') {
+                    loop {
+                        values.push(Self::at_depth(cursor, depth + 1)?);
+                        if cursor.take(b']') {
+                            break;
+                        }
+                        cursor.expect(b',')?;
+                    }
+                }
+                Self::Array(values)
+            }
+            Some(b'"') => Self::String(cursor.string()?.decode().into_owned()),
+            Some(b't' | b'f' | b'n') => {
+                let span = cursor.skip()?;
+                match &cursor.bytes()[span] {
+                    b"true" => Self::Bool(true),
+                    b"false" => Self::Bool(false),
+                    _ => Self::Null,
+                }
+            }
+            _ => Self::Number(cursor.number()?.into()),
+        })
+    }
+
+    /// The member of an object; `None` where it is missing, null, or this is no object.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Self> {
+        let Self::Object(members) = self else { return None };
+        members.iter().find(|(key, _)| key == name).map(|(_, value)| value).filter(|value| **value != Self::Null)
+    }
+
+    /// The text of a string.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::String(text) = self { Some(text) } else { None }
+    }
+
+    /// The elements of a list.
+    #[must_use]
+    pub fn as_array(&self) -> Option<&[Self]> {
+        if let Self::Array(values) = self { Some(values) } else { None }
+    }
+}
+
+/// Members of an object that is being read. So few that looking through them is cheap are looked through.
+#[derive(Default)]
+struct Members {
+    list: Vec<(String, Value)>,
+    /// Where each key stands, once there are many.
+    places: HashMap<String, usize>,
+}
+
+impl Members {
+    const FEW: usize = 16;
+
+    fn set(&mut self, key: String, value: Value) {
+        if self.list.len() == Self::FEW {
+            self.places = self.list.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect();
+        }
+        let place = match self.list.len() < Self::FEW {
+            true => self.list.iter().position(|(known, _)| *known == key),
+            false => self.places.get(&key).copied(),
+        };
+        match place {
+            Some(place) => self.list[place].1 = value,
+            None => {
+                if self.list.len() >= Self::FEW {
+                    self.places.insert(key.clone(), self.list.len());
+                }
+                self.list.push((key, value));
+            }
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::String(text.to_owned())
+    }
+}
+
+impl From<Vec<Value>> for Value {
+    fn from(values: Vec<Value>) -> Self {
+        Self::Array(values)
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Number(text) => number(text, serializer),
+            Self::String(text) => serializer.serialize_str(text),
+            Self::Array(values) => {
+                let mut list = serializer.serialize_seq(Some(values.len()))?;
+                values.iter().try_for_each(|value| list.serialize_element(value))?;
+                list.end()
+            }
+            Self::Object(members) => {
+                let mut object = serializer.serialize_map(Some(members.len()))?;
+                members.iter().try_for_each(|(key, value)| object.serialize_entry(key, value))?;
+                object.end()
+            }
+        }
+    }
+}
+
+/// A number as the narrowest type that holds it; beyond 128 bits integers become doubles.
+fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    if !text.contains(['.', 'e', 'E', 'N', 'I']) {
+        if let Ok(value) = text.parse::<i64>() {
+            return serializer.serialize_i64(value);
+        }
+        if let Ok(value) = text.parse::<i128>() {
+            return serializer.serialize_i128(value);
+        }
+    }
+    let value = match text {
+        "NaN" => f64::NAN,
+        "Infinity" => f64::INFINITY,
+        "-Infinity" => f64::NEG_INFINITY,
+        _ => text.parse().unwrap_or(f64::NAN),
+    };
+    serializer.serialize_f64(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_python_reads_it() {
+        let value = Value::parse(br#" {"b":1,"a":[true,null,"\u00e9\ud800"],"b":{"x":1e5,"y":NaN}} "#).unwrap();
+        assert_eq!(value.get("a").unwrap().as_array().unwrap()[2].as_str(), Some("é\u{fffd}"));
+        let Value::Object(members) = &value else { panic!("an object") };
+        assert_eq!(members[0].0, "b", "a repeated key keeps its first place");
+        assert_eq!(members[0].1.get("x"), Some(&Value::Number("1e5".into())));
+        assert_eq!(Value::parse(b"{\"a\":null}").unwrap().get("a"), None);
+        for bad in [&b"{"[..], b"[1,]", b"{\"a\"}", b"tru", b"1 2", b""] {
+            assert!(Value::parse(bad).is_err(), "{}", bad.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn nesting_has_an_end() {
+        let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
+        assert!(Value::parse(&nested(MAX_DEPTH)).is_ok());
+        assert!(Value::parse(&nested(MAX_DEPTH + 1)).unwrap_err().too_deep);
+    }
+
+    #[test]
+    fn numbers_go_out_as_what_they_are() {
+        let out = |text: &str| serde_json::to_string(&Value::parse(text.as_bytes()).unwrap()).unwrap();
+        for (text, written) in [("-7", "-7"), ("18446744073709551616", "18446744073709551616"), ("1e2", "100.0")] {
+            assert_eq!(out(text), written);
+        }
+    }
+}
