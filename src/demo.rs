@@ -26,6 +26,7 @@ mod sampling;
 mod sequence;
 mod transcript;
 mod verify;
+mod vocabulary;
 mod weights;
 pub mod wire;
 
@@ -34,5 +35,6 @@ pub use engine::Engine;
 pub use journal::{End, Entry, Sampled};
 pub use model::{Model, Position, THINK_TOKENS, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};
-pub use sampling::SamplingParams;
+pub use sampling::{SamplingParams, Say};
+pub use vocabulary::Vocabulary;
 pub use weights::Weights;

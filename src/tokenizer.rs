@@ -1,42 +1,181 @@
-//! Text to token ids and back, by a Hugging Face `tokenizer.json`.
+//! Text to token ids and back, by the files of a Hugging Face tokenizer.
 
-/// Why a tokenizer could not be loaded.
+mod content;
+mod detokenizer;
+mod family;
+mod folder;
+mod render;
+pub mod template;
+
+use std::collections::HashSet;
+
+use tokenizers::{DecoderWrapper, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
+
+pub use content::{Author, Content};
+pub use detokenizer::Detokenizer;
+pub use family::Family;
+pub use folder::{Folder, FolderError, SamplingDefaults};
+pub use render::{Fit, Prompt, PromptError, Renderer, Setting, Trial};
+
+/// Why a tokenizer could not be loaded, or could not do its work.
 #[derive(Debug, thiserror::Error)]
-#[error("not a tokenizer.json: {0}")]
-pub struct TokenizerError(#[source] tokenizers::Error);
+pub enum TokenizerError {
+    /// The file is none.
+    #[error("not a tokenizer.json: {0}")]
+    Load(#[source] tokenizers::Error),
+    /// A text has parts that it has no ids for.
+    #[error("the tokenizer cannot encode the text: {0}")]
+    Encode(#[source] tokenizers::Error),
+    /// Ids that it has no text for.
+    #[error("the tokenizer cannot decode the ids: {0}")]
+    Decode(#[source] tokenizers::Error),
+}
 
 /// A loaded tokenizer.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    content: Content,
+    /// Ids of all added tokens, at which the text falls into parts that are encoded each for itself.
+    added: HashSet<u32>,
+    /// Ids of those that are left out of texts.
+    special: HashSet<u32>,
 }
 
 impl Tokenizer {
     /// Loads the bytes of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// When they are something else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(TokenizerError)?;
-        Ok(Self { inner })
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(TokenizerError::Load)?;
+        // transformers does neither unless it is asked to
+        inner.with_truncation(None).map_err(TokenizerError::Load)?.with_padding(None);
+        let added = inner.get_added_tokens_decoder();
+        let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        Ok(Self { added: added.keys().copied().collect(), special, content, inner })
     }
 
-    /// The ids of `text`; added tokens that are spelled out in it become their ids.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
-        let encoding = self.inner.encode_fast(text, true).expect("a byte-level BPE has an id for every byte");
-        encoding.get_ids().to_vec()
+    /// The ids of `text` with what the tokenizer puts around it; added tokens that are spelled out in it become their ids.
+    ///
+    /// # Errors
+    /// When the text has parts without an id.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self.inner.encode_fast(text, true).map_err(TokenizerError::Encode)?;
+        Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `ids`. Ids outside the vocabulary are left out, bytes that
-    /// are not UTF-8 become U+FFFD.
-    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        self.inner.decode(ids, skip_special).expect("a byte-level decoder takes any bytes")
+    /// The ids of a rendered conversation: nothing is put around it, and what [`Content`] marked in it stays text.
+    ///
+    /// # Errors
+    /// When the text has parts without an id.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        if !Content::is_marked(text) {
+            let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::Encode)?;
+            return Ok(encoding.get_ids().to_vec());
+        }
+        let encoding = self.inner.encode(text, false).map_err(TokenizerError::Encode)?;
+        let tokens: Vec<(u32, (usize, usize))> =
+            encoding.get_ids().iter().copied().zip(encoding.get_offsets().iter().copied()).collect();
+        let mut ids = Vec::with_capacity(tokens.len());
+        let mut behind = 0;
+        for part in tokens.chunk_by(|(a, _), (b, _)| !self.added.contains(a) && !self.added.contains(b)) {
+            let is_added = part.first().is_some_and(|(id, _)| self.added.contains(id));
+            let end = part.last().map_or(behind, |(_, (_, end))| *end);
+            let spelled = &text[behind..end];
+            if is_added || !Content::is_marked(spelled) {
+                ids.extend(part.iter().map(|(id, _)| id));
+            } else {
+                ids.extend(self.encode_plain(&Content::unmarked(spelled))?);
+            }
+            behind = end;
+        }
+        Ok(ids)
+    }
+
+    /// The ids of `text` as if there were no added tokens.
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoded = || -> tokenizers::Result<Vec<u32>> {
+            let mut normalized = NormalizedString::from(text);
+            if let Some(normalizer) = self.inner.get_normalizer() {
+                normalizer.normalize(&mut normalized)?;
+            }
+            let mut words = PreTokenizedString::from(normalized);
+            if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut words)?;
+            }
+            words.tokenize(|word| self.inner.get_model().tokenize(word.get()))?;
+            Ok(words.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
+        };
+        encoded().map_err(TokenizerError::Encode)
+    }
+
+    /// The text of `ids`. Ids outside the vocabulary are left out, bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// When the tokenizer's decoder fails.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
+        self.inner.decode(ids, skip_special).map_err(TokenizerError::Decode)
+    }
+
+    /// The bytes of one token, which need not be whole characters; `None` where only its text is known.
+    #[must_use]
+    pub fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+        if self.added.contains(&id) || !matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+            return None;
+        }
+        self.inner.id_to_token(id)?.chars().map(byte_level).collect()
+    }
+
+    /// What marks the texts of messages before they are rendered.
+    #[must_use]
+    pub fn content(&self) -> &Content {
+        &self.content
     }
 
     /// The id of exactly this token.
+    #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
+    /// Whether this is an added token.
+    #[must_use]
+    pub fn is_added(&self, token: &str) -> bool {
+        self.token_to_id(token).is_some_and(|id| self.added.contains(&id))
+    }
+
+    /// Whether this id is of a special token, which is no text.
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special.contains(&id)
+    }
+
+    /// The added token that a text begins with, the longest of several.
+    #[must_use]
+    pub fn added_at_start(&self, text: &str) -> Option<(String, u32)> {
+        let spelled = self.inner.get_added_tokens_decoder();
+        let begins =
+            spelled.into_iter().filter(|(_, token)| !token.content.is_empty() && text.starts_with(&token.content));
+        begins.map(|(id, token)| (token.content, id)).max_by_key(|(text, _)| text.len())
+    }
+
     /// Number of entries, added tokens included.
+    #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+/// The byte that a character stands for in byte-level vocabularies: bytes that are visible as Latin-1 stand for themselves, the others
+/// are moved behind it in their order (GPT-2's table).
+fn byte_level(c: char) -> Option<u8> {
+    let code = u32::from(c);
+    let is_plain = |code: u32| matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    if is_plain(code) {
+        return u8::try_from(code).ok();
+    }
+    let moved = (0..256_u32).filter(|byte| !is_plain(*byte)).nth(code.checked_sub(256)? as usize)?;
+    u8::try_from(moved).ok()
 }

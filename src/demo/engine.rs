@@ -18,16 +18,16 @@ use super::rng::mix;
 use super::routes::{self, refuse};
 use super::sampling::SamplingParams;
 use super::sequence::now;
+use super::vocabulary::Vocabulary;
 use super::weights::Weights;
 use super::wire::Wire;
-use crate::tokenizer::Tokenizer;
 
 /// A whole engine. It has no listener: the caller accepts connections and hands requests to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Engine {
     options: EngineOptions,
     model: Model,
-    tokenizer: Tokenizer,
+    tokenizer: Vocabulary,
     /// The text of every id, for `return_text_in_logprobs`.
     texts: Vec<String>,
     control: Control,
@@ -66,7 +66,7 @@ impl Engine {
     }
 
     /// The tokenizer.
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Vocabulary {
         &self.tokenizer
     }
 

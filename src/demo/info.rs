@@ -44,7 +44,7 @@ pub(super) fn server_info(engine: &Engine) -> Response<Body> {
     let (context, metrics) = (options.context_length, options.metrics);
     let most = context.saturating_sub(RESERVED);
     let body = format!(
-        r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"none","sampling_defaults":"model","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
+        r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"none","sampling_defaults":"openai","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
     );
     answer(StatusCode::OK, JSON, body)
 }
@@ -105,7 +105,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
         .map_err(|error| Refusal::Types(format!("1 validation error:\n  {{'msg': '{error}'}}\n")))
 }
 
-/// Ids of a prompt, of several, or of messages in the ChatML of `tokenizer_config.json`.
+/// Ids of a prompt, of several, or of messages in plain ChatML.
 pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
     let request: TokenizeRequest = read(body)?;
     let encode = |text: &String| engine.tokenizer().encode(text);

@@ -4,8 +4,10 @@ use super::logits;
 use super::ngram::{HISTORY, Ngram};
 use super::rng::{mix, unit};
 use super::sampling::SamplingParams;
-use crate::tokenizer::Tokenizer;
+use super::vocabulary::Vocabulary;
+use crate::tokenizer::Folder;
 
+const TEMPLATE: &str = include_str!("assets/chat_template.jinja");
 const TOKENIZER: &[u8] = include_bytes!("assets/tokenizer.json");
 /// `<think>` and `</think>` of its tokenizer.
 pub const THINK_TOKENS: [u32; 2] = [1020, 1021];
@@ -48,13 +50,18 @@ pub struct Model {
 
 impl Model {
     /// The tokenizer that the model is trained with.
-    pub fn tokenizer() -> Tokenizer {
-        Tokenizer::from_bytes(TOKENIZER).expect("the checked-in tokenizer loads")
+    pub fn tokenizer() -> Vocabulary {
+        Vocabulary::load(TOKENIZER)
+    }
+
+    /// The tokenizer with the chat template, as another program would read them from a folder.
+    pub fn folder() -> Folder {
+        Folder::embedded(TOKENIZER, TEMPLATE, "<|im_end|>").expect("the checked-in tokenizer and template load")
     }
 
     /// Trains on the text in the repository. With `allowed`, every other id is
     /// masked at each output position, as a grammar would.
-    pub fn train(tokenizer: &Tokenizer, allowed: Option<&[u32]>) -> Self {
+    pub fn train(tokenizer: &Vocabulary, allowed: Option<&[u32]>) -> Self {
         let vocab_size = tokenizer.vocab_size();
         let allowed = allowed.map(|ids| {
             let mut mask = vec![false; vocab_size];

@@ -37,6 +37,25 @@ const KEYS: [&str; 28] = [
     "choice",
 ];
 
+/// Words put into the engine's mouth: each is sampled in its turn, with the probability that it really has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Say {
+    /// A text; the names of special tokens in it are those tokens.
+    Text(String),
+    /// Tokens.
+    Ids(Vec<u32>),
+}
+
+impl Say {
+    fn parse(value: &Value) -> Option<Self> {
+        if let Some(text) = value.as_str() {
+            return Some(Self::Text(text.to_owned()));
+        }
+        let ids = value.as_array()?.iter().map(|id| u32::try_from(id.as_u64()?).ok());
+        ids.collect::<Option<_>>().map(Self::Ids)
+    }
+}
+
 /// SGLang's sampling parameters, with its defaults.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the names are SGLang's")]
@@ -65,6 +84,8 @@ pub struct SamplingParams {
     pub stream_interval: Option<usize>,
     /// A regex, schema or other grammar was asked for.
     pub grammar: bool,
+    /// What is sampled whatever the distribution, for tests: ids, or a text.
+    pub say: Option<Say>,
     /// The plugin is asked; `Some(true)`: for the whole vocabulary alone.
     pub plugin: Option<bool>,
 }
@@ -91,6 +112,7 @@ impl Default for SamplingParams {
             sampling_seed: None,
             stream_interval: None,
             grammar: false,
+            say: None,
             plugin: None,
         }
     }
@@ -178,6 +200,7 @@ impl SamplingParams {
                 self.logit_bias = biases.iter().map(bias).collect::<Result<_, _>>()?;
             }
             "custom_params" => {
+                self.say = value.get("say").and_then(Say::parse);
                 self.plugin = match value.get("tokentap_entropy") {
                     Some(Value::Bool(true)) => Some(false),
                     Some(Value::String(text)) if text == "full" => Some(true),

@@ -10,6 +10,7 @@ use super::model::Position;
 use super::options::{Dialect, Streaming};
 use super::rows::Rows;
 use super::said::Said;
+use super::sampling::Say;
 use super::transcript::Transcript;
 use super::weights::Weights;
 use super::wire::{Finish, Logprobs, Meta, Reply, Span, Timing};
@@ -26,6 +27,8 @@ struct Sent {
 #[derive(Debug)]
 pub(super) struct Sequence {
     item: Item,
+    /// What is to be sampled first, whatever the distribution.
+    script: Vec<u32>,
     output: Vec<u32>,
     transcript: Transcript,
     input_rows: Rows,
@@ -59,6 +62,7 @@ impl Sequence {
             None => Rows::default(),
         };
         Self {
+            script: script(engine, &item),
             output: Vec::new(),
             transcript: Transcript::new(item.params.skip_special_tokens),
             input_rows,
@@ -98,6 +102,7 @@ impl Sequence {
         let at = Position { prompt: &self.item.prompt, output: &self.output };
         let adjusted = engine.model().adjusted_logits(at, params, weights.number);
         let id = match params.is_greedy() {
+            _ if self.output.len() < self.script.len() => self.script[self.output.len()],
             true => logits::top(&adjusted, 1)[0],
             false => {
                 let probabilities = logits::softmax_f32(&adjusted, params.temperature as f32);
@@ -257,6 +262,16 @@ impl Sequence {
             prompt_token_ids: self.item.shape.prompt_token_ids.then_some(&self.item.prompt),
             index: None,
         }
+    }
+}
+
+/// The tokens that a request wants sampled.
+fn script(engine: &Engine, item: &Item) -> Vec<u32> {
+    let most = engine.model().vocab_size();
+    match &item.params.say {
+        None => Vec::new(),
+        Some(Say::Text(text)) => engine.tokenizer().encode(text),
+        Some(Say::Ids(ids)) => ids.iter().copied().take_while(|id| (*id as usize) < most).collect(),
     }
 }
 

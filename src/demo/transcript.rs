@@ -1,6 +1,6 @@
 //! The text of a sequence as it grows, and the stop strings in it.
 
-use crate::tokenizer::Tokenizer;
+use super::vocabulary::Vocabulary;
 
 /// A UTF-8 character has at most four bytes, so it is complete after four tokens.
 const LONGEST_CHARACTER: usize = 4;
@@ -18,7 +18,7 @@ impl Transcript {
         Self { skip_special, ..Self::default() }
     }
 
-    pub(super) fn push(&mut self, tokenizer: &Tokenizer, id: u32) {
+    pub(super) fn push(&mut self, tokenizer: &Vocabulary, id: u32) {
         self.pending.push(id);
         let text = tokenizer.decode(&self.pending, self.skip_special);
         if !text.ends_with(char::REPLACEMENT_CHARACTER) || self.pending.len() == LONGEST_CHARACTER {
@@ -28,7 +28,7 @@ impl Transcript {
     }
 
     /// Nothing more comes: what was held back is shown as it is.
-    pub(super) fn close(&mut self, tokenizer: &Tokenizer) {
+    pub(super) fn close(&mut self, tokenizer: &Vocabulary) {
         self.text.push_str(&tokenizer.decode(&self.pending, self.skip_special));
         self.pending.clear();
     }

@@ -19,13 +19,6 @@ VOCAB_SIZE = 1024
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
-CHAT_TEMPLATE = (
-    "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
-)
-
 
 def main():
     text = (HERE / "corpus.txt").read_text(encoding="utf-8")
@@ -51,7 +44,6 @@ def main():
         "add_bos_token": False,
         "add_prefix_space": False,
         "bos_token": None,
-        "chat_template": CHAT_TEMPLATE,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",
         "model_max_length": 4096,

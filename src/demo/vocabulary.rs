@@ -1,0 +1,33 @@
+//! The tokenizer of the demo engine, which has an id for every byte and a text for every id.
+
+use std::ops::Deref;
+
+use crate::tokenizer::Tokenizer;
+
+/// It never fails, which those of other models may.
+#[derive(Debug, Clone)]
+pub struct Vocabulary(Tokenizer);
+
+impl Vocabulary {
+    pub(super) fn load(bytes: &[u8]) -> Self {
+        Self(Tokenizer::from_bytes(bytes).expect("the checked-in tokenizer loads"))
+    }
+
+    /// The ids of `text`; added tokens that are spelled out in it become their ids.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.0.encode(text).expect("a byte-level BPE has an id for every byte")
+    }
+
+    /// The text of `ids`, as [`Tokenizer::decode`] gives it.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.0.decode(ids, skip_special).expect("a byte-level decoder takes any bytes")
+    }
+}
+
+impl Deref for Vocabulary {
+    type Target = Tokenizer;
+
+    fn deref(&self) -> &Tokenizer {
+        &self.0
+    }
+}

@@ -1,0 +1,215 @@
+//! The files of a model that say how it is spoken to: `tokenizer.json` and what lies beside it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::template::{ChatTemplate, TemplateError};
+use super::{Tokenizer, TokenizerError};
+
+/// Why a folder is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// A file could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not what its name says.
+    #[error("{path}: {source}")]
+    Json {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The tokenizer does not load.
+    #[error("{0}")]
+    Tokenizer(#[from] TokenizerError),
+    /// The template does not compile.
+    #[error("{0}")]
+    Template(#[from] TemplateError),
+    /// There is no template.
+    #[error("{0}: no chat template, neither in tokenizer_config.json nor in chat_template.jinja or chat_template.json")]
+    NoTemplate(PathBuf),
+}
+
+/// What a model's files say.
+#[derive(Debug)]
+pub struct Folder {
+    /// Where they are.
+    pub path: PathBuf,
+    /// `tokenizer.json`.
+    pub tokenizer: Tokenizer,
+    /// The chat template.
+    pub template: ChatTemplate,
+    /// The one for conversations with tools, where the model has two.
+    pub tool_template: Option<ChatTemplate>,
+    /// `eos_token`.
+    pub eos_token: Option<String>,
+    /// `generation_config.json`; `None` where there is none.
+    pub defaults: Option<SamplingDefaults>,
+}
+
+/// What SGLang takes from `generation_config.json` for requests that do not say it; other members are ignored.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct SamplingDefaults {
+    /// Temperature.
+    pub temperature: Option<f64>,
+    /// Nucleus.
+    pub top_p: Option<f64>,
+    /// So many of the likeliest.
+    pub top_k: Option<i64>,
+    /// Relative to the likeliest.
+    pub min_p: Option<f64>,
+    /// Of tokens that were there.
+    pub repetition_penalty: Option<f64>,
+    /// Tokens that end a turn: one or several.
+    eos_token_id: Ids,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    #[default]
+    None,
+    One(u32),
+    Many(Vec<u32>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TokenizerConfig {
+    chat_template: Option<Templates>,
+    #[serde(flatten)]
+    rest: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Many(Vec<Named>),
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    name: String,
+    template: String,
+}
+
+/// The special tokens that templates know by name.
+const SPECIALS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+impl Folder {
+    /// Reads a folder, or the one that a `tokenizer.json` lies in.
+    ///
+    /// # Errors
+    /// [`FolderError`], which names the file.
+    pub fn open(path: &Path) -> Result<Self, FolderError> {
+        let (file, folder) = match path.is_dir() {
+            true => (path.join("tokenizer.json"), path),
+            false => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),
+        };
+        let tokenizer = Tokenizer::from_bytes(&read(&file)?)?;
+        let config: TokenizerConfig = json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let mut specials: BTreeMap<String, String> = BTreeMap::new();
+        let map: BTreeMap<String, serde_json::Value> =
+            json(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
+        for (name, value) in map.iter().chain(&config.rest).filter(|(name, _)| SPECIALS.contains(&name.as_str())) {
+            // a string, or an object that says more of the token
+            if let Some(text) = value.as_str().or_else(|| value.get("content")?.as_str()) {
+                specials.insert(name.clone(), text.to_owned());
+            }
+        }
+        let (source, tools) = templates(folder, config.chat_template)?;
+        let source = source.ok_or_else(|| FolderError::NoTemplate(folder.to_owned()))?;
+        Ok(Self {
+            template: ChatTemplate::try_new(&source, specials.clone())?,
+            tool_template: tools.map(|tools| ChatTemplate::try_new(&tools, specials.clone())).transpose()?,
+            eos_token: specials.remove("eos_token"),
+            defaults: SamplingDefaults::open(&folder.join("generation_config.json"))?,
+            tokenizer,
+            path: folder.to_owned(),
+        })
+    }
+}
+
+impl Folder {
+    /// What a program carries in itself.
+    ///
+    /// # Errors
+    /// As [`Folder::open`].
+    pub fn embedded(tokenizer: &[u8], template: &str, eos_token: &str) -> Result<Self, FolderError> {
+        let specials = BTreeMap::from([("eos_token".to_owned(), eos_token.to_owned())]);
+        Ok(Self {
+            path: PathBuf::new(),
+            tokenizer: Tokenizer::from_bytes(tokenizer)?,
+            template: ChatTemplate::try_new(template, specials)?,
+            tool_template: None,
+            eos_token: Some(eos_token.to_owned()),
+            defaults: None,
+        })
+    }
+}
+
+impl SamplingDefaults {
+    /// Reads a `generation_config.json`; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`FolderError`] where it is there and cannot be read.
+    pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
+        json(path)
+    }
+
+    /// Tokens that end a turn.
+    #[must_use]
+    pub fn eos(&self) -> &[u32] {
+        match &self.eos_token_id {
+            Ids::None => &[],
+            Ids::One(id) => std::slice::from_ref(id),
+            Ids::Many(ids) => ids,
+        }
+    }
+}
+
+/// The template and, where there is one, that for tools; a file of its own goes before the configuration.
+fn templates(folder: &Path, configured: Option<Templates>) -> Result<(Option<String>, Option<String>), FolderError> {
+    #[derive(Deserialize)]
+    struct InJson {
+        chat_template: Templates,
+    }
+    let file = folder.join("chat_template.jinja");
+    let own = if file.is_file() {
+        Some(Templates::One(String::from_utf8_lossy(&read(&file)?).into_owned()))
+    } else {
+        json(&folder.join("chat_template.json"))?.map(|own: InJson| own.chat_template)
+    };
+    Ok(match own.or(configured) {
+        None => (None, None),
+        Some(Templates::One(source)) => (Some(source), None),
+        Some(Templates::Many(all)) => {
+            let take = |name: &str| all.iter().find(|one| one.name == name).map(|one| one.template.clone());
+            (take("default"), take("tool_use"))
+        }
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FolderError> {
+    std::fs::read(path).map_err(|source| FolderError::Read { path: path.to_owned(), source })
+}
+
+/// A file of JSON; `None` where there is none.
+fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, FolderError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let read = serde_json::from_slice(&read(path)?);
+    read.map(Some).map_err(|source| FolderError::Json { path: path.to_owned(), source })
+}

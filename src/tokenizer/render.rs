@@ -1,0 +1,284 @@
+//! Conversations as tokens: whole ones, and what is new behind tokens that are there already.
+//!
+//! A template renders a conversation, never a part of one. What it writes behind a turn of the assistant is found by rendering a short
+//! conversation that ends with such a turn, and the new messages behind it: everything after the turn's text is the end of the turn,
+//! the separator and the new messages, in the template's own words. It is encoded together, and what was sampled is not touched.
+
+mod trial;
+
+use std::path::Path;
+
+use super::template::{Conversation, RenderError};
+use super::{Family, Folder, Tokenizer, TokenizerError};
+use crate::json::Value;
+
+pub use trial::{Fit, Trial};
+
+/// Stands for the text of a turn; no template says it, and no tokenizer joins it with anything that matters here.
+const TURN: &str = "\u{fdd1}turn\u{fdd1}";
+
+/// Why a conversation has no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    /// The template refused it, or failed.
+    #[error("{0}")]
+    Render(#[from] RenderError),
+    /// The text has no ids.
+    #[error("{0}")]
+    Encode(#[from] TokenizerError),
+    /// What the template writes behind an earlier turn cannot be told from the turn.
+    #[error("the chat template writes earlier turns so that what follows them cannot be told apart")]
+    NoBoundary,
+}
+
+/// How a conversation is rendered, the same for all of its turns.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    /// The tools that the context shows.
+    pub tools: Option<&'a [Value]>,
+    /// The turn of the assistant is opened.
+    pub generation_prompt: bool,
+    /// `chat_template_kwargs`.
+    pub extra: &'a [(String, Value)],
+}
+
+/// A piece of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// The generation prompt has opened a thought that is not closed.
+    pub opened: bool,
+    /// Bytes that were rendered.
+    pub rendered: usize,
+}
+
+/// Renders conversations of one model.
+#[derive(Debug)]
+pub struct Renderer {
+    folder: Folder,
+    family: Family,
+    /// The token that ends a turn of the assistant, where it is one of its own.
+    end: Option<(String, u32)>,
+    /// Lists of parts are rendered as what they say.
+    parts: bool,
+    /// A thought of an earlier turn is gone once a user says more.
+    drops_thinking: bool,
+}
+
+impl Renderer {
+    /// Reads a folder, or the one that a `tokenizer.json` lies in.
+    ///
+    /// # Errors
+    /// [`super::FolderError`], which names the file.
+    pub fn open(path: &Path) -> Result<Self, super::FolderError> {
+        Ok(Self::new(Folder::open(path)?))
+    }
+
+    /// A renderer for these files.
+    #[must_use]
+    pub fn new(folder: Folder) -> Self {
+        let family = Family::of(&folder);
+        let mut renderer = Self { folder, family, end: None, parts: false, drops_thinking: false };
+        renderer.end = renderer.find_end();
+        renderer.parts = renderer.takes_parts();
+        renderer.drops_thinking = renderer.finds_thinking_dropped();
+        renderer
+    }
+
+    /// The tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.folder.tokenizer
+    }
+
+    /// The files.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// What the model is like.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The token that ends a turn of the assistant, where it is one of its own.
+    #[must_use]
+    pub fn end_of_turn(&self) -> Option<u32> {
+        self.end.as_ref().map(|(_, id)| *id)
+    }
+
+    /// Whether the template takes content in parts.
+    #[must_use]
+    pub fn takes_parts_of_content(&self) -> bool {
+        self.parts
+    }
+
+    /// Whether the template drops what was thought before, once a user says more.
+    #[must_use]
+    pub fn drops_thinking(&self) -> bool {
+        self.drops_thinking
+    }
+
+    /// The tokens of a whole conversation.
+    ///
+    /// # Errors
+    /// [`PromptError`].
+    pub fn whole(&self, messages: &[Value], setting: Setting<'_>) -> Result<Prompt, PromptError> {
+        let text = self.text(messages, setting)?;
+        self.prompt(&text, setting)
+    }
+
+    /// The tokens behind those of a turn: its end, where `ended` says that it was not sampled, the separator, and the `new` messages.
+    /// `turn` is the message of the assistant as the client has it.
+    ///
+    /// # Errors
+    /// [`PromptError`].
+    pub fn behind(
+        &self,
+        turn: &Value,
+        new: &[Value],
+        ended: bool,
+        setting: Setting<'_>,
+    ) -> Result<Prompt, PromptError> {
+        let text = self.text_behind(turn, new, setting)?;
+        let text = match (&self.end, ended) {
+            (Some((end, _)), true) => text.strip_prefix(end.as_str()).unwrap_or(&text),
+            _ => &text,
+        };
+        self.prompt(text, setting)
+    }
+
+    fn prompt(&self, text: &str, setting: Setting<'_>) -> Result<Prompt, PromptError> {
+        let opened = setting.generation_prompt && self.opens_thought(text, setting);
+        Ok(Prompt { ids: self.folder.tokenizer.encode_rendered(text)?, opened, rendered: text.len() })
+    }
+
+    fn text(&self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
+        let template = self.folder.tool_template.as_ref().filter(|_| setting.tools.is_some());
+        template.unwrap_or(&self.folder.template).render(&Conversation {
+            messages,
+            tools: setting.tools,
+            generation_prompt: setting.generation_prompt,
+            extra: setting.extra,
+        })
+    }
+
+    /// What the template writes behind the text of a turn when `new` follows it, from the end of the turn on.
+    fn text_behind(&self, turn: &Value, new: &[Value], setting: Setting<'_>) -> Result<String, PromptError> {
+        // tools stand in what is there already
+        let setting = Setting { tools: None, ..setting };
+        let answers = new.first().and_then(|message| message.get("role")).and_then(Value::as_str) == Some("tool");
+        let called = answers.then(|| stub_with_calls(turn)).flatten();
+        let mut failed = None;
+        for stub in called.into_iter().chain([message("assistant", TURN)]) {
+            let mut messages = vec![message("user", "U"), stub];
+            let alone = self.text(&messages, Setting { generation_prompt: false, ..setting });
+            messages.extend_from_slice(new);
+            let both = alone.and_then(|alone| Ok((alone, self.text(&messages, setting)?)));
+            match both {
+                Ok((alone, both)) => match self.difference(&alone, &both) {
+                    Some(text) => return Ok(text.to_owned()),
+                    None => continue,
+                },
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.map_or(PromptError::NoBoundary, PromptError::Render))
+    }
+
+    /// The part of `both` behind the turn: from its end token on, or where it has none, behind all that `alone` has.
+    fn difference<'a>(&self, alone: &str, both: &'a str) -> Option<&'a str> {
+        let behind = |text: &str| text.rfind(TURN).map(|at| at + TURN.len());
+        let (alone, both) = (&alone[behind(alone)?..], &both[behind(both)?..]);
+        match &self.end {
+            Some((end, _)) => both.find(end.as_str()).map(|at| &both[at..]),
+            None => both.strip_prefix(alone),
+        }
+    }
+
+    /// Whether a prompt ends within a thought that the generation prompt began.
+    fn opens_thought(&self, text: &str, setting: Setting<'_>) -> bool {
+        let Some((start, end)) = self.family.think() else { return false };
+        let probe = [message("user", "U")];
+        let setting = Setting { tools: None, ..setting };
+        let begun = self.text(&probe, setting);
+        let bare = self.text(&probe, Setting { generation_prompt: false, ..setting });
+        let (Ok(begun), Ok(bare)) = (begun, bare) else { return false };
+        let Some(prompt) = begun.strip_prefix(bare.as_str()).filter(|prompt| text.ends_with(prompt)) else {
+            return text.trim_end().ends_with(start);
+        };
+        match (prompt.rfind(start), prompt.rfind(end)) {
+            (Some(start), Some(end)) => start > end,
+            (start, _) => start.is_some(),
+        }
+    }
+
+    /// The token that the template writes first behind the text of a turn, if it is an added one.
+    fn find_end(&self) -> Option<(String, u32)> {
+        let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
+        let messages = [message("user", "U"), message("assistant", TURN), message("user", "V")];
+        let alone = self.text(&messages[..2], setting).ok()?;
+        let both = self.text(&messages, setting).ok()?;
+        let first = |text: &str| {
+            let tail = &text[text.rfind(TURN)? + TURN.len()..];
+            self.folder.tokenizer.added_at_start(tail)
+        };
+        // where a turn ends with the next one's role it has no end of its own
+        first(&alone).filter(|end| first(&both).as_ref() == Some(end))
+    }
+
+    fn finds_thinking_dropped(&self) -> bool {
+        const THOUGHT: &str = "\u{fdd1}thought\u{fdd1}";
+        let Some((start, end)) = self.family.think() else { return false };
+        let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
+        let mut apart = message("assistant", "A");
+        if let Value::Object(members) = &mut apart {
+            members.push(("reasoning_content".into(), THOUGHT.into()));
+        }
+        let within = message("assistant", &format!("{start}\n{THOUGHT}\n{end}\n\nA"));
+        let [user, more] = [message("user", "U"), message("user", "V")];
+        let shows = |messages: &[Value]| self.text(messages, setting).is_ok_and(|text| text.contains(THOUGHT));
+        [apart, within]
+            .into_iter()
+            .any(|turn| shows(&[user.clone(), turn.clone()]) && !shows(&[user.clone(), turn, more.clone()]))
+    }
+
+    fn takes_parts(&self) -> bool {
+        let part = |text: &str| Value::Object(vec![("type".into(), "text".into()), ("text".into(), text.into())]);
+        let content = Value::Array(vec![part("one"), part("two")]);
+        let parted = Value::Object(vec![("role".into(), "user".into()), ("content".into(), content)]);
+        let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
+        let texts = self.text(&[parted], setting).ok().zip(self.text(&[message("user", "onetwo")], setting).ok());
+        texts.is_some_and(|(parted, plain)| parted == plain)
+    }
+}
+
+fn message(role: &str, content: &str) -> Value {
+    Value::Object(vec![("role".into(), role.into()), ("content".into(), content.into())])
+}
+
+/// A turn that calls what `turn` calls, with the mark in the arguments of its last call; `None` where it calls nothing.
+fn stub_with_calls(turn: &Value) -> Option<Value> {
+    let mut calls = turn.get("tool_calls")?.as_array()?.to_vec();
+    let count = calls.len();
+    for (at, call) in calls.iter_mut().enumerate() {
+        let marked = if at + 1 == count { TURN } else { "" };
+        let arguments = Value::Object(vec![("a".into(), marked.into())]);
+        let Value::Object(members) = call else { return None };
+        let function = members.iter_mut().find(|(name, _)| name == "function");
+        let Some((_, Value::Object(function))) = function else { return None };
+        match function.iter_mut().find(|(name, _)| name == "arguments") {
+            Some((_, known)) => *known = arguments,
+            None => function.push(("arguments".into(), arguments)),
+        }
+    }
+    (count > 0).then(|| {
+        let mut stub = message("assistant", "");
+        let Value::Object(members) = &mut stub else { return stub };
+        members.push(("tool_calls".into(), Value::Array(calls)));
+        stub
+    })
+}

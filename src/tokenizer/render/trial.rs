@@ -1,0 +1,79 @@
+//! Whether what is rendered behind a turn is what the template makes of the whole conversation: tried out on a short one.
+
+use super::{Renderer, Setting, TURN, message, stub_with_calls};
+use crate::json::Value;
+
+/// How a template takes to conversations that go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// The tokens that are there and what is rendered behind them are what the template makes of the whole.
+    Exact,
+    /// It writes what follows a turn alike, and the turns before it otherwise: those stay as they were sampled.
+    Rewrites,
+    /// What follows a turn cannot be told from the turn: the conversation is rendered as a whole each time.
+    NoBoundary,
+    /// It refuses such a conversation.
+    Refused,
+}
+
+/// What was tried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trial {
+    /// A user says more.
+    pub user: Fit,
+    /// A tool answers.
+    pub tool: Fit,
+}
+
+impl Fit {
+    /// The name in logs and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Rewrites => "kept where the template would rewrite",
+            Self::NoBoundary => "not possible",
+            Self::Refused => "refused by the template",
+        }
+    }
+}
+
+impl Renderer {
+    /// Tries the template out.
+    #[must_use]
+    pub fn trial(&self) -> Trial {
+        let answer = object(&[("role", "tool"), ("tool_call_id", "call00001"), ("content", "It rains.")]);
+        Trial { user: self.fit(&message("assistant", TURN), message("user", "W")), tool: self.fit(&calling(), answer) }
+    }
+
+    fn fit(&self, turn: &Value, next: Value) -> Fit {
+        let bare = Setting { tools: None, generation_prompt: true, extra: &[] };
+        let mut conversation = vec![message("user", "U"), message("assistant", "A"), message("user", "V")];
+        let before = self.text(&conversation, bare);
+        conversation.push(stub_with_calls(turn).unwrap_or_else(|| turn.clone()));
+        conversation.push(next.clone());
+        let (Ok(before), Ok(whole)) = (before, self.text(&conversation, bare)) else { return Fit::Refused };
+        let Ok(behind) = self.text_behind(turn, &[next], bare) else { return Fit::NoBoundary };
+        if !whole.ends_with(&behind) {
+            return Fit::NoBoundary;
+        }
+        if whole.starts_with(&before) { Fit::Exact } else { Fit::Rewrites }
+    }
+}
+
+/// A turn that calls a tool.
+fn calling() -> Value {
+    let function =
+        Value::Object(vec![("name".into(), "weather".into()), ("arguments".into(), object(&[("city", "Oslo")]))]);
+    let mut call = object(&[("id", "call00001"), ("type", "function")]);
+    let mut turn = message("assistant", "");
+    if let (Value::Object(call), Value::Object(turn)) = (&mut call, &mut turn) {
+        call.push(("function".into(), function));
+        turn.push(("tool_calls".into(), Value::Array(vec![Value::Object(call.clone())])));
+    }
+    turn
+}
+
+fn object(members: &[(&str, &str)]) -> Value {
+    Value::Object(members.iter().map(|(name, text)| ((*name).to_owned(), (*text).into())).collect())
+}
