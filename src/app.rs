@@ -1,9 +1,11 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
+mod chat;
 mod thought;
 mod upstream;
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,9 +24,11 @@ use crate::http::budget::Budget;
 use crate::http::control::Control;
 use crate::http::data::Data;
 use crate::metrics::Metrics;
+use crate::openai::model::Chats;
 use crate::server::{Door, Phase, ServerLimits, Tls, serve};
 use crate::sglang::client::Client;
 use crate::sglang::probe::Capabilities;
+use crate::tokenizer::Renderer;
 use crate::trajectory::log::{Fsync, Options};
 use crate::trajectory::{Store, StoreLimits as SessionLimits};
 
@@ -39,6 +43,9 @@ pub struct App {
     control: Door,
     probed: watch::Sender<Arc<Capabilities>>,
     ready: watch::Sender<bool>,
+    chats: watch::Sender<Arc<Chats>>,
+    /// What renders chats, where that is known without reading files.
+    renderer: Option<Arc<Renderer>>,
 }
 
 impl App {
@@ -91,6 +98,7 @@ impl App {
         };
         let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
+        let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
         let sessions = sessions(&config.sessions, Arc::clone(&metrics)).await?;
         let parts = Parts {
@@ -101,6 +109,7 @@ impl App {
             slices: Arc::new(slices),
             upstream,
             ready: is_ready,
+            chats: serving,
             phase,
             aborting: watch::Sender::new(0),
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
@@ -108,10 +117,18 @@ impl App {
             attempts: Attempts::new(attempt_bounds(config.limits.max_bytes_in_flight)),
             budget: Budget::new(config.limits.max_bytes_in_flight),
             relief: crate::http::relief::Relief::default(),
+            retokenised: AtomicBool::new(false),
             uncaptured: Mutex::default(),
             config,
         };
-        Ok(Self { parts: Arc::new(parts), data, control, probed, ready })
+        Ok(Self { parts: Arc::new(parts), data, control, probed, ready, chats, renderer: None })
+    }
+
+    /// Renders chats with this, unless `--tokenizer` says otherwise.
+    #[must_use]
+    pub fn rendering(mut self, renderer: Renderer) -> Self {
+        self.renderer = Some(Arc::new(renderer)).filter(|_| self.parts.config.chat.tokenizer.is_none());
+        self
     }
 
     /// Where the data port is.
@@ -146,7 +163,7 @@ impl App {
 
     /// Serves until the phase says otherwise; returns how many connections were cut at the end.
     pub async fn run(self) -> usize {
-        let Self { parts, data, control, probed, ready } = self;
+        let Self { parts, data, control, probed, ready, chats, renderer } = self;
         let limits = &parts.config.limits;
         let limits = ServerLimits {
             header_timeout: limits.client_header_timeout,
@@ -158,6 +175,7 @@ impl App {
         let watching = tokio::spawn(upstream::watch(Arc::clone(&parts), probed, ready));
         let sweeping = tokio::spawn(sweep(Arc::clone(&parts)));
         let thinking = tokio::spawn(thought::watch(Arc::clone(&parts)));
+        let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
         let following = [&data, &control].map(|door| tokio::spawn(follow(door.tls.clone())));
         // probes and metrics stay until the last request has ended
         let (stop, stopped) = watch::channel(Phase::Serving);
@@ -186,7 +204,7 @@ impl App {
         // whoever watches has gone when this fails, and so has the reason to tell
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
-        for task in [watching, sweeping, thinking, draining].into_iter().chain(following) {
+        for task in [watching, sweeping, thinking, rendering, draining].into_iter().chain(following) {
             task.abort();
         }
         cut

@@ -2,6 +2,7 @@
 //!
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
+mod chat;
 mod effective;
 mod entropy;
 mod export;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use chat::{ChatConfig, ChatMode, EarlierThinking, SeparateReasoning};
 pub use effective::{Setting, Value};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
@@ -144,6 +146,9 @@ pub struct Config {
     /// Settings of what is recorded.
     #[command(flatten)]
     pub sessions: SessionConfig,
+    /// Settings of chat completions.
+    #[command(flatten)]
+    pub chat: ChatConfig,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyConfig,

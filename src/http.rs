@@ -4,6 +4,7 @@ pub mod access;
 pub mod attempt;
 pub mod body;
 pub mod budget;
+pub mod chat;
 pub mod control;
 pub mod data;
 pub mod forward;
@@ -25,7 +26,7 @@ pub mod v1;
 pub mod whole;
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderValue, Response, header};
@@ -38,6 +39,7 @@ use crate::generation::Tools;
 use crate::generation::forcing::Since;
 use crate::generation::plan::Shape;
 use crate::metrics::Metrics;
+use crate::openai::model::Chats;
 use crate::server::Phase;
 use crate::sglang::client::Client;
 use crate::sglang::probe::Capabilities;
@@ -63,6 +65,8 @@ pub struct Parts {
     pub upstream: watch::Receiver<Arc<Capabilities>>,
     /// Whether the upstream answers.
     pub ready: watch::Receiver<bool>,
+    /// Who serves chat completions.
+    pub chats: watch::Receiver<Arc<Chats>>,
     /// Serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
     /// Generations that are being aborted.
@@ -77,6 +81,8 @@ pub struct Parts {
     pub attempts: attempt::Attempts,
     /// How long replies wait for the log.
     pub relief: relief::Relief,
+    /// A conversation without a session has been logged.
+    pub retokenised: AtomicBool,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }

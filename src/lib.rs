@@ -26,6 +26,7 @@
 //! | [`demo`] | the embedded engine |
 //! | [`http`], [`grpc`], [`server`] | the edges: bytes to types |
 //! | [`generation`] | the pipeline: plan, guard, capture |
+//! | [`openai`] | chat and completions in terms of /generate |
 //! | [`tensors`] | slices of logits as safetensors |
 //! | [`rl`] | what trainers compute from trajectories |
 //! | [`sglang`] | the upstream: client, wire format, probe |
@@ -50,6 +51,7 @@ pub mod http;
 pub mod json;
 pub mod logprobs;
 pub mod metrics;
+pub mod openai;
 pub mod parse;
 pub mod rl;
 pub mod server;

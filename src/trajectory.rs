@@ -5,6 +5,7 @@
 //! them. Nothing here knows HTTP, and nothing ever turns text into tokens.
 
 mod call;
+mod chat;
 mod early;
 pub mod export;
 mod fault;
@@ -24,6 +25,7 @@ mod turn;
 mod view;
 
 pub use call::{Call, Turns};
+pub use chat::{Chat, Digest, Reading};
 pub use fault::Fault;
 pub use forest::{Forest, Place};
 pub use news::Ended;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::cli::print;
 use crate::config::Config;
+use crate::openai::model::Chats;
 use crate::sglang::client::Client;
 use crate::sglang::probe::{Capabilities, Dialect, Plugin, Probe, Streaming, VocabSource};
 
@@ -45,7 +46,7 @@ impl Report {
 /// A line for the user when the settings cannot be used.
 pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
     let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
-    let probe = Probe::new(client, config.entropy.vocab_size, config.entropy.top_logprobs);
+    let probe = Probe::new(client.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
     let mut report = Report::default();
     match look(&probe, wait).await {
         Ok(found) => {
@@ -61,6 +62,9 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
                 }
             };
             describe(&config, &found, &mut report);
+            if found.generates != Some(false) {
+                chats(&config, &found, &client, &mut report).await;
+            }
         }
         Err(error) => {
             report.line(Verdict::Fail, "upstream", format!("{error}; SGLang needs about a minute to load a model"));
@@ -126,6 +130,25 @@ fn describe(config: &Config, found: &Capabilities, report: &mut Report) {
     for note in &found.notes {
         report.line(Warn, "note", note);
     }
+}
+
+/// Who serves chat completions, and how exactly.
+async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &mut Report) {
+    let reason = match Chats::find(&config.chat, found, None) {
+        Chats::Rendered(model) => match model.agrees(client).await {
+            Ok(()) => {
+                report.line(Verdict::Ok, "chat", format!("served from tokens: {}", model.describe()));
+                return report.line(
+                    Verdict::Ok,
+                    "chat",
+                    "what an assistant said is only kept as sampled in a session: /sessions/ID/v1, or X-Session-Id; else it is marked context_retokenised",
+                );
+            }
+            Err(reason) => reason,
+        },
+        Chats::Forwarded(reason) => reason,
+    };
+    report.line(Verdict::Warn, "chat", format!("by SGLang's own endpoint, unrecorded: {reason}"));
 }
 
 fn vocabulary(found: &Capabilities, report: &mut Report) {

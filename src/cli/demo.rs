@@ -10,9 +10,10 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::cli::{descriptors, print, serve};
 use crate::config::Config;
-use crate::demo::{Engine, EngineOptions, Streaming, THINK_TOKENS};
+use crate::demo::{Engine, EngineOptions, Model, Streaming, THINK_TOKENS};
 use crate::rl::ThinkTokens;
 use crate::server::{Phase, ServerLimits, serve as accept};
+use crate::tokenizer::Renderer;
 
 /// Starts the engine and tokentap in front of it, prints requests to try, and serves until a signal.
 ///
@@ -32,7 +33,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
         [config.sessions.think_start, config.sessions.think_end] = THINK_TOKENS;
     }
     let (phase, watched) = watch::channel(Phase::Serving);
-    let app = App::bind(config, watched).await?;
+    let app = App::bind(config, watched).await?.rendering(Renderer::new(Model::folder()));
     let [data, control] = app.urls().map_err(|error| error.to_string())?;
     let mut ready = app.parts().upstream.clone();
     tokio::spawn(async move {

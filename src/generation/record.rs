@@ -13,7 +13,7 @@ use crate::json::{Edit, Splice};
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::response::{Chunk, Numbers};
 use crate::trajectory::log::Ack;
-use crate::trajectory::{About, Call, Draft, Fault, Measured, Reported, now_ms};
+use crate::trajectory::{About, Call, Chat, Draft, Fault, Measured, Reported, now_ms};
 use running::Running;
 
 /// What a recorder knows before the reply begins.
@@ -27,6 +27,8 @@ pub struct Asked {
     pub model: Arc<str>,
     /// The policy's epoch.
     pub epoch: u64,
+    /// What its turns remember, where they are of a chat.
+    pub chat: Option<Box<Chat>>,
     /// `output_ids` are what was sampled; of sglang-jax they are not.
     pub ids_are_sampled: bool,
 }
@@ -85,6 +87,7 @@ impl Asked {
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(model),
             epoch,
+            chat: None,
             ids_are_sampled,
         }
     }
@@ -226,6 +229,7 @@ impl Recorder {
             started_ms: self.started_ms,
             first_ms: running.first_ms,
             elapsed_ms: self.elapsed_ms(),
+            chat: self.asked.chat.clone(),
             extras: running.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
             ..about
         };

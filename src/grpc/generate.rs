@@ -18,6 +18,7 @@ use super::pb::generate_server::Generate;
 use super::services::Port;
 use super::{Answers, pb, status};
 use crate::http::body::{Body, BoxError};
+use crate::http::generate::Origin;
 use crate::http::served::Served;
 use crate::http::v1::Problem;
 use crate::http::{Parts, data, error_reply, generate, headers, identity};
@@ -97,7 +98,7 @@ impl Generate for Generation {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let reply = generate::answer(&self.parts, request, session, &mut served).await;
+        let reply = generate::answer(&self.parts, request, Origin { session, chat: None }, &mut served).await;
         let reply = reply.unwrap_or_else(|error| error_reply(&error));
         served.status = reply.status();
         if reply.status() != StatusCode::OK {

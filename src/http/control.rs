@@ -17,6 +17,7 @@ use crate::http::data::Answer;
 use crate::http::forward::forward;
 use crate::http::{Parts, error_reply, json_reply, page, sound, v1};
 use crate::metrics::Metrics;
+use crate::openai::model::Chats;
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
 use crate::trajectory::log::{Health, Log};
@@ -117,7 +118,11 @@ fn readyz(parts: &Parts) -> Response<Body> {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
     if *parts.ready.borrow() {
-        text(StatusCode::OK, "ok\n".to_owned())
+        let chat = match &**parts.chats.borrow() {
+            Chats::Rendered(model) => format!("from tokens: {}", model.describe()),
+            Chats::Forwarded(reason) => format!("by the engine's own endpoint: {reason}"),
+        };
+        text(StatusCode::OK, format!("ok\nchat completions {chat}\n"))
     } else {
         let waiting = format!("waiting for the SGLang server at {}\n", parts.client.upstream());
         text(StatusCode::SERVICE_UNAVAILABLE, waiting)

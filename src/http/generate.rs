@@ -17,6 +17,7 @@ use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
 use crate::sglang::request::{GenerateRequest, PerItem};
 use crate::sglang::routes;
+use crate::trajectory::Chat;
 use fresh::{Fresh, Head};
 
 /// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine takes its request id from here, so none may be given in the body.
@@ -27,6 +28,15 @@ const RETRY_COUNT: &str = "x-stainless-retry-count";
 
 /// Names the session of a reply.
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
+
+/// Where a generation comes from.
+#[derive(Debug, Default)]
+pub struct Origin {
+    /// The session that the path or the call names.
+    pub session: Option<Arc<str>>,
+    /// What its turn is to remember, where it is a turn of a chat.
+    pub chat: Option<Box<Chat>>,
+}
 
 /// Serves a generation; `session` is the one that the path names.
 ///
@@ -42,7 +52,7 @@ pub async fn generate(
     let limits = &parts.config.limits;
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
-    answer(parts, Request::from_parts(head, body), session, served).await
+    answer(parts, Request::from_parts(head, body), Origin { session, chat: None }, served).await
 }
 
 /// The same for a request that has been read.
@@ -52,12 +62,12 @@ pub async fn generate(
 pub async fn answer(
     parts: &Arc<Parts>,
     request: Request<Bytes>,
-    session: Option<Arc<str>>,
+    origin: Origin,
     served: &mut Served,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let request = parse(parts, &body)?;
-    let identity = Identity::of(&parts.config, session.as_ref(), &head.uri, &head.headers, request.as_ref());
+    let identity = Identity::of(&parts.config, origin.session.as_ref(), &head.uri, &head.headers, request.as_ref());
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let rid = head.headers.get(OVERRIDE_RID).cloned();
     let (is_last, is_retry) = (is_last(&head.headers), is_retry(&head.headers));
@@ -74,7 +84,8 @@ pub async fn answer(
     served.streaming = request.stream == Some(true);
     let marked = is_retry || rid.is_some() || has_rid(&request);
     let Identity { session, explicit } = identity;
-    let fresh = Fresh { head, request, session, is_last, authorization, assign_rid: rid.is_none() };
+    let chat = origin.chat;
+    let fresh = Fresh { head, request, session, chat, is_last, authorization, assign_rid: rid.is_none() };
     if !(parts.config.sessions.record && explicit) {
         drop(body);
         return fresh.perform(parts, None, |rid| served.rid = rid).await;

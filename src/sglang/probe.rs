@@ -64,6 +64,17 @@ pub struct Preferred {
     pub custom_params: bool,
 }
 
+/// How the engine's own chat endpoint works.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatFacts {
+    /// `tool_call_parser`: how it reads tool calls.
+    pub tool_call_parser: Option<String>,
+    /// `reasoning_parser`: how it tells thinking apart.
+    pub reasoning_parser: Option<String>,
+    /// It samples with the defaults of the model's `generation_config.json`.
+    pub model_defaults: bool,
+}
+
 /// What is known of the upstream. `None` and `false` are "not known yet" until the probe has answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capabilities {
@@ -99,6 +110,8 @@ pub struct Capabilities {
     pub refuses_logprobs: bool,
     /// Prefill and decode run apart.
     pub disaggregated: bool,
+    /// How its own chat endpoint works.
+    pub chat: ChatFacts,
     /// Takes ids only.
     pub skip_tokenizer_init: bool,
     /// `weight_version`.
@@ -136,6 +149,7 @@ impl Default for Capabilities {
             speculative: None,
             refuses_logprobs: false,
             disaggregated: false,
+            chat: ChatFacts::default(),
             skip_tokenizer_init: false,
             weight_version: None,
             probed: false,

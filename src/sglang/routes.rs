@@ -58,8 +58,11 @@ impl Route {
 /// The captured route.
 pub const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate };
 
+/// OpenAI's chat.
+pub const CHAT: &str = "/v1/chat/completions";
+
 const UNCAPTURED: [&str; 10] = [
-    "/v1/chat/completions",
+    CHAT,
     "/v1/completions",
     "/v1/responses",
     "/v1/messages",

@@ -3,9 +3,10 @@
 //! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
 //! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Cause, Turn};
+use super::{Cause, Digest, Turn};
 
 /// Prompts behind one turn that a new one is compared with for its cause: the latest. Thousands of long ones would hold up the session.
 const COMPARED: usize = 64;
@@ -17,6 +18,8 @@ pub struct Forest {
     roots: Vec<Stem>,
     /// By turn: what continues it.
     children: Vec<Vec<Stem>>,
+    /// By conversation: the turns that answer it.
+    answers: HashMap<Digest, Vec<u32>>,
 }
 
 /// Turns that sampled the same prompt behind the same parent.
@@ -53,6 +56,12 @@ impl Forest {
     #[must_use]
     pub fn turns(&self) -> &[Arc<Turn>] {
         &self.turns
+    }
+
+    /// The turns that answer this conversation, in the order of their commits.
+    #[must_use]
+    pub fn answers(&self, conversation: Digest) -> &[u32] {
+        self.answers.get(&conversation).map_or(&[], Vec::as_slice)
     }
 
     /// The number of the next turn.
@@ -97,6 +106,9 @@ impl Forest {
                 Some(stem) => stem.turns.push(turn.id),
                 None => stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: vec![turn.id] }),
             }
+        }
+        if let Some(chat) = &turn.about.chat {
+            self.answers.entry(chat.conversation).or_default().push(turn.id);
         }
         self.children.push(Vec::new());
         self.turns.push(turn);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::snapshot::last_word;
 use super::turn::Draft;
-use super::{Cause, Fault, Forest, Path, Step, Turn, View};
+use super::{Cause, Digest, Fault, Forest, Path, Step, Turn, View};
 
 /// A session. Turns are only ever added, so a version is how many of them it has.
 #[derive(Debug)]
@@ -181,6 +181,28 @@ impl Session {
         let version = state.open_version();
         let grown = state.reward(Reward { version, leaf, value: Arc::clone(&value) });
         Ok((grown, record(version, value)))
+    }
+
+    /// The turns that answer this conversation, in the order of their commits. Those without a place are left out: nobody knows the
+    /// tokens before them.
+    #[must_use]
+    pub fn answers(&self, conversation: Digest) -> Vec<Arc<Turn>> {
+        let state = self.state();
+        let turns = state.forest.answers(conversation).iter().map(|id| &state.forest.turns()[*id as usize]);
+        turns.filter(|turn| turn.about.cause != Cause::Unplaced).map(Arc::clone).collect()
+    }
+
+    /// Every token from the root to the end of this turn.
+    #[must_use]
+    pub fn tokens(&self, turn: u32) -> Vec<u32> {
+        let path = View::new(self.state().forest.turns()).path(turn);
+        let length = path.iter().map(|turn| turn.prompt.len() + turn.response.len()).sum();
+        let mut tokens = Vec::with_capacity(length);
+        for turn in path {
+            tokens.extend_from_slice(&turn.prompt);
+            tokens.extend_from_slice(&turn.response);
+        }
+        tokens
     }
 
     /// Gives a turn its place and adds it; returns the bytes it takes and what `record`, called in the order of the turns, said.

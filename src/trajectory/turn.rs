@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, Span};
+use super::{Chat, Fault, Span};
+
+/// Bytes by which a forest finds a turn of a chat.
+const CONVERSATION: usize = 64;
 
 /// A finished turn. It never changes.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +63,9 @@ pub struct About {
     pub elapsed_ms: u64,
     /// `cached_tokens`, tokens of the prompt that the engine did not compute anew.
     pub cached_tokens: Option<u64>,
+    /// What it was asked, where it is a turn of a chat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat: Option<Box<Chat>>,
     /// Members of `meta_info` that the client asked for, as JSON text by their names: routed experts, top-k rows, prompt logprobs.
     pub extras: BTreeMap<Box<str>, Box<str>>,
 }
@@ -191,7 +197,8 @@ impl Turn {
         let spans: usize =
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
-        let texts = text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
+        let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
+        let texts = chat + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
         (size_of::<Self>() + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

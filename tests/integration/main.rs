@@ -7,6 +7,7 @@ mod accuracy;
 mod agent;
 mod breaker;
 mod budget;
+mod chat;
 mod commands;
 mod control;
 mod crash;

@@ -26,7 +26,7 @@ use crate::sglang::client::{Call, Failure, Reply, UploadError};
 use crate::sglang::probe::{Capabilities, Dialect};
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes;
-use crate::trajectory::{self, Fault};
+use crate::trajectory::{self, Chat, Fault};
 
 /// Pauses, in milliseconds, before an engine is asked again that may still know an id which was aborted: it answers an abort when it has heard it, and
 /// lets go of the id some steps later.
@@ -50,6 +50,8 @@ pub(super) struct Fresh {
     pub(super) head: Head,
     pub(super) request: GenerateRequest,
     pub(super) session: Arc<str>,
+    /// What its turns remember, where they are of a chat.
+    pub(super) chat: Option<Box<Chat>>,
     /// Nothing follows in this session.
     pub(super) is_last: bool,
     /// The client's own key.
@@ -116,7 +118,8 @@ impl Fresh {
     /// What records the reply.
     fn recorder(&self, parts: &Parts, upstream: &Capabilities, ties: Option<Ties>) -> Recorder {
         let sampled = upstream.dialect != Some(Dialect::Jax);
-        let asked = Asked::of(&self.request, &upstream.model, parts.sessions.policy.epoch(), sampled);
+        let mut asked = Asked::of(&self.request, &upstream.model, parts.sessions.policy.epoch(), sampled);
+        asked.chat = self.chat.clone();
         let mut call = trajectory::Call::new(Arc::clone(&parts.sessions), Arc::clone(&self.session));
         if self.is_last {
             call.last();

@@ -120,6 +120,7 @@ fn line(turn: &Turn) -> Value {
         "fault": turn.about.fault.map(crate::trajectory::Fault::name),
         "finish_reason": turn.about.finish,
         "rid": turn.about.rid,
+        "context_retokenised": turn.about.chat.as_ref().is_some_and(|chat| chat.retokenised),
         "prompt_tokens": turn.prompt.len(),
         "sampled_tokens": turn.response.len(),
         "mean_entropy": mean(&turn.entropy),

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Capabilities, Dialect, Preferred, Streaming};
+use super::{Capabilities, ChatFacts, Dialect, Preferred, Streaming};
 
 /// `/model_info` or `/get_model_info`, and `/server_info` or `/get_server_info`; unknown members are ignored.
 #[derive(Debug, Default, Deserialize)]
@@ -21,6 +21,9 @@ pub struct Facts {
     speculative_algorithm: Option<String>,
     disaggregation_mode: Option<String>,
     skip_tokenizer_init: Option<bool>,
+    tool_call_parser: Option<String>,
+    reasoning_parser: Option<String>,
+    sampling_defaults: Option<String>,
 }
 
 /// `/v1/models`.
@@ -63,6 +66,11 @@ impl Facts {
         found.speculative = self.speculative_algorithm;
         found.disaggregated = self.disaggregation_mode.is_some_and(|mode| mode != "null");
         found.skip_tokenizer_init = self.skip_tokenizer_init.unwrap_or(false);
+        found.chat = ChatFacts {
+            tool_call_parser: self.tool_call_parser,
+            reasoning_parser: self.reasoning_parser,
+            model_defaults: self.sampling_defaults.as_deref() != Some("openai"),
+        };
         found.version = self.version;
     }
 }

@@ -1,0 +1,66 @@
+//! Who serves chat completions, found out anew whenever the engine has been looked at.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::http::Parts;
+use crate::openai::model::Chats;
+use crate::sglang::probe::Capabilities;
+use crate::tokenizer::Renderer;
+
+/// What of the engine decides it.
+#[derive(PartialEq)]
+struct Grounds {
+    tokenizer_path: Option<String>,
+    model_path: Option<String>,
+    chat: crate::sglang::probe::ChatFacts,
+}
+
+impl Grounds {
+    fn of(upstream: &Capabilities) -> Self {
+        Self {
+            tokenizer_path: upstream.tokenizer_path.clone(),
+            model_path: upstream.model_path.clone(),
+            chat: upstream.chat.clone(),
+        }
+    }
+}
+
+/// Keeps `chats` up to date until the probe has gone.
+pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, embedded: Option<Arc<Renderer>>) {
+    let mut upstream = parts.upstream.clone();
+    let mut grounds = None;
+    let mut known = embedded.clone();
+    while upstream.changed().await.is_ok() {
+        let found = Arc::clone(&upstream.borrow_and_update());
+        let new = Grounds::of(&found);
+        if grounds.as_ref() == Some(&new) {
+            continue;
+        }
+        if grounds.as_ref().is_none_or(|before: &Grounds| before.tokenizer_path != new.tokenizer_path)
+            && parts.config.chat.tokenizer.is_none()
+        {
+            known.clone_from(&embedded);
+        }
+        grounds = Some(new);
+        let (config, read) = (parts.config.chat.clone(), known.clone());
+        // reading a tokenizer takes a second
+        let Ok(mut decided) = tokio::task::spawn_blocking(move || Chats::find(&config, &found, read)).await else {
+            return;
+        };
+        if let Chats::Rendered(model) = &decided
+            && let Err(reason) = model.agrees(&parts.client).await
+        {
+            decided = Chats::Forwarded(reason);
+        }
+        match &decided {
+            Chats::Rendered(model) => {
+                known = Some(Arc::clone(&model.renderer));
+                tracing::info!(model = %model.describe(), "chat completions are served from tokens");
+            }
+            Chats::Forwarded(reason) => tracing::info!(%reason, "chat completions go to the engine's own endpoint"),
+        }
+        chats.send_replace(Arc::new(decided));
+    }
+}

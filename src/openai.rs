@@ -1,0 +1,22 @@
+//! OpenAI's chat and completions in terms of /generate.
+//!
+//! A conversation becomes tokens here and nowhere else, and what was sampled becomes a message; the pipeline in between is the one that
+//! native requests go through.
+
+mod fields;
+mod logprobs;
+pub mod message;
+pub mod model;
+mod native;
+pub mod problem;
+pub mod prompt;
+pub mod reading;
+pub mod reply;
+pub mod request;
+pub mod sample;
+pub mod speaker;
+
+/// A string as JSON text.
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).expect("a string is always JSON")
+}

@@ -1,0 +1,251 @@
+//! A message of a conversation as clients write it, and what of it decides whether two are the same.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::json::{Value, python};
+use crate::tokenizer::{Author, Content};
+use crate::trajectory::Digest;
+
+/// A message of the OpenAI schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who says it.
+    pub role: String,
+    /// The text; of several parts each, in order. Empty where there is none.
+    pub texts: Vec<String>,
+    /// The content came as a list of parts.
+    pub in_parts: bool,
+    /// `reasoning_content`, or `reasoning`.
+    pub reasoning: Option<String>,
+    /// What an assistant calls.
+    pub calls: Vec<Call>,
+    /// The call that a tool answers.
+    pub answers: Option<String>,
+    /// `name`.
+    pub name: Option<String>,
+}
+
+/// One tool call of an assistant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// `id`.
+    pub id: Option<String>,
+    /// `function.name`.
+    pub name: String,
+    /// `function.arguments`, as text; an object is written as Python writes it.
+    pub arguments: String,
+}
+
+/// Why a message is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    /// The client is told.
+    #[error("{0}")]
+    Wrong(String),
+    /// A part of this kind, which only the engine can place: an image, a sound.
+    #[error("a part of type {0:?}")]
+    Foreign(String),
+}
+
+impl Message {
+    /// Reads one; `at` is its place in the list, for what the client is told.
+    ///
+    /// # Errors
+    /// [`BadMessage`].
+    pub fn read(value: &Value, at: usize) -> Result<Self, BadMessage> {
+        let wrong = |what: &str| BadMessage::Wrong(format!("messages[{at}]{what}"));
+        if !matches!(value, Value::Object(_)) {
+            return Err(wrong(" must be an object"));
+        }
+        let role = value.get("role").and_then(Value::as_str).ok_or_else(|| wrong(".role must be a string"))?;
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let mut texts = Vec::new();
+        let content = value.get("content");
+        match content {
+            None => {}
+            Some(Value::String(text)) => texts.push(text.clone()),
+            Some(Value::Array(parts)) => {
+                for part in parts {
+                    match (part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+                        (Value::String(text), ..) => texts.push(text.clone()),
+                        (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
+                        (_, Some(kind), _) if kind != "text" => return Err(BadMessage::Foreign(kind.to_owned())),
+                        _ => return Err(wrong(".content has a part without a text")),
+                    }
+                }
+            }
+            Some(_) => return Err(wrong(".content must be a string or a list of parts")),
+        }
+        let calls = match value.get("tool_calls") {
+            None => Vec::new(),
+            Some(Value::Array(calls)) => calls
+                .iter()
+                .map(|call| Call::read(call).ok_or_else(|| wrong(".tool_calls has a call without function.name")))
+                .collect::<Result<_, _>>()?,
+            Some(_) => return Err(wrong(".tool_calls must be a list")),
+        };
+        Ok(Self {
+            role: role.to_owned(),
+            texts,
+            in_parts: matches!(content, Some(Value::Array(_))),
+            reasoning: text("reasoning_content").or_else(|| text("reasoning")),
+            calls,
+            answers: text("tool_call_id"),
+            name: text("name"),
+        })
+    }
+
+    /// Whether the assistant says it.
+    #[must_use]
+    pub fn is_assistant(&self) -> bool {
+        self.role == "assistant"
+    }
+
+    /// What the template is given: marked where a text names control tokens. A template that does not take `parts` gets them as one
+    /// text, joined by spaces as SGLang joins them.
+    #[must_use]
+    pub fn shown(&self, marks: &Content, parts: bool) -> Value {
+        let author = if matches!(&*self.role, "tool" | "function") { Author::Tool } else { Author::Person };
+        let string = |text: &str| Value::String(marks.mark(text, author).into_owned());
+        let content = if self.in_parts && parts {
+            let part = |text: &String| object([("type", "text".into()), ("text", string(text))]);
+            Value::Array(self.texts.iter().map(part).collect())
+        } else {
+            string(&self.texts.join(" "))
+        };
+        let mut members = vec![("role", string(&self.role)), ("content", content)];
+        if self.role == "user" {
+            // SGLang drops whatever else a user's message has
+            return object(members);
+        }
+        if let Some(id) = &self.answers {
+            members.push(("tool_call_id", string(id)));
+        }
+        if let Some(name) = &self.name {
+            members.push(("name", string(name)));
+        }
+        if let Some(reasoning) = &self.reasoning {
+            members.push(("reasoning_content", string(reasoning)));
+        }
+        if !self.calls.is_empty() {
+            members.push(("tool_calls", self.calls.iter().map(|call| call.shown(marks)).collect::<Vec<_>>().into()));
+        }
+        object(members)
+    }
+
+    /// What it comes to, behind what came `before`: the same for messages that clients write differently and mean alike. Parts of text
+    /// are one text, white space at its end, `null` and nothing are the same, and so are arguments whose keys stand in another order.
+    /// Reasoning does not count: most clients drop it. Neither do the ids of calls, which some count anew: an answer names its call by
+    /// its place among `asked`, the calls of the last assistant.
+    #[must_use]
+    pub fn digest(&self, before: Digest, asked: &[Call]) -> Digest {
+        let mut hash = Sha256::new();
+        hash.update(before.as_bytes());
+        let mut put = |part: &str| {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        };
+        put(&self.role);
+        let text = self.texts.concat();
+        put(text.trim_end());
+        put(self.name.as_deref().unwrap_or_default());
+        let place = |id: &str| asked.iter().position(|call| call.id.as_deref() == Some(id));
+        match &self.answers {
+            Some(id) => put(&place(id).map_or_else(|| id.clone(), |place| format!("#{place}"))),
+            None => put(""),
+        }
+        for call in &self.calls {
+            put(&call.name);
+            put(&call.canonical());
+        }
+        Digest::of(hash.finalize().as_slice())
+    }
+}
+
+impl Call {
+    fn read(value: &Value) -> Option<Self> {
+        let function = value.get("function")?;
+        let arguments = match function.get("arguments") {
+            None => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => dumps(value),
+        };
+        let id = value.get("id").and_then(Value::as_str).map(str::to_owned);
+        Some(Self { id, name: function.get("name")?.as_str()?.to_owned(), arguments })
+    }
+
+    /// Arguments as an object, which templates go through; what is none is shown as it was written.
+    fn shown(&self, marks: &Content) -> Value {
+        let text = self.arguments.trim();
+        let arguments = match Value::parse(text.as_bytes()) {
+            Ok(value @ Value::Object(_)) => value,
+            _ if text.is_empty() => Value::Object(Vec::new()),
+            _ => Value::String(self.arguments.clone()),
+        };
+        let function = object([("name", self.name.as_str().into()), ("arguments", arguments)]);
+        let id = self.id.as_deref().map(|id| ("id", id.into()));
+        let members = id.into_iter().chain([("type", "function".into()), ("function", function)]);
+        marks.mark_all(&object(members), Author::Person)
+    }
+
+    fn canonical(&self) -> String {
+        match Value::parse(self.arguments.trim().as_bytes()) {
+            Ok(value) => canonical(&value),
+            Err(_) => self.arguments.trim().to_owned(),
+        }
+    }
+}
+
+fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// A value written the same whatever the order of its keys and the spelling of its numbers.
+#[must_use]
+pub fn canonical(value: &Value) -> String {
+    let mut out = String::new();
+    write(&mut out, value, true);
+    out
+}
+
+/// A value as Python's `json.dumps` writes it.
+#[must_use]
+pub fn dumps(value: &Value) -> String {
+    let mut out = String::new();
+    write(&mut out, value, false);
+    out
+}
+
+fn write(out: &mut String, value: &Value, sorted: bool) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Number(text) => match text.parse::<f64>() {
+            Ok(double) if text.contains(['.', 'e', 'E']) => out.push_str(&python::float(double)),
+            _ => out.push_str(text),
+        },
+        Value::String(text) => python::string(out, text, true),
+        Value::Array(values) => {
+            out.push('[');
+            for (at, value) in values.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                write(out, value, sorted);
+            }
+            out.push(']');
+        }
+        Value::Object(members) => {
+            let mut members: Vec<&(String, Value)> = members.iter().collect();
+            if sorted {
+                members.sort_by(|a, b| a.0.cmp(&b.0));
+            }
+            out.push('{');
+            for (at, (key, value)) in members.into_iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                python::string(out, key, true);
+                out.push_str(": ");
+                write(out, value, sorted);
+            }
+            out.push('}');
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A conversation as the tokens that the engine is asked to continue.
+//!
+//! What a session holds of it stays as it is, token by token; only what is new behind it is rendered and encoded. What does not continue
+//! anything that is held is rendered from its text, which makes it a branch.
+
+use sha2::{Digest as _, Sha256};
+
+use super::message::{Message, canonical};
+use super::reading;
+use super::request::{ChatRequest, Unserved};
+use crate::config::EarlierThinking;
+use crate::json::Value;
+use crate::tokenizer::{Prompt, PromptError, Renderer, Setting};
+use crate::trajectory::{Chat, Digest, Fault, Reading, Session, Turn};
+
+/// Members of `chat_template_kwargs` that say how the next turn begins, and nothing of those before.
+const OF_THE_NEXT_TURN: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// A prompt, and what its turn is to remember.
+#[derive(Debug)]
+pub struct Prepared {
+    /// All of its tokens.
+    pub ids: Vec<u32>,
+    /// What the turn remembers.
+    pub chat: Chat,
+    /// How many of the tokens were there already.
+    pub known: usize,
+    /// Bytes that were rendered for the rest.
+    pub rendered: usize,
+}
+
+impl Prepared {
+    /// What of the prompt was there already; a label of metrics.
+    #[must_use]
+    pub fn how(&self) -> &'static str {
+        match (self.known > 0, self.chat.retokenised) {
+            (_, true) => "retokenised",
+            (true, false) => "extended",
+            (false, false) => "whole",
+        }
+    }
+}
+
+/// How the text of the reply will be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// The format of tool calls.
+    pub format: Option<Box<str>>,
+    /// Thinking is told apart.
+    pub separate: bool,
+}
+
+/// What a prompt is made of.
+#[derive(Debug)]
+pub struct Preparation<'a> {
+    /// Renders for the model.
+    pub renderer: &'a Renderer,
+    /// What is known of the conversation; `None` for a call that names no session.
+    pub session: Option<&'a Session>,
+    /// What to do where the template drops what was thought before.
+    pub earlier_thinking: EarlierThinking,
+    /// How the reply will be read.
+    pub told: Told,
+}
+
+/// The turn that a conversation continues, and which message it is.
+struct Continued {
+    turn: std::sync::Arc<Turn>,
+    at: usize,
+    thought: bool,
+}
+
+impl Preparation<'_> {
+    /// The prompt of a request.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn prepare(&self, request: &ChatRequest) -> Result<Prepared, Unserved> {
+        let digests = digests(request);
+        let conversation = *digests.last().expect("there is one before the first message");
+        let given = request.given_ids()?;
+        let session = self.session.filter(|_| given.is_none());
+        let continued = session.and_then(|session| self.find(session, request, &digests));
+        let built = match &continued {
+            Some(continued) if !self.must_branch(request, continued) => self.extended(request, continued)?,
+            _ => None,
+        };
+        let (prompt, known, inserted, retokenised) = match built {
+            Some(built) => built,
+            // the client has rendered it, and knows what of it was sampled
+            None if given.is_some() => (self.given(given.unwrap_or_default())?, 0, 0, false),
+            None => {
+                let prompt = self.whole(request)?;
+                let retokenised = request.messages.iter().any(Message::is_assistant);
+                (prompt, 0, 0, retokenised)
+            }
+        };
+        let tools = if known > 0 {
+            continued.is_some_and(|continued| continued.turn.about.chat.as_ref().is_some_and(|chat| chat.tools))
+        } else {
+            request.reads_calls()
+        };
+        let reading = Reading {
+            format: self.told.format.clone().filter(|_| request.reads_calls()),
+            separate: self.told.separate && request.separate_reasoning,
+            opened: prompt.opened,
+            skip_special: request.skip_special && !request.reads_calls(),
+            keep_stop: request.keep_stop,
+        };
+        let Prompt { ids, rendered, .. } = prompt;
+        let chat = Chat { conversation, tools, reading, retokenised, inserted_end_of_turn: inserted };
+        Ok(Prepared { ids, chat, known, rendered })
+    }
+
+    /// The latest turn whose conversation and reply this request repeats.
+    fn find(&self, session: &Session, request: &ChatRequest, digests: &[Digest]) -> Option<Continued> {
+        for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
+            let mut turns = session.answers(digests[at]);
+            // of equals a trained one, and then the latest
+            turns.sort_by_key(|turn| (turn.is_trainable(), turn.id));
+            for turn in turns.into_iter().rev().filter(|turn| is_whole(turn)) {
+                let shows_tools = turn.about.chat.as_ref().is_some_and(|chat| chat.tools);
+                if request.reads_calls() && !shows_tools {
+                    continue;
+                }
+                let Some(said) = reading::said(self.renderer, &turn) else { continue };
+                let same = said.digest(digests[at], &[]) == digests[at + 1];
+                if same && is_same_thought(message, &said) {
+                    return Some(Continued { turn, at, thought: said.reasoning.is_some() });
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the template would drop a thought that the tokens hold, and tokens are not to be kept then.
+    fn must_branch(&self, request: &ChatRequest, continued: &Continued) -> bool {
+        self.earlier_thinking == EarlierThinking::Branch
+            && continued.thought
+            && self.renderer.drops_thinking()
+            && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
+    }
+
+    /// The tokens of a turn and what follows it; `None` where the template leaves that open. With how many of them were there, and
+    /// whether the end of the turn is among the others.
+    fn extended(
+        &self,
+        request: &ChatRequest,
+        continued: &Continued,
+    ) -> Result<Option<(Prompt, usize, u32, bool)>, Unserved> {
+        let Some(session) = self.session else { return Ok(None) };
+        let Continued { turn, at, .. } = continued;
+        let mut ids = session.tokens(turn.id);
+        let mut new: &[Message] = &request.messages[at + 1..];
+        let end = self.renderer.end_of_turn();
+        let ended = end.is_some() && turn.response.last().copied() == end;
+        let known = ids.len();
+        if new.is_empty() && request.continue_final && !ended {
+            // it goes on where it was cut
+            return Ok(Some((Prompt { ids, opened: false, rendered: 0 }, known, 0, false)));
+        }
+        let mut begun = None;
+        if request.continue_final
+            && let Some((last, before)) = new.split_last().filter(|(last, _)| last.is_assistant())
+        {
+            (begun, new) = (Some(last.texts.concat()), before);
+        }
+        let shown: Vec<Value> = new.iter().map(|message| self.shown(message)).collect();
+        let setting = Setting { tools: None, generation_prompt: true, extra: &request.extra };
+        let reply = self.shown(&request.messages[*at]);
+        let mut suffix = match self.renderer.behind(&reply, &shown, ended, setting) {
+            Ok(suffix) => suffix,
+            Err(PromptError::NoBoundary) => return Ok(None),
+            Err(error) => return Err(Unserved::Wrong(error.to_string())),
+        };
+        let mut known = known;
+        if end.is_none() && turn.about.finish.as_deref() == Some("stop") {
+            // the turn was ended by the role of the next one: by this one, or else by one that does not come
+            match (ids.last(), suffix.ids.first()) {
+                (Some(last), Some(first)) if last == first => drop(suffix.ids.remove(0)),
+                (Some(last), _) if self.renderer.tokenizer().is_special(*last) => {
+                    ids.pop();
+                    known -= 1;
+                }
+                _ => {}
+            }
+        }
+        ids.append(&mut suffix.ids);
+        let mut prompt = Prompt { ids, ..suffix };
+        if let Some(begun) = begun {
+            self.begin(&mut prompt, &begun)?;
+        }
+        let inserted = u32::from(end.is_some() && !ended);
+        let retokenised = new.iter().any(Message::is_assistant);
+        Ok(Some((prompt, known, inserted, retokenised)))
+    }
+
+    /// A prompt of the client's own.
+    fn given(&self, ids: Vec<u32>) -> Result<Prompt, Unserved> {
+        let tail = &ids[ids.len().saturating_sub(4)..];
+        let tail = self.renderer.tokenizer().decode(tail, false).map_err(|error| Unserved::Wrong(error.to_string()))?;
+        let opened = self.renderer.family().think().is_some_and(|(start, _)| tail.trim_end().ends_with(start));
+        Ok(Prompt { ids, opened, rendered: 0 })
+    }
+
+    /// The whole conversation from its text.
+    fn whole(&self, request: &ChatRequest) -> Result<Prompt, Unserved> {
+        let mut messages: &[Message] = &request.messages;
+        let mut begun = None;
+        if request.continue_final
+            && let Some((last, before)) = messages.split_last().filter(|(last, _)| last.is_assistant())
+        {
+            (begun, messages) = (Some(last.texts.concat()), before);
+        }
+        let shown: Vec<Value> = messages.iter().map(|message| self.shown(message)).collect();
+        let marks = self.renderer.tokenizer().content();
+        let tools = request.tools.as_ref().filter(|_| request.calls_allowed);
+        let tools: Option<Vec<Value>> = tools
+            .map(|tools| tools.iter().map(|tool| marks.mark_all(tool, crate::tokenizer::Author::Person)).collect());
+        let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &request.extra };
+        let mut prompt = self.renderer.whole(&shown, setting).map_err(|error| Unserved::Wrong(error.to_string()))?;
+        if let Some(begun) = begun {
+            self.begin(&mut prompt, &begun)?;
+        }
+        Ok(prompt)
+    }
+
+    /// Adds the beginning of the reply, which the client has written.
+    fn begin(&self, prompt: &mut Prompt, text: &str) -> Result<(), Unserved> {
+        let tokenizer = self.renderer.tokenizer();
+        let marked = tokenizer.content().mark(text, crate::tokenizer::Author::Person);
+        let ids = tokenizer.encode_rendered(&marked).map_err(|error| Unserved::Wrong(error.to_string()))?;
+        prompt.ids.extend(ids);
+        if let Some((start, end)) = self.renderer.family().think() {
+            prompt.opened = match (text.rfind(start), text.rfind(end)) {
+                (Some(start), Some(end)) => start > end,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (None, None) => prompt.opened,
+            };
+        }
+        Ok(())
+    }
+
+    /// The message as the template is given it.
+    fn shown(&self, message: &Message) -> Value {
+        message.shown(self.renderer.tokenizer().content(), self.renderer.takes_parts_of_content())
+    }
+}
+
+/// Whether all that is known of a turn is what was sampled, to where it was cut.
+fn is_whole(turn: &Turn) -> bool {
+    matches!(turn.about.fault, None | Some(Fault::Aborted | Fault::Disconnected | Fault::Broken))
+}
+
+/// Whether a client that has kept the reasoning has kept it as it was.
+fn is_same_thought(message: &Message, said: &Message) -> bool {
+    let trimmed = |reasoning: &Option<String>| reasoning.as_deref().unwrap_or_default().trim().to_owned();
+    let own = trimmed(&message.reasoning);
+    own.is_empty() || own == trimmed(&said.reasoning)
+}
+
+/// What was said before each message, and at last before the reply.
+fn digests(request: &ChatRequest) -> Vec<Digest> {
+    let mut hash = Sha256::new();
+    hash.update(b"a conversation\n");
+    let tools = Value::Array(request.tools.clone().unwrap_or_default());
+    hash.update(canonical(&tools).as_bytes());
+    let lasting = request.extra.iter().filter(|(name, _)| !OF_THE_NEXT_TURN.contains(&name.as_str()));
+    hash.update(canonical(&Value::Object(lasting.cloned().collect())).as_bytes());
+    let mut digests = Vec::with_capacity(request.messages.len() + 1);
+    let mut asked: &[super::message::Call] = &[];
+    digests.push(Digest::of(hash.finalize().as_slice()));
+    for message in &request.messages {
+        let before = *digests.last().expect("one was put there");
+        digests.push(message.digest(before, asked));
+        if message.is_assistant() {
+            asked = &message.calls;
+        }
+    }
+    digests
+}

@@ -1,0 +1,113 @@
+//! From sampled tokens to what the client is told.
+
+use crate::json::Value;
+use crate::parse::{Format, Grammar, Message as Parsed, Think};
+use crate::tokenizer::{Renderer, TokenizerError};
+use crate::trajectory::{Reading, Turn};
+
+use super::message::{Call, Message};
+
+/// How a reply ended, as far as its text depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending<'a> {
+    /// It stopped, and was not cut.
+    pub stopped: bool,
+    /// The client's stop strings.
+    pub stops: &'a [String],
+    /// The client's stop tokens.
+    pub stop_ids: &'a [u32],
+}
+
+/// Stop strings and stop tokens of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stops {
+    /// `stop`.
+    pub strings: Vec<String>,
+    /// `stop_token_ids`.
+    pub ids: Vec<u32>,
+}
+
+impl Stops {
+    /// Those of the text of `sampling_params`.
+    #[must_use]
+    pub fn of(sampling: &[u8]) -> Self {
+        let sampling = Value::parse(sampling).unwrap_or_default();
+        let strings = match sampling.get("stop") {
+            Some(Value::String(stop)) => vec![stop.clone()],
+            Some(Value::Array(stops)) => stops.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        let id = |value: &Value| if let Value::Number(text) = value { text.parse().ok() } else { None };
+        let ids = sampling.get("stop_token_ids").and_then(Value::as_array).unwrap_or_default();
+        Self { strings, ids: ids.iter().filter_map(id).collect() }
+    }
+}
+
+/// The tokens whose text the client sees: all but the one that stopped the reply.
+#[must_use]
+pub fn shown<'a>(renderer: &Renderer, ids: &'a [u32], reading: &Reading, ending: Ending<'_>) -> &'a [u32] {
+    match ids.split_last() {
+        Some((last, before)) if ending.stopped && !reading.keep_stop && is_stop(renderer, *last, ending) => before,
+        _ => ids,
+    }
+}
+
+fn is_stop(renderer: &Renderer, id: u32, ending: Ending<'_>) -> bool {
+    renderer.tokenizer().is_special(id) || ending.stop_ids.contains(&id)
+}
+
+/// The text up to the stop string that ended it.
+#[must_use]
+pub fn cut<'a>(text: &'a str, reading: &Reading, ending: Ending<'_>) -> &'a str {
+    if !ending.stopped || reading.keep_stop {
+        return text;
+    }
+    let found = ending.stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min();
+    found.map_or(text, |at| &text[..at])
+}
+
+/// What to look for in the text of a reply.
+#[must_use]
+pub fn grammar(renderer: &Renderer, reading: &Reading) -> Grammar {
+    let format: Option<Format> = reading.format.as_deref().and_then(|name| name.parse().ok());
+    let think = renderer.family().think().filter(|_| reading.separate || format.is_some());
+    let think = think.map(|(start, end)| Think { start: start.to_owned(), end: end.to_owned() });
+    Grammar { format, think, opened: reading.opened }
+}
+
+/// What was said, from all of its tokens.
+///
+/// # Errors
+/// When the tokenizer fails on them.
+pub fn parsed(
+    renderer: &Renderer,
+    ids: &[u32],
+    reading: &Reading,
+    ending: Ending<'_>,
+) -> Result<Parsed, TokenizerError> {
+    let text = renderer.tokenizer().decode(shown(renderer, ids, reading, ending), reading.skip_special)?;
+    Ok(grammar(renderer, reading).parse(cut(&text, reading, ending)))
+}
+
+/// The message that a client has of a turn; `None` for a turn of another kind, or one that cannot be read.
+#[must_use]
+pub fn said(renderer: &Renderer, turn: &Turn) -> Option<Message> {
+    let reading = &turn.about.chat.as_ref()?.reading;
+    let stops = turn.about.sampling.as_ref().map(|sampling| Stops::of(sampling.as_bytes())).unwrap_or_default();
+    let stopped = turn.about.finish.as_deref() == Some("stop");
+    let ending = Ending { stopped, stops: &stops.strings, stop_ids: &stops.ids };
+    let parsed = parsed(renderer, &turn.response, reading, ending).ok()?;
+    Some(Message {
+        role: "assistant".to_owned(),
+        texts: vec![parsed.content],
+        in_parts: false,
+        reasoning: parsed.reasoning,
+        calls: parsed
+            .calls
+            .into_iter()
+            .map(|call| Call { id: call.id, name: call.name, arguments: call.arguments })
+            .collect(),
+        answers: None,
+        name: None,
+    })
+}

@@ -1,0 +1,202 @@
+//! A chat reply: what was sampled, as a message.
+
+use sha2::{Digest as _, Sha256};
+
+use super::reading::{self, Ending, Stops};
+use super::request::{ChatRequest, Wants};
+use super::sample::Sample;
+use super::{logprobs, quoted};
+use crate::parse::ToolCall;
+use crate::tokenizer::{Renderer, TokenizerError};
+use crate::trajectory::Reading;
+use std::sync::Arc;
+
+/// What a reply is made with.
+#[derive(Debug, Clone)]
+pub struct Making {
+    /// Decodes.
+    pub renderer: Arc<Renderer>,
+    /// How texts are read.
+    pub reading: Reading,
+    /// Where they end.
+    pub stops: Stops,
+    /// `model`, as the client named it.
+    pub model: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The prompt, where the client wants it back.
+    pub prompt: Option<Arc<[u32]>>,
+    /// Logprobs are wanted.
+    pub logprobs: bool,
+    /// What else is.
+    pub wants: Wants,
+    /// How many samples.
+    pub n: usize,
+}
+
+/// Tokens of a reply, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of the prompt, once for each time it was sampled from.
+    pub prompt: u64,
+    /// Sampled.
+    pub completion: u64,
+    /// Of the prompt, not computed anew; `None` where the engine does not say.
+    pub cached: Option<u64>,
+    /// Sampled while thinking, by the engine's count.
+    pub reasoning: u64,
+}
+
+impl Usage {
+    /// The text of `usage`.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let Self { prompt, completion, cached, reasoning } = self;
+        let cached = cached.map_or("null".to_owned(), |cached| format!("{{\"cached_tokens\":{cached}}}"));
+        let details = match reasoning {
+            0 => "null".to_owned(),
+            tokens => format!("{{\"reasoning_tokens\":{tokens}}}"),
+        };
+        let total = prompt + completion;
+        format!(
+            "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{completion},\"prompt_tokens_details\":{cached},\"reasoning_tokens\":{reasoning},\"completion_tokens_details\":{details}}}"
+        )
+    }
+
+    /// Adds a sequence that has ended; the prompt counts with the first of its samples.
+    pub fn add(&mut self, sample: &Sample) {
+        self.completion += sample.count("completion_tokens").unwrap_or(sample.tokens as u64);
+        self.reasoning += sample.count("reasoning_tokens").unwrap_or(0);
+        if sample.index == 0 {
+            self.prompt = sample.prompt_tokens();
+            self.cached = sample.count("cached_tokens");
+        }
+    }
+}
+
+impl Making {
+    /// How a reply that ended so is read.
+    #[must_use]
+    pub fn ending(&self, finish: Option<&str>) -> Ending<'_> {
+        Ending { stopped: finish == Some("stop"), stops: &self.stops.strings, stop_ids: &self.stops.ids }
+    }
+
+    /// The body of a reply that does not stream.
+    ///
+    /// # Errors
+    /// When the tokenizer fails on what was sampled.
+    pub fn whole(&self, samples: &[Sample]) -> Result<String, TokenizerError> {
+        let mut usage = Usage::default();
+        let mut choices = String::new();
+        for (at, sample) in samples.iter().enumerate() {
+            usage.add(sample);
+            choices.push_str(if at > 0 { "," } else { "" });
+            self.choice(&mut choices, sample)?;
+        }
+        let first = samples.first();
+        let id = first.and_then(Sample::rid).unwrap_or_default();
+        let (id, model, created) = (quoted(id), quoted(&self.model), self.created);
+        let metadata = first.map(metadata).unwrap_or_default();
+        Ok(format!(
+            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}}}",
+            usage.json()
+        ))
+    }
+
+    fn choice(&self, out: &mut String, sample: &Sample) -> Result<(), TokenizerError> {
+        let ending = self.ending(sample.finish.as_deref());
+        let message = reading::parsed(&self.renderer, &sample.ids, &self.reading, ending)?;
+        let reasoning = message.reasoning.as_deref().map_or("null".to_owned(), quoted);
+        let calls = match &message.calls[..] {
+            [] => String::new(),
+            calls => {
+                let told = calls.iter().enumerate().map(|(at, call)| whole_call(call, at, sample)).collect::<Vec<_>>();
+                format!(",\"tool_calls\":[{}]", told.join(","))
+            }
+        };
+        let called = !message.calls.is_empty() && ending.stopped;
+        let finish = if called { "tool_calls" } else { sample.finish.as_deref().unwrap_or("stop") };
+        let matched = sample.matched.as_deref().filter(|_| !called).unwrap_or("null");
+        let logprobs = match self.logprobs {
+            true => logprobs::content(self.renderer.tokenizer(), &sample.said()),
+            false => "null".to_owned(),
+        };
+        out.push_str(&format!(
+            "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{},\"reasoning_content\":{reasoning}{calls}}},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}}}",
+            sample.index,
+            quoted(&message.content),
+            quoted(finish),
+            self.extras(sample, &sample.ids),
+        ));
+        Ok(())
+    }
+
+    /// The members of a choice that the client has asked for, each behind a comma.
+    #[must_use]
+    pub fn extras(&self, sample: &Sample, ids: &[u32]) -> String {
+        let mut out = String::new();
+        if let Some(prompt) = &self.prompt {
+            out.push_str(&format!(",\"prompt_token_ids\":{}", list(prompt)));
+        }
+        if self.wants.token_ids {
+            let ids = list(ids);
+            // SGLang's name and vLLM's
+            out.push_str(&format!(",\"response_token_ids\":{ids},\"token_ids\":{ids}"));
+        }
+        if self.wants.meta_info || self.wants.entropy {
+            out.push_str(&format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null")));
+        }
+        out
+    }
+}
+
+/// The numbers of a list, as JSON text.
+#[must_use]
+pub fn list(ids: &[u32]) -> String {
+    let mut out = Vec::with_capacity(7 * ids.len() + 2);
+    out.push(b'[');
+    super::native::write_ids(&mut out, ids);
+    out.push(b']');
+    String::from_utf8(out).expect("digits and commas")
+}
+
+/// `metadata`, behind a comma: which weights answered.
+#[must_use]
+pub fn metadata(sample: &Sample) -> String {
+    let Some(version) = sample.member("weight_version") else { return String::new() };
+    let spans = sample.member("weight_versions").map(|spans| format!(",\"weight_versions\":{spans}"));
+    format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
+}
+
+/// A tool call of a reply that does not stream.
+fn whole_call(call: &ToolCall, at: usize, sample: &Sample) -> String {
+    let id = quoted(&call_id(call, at, sample));
+    let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
+    format!(
+        "{{\"id\":{id},\"index\":{at},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
+    )
+}
+
+/// The id of a call: the model's own, or one that a replay of the same reply has again.
+#[must_use]
+pub fn call_id(call: &ToolCall, at: usize, sample: &Sample) -> String {
+    if let Some(id) = &call.id {
+        return id.clone();
+    }
+    let mut hash = Sha256::new();
+    hash.update(sample.rid().unwrap_or_default().as_bytes());
+    hash.update(sample.index.to_le_bytes());
+    hash.update(at.to_le_bytes());
+    let hash = hash.finalize();
+    let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    format!("call_{digits}")
+}
+
+impl ChatRequest {
+    /// How many samples are wanted.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        let n = self.object.get(&self.bytes, "n").and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
+        n.unwrap_or(1).max(1)
+    }
+}

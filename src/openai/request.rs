@@ -1,0 +1,230 @@
+//! `POST /v1/chat/completions` as clients write it, and what its fields become on /generate.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::fields;
+use super::message::{BadMessage, Message};
+use crate::json::{Object, Value};
+
+/// A chat request as far as tokentap reads it.
+#[derive(Debug)]
+pub struct ChatRequest {
+    /// The body as it came.
+    pub bytes: Bytes,
+    /// Its members.
+    pub object: Object,
+    /// `model`, as it is repeated to the client.
+    pub model: String,
+    /// `messages`.
+    pub messages: Vec<Message>,
+    /// `tools`; `None` where there are none.
+    pub tools: Option<Vec<Value>>,
+    /// `tool_choice` is not `none`.
+    pub calls_allowed: bool,
+    /// `chat_template_kwargs`, with what other fields say of thinking.
+    pub extra: Vec<(String, Value)>,
+    /// `stream`.
+    pub stream: bool,
+    /// `stream_options.include_usage`.
+    pub include_usage: bool,
+    /// `stream_options.continuous_usage_stats`.
+    pub running_usage: bool,
+    /// `logprobs`.
+    pub logprobs: bool,
+    /// `separate_reasoning`.
+    pub separate_reasoning: bool,
+    /// `skip_special_tokens`.
+    pub skip_special: bool,
+    /// `no_stop_trim`.
+    pub keep_stop: bool,
+    /// `continue_final_message`.
+    pub continue_final: bool,
+    /// `input_ids`: the client has rendered the conversation itself.
+    pub input_ids: Option<Range<usize>>,
+    /// What the client wants to know besides.
+    pub wants: Wants,
+}
+
+/// Extras of a reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// The prompt's ids.
+    pub prompt_ids: bool,
+    /// The sampled ids, and with them the prompt's.
+    pub token_ids: bool,
+    /// `meta_info`.
+    pub meta_info: bool,
+    /// `return_entropy` is true: `meta_info` with the members that tokentap adds.
+    pub entropy: bool,
+}
+
+/// Why a request is not served from its tokens.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// It is wrong: a 400.
+    #[error("{0}")]
+    Wrong(String),
+    /// Only the engine's own endpoint can honour this.
+    #[error("{0}")]
+    Foreign(String),
+}
+
+impl From<BadMessage> for Unserved {
+    fn from(bad: BadMessage) -> Self {
+        match bad {
+            BadMessage::Wrong(what) => Self::Wrong(what),
+            BadMessage::Foreign(kind) => Self::Foreign(format!("a part of type {kind:?}")),
+        }
+    }
+}
+
+pub(super) fn wrong(what: impl Into<String>) -> Unserved {
+    Unserved::Wrong(what.into())
+}
+
+impl ChatRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`Unserved`].
+    pub fn parse(bytes: Bytes) -> Result<Self, Unserved> {
+        let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
+        let body = Body { bytes: &bytes, object: &object };
+        if let Some(name) = fields::FOREIGN.iter().find(|name| body.raw(name).is_some_and(is_said)) {
+            return Err(Unserved::Foreign(format!("the field {name:?}")));
+        }
+        let Some(Value::Array(values)) = body.value("messages")? else {
+            return Err(wrong("messages must be a list"));
+        };
+        if values.is_empty() {
+            return Err(wrong("Messages cannot be empty."));
+        }
+        let read = |(at, value): (usize, &Value)| Message::read(value, at);
+        let messages = values.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        let tools = match body.value("tools")? {
+            None => None,
+            Some(Value::Array(tools)) => Some(tools).filter(|tools| !tools.is_empty()),
+            Some(_) => return Err(wrong("tools must be a list")),
+        };
+        let calls_allowed = match body.value("tool_choice")? {
+            None => true,
+            Some(Value::String(choice)) if choice == "auto" => true,
+            Some(Value::String(choice)) if choice == "none" => false,
+            Some(Value::String(choice)) if choice != "required" => {
+                return Err(wrong(format!("tool_choice {choice:?} is none of auto, none, required and a function")));
+            }
+            // what forces a call is a grammar of the engine's own making
+            Some(_) => return Err(Unserved::Foreign("a tool_choice that forces a call".into())),
+        };
+        let options = body.value("stream_options")?.unwrap_or_default();
+        let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
+        let wants = Wants {
+            prompt_ids: body.flag("return_prompt_token_ids", false)?,
+            token_ids: body.flag("return_token_ids", false)?,
+            meta_info: body.flag("return_meta_info", false)?,
+            entropy: body.flag("return_entropy", false)?,
+        };
+        Ok(Self {
+            model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
+            tools,
+            calls_allowed,
+            extra: extra(&body)?,
+            stream: body.flag("stream", false)?,
+            include_usage: option("include_usage"),
+            running_usage: option("continuous_usage_stats"),
+            logprobs: body.flag("logprobs", false)?,
+            separate_reasoning: body.flag("separate_reasoning", true)?,
+            skip_special: body.flag("skip_special_tokens", true)?,
+            keep_stop: body.flag("no_stop_trim", false)?,
+            continue_final: body.flag("continue_final_message", false)?,
+            input_ids: object.value_span(&bytes, "input_ids").filter(|span| is_said(&bytes[span.clone()])),
+            wants,
+            messages,
+            object,
+            bytes,
+        })
+    }
+
+    /// `input_ids`.
+    ///
+    /// # Errors
+    /// When they are no list of ids.
+    pub fn given_ids(&self) -> Result<Option<Vec<u32>>, Unserved> {
+        let Some(span) = self.input_ids.clone() else { return Ok(None) };
+        let ids = serde_json::from_slice(&self.bytes[span]);
+        ids.map(Some).map_err(|error| wrong(format!("input_ids must be a list of ids: {error}")))
+    }
+
+    /// Whether the reply's text is looked through for tool calls.
+    #[must_use]
+    pub fn reads_calls(&self) -> bool {
+        self.tools.is_some() && self.calls_allowed
+    }
+
+    /// The text of an object in which `stop` and `stop_token_ids` stand.
+    #[must_use]
+    pub fn sampling(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The members of a body.
+pub(super) struct Body<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) object: &'a Object,
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn raw(&self, name: &str) -> Option<&'a [u8]> {
+        self.object.get(self.bytes, name)
+    }
+
+    /// A member as a value; null is none.
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>, Unserved> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let value = Value::parse(raw).map_err(|error| wrong(format!("{name} is {error}")))?;
+        Ok(Some(value).filter(|value| *value != Value::Null))
+    }
+
+    fn flag(&self, name: &str, default: bool) -> Result<bool, Unserved> {
+        match self.raw(name) {
+            None | Some(b"null") => Ok(default),
+            Some(b"true") => Ok(true),
+            Some(b"false") => Ok(false),
+            Some(_) => Err(wrong(format!("{name} must be true or false"))),
+        }
+    }
+}
+
+/// Whether a value says anything.
+pub(super) fn is_said(value: &[u8]) -> bool {
+    value != b"null"
+}
+
+/// `chat_template_kwargs`, and `reasoning_effort` as SGLang hands it to templates.
+fn extra(body: &Body<'_>) -> Result<Vec<(String, Value)>, Unserved> {
+    let mut extra = match body.value("chat_template_kwargs")? {
+        None => Vec::new(),
+        Some(Value::Object(members)) => members,
+        Some(_) => return Err(wrong("chat_template_kwargs must be an object")),
+    };
+    const OURS: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
+    if let Some((name, _)) = extra.iter().find(|(name, _)| OURS.contains(&name.as_str())) {
+        return Err(wrong(format!("chat_template_kwargs.{name} is not the client's to set")));
+    }
+    let has = |extra: &[(String, Value)], name: &str| extra.iter().any(|(known, _)| known == name);
+    if let Some(effort) = body.value("reasoning_effort")? {
+        let thinks = Value::Bool(effort.as_str() != Some("none"));
+        for name in ["thinking", "enable_thinking"] {
+            if !has(&extra, name) {
+                extra.push((name.to_owned(), thinks.clone()));
+            }
+        }
+        if !has(&extra, "reasoning_effort") {
+            extra.push(("reasoning_effort".to_owned(), effort));
+        }
+    }
+    Ok(extra)
+}

@@ -1,0 +1,241 @@
+//! A chat reply that streams: chunks made of the events of a native stream.
+
+use super::reading;
+use super::reply::{Making, Usage, call_id, metadata};
+use super::sample::Sample;
+use super::{logprobs, quoted};
+use crate::parse::{Event, Streaming};
+use crate::tokenizer::{Detokenizer, TokenizerError};
+
+/// Says a reply as it comes.
+#[derive(Debug)]
+pub struct Speaker {
+    making: Making,
+    include_usage: bool,
+    running_usage: bool,
+    choices: Vec<Choice>,
+    usage: Usage,
+    /// Choices that have ended, in the order of their ends: how, and by what.
+    ended: Vec<(usize, String, String)>,
+    /// The id that chunks bear which are of no choice.
+    id: String,
+    metadata: String,
+}
+
+/// One sample as far as it was said.
+#[derive(Debug)]
+struct Choice {
+    id: String,
+    text: Detokenizer,
+    parser: Option<Streaming>,
+    /// Text that may still be the beginning of a stop string.
+    held: String,
+    tokens: usize,
+    calls: usize,
+    said: bool,
+    ended: bool,
+}
+
+impl Speaker {
+    /// One that has said nothing yet.
+    #[must_use]
+    pub fn new(making: Making, include_usage: bool, running_usage: bool) -> Self {
+        Self {
+            making,
+            include_usage,
+            running_usage,
+            choices: Vec::new(),
+            usage: Usage::default(),
+            ended: Vec::new(),
+            id: String::new(),
+            metadata: String::new(),
+        }
+    }
+
+    /// How many tokens of a choice have been read.
+    #[must_use]
+    pub fn known(&self, index: usize) -> usize {
+        self.choices.get(index).map_or(0, |choice| choice.tokens)
+    }
+
+    /// The chunks that an event becomes.
+    ///
+    /// # Errors
+    /// When the tokenizer fails on what was sampled.
+    pub fn event(&mut self, sample: &Sample, out: &mut String) -> Result<(), TokenizerError> {
+        if let Some(error) = sample.error() {
+            out.push_str(&format!("data: {{\"error\":{error}}}\n\n"));
+            return Ok(());
+        }
+        let at = sample.index;
+        if at >= self.making.n {
+            // nobody asked for it
+            return Ok(());
+        }
+        while self.choices.len() <= at {
+            self.choices.push(Choice::new(&self.making));
+        }
+        if self.choices[at].ended {
+            return Ok(());
+        }
+        if let Some(rid) = sample.rid() {
+            rid.clone_into(&mut self.choices[at].id);
+            rid.clone_into(&mut self.id);
+        }
+        if !std::mem::replace(&mut self.choices[at].said, true) {
+            self.chunk(at, "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}", "", None, out);
+        }
+        let events = self.choices[at].read(&self.making, sample)?;
+        let usage = self.running_usage.then(|| {
+            let mut usage = Usage { prompt: sample.prompt_tokens(), ..Usage::default() };
+            usage.completion = sample.tokens as u64;
+            format!(",\"usage\":{}", usage.json())
+        });
+        let mut beside = self.beside(sample);
+        let mut deltas = Vec::new();
+        for event in events {
+            match event {
+                Event::Reasoning(text) => deltas.push(format!("{{\"reasoning_content\":{}}}", quoted(&text))),
+                Event::Content(text) => {
+                    deltas.push(format!("{{\"reasoning_content\":null,\"content\":{}}}", quoted(&text)));
+                }
+                Event::Call(call) => {
+                    let number = self.choices[at].calls;
+                    self.choices[at].calls += 1;
+                    let id = quoted(&call_id(&call, number, sample));
+                    deltas.push(format!(
+                        "{{\"reasoning_content\":null,\"tool_calls\":[{{\"id\":{id},\"index\":{number},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":\"\"}}}}]}}",
+                        quoted(&call.name)
+                    ));
+                    deltas.push(format!(
+                        "{{\"reasoning_content\":null,\"tool_calls\":[{{\"index\":{number},\"function\":{{\"arguments\":{}}}}}]}}",
+                        quoted(&call.arguments)
+                    ));
+                }
+            }
+        }
+        if deltas.is_empty() && !beside.is_empty() {
+            deltas.push("{\"reasoning_content\":null}".to_owned());
+        }
+        for delta in deltas {
+            // what is said of the tokens goes with the first of their chunks
+            self.chunk(at, &delta, &std::mem::take(&mut beside), usage.as_deref(), out);
+        }
+        if let Some(finish) = &sample.finish {
+            self.end(at, sample, finish);
+        }
+        Ok(())
+    }
+
+    /// What the client has asked for of the new tokens: logprobs, ids.
+    fn beside(&self, sample: &Sample) -> String {
+        let mut out = String::new();
+        if self.making.logprobs && !sample.ids.is_empty() {
+            out.push_str(&logprobs::content(self.making.renderer.tokenizer(), &sample.said()));
+        }
+        out
+    }
+
+    fn end(&mut self, at: usize, sample: &Sample, finish: &str) {
+        self.usage.add(sample);
+        self.metadata = metadata(sample);
+        let choice = &mut self.choices[at];
+        choice.ended = true;
+        let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
+        let matched = sample.matched.clone().unwrap_or_else(|| "null".to_owned());
+        self.ended.push((at, finish.to_owned(), matched));
+    }
+
+    /// The chunks at the end, when the native stream has come to its end mark.
+    pub fn finish(&mut self, out: &mut String) {
+        for (at, finish, matched) in std::mem::take(&mut self.ended) {
+            let head = self.head(&self.choices[at].id);
+            out.push_str(&format!(
+                "{head}[{{\"index\":{at},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\"finish_reason\":{},\"matched_stop\":{matched}}}]}}\n\n",
+                quoted(&finish)
+            ));
+        }
+        if self.include_usage {
+            let head = self.head(&self.id);
+            out.push_str(&format!("{head}[],\"usage\":{}{}}}\n\n", self.usage.json(), self.metadata));
+        }
+    }
+
+    fn head(&self, id: &str) -> String {
+        format!(
+            "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\"choices\":",
+            quoted(id),
+            self.making.created,
+            quoted(&self.making.model)
+        )
+    }
+
+    fn chunk(&self, at: usize, delta: &str, logprobs: &str, usage: Option<&str>, out: &mut String) {
+        let logprobs = if logprobs.is_empty() { "null" } else { logprobs };
+        out.push_str(&self.head(&self.choices[at].id));
+        out.push_str(&format!(
+            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{logprobs},\"finish_reason\":null,\"matched_stop\":null}}]{}}}\n\n",
+            usage.unwrap_or_default()
+        ));
+    }
+}
+
+impl Choice {
+    fn new(making: &Making) -> Self {
+        Self {
+            id: String::new(),
+            text: Detokenizer::new(making.reading.skip_special),
+            parser: Some(reading::grammar(&making.renderer, &making.reading).stream()),
+            held: String::new(),
+            tokens: 0,
+            calls: 0,
+            said: false,
+            ended: false,
+        }
+    }
+
+    /// What an event adds to the message.
+    fn read(&mut self, making: &Making, sample: &Sample) -> Result<Vec<Event>, TokenizerError> {
+        self.tokens = sample.tokens;
+        let tokenizer = making.renderer.tokenizer();
+        let ending = making.ending(sample.finish.as_deref());
+        let shown = match sample.finish {
+            Some(_) => reading::shown(&making.renderer, &sample.ids, &making.reading, ending),
+            None => &sample.ids,
+        };
+        self.held.push_str(&self.text.push(tokenizer, shown)?);
+        let mut events = Vec::new();
+        let Some(parser) = &mut self.parser else { return Ok(events) };
+        if sample.finish.is_none() {
+            let certain = certain(&self.held, &making.stops.strings, making.reading.keep_stop);
+            parser.push(&self.held[..certain], &mut events);
+            self.held.drain(..certain);
+            return Ok(events);
+        }
+        self.held.push_str(&self.text.finish(tokenizer)?);
+        parser.push(reading::cut(&self.held, &making.reading, ending), &mut events);
+        if let Some(parser) = self.parser.take() {
+            parser.finish(&mut events);
+        }
+        Ok(events)
+    }
+}
+
+/// How much of a text is neither a stop string nor the beginning of one.
+fn certain(text: &str, stops: &[String], keep: bool) -> usize {
+    if keep {
+        return text.len();
+    }
+    let held = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
+        if let Some(at) = text.find(stop.as_str()) {
+            return at;
+        }
+        let most = text.len().min(stop.len());
+        let begun = (1..=most).rev().find(|length| {
+            text.is_char_boundary(text.len() - length)
+                && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - length..])
+        });
+        text.len() - begun.unwrap_or(0)
+    });
+    held.min().unwrap_or(text.len())
+}

@@ -1,0 +1,71 @@
+//! What a turn of a chat was asked, so that the conversation's next call finds its tokens.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Names what was said up to some message: equal for conversations that mean the same, else different.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 16]);
+
+/// The part of a turn that only a chat has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Chat {
+    /// The messages that the turn answers.
+    pub conversation: Digest,
+    /// Its context shows the tools.
+    #[serde(default)]
+    pub tools: bool,
+    /// How its text was read; what the client was told follows from it and from the tokens.
+    pub reading: Reading,
+    /// Something that an assistant had said went into its prompt as text, and was tokenised anew.
+    #[serde(default)]
+    pub retokenised: bool,
+    /// Tokens of its prompt that end the turn before, which ended by length.
+    #[serde(default)]
+    pub inserted_end_of_turn: u32,
+}
+
+/// How the text of a reply is read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The format of its tool calls; `None` where none are looked for.
+    pub format: Option<Box<str>>,
+    /// Its thinking is told apart.
+    pub separate: bool,
+    /// The prompt had opened a thought.
+    pub opened: bool,
+    /// Special tokens are no part of its text.
+    pub skip_special: bool,
+    /// The stop token is part of its text.
+    pub keep_stop: bool,
+}
+
+impl Digest {
+    /// From the bytes of a hash, of which the first sixteen are kept.
+    #[must_use]
+    pub fn of(hash: &[u8]) -> Self {
+        let mut bytes = [0; 16];
+        let kept = hash.len().min(16);
+        bytes[..kept].copy_from_slice(&hash[..kept]);
+        Self(bytes)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(self.0)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let number = u128::from_str_radix(&text, 16).map_err(serde::de::Error::custom)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}

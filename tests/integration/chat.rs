@@ -1,0 +1,96 @@
+//! Chat completions, served from tokens.
+
+mod conversation;
+mod replies;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokentap::demo::{EngineOptions, Entry, Streaming};
+use tokentap::openai::model::{ChatModel, Chats};
+
+use super::support::client::Answer;
+use super::support::demo::Demo;
+
+/// Where the demo engine's tokenizer and template are.
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
+
+/// A demo whose chats are served from tokens; the engine keeps a journal.
+pub struct Chat {
+    pub demo: Demo,
+    pub model: Arc<ChatModel>,
+    /// The session that it talks in.
+    pub path: String,
+}
+
+impl Chat {
+    pub async fn start(flags: &[&str]) -> Self {
+        Self::with(EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() }, flags).await
+    }
+
+    pub async fn with(options: EngineOptions, flags: &[&str]) -> Self {
+        let options = EngineOptions { journal: true, context_length: 65_536, ..options };
+        let flags = [&["--tokenizer", TOKENIZER, "--separate-reasoning", "always"], flags].concat();
+        let demo = Demo::start(options, &flags).await;
+        let mut chats = demo.proxy.parts.chats.clone();
+        let found = chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap();
+        let Chats::Rendered(model) = &**found else { panic!("it was waited for") };
+        let model = Arc::clone(model);
+        drop(found);
+        Self { demo, model, path: "/sessions/s/v1/chat/completions".into() }
+    }
+
+    /// What the data port answers.
+    pub async fn post(&self, body: &Value) -> Answer {
+        self.demo.post(&self.path, body).await
+    }
+
+    /// The reply to a conversation in which the model says `say`.
+    pub async fn say(&self, body: &Value, say: &str) -> Value {
+        let answer = self.post(&said(body, say)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    /// What the engine was given and what it sampled, the probe's questions left out.
+    pub fn journal(&self) -> Vec<Entry> {
+        let asked = |entry: &Entry| entry.prompt.len() > 8;
+        self.demo.engine.journal().into_iter().filter(asked).collect()
+    }
+
+    /// The last of them.
+    pub fn last(&self) -> Entry {
+        self.journal().pop().expect("the engine was asked")
+    }
+
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.demo.engine.tokenizer().decode(ids, false)
+    }
+
+    /// The turns of the session, as the control port lists them.
+    pub async fn turns(&self) -> Vec<Value> {
+        let shown = super::support::client::get(self.demo.proxy.control, "/v1/sessions/s").await.json();
+        shown["list"].as_array().unwrap().clone()
+    }
+}
+
+/// A request in which the model says `say`.
+pub fn said(body: &Value, say: &str) -> Value {
+    let mut body = body.clone();
+    body["custom_params"] = json!({ "say": say });
+    body
+}
+
+/// A conversation of these roles and texts.
+pub fn messages(turns: &[(&str, &str)]) -> Value {
+    turns.iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
+}
+
+/// One tool.
+pub fn tools() -> Value {
+    json!([{"type": "function", "function": {
+        "name": "weather",
+        "description": "The weather of a place",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    }}])
+}

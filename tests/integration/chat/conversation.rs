@@ -1,0 +1,70 @@
+//! Turn after turn in one session: what was sampled stays as it was sampled.
+
+use serde_json::{Value, json};
+
+use super::{Chat, messages, tools};
+
+const CALL: &str = "<think>\nThe tool knows.\n</think>\n\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call><|im_end|>";
+
+/// Appends the reply as a client would, and what comes next.
+fn go_on(conversation: &mut Value, reply: &Value, next: Value) {
+    let list = conversation.as_array_mut().unwrap();
+    list.push(reply["choices"][0]["message"].clone());
+    list.push(next);
+}
+
+#[tokio::test]
+async fn twenty_turns_with_tools_are_one_line_of_tokens() {
+    let chat = Chat::start(&[]).await;
+    let mut body = json!({
+        "model": "demo",
+        "messages": messages(&[("system", "Be brief."), ("user", "How is the weather in Oslo?")]),
+        "tools": tools(),
+    });
+    for turn in 0..20 {
+        if turn % 2 == 0 {
+            let reply = chat.say(&body, CALL).await;
+            let choice = &reply["choices"][0];
+            assert_eq!(choice["finish_reason"], "tool_calls", "{reply}");
+            assert_eq!(choice["message"]["reasoning_content"], "The tool knows.");
+            let call = &choice["message"]["tool_calls"][0];
+            assert_eq!(call["function"]["arguments"], "{\"city\": \"Oslo\"}");
+            let answer = json!({"role": "tool", "tool_call_id": call["id"], "content": format!("rain {turn}")});
+            go_on(&mut body["messages"], &reply, answer);
+        } else {
+            let reply = chat.say(&body, "It rains.<|im_end|>").await;
+            assert_eq!(reply["choices"][0]["message"]["content"], "It rains.", "{reply}");
+            go_on(&mut body["messages"], &reply, json!({"role": "user", "content": format!("And now, {turn}?")}));
+        }
+    }
+    let journal = chat.journal();
+    assert_eq!(journal.len(), 20);
+    for pair in journal.windows(2) {
+        let before = [&pair[0].prompt[..], &pair[0].output()].concat();
+        assert!(pair[1].prompt.starts_with(&before), "what came before begins what comes next");
+        let new = chat.decode(&pair[1].prompt[before.len()..]);
+        assert!(new.starts_with("\n<|im_start|>user\n") && new.ends_with("<|im_start|>assistant\n"), "{new:?}");
+    }
+    let turns = chat.turns().await;
+    assert_eq!(turns.len(), 20);
+    for (at, turn) in turns.iter().enumerate() {
+        assert_eq!(turn["cause"], if at == 0 { "first" } else { "extends" });
+        assert_eq!(turn["fault"], Value::Null);
+        assert_eq!(turn["context_retokenised"], false);
+    }
+}
+
+#[tokio::test]
+async fn without_a_session_what_was_said_is_tokenised_anew_and_marked() {
+    let mut chat = Chat::start(&[]).await;
+    chat.path = "/v1/chat/completions".into();
+    let mut body = json!({"messages": messages(&[("user", "Say something.")])});
+    let reply = chat.say(&body, "Some thing.<|im_end|>").await;
+    go_on(&mut body["messages"], &reply, json!({"role": "user", "content": "More."}));
+    let answer = chat.post(&super::said(&body, "No.<|im_end|>")).await;
+    let session = answer.header("x-tokentap-session").unwrap().to_owned();
+    let shown =
+        super::super::support::client::get(chat.demo.proxy.control, &format!("/v1/sessions/{session}")).await.json();
+    assert_eq!(shown["list"][0]["context_retokenised"], true, "{shown}");
+    assert_eq!(chat.decode(&chat.last().prompt).matches("Some thing.").count(), 1);
+}
