@@ -25,7 +25,7 @@ pub struct Chat {
 }
 
 /// How the text of a reply is read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     /// The format of its tool calls; `None` where none are looked for.
     pub format: Option<Box<str>>,

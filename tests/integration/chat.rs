@@ -1,13 +1,12 @@
 //! Chat completions, served from tokens.
 
 mod conversation;
+mod hostile;
 mod replies;
-
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Entry, Streaming};
-use tokentap::openai::model::{ChatModel, Chats};
+use tokentap::openai::model::Chats;
 
 use super::support::client::Answer;
 use super::support::demo::Demo;
@@ -18,7 +17,6 @@ const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
 /// A demo whose chats are served from tokens; the engine keeps a journal.
 pub struct Chat {
     pub demo: Demo,
-    pub model: Arc<ChatModel>,
     /// The session that it talks in.
     pub path: String,
 }
@@ -34,10 +32,8 @@ impl Chat {
         let demo = Demo::start(options, &flags).await;
         let mut chats = demo.proxy.parts.chats.clone();
         let found = chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap();
-        let Chats::Rendered(model) = &**found else { panic!("it was waited for") };
-        let model = Arc::clone(model);
         drop(found);
-        Self { demo, model, path: "/sessions/s/v1/chat/completions".into() }
+        Self { demo, path: "/sessions/s/v1/chat/completions".into() }
     }
 
     /// What the data port answers.

@@ -19,6 +19,9 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     add(epochs.len() > 1, "crosses_versions");
     add(spans().any(|span| !span.is_certain()), "policy_uncertain");
     add(turns().any(|turn| turn.about.cause == Cause::ExtendsLength), "extends_length");
+    let chats = || turns().filter_map(|turn| turn.about.chat.as_ref());
+    add(chats().any(|chat| chat.retokenised), "context_retokenised");
+    add(chats().any(|chat| chat.inserted_end_of_turn > 0), "inserted_end_of_turn");
     for fault in Fault::ALL {
         add(turns().any(|turn| turn.about.fault == Some(fault)), fault.name());
     }
@@ -102,6 +105,7 @@ mod tests {
 
     use super::*;
     use crate::trajectory::export::fixture::{path, rows_of, turn, turns};
+    use crate::trajectory::{Chat, Digest, Reading};
 
     #[test]
     fn flags_name_what_happened() {
@@ -109,12 +113,19 @@ mod tests {
         let mut turns = turns();
         turns[0].about.fault = Some(Fault::IdsMismatch);
         turns[1].about.cause = Cause::ExtendsLength;
+        turns[1].about.chat = Some(Box::new(Chat {
+            conversation: Digest::of(b""),
+            tools: false,
+            reading: Reading::default(),
+            retokenised: true,
+            inserted_end_of_turn: 1,
+        }));
         let mut row = rows_of(turns).swap_remove(0);
         row.incomplete = true;
-        assert_eq!(
-            flags(&row),
-            ["incomplete", "crosses_versions", "policy_uncertain", "extends_length", "ids_mismatch"]
-        );
+        let chat = ["context_retokenised", "inserted_end_of_turn"];
+        let all =
+            ["incomplete", "crosses_versions", "policy_uncertain", "extends_length", chat[0], chat[1], "ids_mismatch"];
+        assert_eq!(flags(&row), all);
     }
 
     #[test]

@@ -238,7 +238,7 @@ mod tests {
 
     use super::super::fake;
     use super::*;
-    use crate::trajectory::{Cause, Fault, Measured, Span};
+    use crate::trajectory::{Cause, Chat, Digest, Fault, Measured, Reading, Span};
 
     fn bytes(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -287,9 +287,30 @@ mod tests {
                 first_ms,
                 elapsed_ms: started_ms,
                 cached_tokens: first_ms,
+                chat: chat(index, started_ms),
                 extras,
             },
         )
+    }
+
+    fn chat(index: u32, number: u64) -> Option<Box<Chat>> {
+        let reading = Reading {
+            format: number.is_multiple_of(3).then(|| "hermes".into()),
+            separate: number.is_multiple_of(2),
+            opened: number.is_multiple_of(5),
+            skip_special: number.is_multiple_of(7),
+            keep_stop: number.is_multiple_of(11),
+        };
+        let conversation = Digest::of(&[number.to_le_bytes(), number.to_be_bytes()].concat());
+        index.is_multiple_of(2).then(|| {
+            Box::new(Chat {
+                conversation,
+                tools: number.is_multiple_of(13),
+                reading,
+                retokenised: number.is_multiple_of(17),
+                inserted_end_of_turn: index,
+            })
+        })
     }
 
     fn turn() -> impl Strategy<Value = Turn> {
