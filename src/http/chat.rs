@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header, response};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
@@ -19,7 +19,7 @@ use crate::http::identity::Identity;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply, headers};
 use crate::openai::model::{ChatModel, Chats};
-use crate::openai::problem;
+use crate::openai::problem::{LARGEST, Problem};
 use crate::openai::prompt::Preparation;
 use crate::openai::reading::Stops;
 use crate::openai::reply::Making;
@@ -54,10 +54,17 @@ pub async fn chat(
 /// An error of ours, as OpenAI's clients read it.
 fn told(error: &Error) -> Response<Body> {
     let mut reply = error_reply(error);
-    let (status, body) = problem::of(error.status(), &error.to_string());
-    *reply.status_mut() = status;
-    *reply.body_mut() = Body::full(body);
+    let problem = Problem::new(error.status(), error.to_string());
+    *reply.status_mut() = problem.status;
+    *reply.body_mut() = Body::full(problem.body());
     reply
+}
+
+/// An error of the engine's; its headers say when to come back.
+fn refused(mut head: response::Parts, problem: &Problem) -> Response<Body> {
+    head.status = problem.status;
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Response::from_parts(head, Body::full(problem.body()))
 }
 
 async fn answer(
@@ -160,17 +167,18 @@ async fn rendered(
     headers::end_hop(&mut head.headers);
     head.headers.remove(header::CONTENT_LENGTH);
     if head.status != StatusCode::OK {
-        let read = Limited::new(body, problem::LARGEST).collect().await;
+        let read = Limited::new(body, LARGEST).collect().await;
         let said = read.map(|read| read.to_bytes()).unwrap_or_default();
-        let (status, body) = problem::from_engine(head.status, &said);
-        head.status = status;
-        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        return Ok(Response::from_parts(head, Body::full(body)));
+        let problem = Problem::from_engine(head.status, &said);
+        return Ok(refused(head, &problem));
     }
     let is_stream =
         head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     let spoken = match speaker.filter(|_| is_stream) {
-        Some(speaker) => Spoken::stream(body, speaker),
+        Some(speaker) => match Spoken::stream(body, speaker).await? {
+            Ok(spoken) => spoken,
+            Err(problem) => return Ok(refused(head, &problem)),
+        },
         None => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Spoken::whole(body, &making, limit).await?

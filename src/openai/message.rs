@@ -101,6 +101,13 @@ impl Message {
         self.role == "assistant"
     }
 
+    /// What was thought before it was said, wherever the client keeps that; empty where it has dropped it.
+    #[must_use]
+    pub fn thought(&self) -> String {
+        let text = self.texts.concat();
+        self.reasoning.as_deref().unwrap_or(split_thought(&text).0).trim().to_owned()
+    }
+
     /// What the template is given: marked where a text names control tokens. A template that does not take `parts` gets them as one
     /// text, joined by spaces as SGLang joins them.
     #[must_use]
@@ -147,7 +154,7 @@ impl Message {
         };
         put(&self.role);
         let text = self.texts.concat();
-        put(text.trim_end());
+        put(if self.is_assistant() { split_thought(&text).1 } else { text.trim_end() });
         put(self.name.as_deref().unwrap_or_default());
         let place = |id: &str| asked.iter().position(|call| call.id.as_deref() == Some(id));
         match &self.answers {
@@ -160,6 +167,13 @@ impl Message {
         }
         Digest::of(hash.finalize().as_slice())
     }
+}
+
+/// The thought in a text, and what is said behind it, both without white space around them. Where the prompt opened the thought, the
+/// text begins within it.
+fn split_thought(text: &str) -> (&str, &str) {
+    let Some((thought, said)) = text.rsplit_once("</think>") else { return ("", text.trim_end()) };
+    (thought.trim().trim_start_matches("<think>").trim(), said.trim())
 }
 
 impl Call {

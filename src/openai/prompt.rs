@@ -126,7 +126,7 @@ impl Preparation<'_> {
                 let Some(said) = reading::said(self.renderer, &turn) else { continue };
                 let same = said.digest(digests[at], &[]) == digests[at + 1];
                 if same && is_same_thought(message, &said) {
-                    return Some(Continued { turn, at, thought: said.reasoning.is_some() });
+                    return Some(Continued { turn, at, thought: !said.thought().is_empty() });
                 }
             }
         }
@@ -255,9 +255,8 @@ fn is_whole(turn: &Turn) -> bool {
 
 /// Whether a client that has kept the reasoning has kept it as it was.
 fn is_same_thought(message: &Message, said: &Message) -> bool {
-    let trimmed = |reasoning: &Option<String>| reasoning.as_deref().unwrap_or_default().trim().to_owned();
-    let own = trimmed(&message.reasoning);
-    own.is_empty() || own == trimmed(&said.reasoning)
+    let own = message.thought();
+    own.is_empty() || own == said.thought()
 }
 
 /// What was said before each message, and at last before the reply.

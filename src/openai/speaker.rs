@@ -63,10 +63,6 @@ impl Speaker {
     /// # Errors
     /// When the tokenizer fails on what was sampled.
     pub fn event(&mut self, sample: &Sample, out: &mut String) -> Result<(), TokenizerError> {
-        if let Some(error) = sample.error() {
-            out.push_str(&format!("data: {{\"error\":{error}}}\n\n"));
-            return Ok(());
-        }
         let at = sample.index;
         if at >= self.making.n {
             // nobody asked for it

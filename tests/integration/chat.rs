@@ -2,6 +2,8 @@
 
 mod conversation;
 mod hostile;
+mod policy;
+mod problems;
 mod replies;
 
 use serde_json::{Value, json};

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::generation::Observed;
 use crate::http::body::{Body, BoxError};
 use crate::json::Cursor;
+use crate::openai::problem::Problem;
 use crate::openai::reply::Making;
 use crate::openai::sample::Sample;
 use crate::openai::speaker::Speaker;
@@ -29,15 +30,29 @@ enum State {
     /// All of it, made when the native reply was whole.
     Whole(Bytes),
     /// Made as it comes.
-    Stream(Box<(Decoder, Speaker)>),
+    Stream(Box<Telling>),
     Ended,
 }
 
 impl Spoken {
-    /// A stream, chunk by chunk.
-    #[must_use]
-    pub fn stream(native: Body, speaker: Speaker) -> Self {
-        Self { native, state: State::Stream(Box::new((Decoder::default(), speaker))) }
+    /// A stream, chunk by chunk, from its first event on: where that is an error, the status and body to answer with.
+    ///
+    /// # Errors
+    /// When the native stream breaks off before, or is not what SGLang writes.
+    pub async fn stream(mut native: Body, speaker: Speaker) -> Result<Result<Self, Problem>, Error> {
+        let upstream = |message: String| Error::Upstream { status: StatusCode::BAD_GATEWAY, message };
+        let mut telling = Telling { decoder: Decoder::default(), speaker, said: String::new() };
+        // of what is read ahead the client has nothing yet
+        native.hold(true);
+        while telling.said.is_empty() {
+            let Some(frame) = native.frame().await else { break };
+            let Ok(data) = frame.map_err(|error| upstream(error.to_string()))?.into_data() else { continue };
+            if let Some(problem) = telling.say(&data).map_err(upstream)? {
+                return Ok(Err(problem));
+            }
+        }
+        native.hold(false);
+        Ok(Ok(Self { native, state: State::Stream(Box::new(telling)) }))
     }
 
     /// A reply that is read to its end first, which must not be larger than `limit` bytes.
@@ -82,28 +97,29 @@ impl Spoken {
                     self.native.hold(false);
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                State::Stream(stream) => {
-                    let (decoder, speaker) = &mut **stream;
-                    let mut out = String::new();
-                    let frame = ready!(Pin::new(&mut self.native).poll_frame(cx));
-                    match frame {
-                        Some(Ok(frame)) => {
-                            let Ok(data) = frame.into_data() else { continue };
-                            decoder.push(&data);
-                            let said = say(decoder, speaker, &mut out);
-                            if let Err(error) = said {
-                                self.state = State::Ended;
-                                return Poll::Ready(Some(Err(error.into())));
-                            }
-                        }
-                        Some(Err(error)) => {
-                            self.state = State::Ended;
-                            return Poll::Ready(Some(Err(error)));
-                        }
-                        None => self.state = State::Ended,
+                State::Stream(telling) => {
+                    if !telling.said.is_empty() {
+                        let said = std::mem::take(&mut telling.said);
+                        return Poll::Ready(Some(Ok(Frame::data(said.into()))));
                     }
-                    if !out.is_empty() {
-                        return Poll::Ready(Some(Ok(Frame::data(out.into()))));
+                    let failed = match ready!(Pin::new(&mut self.native).poll_frame(cx)) {
+                        Some(Ok(frame)) => match frame.into_data().map(|data| telling.say(&data)) {
+                            Ok(Ok(Some(problem))) => {
+                                telling.said.push_str(&problem.event());
+                                None
+                            }
+                            Ok(Err(error)) => Some(error.into()),
+                            Ok(Ok(None)) | Err(_) => None,
+                        },
+                        Some(Err(error)) => Some(error),
+                        None => {
+                            self.state = State::Ended;
+                            None
+                        }
+                    };
+                    if let Some(error) = failed {
+                        self.state = State::Ended;
+                        return Poll::Ready(Some(Err(error)));
                     }
                 }
             }
@@ -111,26 +127,42 @@ impl Spoken {
     }
 }
 
-/// Says the events that are whole.
-fn say(decoder: &mut Decoder, speaker: &mut Speaker, out: &mut String) -> Result<(), String> {
-    for event in decoder.by_ref() {
-        if event.is_done() {
-            speaker.finish(out);
-            out.push_str("data: [DONE]\n\n");
-            continue;
-        }
-        let Some(data) = event.data.clone() else {
-            // a comment of the engine's, which keeps connections alive
-            if event.raw.starts_with(b":") {
-                out.push_str(&String::from_utf8_lossy(&event.raw));
+/// A stream that is being said.
+#[derive(Debug)]
+struct Telling {
+    decoder: Decoder,
+    speaker: Speaker,
+    /// What the client has not been given yet.
+    said: String,
+}
+
+impl Telling {
+    /// Reads more of the native stream, and says the events that are whole now. One that is an error comes back.
+    fn say(&mut self, data: &Bytes) -> Result<Option<Problem>, String> {
+        let mut problem = None;
+        self.decoder.push(data);
+        for event in self.decoder.by_ref() {
+            if event.is_done() {
+                self.speaker.finish(&mut self.said);
+                self.said.push_str("data: [DONE]\n\n");
+                continue;
             }
-            continue;
-        };
-        let raw = event.raw.slice(data);
-        let mut cursor = Cursor::new(&raw);
-        let sample = Sample::read(&raw, &mut cursor, |index| speaker.known(index));
-        let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
-        speaker.event(&sample, out).map_err(|error| error.to_string())?;
+            let Some(data) = event.data.clone() else {
+                // a comment of the engine's, which keeps connections alive
+                if event.raw.starts_with(b":") {
+                    self.said.push_str(&String::from_utf8_lossy(&event.raw));
+                }
+                continue;
+            };
+            let raw = event.raw.slice(data);
+            let mut cursor = Cursor::new(&raw);
+            let sample = Sample::read(&raw, &mut cursor, |index| self.speaker.known(index));
+            let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
+            match sample.error() {
+                Some(error) => problem = Some(Problem::from_event(error)),
+                None => self.speaker.event(&sample, &mut self.said).map_err(|error| error.to_string())?,
+            }
+        }
+        Ok(problem)
     }
-    Ok(())
 }

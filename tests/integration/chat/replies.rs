@@ -58,3 +58,91 @@ async fn a_stream_says_what_the_whole_reply_says() {
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
     assert_eq!(message["content"], "Let me look: é 🙂.");
 }
+
+#[tokio::test]
+async fn stop_strings_end_texts_alike_whole_and_streamed() {
+    let chat = Chat::start(&[]).await;
+    for (say, stop, expected) in [
+        ("One, two, three and four<|im_end|>", json!([" three"]), "One, two,"),
+        ("One, two, three and four<|im_end|>", json!("four"), "One, two, three and "),
+        ("One, twothree and threefour<|im_end|>", json!(["threex", "threef"]), "One, twothree and "),
+        ("thr<|im_end|>", json!(["three"]), "thr"),
+    ] {
+        let body = json!({"messages": messages(&[("user", "Count.")]), "stop": stop});
+        let whole = chat.say(&body, say).await;
+        assert_eq!(whole["choices"][0]["message"]["content"], expected);
+        let mut streamed = said(&body, say);
+        streamed["stream"] = json!(true);
+        let spoken = together(&chat.post(&streamed).await.events());
+        assert_eq!(spoken.content, expected, "{stop}");
+        assert_eq!(spoken.finish, ["stop"]);
+    }
+}
+
+#[tokio::test]
+async fn logprobs_are_those_of_the_native_reply() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({
+        "messages": messages(&[("user", "Count.")]), "logprobs": true, "top_logprobs": 3, "max_tokens": 5,
+        "temperature": 0.7, "return_meta_info": true, "return_token_ids": true,
+    });
+    let reply = chat.post(&body).await.json();
+    let choice = &reply["choices"][0];
+    let ids: Vec<u64> = choice["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+    assert_eq!(choice["response_token_ids"], choice["token_ids"]);
+    let said: Vec<u64> = chat.last().output().into_iter().map(u64::from).collect();
+    assert_eq!(ids, said);
+    let content = choice["logprobs"]["content"].as_array().unwrap();
+    let native = choice["meta_info"]["output_token_logprobs"].as_array().unwrap();
+    assert_eq!((content.len(), native.len()), (ids.len(), ids.len()));
+    for (at, entry) in content.iter().enumerate() {
+        assert_eq!(entry["logprob"], native[at][0]);
+        assert_eq!(entry["token"], chat.decode(&[u32::try_from(ids[at]).unwrap()]));
+        assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 3);
+        let bytes: Vec<u8> = serde_json::from_value(entry["bytes"].clone()).unwrap();
+        assert!(!bytes.is_empty());
+    }
+    let entropies = choice["meta_info"]["output_token_entropy"].as_array().unwrap();
+    assert_eq!(entropies.len(), ids.len());
+    // the same in a stream, piece by piece
+    let mut streamed = body.clone();
+    for name in ["return_meta_info", "return_token_ids"] {
+        streamed.as_object_mut().unwrap().remove(name);
+    }
+    streamed["stream"] = json!(true);
+    let events = chat.post(&streamed).await.events();
+    let rows: usize =
+        events.iter().map(|event| event["choices"][0]["logprobs"]["content"].as_array().map_or(0, Vec::len)).sum();
+    assert_eq!(rows, chat.last().output().len());
+}
+
+#[tokio::test]
+async fn what_nobody_asked_for_is_not_there() {
+    let chat = Chat::start(&[]).await;
+    let reply = chat.say(&json!({"model": "m", "messages": messages(&[("user", "x")])}), "y<|im_end|>").await;
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&reply), ["choices", "created", "id", "metadata", "model", "object", "usage"]);
+    assert_eq!(names(&reply["choices"][0]), ["finish_reason", "index", "logprobs", "matched_stop", "message"]);
+    assert_eq!((&reply["model"], &reply["object"]), (&json!("m"), &json!("chat.completion")));
+    assert_eq!(reply["choices"][0]["matched_stop"], 1019);
+    let usage = &reply["usage"];
+    assert_eq!(
+        usage["total_tokens"],
+        usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap()
+    );
+    assert!(usage["prompt_tokens_details"]["cached_tokens"].is_u64());
+}
+
+#[tokio::test]
+async fn cumulative_streams_are_said_once() {
+    let options = tokentap::demo::EngineOptions::default();
+    let chat = Chat::with(options, &[]).await;
+    let say = "One, two, three.<|im_end|>";
+    let mut body = said(&json!({"messages": messages(&[("user", "Count.")]), "n": 2}), say);
+    body["stream"] = json!(true);
+    let events = chat.post(&body).await.events();
+    for index in 0..2 {
+        let own: Vec<Value> = events.iter().filter(|event| event["choices"][0]["index"] == index).cloned().collect();
+        assert_eq!(together(&own).content, "One, two, three.");
+    }
+}

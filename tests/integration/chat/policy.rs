@@ -1,0 +1,107 @@
+//! Branches, samples, thoughts that the template drops, and what survives a restart.
+
+use serde_json::{Value, json};
+
+use super::super::crash::Alone;
+use super::super::support::binary::Binary;
+use super::super::support::client::post;
+use super::{Chat, TOKENIZER, messages, said};
+
+fn continued(body: &Value, content: &str, next: &str) -> Value {
+    let mut body = body.clone();
+    let list = body["messages"].as_array_mut().unwrap();
+    list.push(json!({"role": "assistant", "content": content}));
+    list.push(json!({"role": "user", "content": next}));
+    body
+}
+
+const THOUGHT: &str = "<think>\nLong thoughts.\n</think>\n\nYes.<|im_end|>";
+
+#[tokio::test]
+async fn a_thought_that_the_template_drops_is_kept() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({"messages": messages(&[("user", "Is it?")])});
+    chat.say(&body, THOUGHT).await;
+    chat.say(&continued(&body, "Yes.", "Sure?"), "Sure.<|im_end|>").await;
+    assert!(chat.decode(&chat.last().prompt).contains("Long thoughts."));
+    assert_eq!(chat.turns().await[1]["cause"], "extends");
+}
+
+#[tokio::test]
+async fn or_it_is_dropped_and_the_conversation_branches() {
+    let chat = Chat::start(&["--earlier-thinking", "branch"]).await;
+    let body = json!({"messages": messages(&[("user", "Is it?")])});
+    chat.say(&body, THOUGHT).await;
+    chat.say(&continued(&body, "Yes.", "Sure?"), "Sure.<|im_end|>").await;
+    let prompt = chat.decode(&chat.last().prompt);
+    assert!(!prompt.contains("Long thoughts.") && prompt.contains("Yes."), "{prompt}");
+    assert_eq!(chat.turns().await[1]["context_retokenised"], true);
+}
+
+#[tokio::test]
+async fn each_of_several_samples_can_be_gone_on_with() {
+    let chat = Chat::start(&[]).await;
+    let mut body = json!({"messages": messages(&[("user", "A number?")]), "n": 3, "temperature": 1.5, "max_tokens": 6});
+    let reply = chat.post(&body).await.json();
+    let choices = reply["choices"].as_array().unwrap().clone();
+    assert_eq!(choices.len(), 3);
+    body.as_object_mut().unwrap().remove("n");
+    for (at, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], at);
+        let content = choice["message"]["content"].as_str().unwrap();
+        chat.say(&continued(&body, content, "More?"), "No.<|im_end|>").await;
+        let turns = chat.turns().await;
+        let turn = turns.last().unwrap();
+        assert_eq!(turn["context_retokenised"], false, "{turn}");
+        assert!(turn["parent"].as_u64().unwrap() < 3);
+    }
+}
+
+#[tokio::test]
+async fn what_was_rewritten_is_a_branch_of_its_own() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({"messages": messages(&[("user", "One.")])});
+    chat.say(&body, "Two.<|im_end|>").await;
+    let deeper = continued(&body, "Two.", "Three.");
+    chat.say(&deeper, "Four.<|im_end|>").await;
+    // back to the first turn, and on from there: a fork, and nothing is tokenised anew
+    chat.say(&continued(&body, "Two.", "Five."), "Six.<|im_end|>").await;
+    // another beginning
+    chat.say(&json!({"messages": messages(&[("user", "Seven.")])}), "Eight.<|im_end|>").await;
+    let turns = chat.turns().await;
+    let causes: Vec<&str> = turns.iter().map(|turn| turn["cause"].as_str().unwrap()).collect();
+    assert_eq!(causes[..3], ["first", "extends", "forks"]);
+    assert_eq!(turns[2]["parent"], 0);
+    assert_eq!(turns[3]["parent"], Value::Null);
+    assert!(turns.iter().all(|turn| turn["context_retokenised"] == false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_after_a_restart() {
+    let alone = Alone::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let chatting = async || {
+        let mut binary = alone.behind(&dir, &["--tokenizer", TOKENIZER]).await;
+        let served = "chat completions are served from tokens";
+        if !binary.told.iter().any(|line| line["message"] == served) {
+            binary.logged(served).await;
+        }
+        binary
+    };
+    let ask = async |binary: &Binary, body: &Value| {
+        let answer = post(binary.data, "/sessions/s/v1/chat/completions", body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    };
+    let binary = chatting().await;
+    let body = json!({"messages": messages(&[("user", "Remember.")]), "return_token_ids": true});
+    let reply = ask(&binary, &said(&body, THOUGHT)).await;
+    binary.kill();
+    let binary = chatting().await;
+    let next = ask(&binary, &said(&continued(&body, "Yes.", "What?"), "That.<|im_end|>")).await;
+    let ids = |reply: &Value, name: &str| -> Vec<u64> {
+        reply["choices"][0][name].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+    };
+    let before = [ids(&reply, "prompt_token_ids"), ids(&reply, "token_ids")].concat();
+    assert!(ids(&next, "prompt_token_ids").starts_with(&before), "the tokens survived");
+}

@@ -1,0 +1,111 @@
+//! Errors as OpenAI's clients read them, and what only the engine's own endpoint can do.
+
+use serde_json::{Value, json};
+use tokentap::demo::{EngineOptions, Streaming};
+
+use super::super::support::client::{get, post};
+use super::super::support::demo::Demo;
+use super::{Chat, messages, said};
+
+#[tokio::test]
+async fn what_is_wrong_is_a_400_that_says_what() {
+    let chat = Chat::start(&[]).await;
+    let user = messages(&[("user", "x")]);
+    for (body, expected) in [
+        ("{".to_owned(), "not JSON"),
+        ("[]".to_owned(), "not JSON"),
+        (json!({}).to_string(), "messages must be a list"),
+        (json!({"messages": []}).to_string(), "Messages cannot be empty."),
+        (json!({"messages": ["x"]}).to_string(), "messages[0] must be an object"),
+        (json!({"messages": [{"content": "x"}]}).to_string(), "messages[0].role must be a string"),
+        (json!({"messages": [{"role": "user", "content": 5}]}).to_string(), "messages[0].content must be"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}).to_string(),
+            "messages[0].content has a part",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{}]}]}).to_string(),
+            "messages[0].tool_calls has a call",
+        ),
+        (json!({"messages": user, "tools": {}}).to_string(), "tools must be a list"),
+        (json!({"messages": user, "stream": "yes"}).to_string(), "stream must be true or false"),
+        (json!({"messages": user, "tool_choice": "some"}).to_string(), "tool_choice \"some\" is none of"),
+        (json!({"messages": user, "response_format": {"type": "xml"}}).to_string(), "response_format.type must be"),
+        (json!({"messages": user, "chat_template_kwargs": []}).to_string(), "chat_template_kwargs must be an object"),
+        (
+            json!({"messages": user, "chat_template_kwargs": {"tools": 1}}).to_string(),
+            "chat_template_kwargs.tools is not",
+        ),
+        (json!({"messages": user, "input_ids": "x"}).to_string(), "input_ids must be a list of ids"),
+        (json!({"messages": user, "temperature": "warm"}).to_string(), ""),
+    ] {
+        let answer = post(chat.demo.proxy.data, &chat.path, body.as_bytes()).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+        let told = answer.json();
+        assert_eq!((&told["object"], &told["code"]), (&json!("error"), &json!(400)), "{told}");
+        assert!(told["message"].as_str().unwrap().contains(expected), "{body}: {told}");
+    }
+    let shown = get(chat.demo.proxy.control, "/v1/sessions/s").await;
+    assert_eq!(shown.status, 404, "what was refused leaves nothing behind");
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_too_long_is_called_so() {
+    let chat = Chat::start(&[]).await;
+    let long = "word ".repeat(60_000);
+    for stream in [false, true] {
+        let body = json!({"messages": messages(&[("user", &long)]), "stream": stream});
+        let answer = chat.post(&body).await;
+        let text = answer.text();
+        let told: Value = if stream && answer.status == 200 {
+            answer.events().remove(0)["error"].clone()
+        } else {
+            assert_eq!(answer.status, 400, "{text}");
+            answer.json()
+        };
+        assert!(told["message"].as_str().unwrap().contains("maximum context length"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_in_tokens_goes_to_the_engine_and_marks_the_session() {
+    let chat = Chat::start(&[]).await;
+    chat.say(&json!({"messages": messages(&[("user", "x")])}), "y<|im_end|>").await;
+    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
+    // the demo engine has no such endpoint, which is its own answer
+    assert_eq!(chat.post(&json!({"messages": image})).await.status, 404);
+    let forced = json!({"messages": messages(&[("user", "x")]), "tools": super::tools(), "tool_choice": "required"});
+    assert_eq!(chat.post(&forced).await.status, 404);
+}
+
+#[tokio::test]
+async fn without_a_tokenizer_the_engine_serves_and_readiness_says_why() {
+    let options = || EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    for (flags, why) in [
+        (&[][..], "cannot be read from here; give --tokenizer"),
+        (&["--tokenizer", super::TOKENIZER, "--chat", "passthrough"][..], "--chat passthrough"),
+        (&["--tokenizer", "/nowhere"][..], "/nowhere"),
+        (&["--tokenizer", super::TOKENIZER, "--tool-call-parser", "morse"][..], "morse"),
+        (&["--tokenizer", super::TOKENIZER, "--generation-config", "/nowhere"][..], "/nowhere"),
+    ] {
+        let demo = Demo::start(options(), flags).await;
+        let mut chats = demo.proxy.parts.chats.clone();
+        let told = |text: &str| text.contains(why);
+        chats
+            .wait_for(|chats| matches!(&**chats, tokentap::openai::model::Chats::Forwarded(reason) if told(reason)))
+            .await
+            .unwrap();
+        assert_eq!(demo.post("/v1/chat/completions", &json!({"messages": []})).await.status, 404, "{flags:?}");
+        let ready = get(demo.proxy.control, "/readyz").await.text();
+        assert!(ready.starts_with("ok\n") && ready.contains(why), "{ready}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_says_so_and_ends() {
+    let chat = Chat::start(&[]).await;
+    let mut body = said(&json!({"messages": messages(&[("user", "x")]), "stream": true}), "y");
+    body["stop"] = json!([5]);
+    let answer = chat.post(&body).await;
+    assert!(answer.status == 400 || answer.text().contains("\"error\""), "{}", answer.text());
+}
