@@ -3,6 +3,8 @@
 //! A conversation becomes tokens here and nowhere else, and what was sampled becomes a message; the pipeline in between is the one that
 //! native requests go through.
 
+mod body;
+pub mod completion;
 mod fields;
 mod logprobs;
 pub mod message;
@@ -15,6 +17,12 @@ pub mod reply;
 pub mod request;
 pub mod sample;
 pub mod speaker;
+pub mod text;
+pub mod voice;
+
+use body::{Body, is_said, wrong};
+
+pub use body::Unserved;
 
 /// A string as JSON text.
 fn quoted(text: &str) -> String {

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::generation::Observed;
 use crate::http::attempt::Reader;
-use crate::http::chat::Spoken;
+use crate::http::openai::Spoken;
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
 

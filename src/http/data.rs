@@ -15,7 +15,7 @@ use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::served::Served;
-use crate::http::{Parts, access, chat, error_reply, gate, identity, redact, sound};
+use crate::http::{Parts, access, error_reply, gate, identity, openai, redact, sound};
 use crate::sglang::routes::{self, Kind, Route};
 
 /// The service of the data port.
@@ -65,8 +65,8 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         Err(error)
     } else if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         generate(&parts, request, session.unwrap_or_default(), &mut served).await
-    } else if route.endpoint == routes::CHAT && *request.method() == Method::POST {
-        chat::chat(&parts, request, session.unwrap_or_default(), &mut served).await
+    } else if openai::serves(route) && *request.method() == Method::POST {
+        Ok(openai::serve(&parts, route, request, session.unwrap_or_default(), &mut served).await)
     } else if route.kind == Kind::Control && !parts.config.keys.allow_control {
         gate::control(&parts, route, request).await
     } else if route.kind == Kind::Info {

@@ -11,7 +11,7 @@ pub(super) fn content(tokenizer: &Tokenizer, said: &[Said]) -> String {
         out.push_str(if at > 0 { "," } else { "" });
         named(&mut out, tokenizer, token.id, &token.logprob);
         out.push_str(",\"top_logprobs\":[");
-        for (at, (id, logprob)) in token.top.iter().enumerate() {
+        for (at, (id, logprob, _)) in token.top.iter().enumerate() {
             out.push_str(if at > 0 { "," } else { "" });
             named(&mut out, tokenizer, *id, logprob);
             out.push('}');

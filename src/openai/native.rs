@@ -2,7 +2,8 @@
 
 use super::fields::{self, Place};
 use super::message::dumps;
-use super::request::{Body, ChatRequest, Unserved, is_said, wrong};
+use super::request::ChatRequest;
+use super::{Body, Unserved, is_said, wrong};
 use crate::json::Value;
 use crate::tokenizer::SamplingDefaults;
 
@@ -43,7 +44,7 @@ impl ChatRequest {
             }
         }
         out.push(b'}');
-        let mut members = Members { out: &mut out, first: false };
+        let mut members = Members::more(&mut out);
         for (name, value) in top {
             members.put(name, value);
         }
@@ -60,17 +61,22 @@ impl ChatRequest {
 }
 
 /// The members of an object that is being written.
-struct Members<'a> {
+pub(super) struct Members<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
 }
 
 impl<'a> Members<'a> {
-    fn new(out: &'a mut Vec<u8>) -> Self {
+    pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out, first: true }
     }
 
-    fn put(&mut self, name: &str, value: &[u8]) {
+    /// Behind members that are there.
+    pub(super) fn more(out: &'a mut Vec<u8>) -> Self {
+        Self { out, first: false }
+    }
+
+    pub(super) fn put(&mut self, name: &str, value: &[u8]) {
         if !std::mem::replace(&mut self.first, false) {
             self.out.push(b',');
         }
@@ -93,7 +99,7 @@ pub(super) fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
 }
 
 /// What `response_format` becomes.
-fn constraint(body: &Body<'_>) -> Result<Option<(&'static str, String)>, Unserved> {
+pub(super) fn constraint(body: &Body<'_>) -> Result<Option<(&'static str, String)>, Unserved> {
     let Some(format) = body.value("response_format")? else { return Ok(None) };
     let kind = format.get("type").and_then(Value::as_str);
     let text = |text: &str| serde_json::Value::from(text).to_string();

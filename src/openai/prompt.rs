@@ -5,9 +5,10 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::Unserved;
 use super::message::{Message, canonical};
 use super::reading;
-use super::request::{ChatRequest, Unserved};
+use super::request::ChatRequest;
 use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::tokenizer::{Prompt, PromptError, Renderer, Setting};

@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::reading::{self, Ending, Stops};
-use super::request::{ChatRequest, Wants};
+use super::request::Wants;
 use super::sample::Sample;
 use super::{logprobs, quoted};
 use crate::parse::ToolCall;
@@ -63,13 +63,13 @@ impl Usage {
         )
     }
 
-    /// Adds a sequence that has ended; the prompt counts with the first of its samples.
-    pub fn add(&mut self, sample: &Sample) {
+    /// Adds a sequence that has ended; a prompt counts with the first of its `n` samples.
+    pub fn add(&mut self, sample: &Sample, n: usize) {
         self.completion += sample.count("completion_tokens").unwrap_or(sample.tokens as u64);
         self.reasoning += sample.count("reasoning_tokens").unwrap_or(0);
-        if sample.index == 0 {
-            self.prompt = sample.prompt_tokens();
-            self.cached = sample.count("cached_tokens");
+        if sample.index.is_multiple_of(n.max(1)) {
+            self.prompt += sample.prompt_tokens();
+            self.cached = sample.count("cached_tokens").map(|cached| cached + self.cached.unwrap_or(0));
         }
     }
 }
@@ -89,7 +89,7 @@ impl Making {
         let mut usage = Usage::default();
         let mut choices = String::new();
         for (at, sample) in samples.iter().enumerate() {
-            usage.add(sample);
+            usage.add(sample, self.n);
             choices.push_str(if at > 0 { "," } else { "" });
             self.choice(&mut choices, sample)?;
         }
@@ -190,13 +190,4 @@ pub fn call_id(call: &ToolCall, at: usize, sample: &Sample) -> String {
     let hash = hash.finalize();
     let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     format!("call_{digits}")
-}
-
-impl ChatRequest {
-    /// How many samples are wanted.
-    #[must_use]
-    pub fn samples(&self) -> usize {
-        let n = self.object.get(&self.bytes, "n").and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
-        n.unwrap_or(1).max(1)
-    }
 }

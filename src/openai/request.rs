@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::fields;
-use super::message::{BadMessage, Message};
+use super::message::Message;
+use super::{Body, Unserved, fields, is_said, wrong};
 use crate::json::{Object, Value};
 
 /// A chat request as far as tokentap reads it.
@@ -43,6 +43,8 @@ pub struct ChatRequest {
     pub continue_final: bool,
     /// `input_ids`: the client has rendered the conversation itself.
     pub input_ids: Option<Range<usize>>,
+    /// `n`.
+    pub n: usize,
     /// What the client wants to know besides.
     pub wants: Wants,
 }
@@ -58,30 +60,6 @@ pub struct Wants {
     pub meta_info: bool,
     /// `return_entropy` is true: `meta_info` with the members that tokentap adds.
     pub entropy: bool,
-}
-
-/// Why a request is not served from its tokens.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unserved {
-    /// It is wrong: a 400.
-    #[error("{0}")]
-    Wrong(String),
-    /// Only the engine's own endpoint can honour this.
-    #[error("{0}")]
-    Foreign(String),
-}
-
-impl From<BadMessage> for Unserved {
-    fn from(bad: BadMessage) -> Self {
-        match bad {
-            BadMessage::Wrong(what) => Self::Wrong(what),
-            BadMessage::Foreign(kind) => Self::Foreign(format!("a part of type {kind:?}")),
-        }
-    }
-}
-
-pub(super) fn wrong(what: impl Into<String>) -> Unserved {
-    Unserved::Wrong(what.into())
 }
 
 impl ChatRequest {
@@ -140,6 +118,7 @@ impl ChatRequest {
             keep_stop: body.flag("no_stop_trim", false)?,
             continue_final: body.flag("continue_final_message", false)?,
             input_ids: object.value_span(&bytes, "input_ids").filter(|span| is_said(&bytes[span.clone()])),
+            n: body.count("n")?,
             wants,
             messages,
             object,
@@ -168,39 +147,6 @@ impl ChatRequest {
     pub fn sampling(&self) -> &[u8] {
         &self.bytes
     }
-}
-
-/// The members of a body.
-pub(super) struct Body<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) object: &'a Object,
-}
-
-impl<'a> Body<'a> {
-    pub(super) fn raw(&self, name: &str) -> Option<&'a [u8]> {
-        self.object.get(self.bytes, name)
-    }
-
-    /// A member as a value; null is none.
-    pub(super) fn value(&self, name: &str) -> Result<Option<Value>, Unserved> {
-        let Some(raw) = self.raw(name) else { return Ok(None) };
-        let value = Value::parse(raw).map_err(|error| wrong(format!("{name} is {error}")))?;
-        Ok(Some(value).filter(|value| *value != Value::Null))
-    }
-
-    fn flag(&self, name: &str, default: bool) -> Result<bool, Unserved> {
-        match self.raw(name) {
-            None | Some(b"null") => Ok(default),
-            Some(b"true") => Ok(true),
-            Some(b"false") => Ok(false),
-            Some(_) => Err(wrong(format!("{name} must be true or false"))),
-        }
-    }
-}
-
-/// Whether a value says anything.
-pub(super) fn is_said(value: &[u8]) -> bool {
-    value != b"null"
 }
 
 /// `chat_template_kwargs`, and `reasoning_effort` as SGLang hands it to templates.

@@ -12,6 +12,8 @@ pub struct Sample {
     pub index: usize,
     /// The ids that are new since so many tokens as were said to be known.
     pub ids: Vec<u32>,
+    /// The event repeats what came before.
+    pub repeats: bool,
     /// How many tokens the sequence has by now.
     pub tokens: usize,
     /// `stop`, `length`, `abort`; `None` while it goes on.
@@ -27,10 +29,12 @@ pub struct Sample {
 pub struct Said {
     /// The token.
     pub id: u32,
+    /// Its text, where the engine says it.
+    pub text: Option<String>,
     /// Its logprob, as JSON text.
     pub logprob: String,
-    /// The likeliest tokens, in the engine's order.
-    pub top: Vec<(u32, String)>,
+    /// The likeliest tokens with their logprobs and texts, in the engine's order.
+    pub top: Vec<(u32, String, Option<String>)>,
 }
 
 impl Sample {
@@ -77,6 +81,7 @@ impl Sample {
         let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(super::message::dumps);
         Ok(Self {
             index: chunk.index,
+            repeats: fresh > 0,
             tokens,
             ids,
             finish: chunk.finish.as_ref().map(|finish| finish.kind.clone()),
@@ -84,6 +89,19 @@ impl Sample {
             bytes: bytes.clone(),
             chunk,
         })
+    }
+
+    /// The engine's own text: all of it, or what is new.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let text = self.chunk.object.get(&self.bytes, "text").and_then(|text| Value::parse(text).ok());
+        text.and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+
+    /// The prompt's ids as the engine repeats them, as JSON text.
+    #[must_use]
+    pub fn prompt_ids(&self) -> Option<&str> {
+        std::str::from_utf8(&self.bytes[self.chunk.prompt_ids.clone()?]).ok()
     }
 
     /// `meta_info.id`.
@@ -143,22 +161,23 @@ impl Sample {
         };
         let mut rows = tail(top);
         let said = tail(chosen).filter_map(|value| {
-            let (id, logprob) = entry(&value)?;
+            let (id, logprob, text) = entry(&value)?;
             let row = rows.next().unwrap_or_default();
             let top = row.as_array().unwrap_or_default().iter().filter_map(entry).collect();
-            Some(Said { id, logprob, top })
+            Some(Said { id, text, logprob, top })
         });
         said.collect()
     }
 }
 
-/// An entry of a list of logprobs: the logprob, the id, and a text that is not looked at.
-fn entry(value: &Value) -> Option<(u32, String)> {
-    let [logprob, id, ..] = value.as_array()? else { return None };
+/// An entry of a list of logprobs: the logprob, the id, and perhaps the text.
+fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
+    let [logprob, id, rest @ ..] = value.as_array()? else { return None };
     let Value::Number(id) = id else { return None };
     let logprob = match logprob {
         Value::Number(text) if text.bytes().all(|byte| !matches!(byte, b'N' | b'I')) => text.to_string(),
         _ => "null".to_owned(),
     };
-    Some((id.parse().ok()?, logprob))
+    let text = rest.first().and_then(Value::as_str).map(str::to_owned);
+    Some((id.parse().ok()?, logprob, text))
 }

@@ -52,6 +52,12 @@ impl Speaker {
         }
     }
 
+    /// What it is made with.
+    #[must_use]
+    pub fn making(&self) -> &Making {
+        &self.making
+    }
+
     /// How many tokens of a choice have been read.
     #[must_use]
     pub fn known(&self, index: usize) -> usize {
@@ -133,7 +139,7 @@ impl Speaker {
     }
 
     fn end(&mut self, at: usize, sample: &Sample, finish: &str) {
-        self.usage.add(sample);
+        self.usage.add(sample, self.making.n);
         self.metadata = metadata(sample);
         let choice = &mut self.choices[at];
         choice.ended = true;

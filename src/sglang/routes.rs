@@ -61,9 +61,12 @@ pub const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate 
 /// OpenAI's chat.
 pub const CHAT: &str = "/v1/chat/completions";
 
+/// OpenAI's completions.
+pub const COMPLETIONS: &str = "/v1/completions";
+
 const UNCAPTURED: [&str; 10] = [
     CHAT,
-    "/v1/completions",
+    COMPLETIONS,
     "/v1/responses",
     "/v1/messages",
     "/v1/systemone",

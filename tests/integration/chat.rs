@@ -1,5 +1,6 @@
 //! Chat completions, served from tokens.
 
+mod completions;
 mod conversation;
 mod hostile;
 mod policy;

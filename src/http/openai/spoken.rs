@@ -13,9 +13,8 @@ use crate::generation::Observed;
 use crate::http::body::{Body, BoxError};
 use crate::json::Cursor;
 use crate::openai::problem::Problem;
-use crate::openai::reply::Making;
 use crate::openai::sample::Sample;
-use crate::openai::speaker::Speaker;
+use crate::openai::voice::Voice;
 use crate::sglang::sse::Decoder;
 
 /// The reply. Dropped before its end, it drops the native one, which aborts the generation.
@@ -39,9 +38,9 @@ impl Spoken {
     ///
     /// # Errors
     /// When the native stream breaks off before, or is not what SGLang writes.
-    pub async fn stream(mut native: Body, speaker: Speaker) -> Result<Result<Self, Problem>, Error> {
+    pub async fn stream(mut native: Body, voice: Voice) -> Result<Result<Self, Problem>, Error> {
         let upstream = |message: String| Error::Upstream { status: StatusCode::BAD_GATEWAY, message };
-        let mut telling = Telling { decoder: Decoder::default(), speaker, said: String::new() };
+        let mut telling = Telling { decoder: Decoder::default(), voice, said: String::new() };
         // of what is read ahead the client has nothing yet
         native.hold(true);
         while telling.said.is_empty() {
@@ -59,14 +58,14 @@ impl Spoken {
     ///
     /// # Errors
     /// When it breaks off, is too large, or is not what SGLang writes.
-    pub async fn whole(mut native: Body, making: &Making, limit: usize) -> Result<Self, Error> {
+    pub async fn whole(mut native: Body, voice: &Voice, limit: usize) -> Result<Self, Error> {
         // the client has nothing of it yet
         native.hold(true);
         let upstream = |message: String| Error::Upstream { status: StatusCode::BAD_GATEWAY, message };
         let read = Limited::new(&mut native, limit).collect().await;
         let bytes = read.map_err(|error| upstream(error.to_string()))?.to_bytes();
         let samples = Sample::all(&bytes).map_err(|error| upstream(format!("the engine's reply is {error}")))?;
-        let said = making.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })?;
+        let said = voice.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })?;
         Ok(Self { native, state: State::Whole(said.into()) })
     }
 
@@ -131,7 +130,7 @@ impl Spoken {
 #[derive(Debug)]
 struct Telling {
     decoder: Decoder,
-    speaker: Speaker,
+    voice: Voice,
     /// What the client has not been given yet.
     said: String,
 }
@@ -143,7 +142,7 @@ impl Telling {
         self.decoder.push(data);
         for event in self.decoder.by_ref() {
             if event.is_done() {
-                self.speaker.finish(&mut self.said);
+                self.voice.finish(&mut self.said);
                 self.said.push_str("data: [DONE]\n\n");
                 continue;
             }
@@ -156,11 +155,11 @@ impl Telling {
             };
             let raw = event.raw.slice(data);
             let mut cursor = Cursor::new(&raw);
-            let sample = Sample::read(&raw, &mut cursor, |index| self.speaker.known(index));
+            let sample = Sample::read(&raw, &mut cursor, |index| self.voice.known(index));
             let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
             match sample.error() {
                 Some(error) => problem = Some(Problem::from_event(error)),
-                None => self.speaker.event(&sample, &mut self.said).map_err(|error| error.to_string())?,
+                None => self.voice.event(&sample, &mut self.said).map_err(|error| error.to_string())?,
             }
         }
         Ok(problem)

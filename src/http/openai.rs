@@ -1,0 +1,166 @@
+//! OpenAI's routes: a call becomes a native generation, and its reply is said as the client expects it.
+
+mod chat;
+mod completions;
+mod spoken;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, response};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+
+use crate::error::Error;
+use crate::http::body::{Body, Upload};
+use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
+use crate::http::generate::{self, Origin};
+use crate::http::identity::Identity;
+use crate::http::served::Served;
+use crate::http::{Parts, error_reply, headers};
+use crate::openai::Unserved;
+use crate::openai::problem::{LARGEST, Problem};
+use crate::openai::voice::Voice;
+use crate::sglang::client::Call;
+use crate::sglang::request::GenerateRequest;
+use crate::sglang::routes::{self, Route};
+
+pub use spoken::Spoken;
+
+/// Whether this route is served here.
+#[must_use]
+pub fn serves(route: Route) -> bool {
+    [routes::CHAT, routes::COMPLETIONS].contains(&route.endpoint)
+}
+
+/// Serves a call of such a route; `session` is the one that the path names. What goes wrong is told in the shape that OpenAI's clients
+/// read.
+pub async fn serve(
+    parts: &Arc<Parts>,
+    route: Route,
+    request: Request<Incoming>,
+    session: Option<Arc<str>>,
+    served: &mut Served,
+) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let limits = &parts.config.limits;
+    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
+    let answered = match upload.read(limits.max_request_bytes).await {
+        Ok(body) => {
+            let call = Heard { route, request: Request::from_parts(head, body), session };
+            answer(parts, call, served).await
+        }
+        Err(error) => Err(error),
+    };
+    answered.unwrap_or_else(|error| {
+        served.leave();
+        told(&error)
+    })
+}
+
+/// A call that has been read.
+struct Heard {
+    route: Route,
+    request: Request<Bytes>,
+    /// The session that the path names.
+    session: Option<Arc<str>>,
+}
+
+/// A call as the native one that it becomes.
+struct Native {
+    body: Vec<u8>,
+    headers: HeaderMap,
+    origin: Origin,
+    /// Says the reply.
+    voice: Voice,
+}
+
+async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+    let native = match call.route.endpoint {
+        routes::CHAT => chat::native(parts, &call),
+        _ => completions::native(parts, &call),
+    };
+    match native {
+        Ok(native) => speak(parts, native, served).await,
+        Err(Unserved::Wrong(message)) => Err(Error::bad_request(message)),
+        Err(Unserved::Foreign(what)) => {
+            tracing::debug!(%what, endpoint = call.route.endpoint, "a call goes to the engine's own endpoint");
+            passed(parts, call, served).await
+        }
+    }
+}
+
+impl Heard {
+    /// Whose session it is. Sessions are named as they are in a native request.
+    fn identity(&self, parts: &Parts) -> Identity {
+        let head = &self.request;
+        let named = GenerateRequest::parse(head.body().clone()).ok();
+        Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), named.as_ref())
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// An error of ours, as OpenAI's clients read it.
+fn told(error: &Error) -> Response<Body> {
+    let mut reply = error_reply(error);
+    let problem = Problem::new(error.status(), error.to_string());
+    *reply.status_mut() = problem.status;
+    *reply.body_mut() = Body::full(problem.body());
+    reply
+}
+
+/// An error of the engine's; its headers say when to come back.
+fn refused(mut head: response::Parts, problem: &Problem) -> Response<Body> {
+    head.status = problem.status;
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Response::from_parts(head, Body::full(problem.body()))
+}
+
+/// Hands a call to the engine's own endpoint, whose tokens are not seen.
+async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+    let identity = call.identity(parts);
+    let (head, body) = call.request.into_parts();
+    served.unnamed = Some(parts.tools.flights.unnamed());
+    let unseen = Unseen::new(parts, call.route, &identity);
+    let forward = Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
+    let reply = send(parts, call.route, forward).await?;
+    unseen.answered(reply.status());
+    Ok(forwarded(parts, reply))
+}
+
+/// Has the native call answered, and says the answer.
+async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Result<Response<Body>, Error> {
+    let Native { body, mut headers, origin, voice } = native;
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut asked = Request::new(parts.budget.hold(body));
+    *asked.method_mut() = Method::POST;
+    *asked.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
+    *asked.headers_mut() = headers;
+    let reply = generate::answer(parts, asked, origin, served).await?;
+    let limit = usize::try_from(parts.config.limits.max_reply_bytes).unwrap_or(usize::MAX);
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    head.headers.remove(header::CONTENT_LENGTH);
+    if head.status != StatusCode::OK {
+        let read = Limited::new(body, LARGEST).collect().await;
+        let said = read.map(|read| read.to_bytes()).unwrap_or_default();
+        return Ok(refused(head.clone(), &Problem::from_engine(head.status, &said)));
+    }
+    let kind = head.headers.get(header::CONTENT_TYPE);
+    let spoken = if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        match Spoken::stream(body, voice).await? {
+            Ok(spoken) => spoken,
+            Err(problem) => return Ok(refused(head, &problem)),
+        }
+    } else {
+        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Spoken::whole(body, &voice, limit).await?
+    };
+    Ok(Response::from_parts(head, Body::spoken(spoken)))
+}

@@ -1,0 +1,61 @@
+//! `POST /v1/chat/completions`: a conversation becomes tokens.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Heard, Native, now};
+use crate::http::Parts;
+use crate::http::generate::Origin;
+use crate::openai::Unserved;
+use crate::openai::model::Chats;
+use crate::openai::prompt::Preparation;
+use crate::openai::reading::Stops;
+use crate::openai::reply::Making;
+use crate::openai::request::ChatRequest;
+use crate::openai::speaker::Speaker;
+use crate::openai::voice::Voice;
+
+/// The native call that a chat becomes.
+pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
+    let chats = Arc::clone(&parts.chats.borrow());
+    let model = match &*chats {
+        Chats::Rendered(model) => model,
+        Chats::Forwarded(reason) => return Err(Unserved::Foreign(reason.clone())),
+    };
+    let chat = ChatRequest::parse(call.request.body().clone())?;
+    let identity = call.identity(parts);
+    let known = identity.explicit.then(|| parts.sessions.session(&identity.session)).flatten();
+    let preparation = Preparation {
+        renderer: &model.renderer,
+        session: known.as_deref(),
+        earlier_thinking: parts.config.chat.earlier_thinking,
+        told: model.told.clone(),
+    };
+    let prepared = preparation.prepare(&chat)?;
+    parts.metrics.chat_prompts.with_label_values(&[prepared.how()]).inc();
+    if prepared.chat.retokenised && !parts.retokenised.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "what an assistant said went into a prompt as text and was tokenised anew; in a session (/sessions/ID/v1, or X-Session-Id) it is kept as it was sampled"
+        );
+    }
+    let reading = prepared.chat.reading.clone();
+    let body = chat.native(&prepared.ids, &model.defaults, reading.skip_special)?;
+    let wants_prompt = chat.wants.prompt_ids || chat.wants.token_ids;
+    let making = Making {
+        renderer: Arc::clone(&model.renderer),
+        reading,
+        stops: Stops::of(chat.sampling()),
+        model: chat.model.clone(),
+        created: now(),
+        prompt: wants_prompt.then(|| Arc::from(&*prepared.ids)),
+        logprobs: chat.logprobs,
+        wants: chat.wants,
+        n: chat.n,
+    };
+    let voice = match chat.stream {
+        true => Voice::ChatStream(Speaker::new(making, chat.include_usage, chat.running_usage)),
+        false => Voice::Chat(making),
+    };
+    let origin = Origin { session: identity.explicit.then_some(identity.session), chat: Some(Box::new(prepared.chat)) };
+    Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
+}

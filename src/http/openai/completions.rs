@@ -1,0 +1,22 @@
+//! `POST /v1/completions`: a native call in OpenAI's words.
+
+use std::sync::Arc;
+
+use super::{Heard, Native, now};
+use crate::http::Parts;
+use crate::http::generate::Origin;
+use crate::openai::Unserved;
+use crate::openai::completion::CompletionRequest;
+use crate::openai::text::TextSpeaker;
+use crate::openai::voice::Voice;
+
+/// The native call that a completion becomes.
+pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
+    let completion = CompletionRequest::parse(call.request.body().clone())?;
+    let identity = call.identity(parts);
+    let body = completion.native()?;
+    let speaker = TextSpeaker::new(&completion, now());
+    let voice = if completion.stream { Voice::TextStream(speaker) } else { Voice::Text(speaker) };
+    let origin = Origin { session: identity.explicit.then_some(identity.session), chat: None };
+    Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
+}

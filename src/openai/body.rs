@@ -1,0 +1,72 @@
+//! The body of a request, member by member.
+
+use super::message::BadMessage;
+use crate::json::{Object, Value};
+
+/// Why a request is not served from its tokens.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// It is wrong: a 400.
+    #[error("{0}")]
+    Wrong(String),
+    /// Only the engine's own endpoint can honour this.
+    #[error("{0}")]
+    Foreign(String),
+}
+
+impl From<BadMessage> for Unserved {
+    fn from(bad: BadMessage) -> Self {
+        match bad {
+            BadMessage::Wrong(what) => Self::Wrong(what),
+            BadMessage::Foreign(kind) => Self::Foreign(format!("a part of type {kind:?}")),
+        }
+    }
+}
+
+pub(super) fn wrong(what: impl Into<String>) -> Unserved {
+    Unserved::Wrong(what.into())
+}
+
+/// The members of a body.
+pub(super) struct Body<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) object: &'a Object,
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn raw(&self, name: &str) -> Option<&'a [u8]> {
+        self.object.get(self.bytes, name)
+    }
+
+    /// A member as a value; null is none.
+    pub(super) fn value(&self, name: &str) -> Result<Option<Value>, Unserved> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        let value = Value::parse(raw).map_err(|error| wrong(format!("{name} is {error}")))?;
+        Ok(Some(value).filter(|value| *value != Value::Null))
+    }
+
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, Unserved> {
+        match self.raw(name) {
+            None | Some(b"null") => Ok(default),
+            Some(b"true") => Ok(true),
+            Some(b"false") => Ok(false),
+            Some(_) => Err(wrong(format!("{name} must be true or false"))),
+        }
+    }
+
+    /// A count that is 1 where it is not given, and 1 at least.
+    pub(super) fn count(&self, name: &str) -> Result<usize, Unserved> {
+        match self.raw(name).filter(|raw| is_said(raw)) {
+            None => Ok(1),
+            Some(raw) => {
+                let count = std::str::from_utf8(raw).ok().and_then(|text| text.parse::<usize>().ok());
+                count.map(|count| count.max(1)).ok_or_else(|| wrong(format!("{name} must be a count")))
+            }
+        }
+    }
+}
+
+/// Whether a value says anything.
+pub(super) fn is_said(value: &[u8]) -> bool {
+    value != b"null"
+}

@@ -1,0 +1,180 @@
+//! The reply to a completion: the engine's own text.
+
+use super::completion::CompletionRequest;
+use super::reply::{Usage, list, metadata};
+use super::sample::{Said, Sample};
+use super::{message, quoted};
+use crate::json::Value;
+
+/// Says the replies to a completion, whole or as they come.
+#[derive(Debug)]
+pub struct TextSpeaker {
+    model: String,
+    created: u64,
+    logprobs: Option<u32>,
+    token_ids: bool,
+    echo: Vec<String>,
+    n: usize,
+    include_usage: bool,
+    running_usage: bool,
+    choices: Vec<Choice>,
+    usage: Usage,
+    id: String,
+    metadata: String,
+}
+
+/// What of a sample has been said.
+#[derive(Debug, Default)]
+struct Choice {
+    tokens: usize,
+    /// Bytes of its text.
+    text: usize,
+    begun: bool,
+}
+
+impl TextSpeaker {
+    /// One that has said nothing yet.
+    #[must_use]
+    pub fn new(request: &CompletionRequest, created: u64) -> Self {
+        Self {
+            model: request.model.clone(),
+            created,
+            logprobs: request.logprobs,
+            token_ids: request.token_ids,
+            echo: request.echo.clone(),
+            n: request.n,
+            include_usage: request.include_usage,
+            running_usage: request.running_usage,
+            choices: Vec::new(),
+            usage: Usage::default(),
+            id: String::new(),
+            metadata: String::new(),
+        }
+    }
+
+    /// How many tokens of a sequence have been heard.
+    #[must_use]
+    pub fn known(&self, index: usize) -> usize {
+        self.choices.get(index).map_or(0, |choice| choice.tokens)
+    }
+
+    /// The body of a reply that is whole.
+    #[must_use]
+    pub fn whole(&self, samples: &[Sample]) -> String {
+        let mut usage = Usage::default();
+        let choices: Vec<String> = samples
+            .iter()
+            .map(|sample| {
+                usage.add(sample, self.n);
+                let text = format!("{}{}", self.prompt(sample.index), sample.text());
+                self.choice(sample, &text, true)
+            })
+            .collect();
+        let first = samples.first();
+        format!(
+            "{}\"choices\":[{}],\"usage\":{}{}}}",
+            self.head(first.and_then(Sample::rid).unwrap_or_default()),
+            choices.join(","),
+            usage.json(),
+            first.map(metadata).unwrap_or_default()
+        )
+    }
+
+    /// The chunk that an event becomes.
+    pub fn event(&mut self, sample: &Sample, out: &mut String) {
+        let at = sample.index;
+        if self.choices.len() <= at {
+            self.choices.resize_with(at + 1, Choice::default);
+        }
+        let text = sample.text();
+        let choice = &mut self.choices[at];
+        let said = if sample.repeats { choice.text } else { 0 };
+        let new = text.get(said..).unwrap_or_default();
+        choice.text += new.len();
+        choice.tokens = sample.tokens;
+        let first = !std::mem::replace(&mut choice.begun, true);
+        let text = if first { format!("{}{new}", self.prompt(at)) } else { new.to_owned() };
+        if let Some(rid) = sample.rid() {
+            rid.clone_into(&mut self.id);
+        }
+        let choice = self.choice(sample, &text, first);
+        let mut usage = Usage { prompt: sample.prompt_tokens(), ..Usage::default() };
+        usage.completion = sample.tokens as u64;
+        let usage = if self.running_usage { usage.json() } else { "null".to_owned() };
+        out.push_str(&format!("data: {}\"choices\":[{choice}],\"usage\":{usage}}}\n\n", self.head(&self.id)));
+        if sample.finish.is_some() {
+            self.usage.add(sample, self.n);
+            self.metadata = metadata(sample);
+        }
+    }
+
+    /// The chunk at the end.
+    pub fn finish(&self, out: &mut String) {
+        if self.include_usage {
+            let usage = self.usage.json();
+            out.push_str(&format!(
+                "data: {}\"choices\":[],\"usage\":{usage}{}}}\n\n",
+                self.head(&self.id),
+                self.metadata
+            ));
+        }
+    }
+
+    fn head(&self, id: &str) -> String {
+        format!(
+            "{{\"id\":{},\"object\":\"text_completion\",\"created\":{},\"model\":{},",
+            quoted(id),
+            self.created,
+            quoted(&self.model)
+        )
+    }
+
+    /// The prompt of a sample, where it is repeated.
+    fn prompt(&self, index: usize) -> &str {
+        self.echo.get(index / self.n).map_or("", String::as_str)
+    }
+
+    fn choice(&self, sample: &Sample, text: &str, first: bool) -> String {
+        let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&sample.said(), count > 0));
+        let mut ids = String::new();
+        if self.token_ids {
+            ids = format!(",\"token_ids\":{}", list(&sample.ids));
+            if let Some(prompt) = sample.prompt_ids().filter(|_| first) {
+                ids.push_str(&format!(",\"prompt_token_ids\":{prompt}"));
+            }
+        }
+        format!(
+            "{{\"index\":{},\"text\":{},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{}{ids}}}",
+            sample.index,
+            quoted(text),
+            sample.finish.as_deref().map_or("null".to_owned(), quoted),
+            sample.matched.as_deref().unwrap_or("null"),
+        )
+    }
+}
+
+/// `logprobs` of a completion: lists, with an entry a token.
+fn logprobs(said: &[Said], top: bool) -> String {
+    let texts = |said: &Said| quoted(said.text.as_deref().unwrap_or_default());
+    let joined = |list: Vec<String>| list.join(",");
+    let likeliest = |said: &Said| {
+        // tokens with the same text are one member, as in a dict
+        let mut members: Vec<(String, Value)> = Vec::new();
+        for (_, logprob, text) in &said.top {
+            let text = text.clone().unwrap_or_default();
+            let value = if logprob == "null" { Value::Null } else { Value::Number(logprob.as_str().into()) };
+            match members.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, known)) => *known = value,
+                None => members.push((text, value)),
+            }
+        }
+        message::dumps(&Value::Object(members))
+    };
+    format!(
+        "{{\"text_offset\":[{}],\"token_logprobs\":[{}],\"tokens\":[{}],\"top_logprobs\":[{}]}}",
+        joined(said.iter().map(|_| "-1".to_owned()).collect()),
+        joined(said.iter().map(|said| said.logprob.clone()).collect()),
+        joined(said.iter().map(texts).collect()),
+        if top { joined(said.iter().map(likeliest).collect()) } else { String::new() },
+    )
+}

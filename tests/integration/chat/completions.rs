@@ -1,0 +1,150 @@
+//! `POST /v1/completions`, which needs no tokenizer.
+
+use serde_json::{Value, json};
+
+use super::super::support::client::Answer;
+use super::super::support::fixture::Fixture;
+use super::Chat;
+
+async fn complete(chat: &Chat, body: Value) -> Answer {
+    chat.demo.post("/sessions/c/v1/completions", &body).await
+}
+
+#[tokio::test]
+async fn prompts_of_every_kind_are_answered_in_their_order() {
+    let chat = Chat::start(&[]).await;
+    let ids = chat.demo.encode("The lamp");
+    let said = |body: Value| {
+        let mut body = body;
+        body["custom_params"] = json!({"say": "is lit.<|im_end|>"});
+        body
+    };
+    for (prompt, choices) in
+        [(json!("The lamp"), 1), (json!(["The lamp", "A light"]), 2), (json!(ids), 1), (json!([ids, ids, ids]), 3)]
+    {
+        for n in [1, 2] {
+            let body = said(json!({"prompt": prompt, "n": n, "max_tokens": 20, "temperature": 0.9}));
+            let reply = complete(&chat, body.clone()).await.json();
+            let list = reply["choices"].as_array().unwrap();
+            assert_eq!(list.len(), choices * n, "{reply}");
+            for (at, choice) in list.iter().enumerate() {
+                assert_eq!((&choice["index"], &choice["text"]), (&json!(at), &json!("is lit.")));
+                assert_eq!(choice["finish_reason"], "stop");
+            }
+            assert_eq!(reply["usage"]["prompt_tokens"], choices * reply_tokens(&prompt, &ids));
+            let mut streamed = body;
+            streamed["stream"] = json!(true);
+            streamed["stream_options"] = json!({"include_usage": true});
+            let answer = complete(&chat, streamed).await;
+            assert!(answer.text().ends_with("data: [DONE]\n\n"));
+            let events = answer.events();
+            for at in 0..choices * n {
+                let own = events.iter().filter(|event| event["choices"][0]["index"] == at);
+                let text: String = own.filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+                assert_eq!(text, "is lit.");
+            }
+            assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], reply["usage"]["completion_tokens"]);
+        }
+    }
+}
+
+/// Tokens of one prompt: "A light" has as many as "The lamp", or this fails.
+fn reply_tokens(prompt: &Value, ids: &[u32]) -> usize {
+    assert!(prompt.is_string() || prompt.is_array());
+    ids.len()
+}
+
+#[tokio::test]
+async fn the_default_is_sixteen_tokens_and_the_turn_is_recorded() {
+    let chat = Chat::start(&[]).await;
+    let reply =
+        complete(&chat, json!({"prompt": "The lamp", "ignore_eos": true, "return_token_ids": true})).await.json();
+    assert_eq!(reply["usage"]["completion_tokens"], 16);
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    let entry = chat.demo.engine.journal().pop().unwrap();
+    assert_eq!(reply["choices"][0]["token_ids"], json!(entry.output()));
+    assert_eq!(reply["choices"][0]["prompt_token_ids"], json!(entry.prompt));
+    let shown = super::super::support::client::get(chat.demo.proxy.control, "/v1/sessions/c").await.json();
+    assert_eq!(shown["list"][0]["fault"], Value::Null, "{shown}");
+}
+
+#[tokio::test]
+async fn a_text_may_begin_with_its_prompt() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({"prompt": ["The lamp", "A light"], "echo": true, "max_tokens": 3, "custom_params": {"say": " glows.<|im_end|>"}});
+    let reply = complete(&chat, body).await.json();
+    assert!(reply["choices"][1]["text"].as_str().unwrap().starts_with("A light glows"), "{reply}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_a_400_that_says_what() {
+    let chat = Chat::start(&[]).await;
+    for (body, expected) in [
+        (json!({}), "prompt is missing"),
+        (json!({"prompt": ""}), "Prompt cannot be empty"),
+        (json!({"prompt": []}), "Prompt cannot be empty"),
+        (json!({"prompt": 5}), "prompt must be"),
+        (json!({"prompt": "x", "n": "two"}), "n must be a count"),
+        (json!({"prompt": "x", "logprobs": -1}), "logprobs must be a count"),
+        (json!({"prompt": "x", "max_tokens": "many"}), ""),
+    ] {
+        let answer = complete(&chat, body.clone()).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+        assert!(answer.json()["message"].as_str().unwrap().contains(expected), "{body}: {}", answer.text());
+    }
+}
+
+/// What SGLang itself answered to this.
+fn recorded(name: &str) -> String {
+    String::from_utf8(Fixture::named(name).reply).unwrap()
+}
+
+/// What SGLang itself answered, member by member in its order: only names, for the demo engine says other things.
+#[tokio::test]
+async fn replies_have_the_members_of_recorded_ones() {
+    let chat = Chat::start(&[]).await;
+    let names = |text: &str| -> Vec<String> {
+        // serde_json sorts, so the order is read from the text
+        let mut found: Vec<(usize, String)> = Vec::new();
+        for name in [
+            "id",
+            "object",
+            "created",
+            "model",
+            "choices",
+            "index",
+            "text",
+            "logprobs",
+            "text_offset",
+            "token_logprobs",
+            "tokens",
+            "top_logprobs",
+            "finish_reason",
+            "matched_stop",
+            "usage",
+            "prompt_tokens",
+            "total_tokens",
+            "completion_tokens",
+            "prompt_tokens_details",
+            "reasoning_tokens",
+            "completion_tokens_details",
+            "metadata",
+            "weight_version",
+        ] {
+            if let Some(at) = text.find(&format!("\"{name}\":")) {
+                found.push((at, name.to_owned()));
+            }
+        }
+        found.sort();
+        found.into_iter().map(|(_, name)| name).collect()
+    };
+    let theirs = recorded("sglang-0.5.23/default/completions-logprobs5");
+    let body = json!({"model": "m", "prompt": "The lamp", "max_tokens": 6, "logprobs": 5});
+    assert_eq!(names(&complete(&chat, body).await.text()), names(&theirs));
+    let theirs = recorded("sglang-0.5.23/default/completions-ids-stream");
+    let body = json!({"model": "m", "prompt": [1, 2, 3], "max_tokens": 4, "logprobs": 2, "stream": true});
+    assert_eq!(names(&complete(&chat, body).await.text()), names(&theirs));
+    let theirs = recorded("sglang-0.5.23/default/chat-plain");
+    let body = json!({"model": "m", "messages": super::messages(&[("user", "x")]), "max_tokens": 4});
+    assert_eq!(names(&chat.post(&body).await.text()), names(&theirs));
+}
