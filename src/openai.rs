@@ -4,6 +4,7 @@
 //! native requests go through.
 
 mod body;
+pub mod choice;
 pub mod completion;
 mod fields;
 mod logprobs;

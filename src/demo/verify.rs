@@ -49,7 +49,8 @@ impl Limits {
         }
         let message = "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported \
                        when the server is launched with --grammar-backend none";
-        ensure(!params.grammar, message.into())
+        // words that are put into its mouth are taken to follow the grammar
+        ensure(!params.grammar || params.say.is_some(), message.into())
     }
 
     /// Checks `token_ids_logprob`.

@@ -29,6 +29,8 @@ pub struct ChatModel {
     pub defaults: SamplingDefaults,
     /// How replies are read.
     pub told: Told,
+    /// The engine tells thinking apart, and lets grammars begin behind it.
+    pub thinks: bool,
 }
 
 /// Text of many kinds, by which two tokenizers are told apart.
@@ -101,6 +103,7 @@ impl ChatModel {
         Ok(Self {
             defaults: defaults(config, upstream, renderer.folder())?,
             told: told(config, upstream, &renderer)?,
+            thinks: upstream.chat.reasoning_parser.is_some(),
             renderer,
         })
     }

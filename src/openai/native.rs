@@ -3,16 +3,22 @@
 use super::fields::{self, Place};
 use super::message::dumps;
 use super::request::ChatRequest;
-use super::{Body, Unserved, is_said, wrong};
+use super::{Body, Unserved, is_said, quoted, wrong};
 use crate::json::Value;
 use crate::tokenizer::SamplingDefaults;
 
 impl ChatRequest {
-    /// The body for /generate, with this prompt.
+    /// The body for /generate, with this prompt; `thinks` where the engine is to expect a thought first.
     ///
     /// # Errors
     /// [`Unserved`].
-    pub fn native(&self, ids: &[u32], defaults: &SamplingDefaults, skip_special: bool) -> Result<Vec<u8>, Unserved> {
+    pub fn native(
+        &self,
+        ids: &[u32],
+        defaults: &SamplingDefaults,
+        skip_special: bool,
+        thinks: bool,
+    ) -> Result<Vec<u8>, Unserved> {
         let body = Body { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
         out.extend_from_slice(b"{\"input_ids\":[");
@@ -32,8 +38,15 @@ impl ChatRequest {
         if !skip_special {
             sampling.put("skip_special_tokens", b"false");
         }
-        if let Some((name, value)) = constraint(&body)? {
-            sampling.put(name, value.as_bytes());
+        match (constraint(&body)?, self.choice.schema(self.tools.as_deref().unwrap_or_default(), self.parallel_calls)) {
+            (Some(_), Some(_)) => {
+                return Err(wrong(
+                    "tool_choice forces a call and response_format an answer: they cannot both be honored",
+                ));
+            }
+            (Some((name, value)), None) => sampling.put(name, value.as_bytes()),
+            (None, Some(schema)) => sampling.put("json_schema", quoted(&dumps(&schema)).as_bytes()),
+            (None, None) => {}
         }
         let mut top = Vec::new();
         for (name, place) in fields::FIELDS {
@@ -47,6 +60,11 @@ impl ChatRequest {
         let mut members = Members::more(&mut out);
         for (name, value) in top {
             members.put(name, value);
+        }
+        if thinks {
+            // a grammar begins behind the thought; the older name is 0.5.6's
+            members.put("require_reasoning", b"true");
+            members.put("reasoning", b"true");
         }
         if self.stream {
             members.put("stream", b"true");

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Unserved;
 use super::message::{Message, canonical};
-use super::reading;
+use super::reading::{self, CALLS_IN_JSON};
 use super::request::ChatRequest;
 use crate::config::EarlierThinking;
 use crate::json::Value;
@@ -102,7 +102,10 @@ impl Preparation<'_> {
             request.reads_calls()
         };
         let reading = Reading {
-            format: self.told.format.clone().filter(|_| request.reads_calls()),
+            format: match request.choice.is_forced() {
+                true => Some(CALLS_IN_JSON.into()),
+                false => self.told.format.clone().filter(|_| request.reads_calls()),
+            },
             separate: self.told.separate && request.separate_reasoning,
             opened: prompt.opened,
             skip_special: request.skip_special && !request.reads_calls(),
@@ -215,7 +218,7 @@ impl Preparation<'_> {
         }
         let shown: Vec<Value> = messages.iter().map(|message| self.shown(message)).collect();
         let marks = self.renderer.tokenizer().content();
-        let tools = request.tools.as_ref().filter(|_| request.calls_allowed);
+        let tools = request.tools.as_ref().filter(|_| request.reads_calls());
         let tools: Option<Vec<Value>> = tools
             .map(|tools| tools.iter().map(|tool| marks.mark_all(tool, crate::tokenizer::Author::Person)).collect());
         let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &request.extra };

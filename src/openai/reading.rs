@@ -1,11 +1,14 @@
 //! From sampled tokens to what the client is told.
 
 use crate::json::Value;
-use crate::parse::{Format, Grammar, Message as Parsed, Think};
+use crate::parse::{Format, Grammar, Message as Parsed, Think, ToolCall};
 use crate::tokenizer::{Renderer, TokenizerError};
 use crate::trajectory::{Reading, Turn};
 
-use super::message::{Call, Message};
+use super::message::{Call, Message, dumps};
+
+/// The format of calls that were forced: the reply is a JSON list of them.
+pub const CALLS_IN_JSON: &str = "json";
 
 /// How a reply ended, as far as its text depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +73,33 @@ pub fn cut<'a>(text: &'a str, reading: &Reading, ending: Ending<'_>) -> &'a str 
 #[must_use]
 pub fn grammar(renderer: &Renderer, reading: &Reading) -> Grammar {
     let format: Option<Format> = reading.format.as_deref().and_then(|name| name.parse().ok());
-    let think = renderer.family().think().filter(|_| reading.separate || format.is_some());
+    let think = renderer.family().think().filter(|_| reading.separate || reading.format.is_some());
     let think = think.map(|(start, end)| Think { start: start.to_owned(), end: end.to_owned() });
     Grammar { format, think, opened: reading.opened }
+}
+
+/// Whether the reply is a list of calls.
+#[must_use]
+pub fn is_list(reading: &Reading) -> bool {
+    reading.format.as_deref() == Some(CALLS_IN_JSON)
+}
+
+/// A reply that is a JSON list of calls, or one call; anything else is text.
+#[must_use]
+pub fn listed(message: Parsed) -> Parsed {
+    let read = |call: &Value| {
+        let arguments = call.get("parameters").or_else(|| call.get("arguments")).map_or("{}".to_owned(), dumps);
+        Some(ToolCall { name: call.get("name")?.as_str()?.to_owned(), id: None, arguments, error: false })
+    };
+    let calls: Option<Vec<ToolCall>> = match Value::parse(message.content.trim().as_bytes()) {
+        Ok(Value::Array(calls)) => calls.iter().map(read).collect(),
+        Ok(call @ Value::Object(_)) => read(&call).map(|call| vec![call]),
+        _ => None,
+    };
+    match calls.filter(|calls| !calls.is_empty()) {
+        Some(calls) => Parsed { content: String::new(), calls, ..message },
+        None => message,
+    }
 }
 
 /// What was said, from all of its tokens.
@@ -86,7 +113,8 @@ pub fn parsed(
     ending: Ending<'_>,
 ) -> Result<Parsed, TokenizerError> {
     let text = renderer.tokenizer().decode(shown(renderer, ids, reading, ending), reading.skip_special)?;
-    Ok(grammar(renderer, reading).parse(cut(&text, reading, ending)))
+    let message = grammar(renderer, reading).parse(cut(&text, reading, ending));
+    Ok(if is_list(reading) { listed(message) } else { message })
 }
 
 /// The message that a client has of a turn; `None` for a turn of another kind, or one that cannot be read.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::choice::ToolChoice;
 use super::message::Message;
 use super::{Body, Unserved, fields, is_said, wrong};
 use crate::json::{Object, Value};
@@ -21,8 +22,8 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// `tools`; `None` where there are none.
     pub tools: Option<Vec<Value>>,
-    /// `tool_choice` is not `none`.
-    pub calls_allowed: bool,
+    /// `tool_choice`.
+    pub choice: ToolChoice,
     /// `chat_template_kwargs`, with what other fields say of thinking.
     pub extra: Vec<(String, Value)>,
     /// `stream`.
@@ -39,6 +40,8 @@ pub struct ChatRequest {
     pub skip_special: bool,
     /// `no_stop_trim`.
     pub keep_stop: bool,
+    /// `parallel_tool_calls`.
+    pub parallel_calls: bool,
     /// `continue_final_message`.
     pub continue_final: bool,
     /// `input_ids`: the client has rendered the conversation itself.
@@ -86,16 +89,7 @@ impl ChatRequest {
             Some(Value::Array(tools)) => Some(tools).filter(|tools| !tools.is_empty()),
             Some(_) => return Err(wrong("tools must be a list")),
         };
-        let calls_allowed = match body.value("tool_choice")? {
-            None => true,
-            Some(Value::String(choice)) if choice == "auto" => true,
-            Some(Value::String(choice)) if choice == "none" => false,
-            Some(Value::String(choice)) if choice != "required" => {
-                return Err(wrong(format!("tool_choice {choice:?} is none of auto, none, required and a function")));
-            }
-            // what forces a call is a grammar of the engine's own making
-            Some(_) => return Err(Unserved::Foreign("a tool_choice that forces a call".into())),
-        };
+        let choice = ToolChoice::read(body.value("tool_choice")?.as_ref(), tools.as_deref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
         let wants = Wants {
@@ -107,7 +101,7 @@ impl ChatRequest {
         Ok(Self {
             model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
             tools,
-            calls_allowed,
+            choice,
             extra: extra(&body)?,
             stream: body.flag("stream", false)?,
             include_usage: option("include_usage"),
@@ -116,6 +110,7 @@ impl ChatRequest {
             separate_reasoning: body.flag("separate_reasoning", true)?,
             skip_special: body.flag("skip_special_tokens", true)?,
             keep_stop: body.flag("no_stop_trim", false)?,
+            parallel_calls: body.flag("parallel_tool_calls", true)?,
             continue_final: body.flag("continue_final_message", false)?,
             input_ids: object.value_span(&bytes, "input_ids").filter(|span| is_said(&bytes[span.clone()])),
             n: body.count("n")?,
@@ -124,6 +119,15 @@ impl ChatRequest {
             object,
             bytes,
         })
+    }
+
+    /// Whether the client has switched thinking off.
+    #[must_use]
+    pub fn is_thoughtless(&self) -> bool {
+        let off = |(name, value): &(String, Value)| {
+            matches!(name.as_str(), "enable_thinking" | "thinking") && *value == Value::Bool(false)
+        };
+        self.extra.iter().any(off)
     }
 
     /// `input_ids`.
@@ -139,7 +143,7 @@ impl ChatRequest {
     /// Whether the reply's text is looked through for tool calls.
     #[must_use]
     pub fn reads_calls(&self) -> bool {
-        self.tools.is_some() && self.calls_allowed
+        self.tools.is_some() && self.choice != ToolChoice::None
     }
 
     /// The text of an object in which `stop` and `stop_token_ids` stand.

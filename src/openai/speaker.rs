@@ -28,6 +28,8 @@ struct Choice {
     id: String,
     text: Detokenizer,
     parser: Option<Streaming>,
+    /// What was said of a reply that should be a list of calls.
+    list: Vec<Event>,
     /// Text that may still be the beginning of a stop string.
     held: String,
     tokens: usize,
@@ -188,6 +190,7 @@ impl Choice {
             id: String::new(),
             text: Detokenizer::new(making.reading.skip_special),
             parser: Some(reading::grammar(&making.renderer, &making.reading).stream()),
+            list: Vec::new(),
             held: String::new(),
             tokens: 0,
             calls: 0,
@@ -212,12 +215,22 @@ impl Choice {
             let certain = certain(&self.held, &making.stops.strings, making.reading.keep_stop);
             parser.push(&self.held[..certain], &mut events);
             self.held.drain(..certain);
+            if reading::is_list(&making.reading) {
+                // until it is whole nobody knows whether it is a list of calls
+                self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            }
             return Ok(events);
         }
         self.held.push_str(&self.text.finish(tokenizer)?);
         parser.push(reading::cut(&self.held, &making.reading, ending), &mut events);
         if let Some(parser) = self.parser.take() {
             parser.finish(&mut events);
+        }
+        if reading::is_list(&making.reading) {
+            self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            let message = reading::listed(std::mem::take(&mut self.list).into_iter().collect());
+            events.extend(Some(message.content).filter(|content| !content.is_empty()).map(Event::Content));
+            events.extend(message.calls.into_iter().map(Event::Call));
         }
         Ok(events)
     }

@@ -39,7 +39,8 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         );
     }
     let reading = prepared.chat.reading.clone();
-    let body = chat.native(&prepared.ids, &model.defaults, reading.skip_special)?;
+    let thinks = model.thinks && !chat.is_thoughtless();
+    let body = chat.native(&prepared.ids, &model.defaults, reading.skip_special, thinks)?;
     let wants_prompt = chat.wants.prompt_ids || chat.wants.token_ids;
     let making = Making {
         renderer: Arc::clone(&model.renderer),

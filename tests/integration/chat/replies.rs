@@ -146,3 +146,35 @@ async fn cumulative_streams_are_said_once() {
         assert_eq!(together(&own).content, "One, two, three.");
     }
 }
+
+#[tokio::test]
+async fn a_forced_call_is_a_list_under_a_grammar() {
+    let chat = Chat::start(&[]).await;
+    let say = "<think>\nI must.\n</think>\n\n[{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}, {\"name\": \"weather\", \"parameters\": {}}]<|im_end|>";
+    for choice in [json!("required"), json!({"type": "function", "function": {"name": "weather"}})] {
+        let body = json!({"messages": messages(&[("user", "x")]), "tools": tools(), "tool_choice": choice});
+        let whole = chat.say(&body, say).await;
+        let message = &whole["choices"][0]["message"];
+        assert_eq!((&message["content"], &message["reasoning_content"]), (&json!(""), &json!("I must.")));
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Oslo\"}");
+        assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
+        let mut streamed = said(&body, say);
+        streamed["stream"] = json!(true);
+        let spoken = together(&chat.post(&streamed).await.events());
+        assert_eq!(spoken.reasoning, "I must.");
+        let weather = |arguments: &str| ("weather".to_owned(), arguments.to_owned());
+        assert_eq!(spoken.calls, [weather("{\"city\": \"Oslo\"}"), weather("{}")]);
+        assert_eq!(spoken.content, "");
+        // what is no list of calls is text
+        let text = chat.say(&body, "[1, 2<|im_end|>").await;
+        assert_eq!(text["choices"][0]["message"]["content"], "[1, 2");
+        // and the turn that was forced goes on as any other
+        let mut next = body.clone();
+        next.as_object_mut().unwrap().remove("tool_choice");
+        let list = next["messages"].as_array_mut().unwrap();
+        list.push(message.clone());
+        list.push(json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"}));
+        chat.say(&next, "Rain.<|im_end|>").await;
+        assert_eq!(chat.turns().await.last().unwrap()["context_retokenised"], false);
+    }
+}
