@@ -117,6 +117,7 @@ impl App {
             attempts: Attempts::new(attempt_bounds(config.limits.max_bytes_in_flight)),
             budget: Budget::new(config.limits.max_bytes_in_flight),
             relief: crate::http::relief::Relief::default(),
+            drift: crate::http::openai::Sampling::default(),
             retokenised: AtomicBool::new(false),
             uncaptured: Mutex::default(),
             config,

@@ -81,6 +81,8 @@ pub struct Parts {
     pub attempts: attempt::Attempts,
     /// How long replies wait for the log.
     pub relief: relief::Relief,
+    /// Which chats are rendered anew to be compared.
+    pub drift: openai::Sampling,
     /// A conversation without a session has been logged.
     pub retokenised: AtomicBool,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.

@@ -4,6 +4,7 @@
 //! user is ever a label.
 
 mod buckets;
+mod chat;
 mod declare;
 mod slices;
 mod tally;
@@ -12,6 +13,7 @@ mod tls;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
+pub use chat::ChatMetrics;
 pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
 pub use tls::TlsMetrics;
@@ -74,8 +76,8 @@ pub struct Metrics {
     pub refused: IntCounterVec,
     /// Requests refused for want of capacity, by `reason`.
     pub shed: IntCounterVec,
-    /// Chats served from tokens, by what of their prompts was there already.
-    pub chat_prompts: IntCounterVec,
+    /// Chats served from tokens.
+    pub chat: ChatMetrics,
     /// Generations that tokentap forwarded without seeing their tokens, by `endpoint`.
     pub uncaptured: IntCounterVec,
     /// Requests in the entropy store.
@@ -197,11 +199,7 @@ impl Metrics {
             aborts: d.counter("aborts_sent_total", "Aborts sent for clients that left."),
             refused: d.counters("guard_refusals_total", "Requests refused because they kill servers.", &["rule"]),
             shed: d.counters("shed_total", "Requests refused for want of capacity.", &["reason"]),
-            chat_prompts: d.counters(
-                "chat_prompts_total",
-                "Chat completions served from tokens: extended (behind a turn's tokens), whole (nothing said before), retokenised (what an assistant said went in as text), given (the client's own input_ids)",
-                &["how"],
-            ),
+            chat: ChatMetrics::declare(&d),
             uncaptured: d.counters(
                 "uncaptured_generations_total",
                 "Generations forwarded without seeing their tokens.",

@@ -6,7 +6,9 @@
 mod body;
 pub mod choice;
 pub mod completion;
+pub mod drift;
 mod fields;
+pub mod limits;
 mod logprobs;
 pub mod message;
 pub mod model;

@@ -146,6 +146,12 @@ impl Tokenizer {
         self.token_to_id(token).is_some_and(|id| self.added.contains(&id))
     }
 
+    /// Ids of special tokens.
+    #[must_use]
+    pub fn special(&self) -> &HashSet<u32> {
+        &self.special
+    }
+
     /// Whether this id is of a special token, which is no text.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {

@@ -54,13 +54,14 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
         {
             decided = Chats::Forwarded(reason);
         }
-        match &decided {
+        let decided = Arc::new(decided);
+        chats.send_replace(Arc::clone(&decided));
+        match &*decided {
             Chats::Rendered(model) => {
                 known = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
             }
             Chats::Forwarded(reason) => tracing::info!(%reason, "chat completions go to the engine's own endpoint"),
         }
-        chats.send_replace(Arc::new(decided));
     }
 }

@@ -1,8 +1,11 @@
 //! Settings of chat completions.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+
+use super::duration;
 
 /// Who serves a chat completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,6 +47,26 @@ pub struct ChatConfig {
     /// A thought that the template drops once a user says more: keep its tokens, or branch and render the conversation anew
     #[arg(long, env = "TOKENTAP_EARLIER_THINKING", value_name = "POLICY", default_value = "keep")]
     pub earlier_thinking: EarlierThinking,
+    /// So many turns of the assistant in one conversation; the next call is answered 403. 0 is no limit
+    #[arg(long, env = "TOKENTAP_MAX_TURNS", value_name = "N", default_value = "0")]
+    pub max_turns: usize,
+    /// So many turns that call tools in one conversation; the call that brings their results is answered 403. 0 is no limit
+    #[arg(long, env = "TOKENTAP_MAX_TOOL_TURNS", value_name = "N", default_value = "0")]
+    pub max_tool_turns: usize,
+    /// So many tool calls in one conversation, parallel ones counted each. 0 is no limit
+    #[arg(long, env = "TOKENTAP_MAX_TOOL_CALLS", value_name = "N", default_value = "0")]
+    pub max_tool_calls: usize,
+    /// A comment is sent on streams that are silent for so long, against proxies that cut them; 0 is never
+    #[arg(long, env = "TOKENTAP_SSE_KEEPALIVE", value_name = "TIME", default_value = "0s", value_parser = duration)]
+    pub sse_keepalive: Duration,
+    /// How many of the chats that extend a turn are rendered anew, off their path, to count how far that differs: 0 to 1
+    #[arg(long, env = "TOKENTAP_DRIFT_SAMPLE", value_name = "SHARE", default_value = "0.01", value_parser = share)]
+    pub drift_sample: f64,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a number from 0 to 1".to_owned())
 }
 
 /// When thinking is told apart from what is said.

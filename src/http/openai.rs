@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod sampling;
 mod spoken;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::sglang::client::Call;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes::{self, Route};
 
+pub use sampling::Sampling;
 pub use spoken::Spoken;
 
 /// Whether this route is served here.
@@ -84,6 +86,10 @@ async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<
     match native {
         Ok(native) => speak(parts, native, served).await,
         Err(Unserved::Wrong(message)) => Err(Error::bad_request(message)),
+        Err(Unserved::Over { limit, message }) => {
+            parts.metrics.chat.refusals.with_label_values(&[limit]).inc();
+            Err(Error::Client { status: StatusCode::FORBIDDEN, message })
+        }
         Err(Unserved::Foreign(what)) => {
             tracing::debug!(%what, endpoint = call.route.endpoint, "a call goes to the engine's own endpoint");
             passed(parts, call, served).await
@@ -154,7 +160,7 @@ async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Resul
     }
     let kind = head.headers.get(header::CONTENT_TYPE);
     let spoken = if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
-        match Spoken::stream(body, voice).await? {
+        match Spoken::stream(body, voice, parts.config.chat.sse_keepalive).await? {
             Ok(spoken) => spoken,
             Err(problem) => return Ok(refused(head, &problem)),
         }

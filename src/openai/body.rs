@@ -9,6 +9,14 @@ pub enum Unserved {
     /// It is wrong: a 400.
     #[error("{0}")]
     Wrong(String),
+    /// The conversation has reached a limit: a 403, which clients take for the end.
+    #[error("{message}")]
+    Over {
+        /// The limit; a label of metrics.
+        limit: &'static str,
+        /// Which, how it was reached, and by which setting.
+        message: String,
+    },
     /// Only the engine's own endpoint can honour this.
     #[error("{0}")]
     Foreign(String),

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Unserved;
 use super::message::{Message, canonical};
+use super::model::ChatModel;
 use super::reading::{self, CALLS_IN_JSON};
 use super::request::ChatRequest;
 use crate::config::EarlierThinking;
@@ -24,6 +25,8 @@ pub struct Prepared {
     pub ids: Vec<u32>,
     /// What the turn remembers.
     pub chat: Chat,
+    /// The turn that it continues.
+    pub continues: Option<u32>,
     /// How many of the tokens were there already.
     pub known: usize,
     /// Bytes that were rendered for the rest.
@@ -71,7 +74,22 @@ struct Continued {
     thought: bool,
 }
 
-impl Preparation<'_> {
+impl<'a> Preparation<'a> {
+    /// One that knows nothing of what was said before.
+    #[must_use]
+    pub fn anew(model: &'a ChatModel) -> Self {
+        let (renderer, told) = (&*model.renderer, model.told.clone());
+        Self { renderer, session: None, earlier_thinking: EarlierThinking::Keep, told }
+    }
+
+    /// The tokens that the template makes of the whole conversation.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn rendering(&self, request: &ChatRequest) -> Result<Vec<u32>, Unserved> {
+        self.whole(request).map(|prompt| prompt.ids)
+    }
+
     /// The prompt of a request.
     ///
     /// # Errors
@@ -96,6 +114,7 @@ impl Preparation<'_> {
                 (prompt, 0, 0, retokenised)
             }
         };
+        let continues = continued.as_ref().map(|continued| continued.turn.id);
         let tools = if known > 0 {
             continued.is_some_and(|continued| continued.turn.about.chat.as_ref().is_some_and(|chat| chat.tools))
         } else {
@@ -113,7 +132,7 @@ impl Preparation<'_> {
         };
         let Prompt { ids, rendered, .. } = prompt;
         let chat = Chat { conversation, tools, reading, retokenised, inserted_end_of_turn: inserted };
-        Ok(Prepared { ids, chat, known, rendered })
+        Ok(Prepared { ids, chat, continues: continues.filter(|_| known > 0), known, rendered })
     }
 
     /// The latest turn whose conversation and reply this request repeats.

@@ -205,6 +205,14 @@ impl Session {
         tokens
     }
 
+    /// Which of [`Session::tokens`] were sampled.
+    #[must_use]
+    pub fn mask(&self, turn: u32) -> Vec<bool> {
+        let path = View::new(self.state().forest.turns()).path(turn);
+        let flags = |turn: Arc<Turn>| [vec![false; turn.prompt.len()], vec![true; turn.response.len()]].concat();
+        path.into_iter().flat_map(flags).collect()
+    }
+
     /// Gives a turn its place and adds it; returns the bytes it takes and what `record`, called in the order of the turns, said.
     pub(super) fn commit<T>(&self, draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
         let mut state = self.state();

@@ -6,6 +6,7 @@ mod hostile;
 mod policy;
 mod problems;
 mod replies;
+mod watching;
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Entry, Streaming};

@@ -7,13 +7,38 @@ use super::{Heard, Native, now};
 use crate::http::Parts;
 use crate::http::generate::Origin;
 use crate::openai::Unserved;
-use crate::openai::model::Chats;
+use crate::openai::drift::Drift;
+use crate::openai::limits;
+use crate::openai::model::{ChatModel, Chats};
 use crate::openai::prompt::Preparation;
 use crate::openai::reading::Stops;
 use crate::openai::reply::Making;
 use crate::openai::request::ChatRequest;
 use crate::openai::speaker::Speaker;
 use crate::openai::voice::Voice;
+use crate::trajectory::Session;
+
+/// Compares a prompt with what the template makes of the whole conversation, on a thread of its own; one at a time, and nobody waits.
+fn audit(
+    parts: &Arc<Parts>,
+    model: &Arc<ChatModel>,
+    chat: ChatRequest,
+    session: Option<Arc<Session>>,
+    turn: u32,
+    sent: Vec<u32>,
+) {
+    let Some(session) = session else { return };
+    let Ok(turnstile) = Arc::clone(&parts.drift.turnstile).try_acquire_owned() else { return };
+    let (parts, model) = (Arc::clone(parts), Arc::clone(model));
+    tokio::task::spawn_blocking(move || {
+        let preparation = Preparation::anew(&model);
+        let Ok(rendered) = preparation.rendering(&chat) else { return };
+        let drift = Drift::between(&sent, &session.mask(turn), &rendered, model.renderer.tokenizer().special());
+        parts.metrics.chat.drift.with_label_values(&[drift.name()]).inc();
+        tracing::debug!(session = %session.id, turn, drift = drift.name(), "a chat was rendered anew to be compared");
+        drop(turnstile);
+    });
+}
 
 /// The native call that a chat becomes.
 pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
@@ -23,6 +48,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         Chats::Forwarded(reason) => return Err(Unserved::Foreign(reason.clone())),
     };
     let chat = ChatRequest::parse(call.request.body().clone())?;
+    limits::check(&chat.messages, &parts.config.chat)?;
     let identity = call.identity(parts);
     let known = identity.explicit.then(|| parts.sessions.session(&identity.session)).flatten();
     let preparation = Preparation {
@@ -32,7 +58,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         told: model.told.clone(),
     };
     let prepared = preparation.prepare(&chat)?;
-    parts.metrics.chat_prompts.with_label_values(&[prepared.how()]).inc();
+    parts.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
     if prepared.chat.retokenised && !parts.retokenised.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "what an assistant said went into a prompt as text and was tokenised anew; in a session (/sessions/ID/v1, or X-Session-Id) it is kept as it was sampled"
@@ -57,6 +83,9 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         true => Voice::ChatStream(Speaker::new(making, chat.include_usage, chat.running_usage)),
         false => Voice::Chat(making),
     };
+    if let Some(turn) = prepared.continues.filter(|_| parts.drift.is_due(parts.config.chat.drift_sample)) {
+        audit(parts, model, chat, known, turn, prepared.ids);
+    }
     let origin = Origin { session: identity.explicit.then_some(identity.session), chat: Some(Box::new(prepared.chat)) };
     Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
 }

@@ -1,12 +1,15 @@
 //! A native reply on its way to the client, said as a chat's.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
+use tokio::time::{Instant, Sleep};
 
 use crate::error::Error;
 use crate::generation::Observed;
@@ -22,6 +25,7 @@ use crate::sglang::sse::Decoder;
 pub struct Spoken {
     native: Body,
     state: State,
+    keepalive: Keepalive,
 }
 
 #[derive(Debug)]
@@ -38,12 +42,13 @@ impl Spoken {
     ///
     /// # Errors
     /// When the native stream breaks off before, or is not what SGLang writes.
-    pub async fn stream(mut native: Body, voice: Voice) -> Result<Result<Self, Problem>, Error> {
+    pub async fn stream(mut native: Body, voice: Voice, keepalive: Duration) -> Result<Result<Self, Problem>, Error> {
         let upstream = |message: String| Error::Upstream { status: StatusCode::BAD_GATEWAY, message };
         let mut telling = Telling { decoder: Decoder::default(), voice, said: String::new() };
         // of what is read ahead the client has nothing yet
         native.hold(true);
-        while telling.said.is_empty() {
+        // who wants comments while nothing comes wants the head at once
+        while telling.said.is_empty() && keepalive.is_zero() {
             let Some(frame) = native.frame().await else { break };
             let Ok(data) = frame.map_err(|error| upstream(error.to_string()))?.into_data() else { continue };
             if let Some(problem) = telling.say(&data).map_err(upstream)? {
@@ -51,7 +56,7 @@ impl Spoken {
             }
         }
         native.hold(false);
-        Ok(Ok(Self { native, state: State::Stream(Box::new(telling)) }))
+        Ok(Ok(Self { native, state: State::Stream(Box::new(telling)), keepalive: Keepalive::new(keepalive) }))
     }
 
     /// A reply that is read to its end first, which must not be larger than `limit` bytes.
@@ -66,7 +71,7 @@ impl Spoken {
         let bytes = read.map_err(|error| upstream(error.to_string()))?.to_bytes();
         let samples = Sample::all(&bytes).map_err(|error| upstream(format!("the engine's reply is {error}")))?;
         let said = voice.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })?;
-        Ok(Self { native, state: State::Whole(said.into()) })
+        Ok(Self { native, state: State::Whole(said.into()), keepalive: Keepalive::new(Duration::ZERO) })
     }
 
     /// What has been seen of the reply.
@@ -101,7 +106,15 @@ impl Spoken {
                         let said = std::mem::take(&mut telling.said);
                         return Poll::Ready(Some(Ok(Frame::data(said.into()))));
                     }
-                    let failed = match ready!(Pin::new(&mut self.native).poll_frame(cx)) {
+                    let polled = match Pin::new(&mut self.native).poll_frame(cx) {
+                        Poll::Ready(polled) => polled,
+                        Poll::Pending => {
+                            ready!(self.keepalive.poll(cx));
+                            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b": keep-alive\n\n")))));
+                        }
+                    };
+                    self.keepalive.reset();
+                    let failed = match polled {
                         Some(Ok(frame)) => match frame.into_data().map(|data| telling.say(&data)) {
                             Ok(Ok(Some(problem))) => {
                                 telling.said.push_str(&problem.event());
@@ -123,6 +136,34 @@ impl Spoken {
                 }
             }
         }
+    }
+}
+
+/// When a stream has been silent for too long.
+#[derive(Debug)]
+struct Keepalive {
+    /// `None`: never.
+    sleep: Option<Pin<Box<Sleep>>>,
+    pause: Duration,
+}
+
+impl Keepalive {
+    fn new(pause: Duration) -> Self {
+        Self { sleep: (!pause.is_zero()).then(|| Box::pin(tokio::time::sleep(pause))), pause }
+    }
+
+    fn reset(&mut self) {
+        if let Some(sleep) = &mut self.sleep {
+            sleep.as_mut().reset(Instant::now() + self.pause);
+        }
+    }
+
+    /// Ready once for each pause.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(sleep) = &mut self.sleep else { return Poll::Pending };
+        ready!(sleep.as_mut().poll(cx));
+        sleep.as_mut().reset(Instant::now() + self.pause);
+        Poll::Ready(())
     }
 }
 

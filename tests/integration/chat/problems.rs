@@ -58,7 +58,7 @@ async fn what_is_wrong_is_a_400_that_says_what() {
 #[tokio::test]
 async fn a_conversation_that_is_too_long_is_called_so() {
     let chat = Chat::start(&[]).await;
-    let long = "word ".repeat(60_000);
+    let long = "word ".repeat(25_000);
     for stream in [false, true] {
         let body = json!({"messages": messages(&[("user", &long)]), "stream": stream});
         let answer = chat.post(&body).await;
