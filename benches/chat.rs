@@ -1,0 +1,145 @@
+//! What a chat costs before it reaches the engine, at the last turn of a long conversation: beside rendering and encoding it anew.
+//!
+//! `cargo bench --bench chat`. With TOKENIZER=FOLDER a model's own tokenizer and template (tests/templates fetches Qwen3's), else those
+//! of the demo engine, whose vocabulary is small. Times are those of one thread, the best of several runs.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
+#![allow(missing_docs, reason = "a bench exports nothing")]
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokentap::config::EarlierThinking;
+use tokentap::demo::Model;
+use tokentap::metrics::Metrics;
+use tokentap::openai::model::ChatModel;
+use tokentap::openai::prompt::{Preparation, Prepared, Told};
+use tokentap::openai::request::ChatRequest;
+use tokentap::tokenizer::{Renderer, SamplingDefaults};
+use tokentap::trajectory::{About, Call, Draft, Session, Store, StoreLimits};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const TURNS: usize = 50;
+/// Of the whole conversation, by then.
+const TOKENS: usize = 100_000;
+
+/// What people and models say, more or less: words, code, JSON.
+const TEXT: &str = "The harbour lamp was lit at dusk, and the keeper wrote it down. \
+    fn main() { println!(\"{:?}\", values.iter().map(|x| x + 1).sum::<u64>()); }\n\
+    {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}} naïve façade 日本語 1234.5\n";
+
+struct Conversation {
+    model: ChatModel,
+    store: Arc<Store>,
+    messages: Vec<Value>,
+    tokens: usize,
+}
+
+impl Conversation {
+    fn session(&self) -> Option<Arc<Session>> {
+        self.store.session("bench")
+    }
+
+    fn request(&self, next: &str) -> Vec<u8> {
+        let mut messages = self.messages.clone();
+        messages.push(json!({"role": "user", "content": next}));
+        json!({"model": "m", "messages": messages, "temperature": 0.7}).to_string().into_bytes()
+    }
+
+    /// What is done with a request before it goes to the engine.
+    fn prepare(&self, body: &[u8], session: Option<&Session>) -> (ChatRequest, Prepared) {
+        let request = ChatRequest::parse(bytes::Bytes::copy_from_slice(body)).unwrap();
+        let preparation = Preparation {
+            renderer: &self.model.renderer,
+            session,
+            earlier_thinking: EarlierThinking::Keep,
+            told: self.model.told.clone(),
+        };
+        let prepared = preparation.prepare(&request).unwrap();
+        (request, prepared)
+    }
+
+    /// One turn: so much is asked, and so much is answered.
+    fn turn(&mut self, asked: &str, answered: &str) {
+        let body = self.request(asked);
+        let (_, prepared) = self.prepare(&body, self.session().as_deref());
+        assert!(self.messages.is_empty() || prepared.known > 0, "the turn before was found");
+        let tokenizer = self.model.renderer.tokenizer();
+        let mut response = tokenizer.encode(answered).unwrap();
+        response.extend(self.model.renderer.end_of_turn());
+        self.tokens = prepared.ids.len() + response.len();
+        let about = About { finish: Some("stop".into()), chat: Some(Box::new(prepared.chat)), ..About::default() };
+        let draft =
+            Draft { prompt: Some(prepared.ids.into()), response, logprobs: Vec::new(), entropy: Vec::new(), about };
+        drop(Call::new(Arc::clone(&self.store), "bench".into()).commit(draft));
+        self.messages.push(json!({"role": "user", "content": asked}));
+        self.messages.push(json!({"role": "assistant", "content": answered}));
+    }
+}
+
+fn main() {
+    let renderer = match std::env::var("TOKENIZER") {
+        Ok(folder) => Renderer::open(Path::new(&folder)).unwrap(),
+        Err(_) => Renderer::new(Model::folder()),
+    };
+    let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
+    let store = Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none"))));
+    let told = Told { format: Some("hermes".into()), separate: true };
+    let vocabulary = renderer.tokenizer().vocab_size();
+    let model =
+        ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), told, thinks: false };
+    let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
+    let per_turn = conversation.model.renderer.tokenizer().encode(TEXT).unwrap().len();
+    let times = TOKENS / (2 * (TURNS - 1)) / per_turn;
+    for turn in 0..TURNS - 1 {
+        conversation.turn(&format!("{turn}. {}", TEXT.repeat(times)), &format!("{turn}! {}", TEXT.repeat(times)));
+    }
+    let history = conversation.tokens;
+    let session = conversation.session();
+    let (short, long) = ("Go on.".to_owned(), TEXT.repeat(2_000usize.div_ceil(TEXT.len())));
+    let body = conversation.request(&short);
+    let parse = best(|| drop(black_box(ChatRequest::parse(bytes::Bytes::copy_from_slice(&body)).unwrap())));
+    let prepare = best(|| drop(black_box(conversation.prepare(&body, session.as_deref()))));
+    let native = |body: &[u8]| {
+        let (request, prepared) = conversation.prepare(body, session.as_deref());
+        request.native(&prepared.ids, &conversation.model.defaults, true, false).unwrap()
+    };
+    let all = best(|| drop(black_box(native(&body))));
+    let more = conversation.request(&long);
+    let with_more = best(|| drop(black_box(native(&more))));
+    let (request, prepared) = conversation.prepare(&more, session.as_deref());
+    let anew = best(|| drop(black_box(Preparation::anew(&conversation.model).rendering(&request).unwrap())));
+    let per_token = |time: Duration| time.as_secs_f64() * 1e9 / history as f64;
+    println!(
+        "turn {TURNS} of {history} tokens ({} bytes of JSON), vocabulary {vocabulary}; {} bytes rendered, {} tokens encoded for {} new characters",
+        body.len(),
+        prepared.rendered,
+        prepared.ids.len() - prepared.known,
+        long.chars().count(),
+    );
+    println!("| what | takes | goal |\n|---|---|---|");
+    println!("| reading the messages | {:.1} ns a token of history | |", per_token(parse));
+    println!("| and finding the turn, and its tokens | {:.1} ns | |", per_token(prepare));
+    println!("| and writing the ids: all of it | {:.1} ns, {:.2} ms | at most 40 ns |", per_token(all), ms(all));
+    println!("| {} more characters | {:.2} ms | at most 1.5 ms |", long.chars().count(), ms(with_more.saturating_sub(all)));
+    println!("| rendering and encoding it anew | {:.1} ms | |", ms(anew));
+    println!("| that beside finding what is there | {:.0} times | at least 50 times |", anew.as_secs_f64() / with_more.as_secs_f64());
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The best of several runs.
+fn best(mut run: impl FnMut()) -> Duration {
+    let timed = |()| {
+        let started = Instant::now();
+        run();
+        started.elapsed()
+    };
+    std::iter::repeat_n((), 15).map(timed).min().unwrap()
+}
