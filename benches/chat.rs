@@ -15,6 +15,7 @@ use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
 use tokentap::openai::model::ChatModel;
+use tokentap::openai::native::Addition;
 use tokentap::openai::prompt::{Preparation, Prepared, Told};
 use tokentap::openai::request::ChatRequest;
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
@@ -90,8 +91,7 @@ fn main() {
     let store = Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none"))));
     let told = Told { format: Some("hermes".into()), separate: true };
     let vocabulary = renderer.tokenizer().vocab_size();
-    let model =
-        ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), told, thinks: false };
+    let model = ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), told, thinks: false };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
     let per_turn = conversation.model.renderer.tokenizer().encode(TEXT).unwrap().len();
     let times = TOKENS / (2 * (TURNS - 1)) / per_turn;
@@ -106,7 +106,8 @@ fn main() {
     let prepare = best(|| drop(black_box(conversation.prepare(&body, session.as_deref()))));
     let native = |body: &[u8]| {
         let (request, prepared) = conversation.prepare(body, session.as_deref());
-        request.native(&prepared.ids, &conversation.model.defaults, true, false).unwrap()
+        let (ids, defaults) = (&*prepared.ids, &conversation.model.defaults);
+        request.native(Addition { ids, defaults, skip_special: true, thinks: false, served_model: "m" }).unwrap()
     };
     let all = best(|| drop(black_box(native(&body))));
     let more = conversation.request(&long);
@@ -125,9 +126,16 @@ fn main() {
     println!("| reading the messages | {:.1} ns a token of history | |", per_token(parse));
     println!("| and finding the turn, and its tokens | {:.1} ns | |", per_token(prepare));
     println!("| and writing the ids: all of it | {:.1} ns, {:.2} ms | at most 40 ns |", per_token(all), ms(all));
-    println!("| {} more characters | {:.2} ms | at most 1.5 ms |", long.chars().count(), ms(with_more.saturating_sub(all)));
+    println!(
+        "| {} more characters | {:.2} ms | at most 1.5 ms |",
+        long.chars().count(),
+        ms(with_more.saturating_sub(all))
+    );
     println!("| rendering and encoding it anew | {:.1} ms | |", ms(anew));
-    println!("| that beside finding what is there | {:.0} times | at least 50 times |", anew.as_secs_f64() / with_more.as_secs_f64());
+    println!(
+        "| that beside finding what is there | {:.0} times | at least 50 times |",
+        anew.as_secs_f64() / with_more.as_secs_f64()
+    );
 }
 
 fn ms(time: Duration) -> f64 {

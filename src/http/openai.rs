@@ -5,6 +5,7 @@ mod completions;
 mod sampling;
 mod spoken;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,6 +30,9 @@ use crate::sglang::routes::{self, Route};
 
 pub use sampling::Sampling;
 pub use spoken::Spoken;
+
+/// Bytes of a call that keep a thread busy for longer than others should wait.
+const LONG: usize = 64 << 10;
 
 /// Whether this route is served here.
 #[must_use]
@@ -79,12 +83,12 @@ struct Native {
 }
 
 async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
-    let native = match call.route.endpoint {
-        routes::CHAT => chat::native(parts, &call),
-        _ => completions::native(parts, &call),
-    };
+    let (native, call) = prepare(parts, call).await?;
     match native {
-        Ok(native) => speak(parts, native, served).await,
+        Ok(native) => {
+            drop(call);
+            speak(parts, native, served).await
+        }
         Err(Unserved::Wrong(message)) => Err(Error::bad_request(message)),
         Err(Unserved::Over { limit, message }) => {
             parts.metrics.chat.refusals.with_label_values(&[limit]).inc();
@@ -95,6 +99,29 @@ async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<
             passed(parts, call, served).await
         }
     }
+}
+
+/// Makes the native call. What takes long is done on a thread of its own, and a panic costs nobody their generation: the engine's own
+/// endpoint has not been asked yet.
+async fn prepare(parts: &Arc<Parts>, call: Heard) -> Result<(Result<Native, Unserved>, Heard), Error> {
+    let long = call.request.body().len() > LONG;
+    let own = Arc::clone(parts);
+    let made = move || {
+        let native = catch_unwind(AssertUnwindSafe(|| match call.route.endpoint {
+            routes::CHAT => chat::native(&own, &call),
+            _ => completions::native(&own, &call),
+        }));
+        let native = native.unwrap_or_else(|_| {
+            own.metrics.panics.inc();
+            Err(Unserved::Foreign("a panic of ours".to_owned()))
+        });
+        (native, call)
+    };
+    if !long {
+        return Ok(made());
+    }
+    let made = tokio::task::spawn_blocking(made).await;
+    made.map_err(|error| Error::Internal { message: error.to_string() })
 }
 
 impl Heard {

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 
 use super::fields::{self, Place};
-use super::native::{Members, constraint};
-use super::{Body, Unserved, is_said, wrong};
+use super::native::{Members, adapter, constraint};
+use super::{Body, Unserved, is_said, quoted, wrong};
 use crate::json::{Object, Value};
 use crate::tokenizer::SamplingDefaults;
 
@@ -71,11 +71,11 @@ impl CompletionRequest {
         })
     }
 
-    /// The body for /generate.
+    /// The body for /generate of an engine that serves its model under this name.
     ///
     /// # Errors
     /// [`Unserved`].
-    pub fn native(&self) -> Result<Vec<u8>, Unserved> {
+    pub fn native(&self, served_model: &str) -> Result<Vec<u8>, Unserved> {
         let body = Body { bytes: &self.bytes, object: &self.object };
         let prompt = body.raw("prompt").filter(|prompt| is_said(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
@@ -122,6 +122,10 @@ impl CompletionRequest {
         }
         out.push(b'}');
         let mut members = Members::more(&mut out);
+        if let Some(adapter) = adapter(&self.model, served_model) {
+            top.retain(|(name, _)| *name != "lora_path");
+            members.put("lora_path", quoted(adapter).as_bytes());
+        }
         top.into_iter().for_each(|(name, value)| members.put(name, value));
         if self.stream {
             members.put("stream", b"true");

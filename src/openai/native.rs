@@ -7,18 +7,38 @@ use super::{Body, Unserved, is_said, quoted, wrong};
 use crate::json::Value;
 use crate::tokenizer::SamplingDefaults;
 
+/// What a native request has that the chat has not.
+#[derive(Debug, Clone, Copy)]
+pub struct Addition<'a> {
+    /// The prompt.
+    pub ids: &'a [u32],
+    /// What is sampled with where the client says nothing.
+    pub defaults: &'a SamplingDefaults,
+    /// Special tokens are no part of the text.
+    pub skip_special: bool,
+    /// The engine is to expect a thought before a grammar begins.
+    pub thinks: bool,
+    /// The name that the model is served under.
+    pub served_model: &'a str,
+}
+
+/// The adapter that a model's name asks for, as SGLang reads it: what follows the served name, or else the first colon.
+pub(super) fn adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> {
+    if model == served {
+        return None;
+    }
+    let behind = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
+    let adapter = behind.or_else(|| model.split_once(':').map(|(_, adapter)| adapter))?.trim();
+    Some(adapter).filter(|adapter| !adapter.is_empty())
+}
+
 impl ChatRequest {
-    /// The body for /generate, with this prompt; `thinks` where the engine is to expect a thought first.
+    /// The body for /generate.
     ///
     /// # Errors
     /// [`Unserved`].
-    pub fn native(
-        &self,
-        ids: &[u32],
-        defaults: &SamplingDefaults,
-        skip_special: bool,
-        thinks: bool,
-    ) -> Result<Vec<u8>, Unserved> {
+    pub fn native(&self, addition: Addition<'_>) -> Result<Vec<u8>, Unserved> {
+        let Addition { ids, defaults, skip_special, thinks, served_model } = addition;
         let body = Body { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
         out.extend_from_slice(b"{\"input_ids\":[");
@@ -58,6 +78,10 @@ impl ChatRequest {
         }
         out.push(b'}');
         let mut members = Members::more(&mut out);
+        if let Some(adapter) = adapter(&self.model, served_model) {
+            top.retain(|(name, _)| *name != "lora_path");
+            members.put("lora_path", quoted(adapter).as_bytes());
+        }
         for (name, value) in top {
             members.put(name, value);
         }

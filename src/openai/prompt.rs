@@ -3,20 +3,17 @@
 //! What a session holds of it stays as it is, token by token; only what is new behind it is rendered and encoded. What does not continue
 //! anything that is held is rendered from its text, which makes it a branch.
 
-use sha2::{Digest as _, Sha256};
-
 use super::Unserved;
-use super::message::{Message, canonical};
+use super::history::{Continued, History};
+use super::message::Message;
 use super::model::ChatModel;
-use super::reading::{self, CALLS_IN_JSON};
+use super::reading::CALLS_IN_JSON;
 use super::request::ChatRequest;
 use crate::config::EarlierThinking;
 use crate::json::Value;
+use crate::tokenizer::template::RenderError;
 use crate::tokenizer::{Prompt, PromptError, Renderer, Setting};
-use crate::trajectory::{Chat, Digest, Fault, Reading, Session, Turn};
-
-/// Members of `chat_template_kwargs` that say how the next turn begins, and nothing of those before.
-const OF_THE_NEXT_TURN: [&str; 2] = ["enable_thinking", "thinking"];
+use crate::trajectory::{Chat, Reading, Session};
 
 /// A prompt, and what its turn is to remember.
 #[derive(Debug)]
@@ -67,13 +64,6 @@ pub struct Preparation<'a> {
     pub told: Told,
 }
 
-/// The turn that a conversation continues, and which message it is.
-struct Continued {
-    turn: std::sync::Arc<Turn>,
-    at: usize,
-    thought: bool,
-}
-
 impl<'a> Preparation<'a> {
     /// One that knows nothing of what was said before.
     #[must_use]
@@ -95,11 +85,11 @@ impl<'a> Preparation<'a> {
     /// # Errors
     /// What is wrong with it.
     pub fn prepare(&self, request: &ChatRequest) -> Result<Prepared, Unserved> {
-        let digests = digests(request);
-        let conversation = *digests.last().expect("there is one before the first message");
+        let history = History::of(request);
+        let conversation = history.conversation();
         let given = request.given_ids()?;
         let session = self.session.filter(|_| given.is_none());
-        let continued = session.and_then(|session| self.find(session, request, &digests));
+        let continued = session.and_then(|session| history.find(session, self.renderer));
         let built = match &continued {
             Some(continued) if !self.must_branch(request, continued) => self.extended(request, continued)?,
             _ => None,
@@ -133,27 +123,6 @@ impl<'a> Preparation<'a> {
         let Prompt { ids, rendered, .. } = prompt;
         let chat = Chat { conversation, tools, reading, retokenised, inserted_end_of_turn: inserted };
         Ok(Prepared { ids, chat, continues: continues.filter(|_| known > 0), known, rendered })
-    }
-
-    /// The latest turn whose conversation and reply this request repeats.
-    fn find(&self, session: &Session, request: &ChatRequest, digests: &[Digest]) -> Option<Continued> {
-        for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
-            let mut turns = session.answers(digests[at]);
-            // of equals a trained one, and then the latest
-            turns.sort_by_key(|turn| (turn.is_trainable(), turn.id));
-            for turn in turns.into_iter().rev().filter(|turn| is_whole(turn)) {
-                let shows_tools = turn.about.chat.as_ref().is_some_and(|chat| chat.tools);
-                if request.reads_calls() && !shows_tools {
-                    continue;
-                }
-                let Some(said) = reading::said(self.renderer, &turn) else { continue };
-                let same = said.digest(digests[at], &[]) == digests[at + 1];
-                if same && is_same_thought(message, &said) {
-                    return Some(Continued { turn, at, thought: !said.thought().is_empty() });
-                }
-            }
-        }
-        None
     }
 
     /// Whether the template would drop a thought that the tokens hold, and tokens are not to be kept then.
@@ -194,7 +163,7 @@ impl<'a> Preparation<'a> {
         let mut suffix = match self.renderer.behind(&reply, &shown, ended, setting) {
             Ok(suffix) => suffix,
             Err(PromptError::NoBoundary) => return Ok(None),
-            Err(error) => return Err(Unserved::Wrong(error.to_string())),
+            Err(error) => return Err(unrendered(error)),
         };
         let mut known = known;
         if end.is_none() && turn.about.finish.as_deref() == Some("stop") {
@@ -241,7 +210,7 @@ impl<'a> Preparation<'a> {
         let tools: Option<Vec<Value>> = tools
             .map(|tools| tools.iter().map(|tool| marks.mark_all(tool, crate::tokenizer::Author::Person)).collect());
         let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &request.extra };
-        let mut prompt = self.renderer.whole(&shown, setting).map_err(|error| Unserved::Wrong(error.to_string()))?;
+        let mut prompt = self.renderer.whole(&shown, setting).map_err(unrendered)?;
         if let Some(begun) = begun {
             self.begin(&mut prompt, &begun)?;
         }
@@ -271,34 +240,10 @@ impl<'a> Preparation<'a> {
     }
 }
 
-/// Whether all that is known of a turn is what was sampled, to where it was cut.
-fn is_whole(turn: &Turn) -> bool {
-    matches!(turn.about.fault, None | Some(Fault::Aborted | Fault::Disconnected | Fault::Broken))
-}
-
-/// Whether a client that has kept the reasoning has kept it as it was.
-fn is_same_thought(message: &Message, said: &Message) -> bool {
-    let own = message.thought();
-    own.is_empty() || own == said.thought()
-}
-
-/// What was said before each message, and at last before the reply.
-fn digests(request: &ChatRequest) -> Vec<Digest> {
-    let mut hash = Sha256::new();
-    hash.update(b"a conversation\n");
-    let tools = Value::Array(request.tools.clone().unwrap_or_default());
-    hash.update(canonical(&tools).as_bytes());
-    let lasting = request.extra.iter().filter(|(name, _)| !OF_THE_NEXT_TURN.contains(&name.as_str()));
-    hash.update(canonical(&Value::Object(lasting.cloned().collect())).as_bytes());
-    let mut digests = Vec::with_capacity(request.messages.len() + 1);
-    let mut asked: &[super::message::Call] = &[];
-    digests.push(Digest::of(hash.finalize().as_slice()));
-    for message in &request.messages {
-        let before = *digests.last().expect("one was put there");
-        digests.push(message.digest(before, asked));
-        if message.is_assistant() {
-            asked = &message.calls;
-        }
+/// A template that says no is right. One that fails here may not fail in the engine's own hands.
+fn unrendered(error: PromptError) -> Unserved {
+    match error {
+        PromptError::Render(RenderError::Refused(_)) => Unserved::Wrong(error.to_string()),
+        error => Unserved::Foreign(error.to_string()),
     }
-    digests
 }

@@ -1,7 +1,7 @@
 //! A chat reply that streams: chunks made of the events of a native stream.
 
 use super::reading;
-use super::reply::{Making, Usage, call_id, metadata};
+use super::reply::{Making, Usage, call_id, list, metadata};
 use super::sample::Sample;
 use super::{logprobs, quoted};
 use crate::parse::{Event, Streaming};
@@ -87,14 +87,12 @@ impl Speaker {
             rid.clone_into(&mut self.id);
         }
         if !std::mem::replace(&mut self.choices[at].said, true) {
-            self.chunk(at, "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}", "", None, out);
+            let prompt = self.making.prompt.as_ref();
+            let extras = prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)));
+            let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
+            self.chunk(at, delta, &Beside { extras, ..Beside::default() }, out);
         }
         let events = self.choices[at].read(&self.making, sample)?;
-        let usage = self.running_usage.then(|| {
-            let mut usage = Usage { prompt: sample.prompt_tokens(), ..Usage::default() };
-            usage.completion = sample.tokens as u64;
-            format!(",\"usage\":{}", usage.json())
-        });
         let mut beside = self.beside(sample);
         let mut deltas = Vec::new();
         for event in events {
@@ -118,12 +116,13 @@ impl Speaker {
                 }
             }
         }
-        if deltas.is_empty() && !beside.is_empty() {
+        if deltas.is_empty() && beside.is_owed() {
             deltas.push("{\"reasoning_content\":null}".to_owned());
         }
         for delta in deltas {
+            self.chunk(at, &delta, &beside, out);
             // what is said of the tokens goes with the first of their chunks
-            self.chunk(at, &delta, &std::mem::take(&mut beside), usage.as_deref(), out);
+            beside = Beside { usage: beside.usage, ..Beside::default() };
         }
         if let Some(finish) = &sample.finish {
             self.end(at, sample, finish);
@@ -131,13 +130,24 @@ impl Speaker {
         Ok(())
     }
 
-    /// What the client has asked for of the new tokens: logprobs, ids.
-    fn beside(&self, sample: &Sample) -> String {
-        let mut out = String::new();
-        if self.making.logprobs && !sample.ids.is_empty() {
-            out.push_str(&logprobs::content(self.making.renderer.tokenizer(), &sample.said()));
+    /// What the client has asked for of the new tokens.
+    fn beside(&self, sample: &Sample) -> Beside {
+        let Making { renderer, wants, logprobs: wanted, .. } = &self.making;
+        let mut beside = Beside::default();
+        if *wanted && !sample.ids.is_empty() {
+            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.said()));
         }
-        out
+        if wants.token_ids && !sample.ids.is_empty() {
+            beside.extras.push_str(&format!(",\"token_ids\":{}", list(&sample.ids)));
+        }
+        if wants.meta_info || wants.entropy {
+            beside.extras.push_str(&format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null")));
+        }
+        if self.running_usage {
+            let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
+            beside.usage = format!(",\"usage\":{}", usage.json());
+        }
+        beside
     }
 
     fn end(&mut self, at: usize, sample: &Sample, finish: &str) {
@@ -174,13 +184,30 @@ impl Speaker {
         )
     }
 
-    fn chunk(&self, at: usize, delta: &str, logprobs: &str, usage: Option<&str>, out: &mut String) {
-        let logprobs = if logprobs.is_empty() { "null" } else { logprobs };
+    fn chunk(&self, at: usize, delta: &str, beside: &Beside, out: &mut String) {
+        let Beside { logprobs, extras, usage } = beside;
         out.push_str(&self.head(&self.choices[at].id));
         out.push_str(&format!(
-            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{logprobs},\"finish_reason\":null,\"matched_stop\":null}}]{}}}\n\n",
-            usage.unwrap_or_default()
+            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{usage}}}\n\n",
+            logprobs.as_deref().unwrap_or("null")
         ));
+    }
+}
+
+/// What stands beside the delta of a chunk.
+#[derive(Debug, Default)]
+struct Beside {
+    logprobs: Option<String>,
+    /// More members of the choice, each behind a comma.
+    extras: String,
+    /// `usage`, behind a comma.
+    usage: String,
+}
+
+impl Beside {
+    /// Whether the client would miss it if there were no chunk for it.
+    fn is_owed(&self) -> bool {
+        self.logprobs.is_some() || !self.extras.is_empty()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::openai::Unserved;
 use crate::openai::drift::Drift;
 use crate::openai::limits;
 use crate::openai::model::{ChatModel, Chats};
+use crate::openai::native::Addition;
 use crate::openai::prompt::Preparation;
 use crate::openai::reading::Stops;
 use crate::openai::reply::Making;
@@ -65,8 +66,13 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         );
     }
     let reading = prepared.chat.reading.clone();
-    let thinks = model.thinks && !chat.is_thoughtless();
-    let body = chat.native(&prepared.ids, &model.defaults, reading.skip_special, thinks)?;
+    let body = chat.native(Addition {
+        ids: &prepared.ids,
+        defaults: &model.defaults,
+        skip_special: reading.skip_special,
+        thinks: model.thinks && !chat.is_thoughtless(),
+        served_model: &parts.upstream.borrow().model,
+    })?;
     let wants_prompt = chat.wants.prompt_ids || chat.wants.token_ids;
     let making = Making {
         renderer: Arc::clone(&model.renderer),

@@ -106,14 +106,17 @@ async fn logprobs_are_those_of_the_native_reply() {
     assert_eq!(entropies.len(), ids.len());
     // the same in a stream, piece by piece
     let mut streamed = body.clone();
-    for name in ["return_meta_info", "return_token_ids"] {
-        streamed.as_object_mut().unwrap().remove(name);
-    }
     streamed["stream"] = json!(true);
     let events = chat.post(&streamed).await.events();
     let rows: usize =
         events.iter().map(|event| event["choices"][0]["logprobs"]["content"].as_array().map_or(0, Vec::len)).sum();
     assert_eq!(rows, chat.last().output().len());
+    let of = |name: &str| -> Vec<Value> {
+        events.iter().flat_map(|event| event["choices"][0][name].as_array().cloned().unwrap_or_default()).collect()
+    };
+    assert_eq!(json!(of("token_ids")), json!(chat.last().output()));
+    assert_eq!(json!(of("prompt_token_ids")), json!(chat.last().prompt));
+    assert!(events.iter().any(|event| event["choices"][0]["meta_info"]["output_token_entropy"].is_array()));
 }
 
 #[tokio::test]
