@@ -34,7 +34,6 @@ struct Choice {
     held: String,
     tokens: usize,
     calls: usize,
-    said: bool,
     ended: bool,
 }
 
@@ -76,22 +75,21 @@ impl Speaker {
             // nobody asked for it
             return Ok(());
         }
-        while self.choices.len() <= at {
-            self.choices.push(Choice::new(&self.making));
+        if let Some(rid) = sample.rid() {
+            rid.clone_into(&mut self.id);
+        }
+        // choices begin in their order, whichever is heard of first: OpenAI's SDK keeps them by their place
+        for begun in self.choices.len()..=at {
+            self.choices.push(Choice::new(&self.making, &self.id));
+            let prompt = self.making.prompt.as_ref();
+            let extras = prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)));
+            let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
+            self.chunk(begun, delta, &Beside { extras, ..Beside::default() }, out);
         }
         if self.choices[at].ended {
             return Ok(());
         }
-        if let Some(rid) = sample.rid() {
-            rid.clone_into(&mut self.choices[at].id);
-            rid.clone_into(&mut self.id);
-        }
-        if !std::mem::replace(&mut self.choices[at].said, true) {
-            let prompt = self.making.prompt.as_ref();
-            let extras = prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)));
-            let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
-            self.chunk(at, delta, &Beside { extras, ..Beside::default() }, out);
-        }
+        self.id.clone_into(&mut self.choices[at].id);
         let events = self.choices[at].read(&self.making, sample)?;
         let mut beside = self.beside(sample);
         let mut deltas = Vec::new();
@@ -212,16 +210,15 @@ impl Beside {
 }
 
 impl Choice {
-    fn new(making: &Making) -> Self {
+    fn new(making: &Making, id: &str) -> Self {
         Self {
-            id: String::new(),
+            id: id.to_owned(),
             text: Detokenizer::new(making.reading.skip_special),
             parser: Some(reading::grammar(&making.renderer, &making.reading).stream()),
             list: Vec::new(),
             held: String::new(),
             tokens: 0,
             calls: 0,
-            said: false,
             ended: false,
         }
     }
