@@ -1,0 +1,131 @@
+"""Twenty turns of an agent with tools, in each way, and what is recorded of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from tap import Tap
+from ways import Delivery, Said, Way
+
+TURNS = 20
+# of each turn all ids before what was sampled, and what was sampled
+Ids = tuple[list[list[int]], list[list[int]]]
+
+
+def tool(name: str, **properties: str) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {name: {"type": kind} for name, kind in properties.items()},
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "strict": True, "parameters": parameters}}
+
+
+TOOLS = [tool("weather", city="string"), tool("add", a="integer", b="integer")]
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def script(turn: int) -> tuple[str, tuple[Any, ...]]:
+    """What the model says in a turn, and what its client is to be told."""
+    oslo, sum = '{"city": "Tromsø 🌧"}', f'{{"a": {turn}, "b": -2}}'
+    match turn % 4:
+        case 0:
+            said = f"<think>\nTurn {turn}.\n</think>\n\n{call('weather', oslo)}"
+            meant = ("", f"Turn {turn}.", [("weather", oslo)], "tool_calls")
+        case 1:
+            said = f"Both.\n{call('add', sum)}\n{call('weather', oslo)}"
+            meant = ("Both.", None, [("add", sum), ("weather", oslo)], "tool_calls")
+        case 2:
+            said, meant = "It rains: 🌧 é.", ("It rains: 🌧 é.", None, [], "stop")
+        case _:
+            said = "<think>\nNo tool.\n</think>\n\nYes,  two  spaces.\n\n- a\n- b"
+            meant = ("Yes,  two  spaces.\n\n- a\n- b", "No tool.", [], "stop")
+    return said + "<|im_end|>", meant
+
+
+def answers(said: Said, turn: int) -> list[dict[str, Any]]:
+    """What follows a reply: results of its tools, or the user."""
+    if not said.calls:
+        return [{"role": "user", "content": f"And {turn}?"}]
+    results = zip(said.call_ids, said.calls, strict=True)
+    return [{"role": "tool", "tool_call_id": id, "content": f"{name}: {turn}"} for id, (name, _) in results]
+
+
+def converse(to: Delivery, way: Way) -> list[Said]:
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Oslo?"}]
+    replies = []
+    for turn in range(TURNS):
+        text, meant = script(turn)
+        said = way(
+            to, {"model": "demo", "messages": messages, "tools": TOOLS, "extra_body": {"custom_params": {"say": text}}}
+        )
+        got = said.content, said.reasoning, [(name, norm(a)) for name, a in said.calls], said.finish
+        assert got == (*meant[:2], [(name, norm(a)) for name, a in meant[2]], meant[3]), (
+            f"turn {turn}: {got} instead of {meant}"
+        )
+        assert len(set(said.call_ids)) == len(said.calls)
+        usage = said.usage
+        assert usage and usage.prompt_tokens + usage.completion_tokens == usage.total_tokens, f"turn {turn}: {usage}"
+        replies.append(said)
+        messages += [said.message, *answers(said, turn)]
+    return replies
+
+
+def norm(arguments: str) -> Any:
+    return json.loads(arguments)
+
+
+def exported(row: dict[str, Any]) -> Ids:
+    prompts, outputs = [], []
+    for segment in row["segments"]:
+        if segment["kind"] == "response":
+            prompts.append(row["token_ids"][: segment["start"]])
+            outputs.append(row["token_ids"][segment["start"] : segment["end"]])
+    return prompts, outputs
+
+
+def line(tap: Tap, session: str, causes: Collection[str] = ("extends",), history: bool = False) -> Ids:
+    """Checks that a session is one line of turns, each because of `causes`; the exported prompts and outputs."""
+    turns = tap.turns(session)
+    first, *others = [turn["cause"] for turn in turns]
+    assert first == "first" and set(others) <= set(causes), (first, others)
+    assert {turn["fault"] for turn in turns} == {None}, turns
+    # where a history of the client's own begins the session, that is text
+    assert not any(turn["context_retokenised"] for turn in turns[history:]), turns
+    (row,) = tap.rows(session)
+    prompts, outputs = exported(row)
+    assert len(prompts) == TURNS, len(prompts)
+    trained = [at for at, mask in enumerate(row["loss_mask"]) if mask]
+    assert trained == [at for p, o in zip(prompts, outputs, strict=True) for at in range(len(p), len(p) + len(o))]
+    for turn in range(1, TURNS):
+        before = prompts[turn - 1] + outputs[turn - 1]
+        assert prompts[turn][: len(before)] == before, f"turn {turn} does not begin with what came before"
+    return prompts, outputs
+
+
+def same_as_replies(replies: list[Said], prompts: list[list[int]], outputs: list[list[int]]) -> int:
+    """How many replies carried ids; they are the exported ones."""
+    carried = 0
+    for turn, (said, prompt, output) in enumerate(zip(replies, prompts, outputs, strict=True)):
+        assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (len(prompt), len(output)), f"turn {turn}"
+        if said.ids is not None:
+            assert (said.prompt, said.ids) == (prompt, output), (
+                f"turn {turn}: ids of the reply are not the exported ones"
+            )
+            carried += 1
+    return carried
+
+
+def same_as_engine(tap: Tap, since: int, prompts: list[list[int]], outputs: list[list[int]]) -> None:
+    assert tap.engine, "the engine is watched"
+    seen = tap.engine.of("/generate")[since:]
+    assert len(seen) == len(prompts), f"{len(seen)} calls for {len(prompts)} turns"
+    for turn, (one, prompt, output) in enumerate(zip(seen, prompts, outputs, strict=True)):
+        assert one.prompt == prompt, f"turn {turn}: the engine was sent other ids"
+        assert one.sampled() == output, f"turn {turn}: the engine sampled other ids"

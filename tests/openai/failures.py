@@ -1,0 +1,145 @@
+"""What goes wrong, as the SDK tells it, and what it does about it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import openai
+from conversation import exported
+from recorder import Exchange, Recorder
+from replies import QUESTION, asked
+from tap import Tap, soon
+from ways import WAYS, Together
+
+
+@contextlib.contextmanager
+def raised(kind: type[openai.APIError], words: str = "", status: int | None = None) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        assert words in error.message, error
+        assert status is None or error.status_code == status, error
+        return
+    raise AssertionError(f"no {kind.__name__} {status}")
+
+
+def too_long(tap: Tap) -> None:
+    """A conversation that does not fit is a BadRequestError in the words that agents look for, in every way."""
+    request = asked(messages=[{"role": "user", "content": "word " * 5000}])
+    with tap.delivery("long") as to:
+        for name, way in WAYS.items():
+            try:
+                way(to, request)
+            except openai.BadRequestError as error:
+                assert "maximum context length" in error.message, f"{name}: {error}"
+                assert error.type == "BadRequestError", f"{name}: {error.body}"
+            else:
+                raise AssertionError(f"{name}: it fits")
+
+
+def wrong(tap: Tap) -> None:
+    """Requests that cannot be served say why, and leave no turn."""
+    with tap.delivery("wrong", max_retries=0) as to:
+        create = to.sync.chat.completions.create
+        with raised(openai.BadRequestError, "Messages cannot be empty", 400):
+            create(model="demo", messages=[])
+        with raised(openai.BadRequestError, "temperature", 400):
+            create(model="demo", messages=QUESTION, temperature=-1)
+        with raised(openai.BadRequestError, "must be a string"):
+            create(model="demo", messages=[{"role": "user", "content": 5}])
+        for format in ({"type": "xml"}, {"type": "json_schema"}):
+            with raised(openai.BadRequestError):
+                create(model="demo", messages=QUESTION, response_format=format)
+        # only the engine's own endpoint can force a call, and this engine has none
+        with raised(openai.NotFoundError):
+            create(**asked(tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required"))
+    with tap.delivery("other", max_retries=0) as to, raised(openai.BadRequestError, "temperature", 400):
+        list(to.sync.chat.completions.create(model="demo", messages=QUESTION, temperature=-1, stream=True))
+
+
+def keys(tap: Tap) -> None:
+    """A wrong key is an AuthenticationError."""
+    with tap.delivery("keys", key="wrong") as to:
+        for way in WAYS.values():
+            with raised(openai.AuthenticationError, status=401):
+                way(to, asked("No.<|im_end|>"))
+
+
+def refused_once(tap: Tap) -> None:
+    """What the engine refuses for now is an error of its own class, or is asked again; then there is one turn."""
+    assert tap.engine
+    # a 500 is asked again by tokentap itself, without the logprobs that only it wants
+    refusals = [
+        (503, 1, openai.InternalServerError),
+        (500, 2, openai.InternalServerError),
+        (429, 1, openai.RateLimitError),
+    ]
+    for status, times, kind in refusals:
+        left = [times]
+
+        def fate(exchange: Exchange, left: list[int] = left, status: int = status) -> int | None:
+            if exchange.path == "/generate" and left[0]:
+                left[0] -= 1
+                return status
+            return None
+
+        tap.engine.fate = fate
+        try:
+            with tap.delivery(f"once-{status}", max_retries=0) as to, raised(kind, "not now", status):
+                WAYS["create"](to, asked("Yes.<|im_end|>"))
+            left[0] = times
+            with tap.delivery(f"again-{status}", max_retries=2) as to:
+                said = WAYS["create"](to, asked("Yes.<|im_end|>"))
+        finally:
+            tap.engine.fate = lambda exchange: None
+        assert said.content == "Yes." and left == [0]
+        (row,) = tap.rows(f"again-{status}")
+        assert sum(row["loss_mask"]) == len(said.ids) and len(tap.turns(f"again-{status}")) == 1
+
+
+def retried(tap: Tap) -> None:
+    """A call whose connection is lost is sent again by the SDK, which says so; the session has it once, and goes on."""
+    for name in ("create", "create(stream=True)"):
+        session = "lost-" + name[-5:-1].lower()
+        between = Recorder(tap.data)
+        between.fate = lambda exchange, between=between: "lose" if len(between.exchanges) == 1 else None
+        try:
+            with Tap(between.address, tap.control, tap.token, tap.key).delivery(session, max_retries=2) as to:
+                said = WAYS[name](to, asked(max_tokens=300, extra_body={"ignore_eos": True}))
+                counts = [one.headers["x-stainless-retry-count"] for one in between.exchanges]
+                messages = [*QUESTION, said.message, {"role": "user", "content": "And?"}]
+                WAYS["create"](to, asked("So.<|im_end|>", messages=messages))
+        finally:
+            between.close()
+        assert counts == ["0", "1"], counts
+        (row,) = tap.rows(session)
+        outputs = exported(row)[1]
+        assert [turn["cause"] for turn in row["turns"]][1:] == ["extends_length"], row["turns"]
+        assert len(outputs[0]) == said.usage.completion_tokens and sum(row["loss_mask"]) == sum(map(len, outputs)), (
+            outputs
+        )
+
+
+def left(tap: Tap) -> None:
+    """A stream that its client closes early ends the generation, and its turn is not trained."""
+    with tap.delivery("left") as to:
+        chunks = to.sync.chat.completions.create(**asked(max_tokens=2500, extra_body={"ignore_eos": True}), stream=True)
+        together = Together()
+        for _, chunk in zip(range(4), chunks, strict=False):
+            together.add(chunk)
+        chunks.close()
+        soon("the turn is told", lambda: len(tap.turns("left")) == 1)
+        (turn,) = tap.turns("left")
+        assert turn["fault"] == "disconnected", turn
+        refused = tap.get("/v1/sessions/left/trajectories")["refused"]
+        assert [one["reason"] for one in refused] == ["disconnected"], refused
+        # the same with what the helper gives
+        with to.sync.chat.completions.stream(**asked(max_tokens=2500, extra_body={"ignore_eos": True})) as events:
+            next(iter(events))
+        soon("the turn is told", lambda: len(tap.turns("left")) == 2)
+        said = WAYS["create"](to, asked("Still there.<|im_end|>"))
+    assert said.content == "Still there."
+
+
+CHECKS = [too_long, wrong, refused_once, retried, left]

@@ -1,0 +1,92 @@
+"""Where tokentap is, what it has recorded, and one that is watched: everything between it and the engine is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from recorder import Recorder
+from ways import Delivery
+
+PATIENCE = 60.0
+
+
+@dataclass
+class Tap:
+    """Both ports; `engine` is what passes between it and the engine, where that is kept."""
+
+    data: str
+    control: str
+    token: str | None = None
+    key: str = "none"
+    engine: Recorder | None = None
+
+    @contextlib.contextmanager
+    def delivery(self, session: str | None, **options: Any) -> Iterator[Delivery]:
+        to = Delivery.to(self.data, session, **{"key": self.key, **options})
+        try:
+            yield to
+        finally:
+            to.close()
+
+    def get(self, path: str) -> Any:
+        headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(f"http://{self.control}{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+            return json.load(reply)
+
+    def turns(self, session: str) -> list[dict[str, Any]]:
+        """Its turns; none where nothing is known of it."""
+        try:
+            return self.get(f"/v1/sessions/{session}")["list"]
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return []
+            raise
+
+    def rows(self, session: str) -> list[dict[str, Any]]:
+        return self.get(f"/v1/sessions/{session}/trajectories")["trajectories"]
+
+
+def soon(what: str, holds: Any) -> None:
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def watched(tokentap: str, engine: str, log: str, *flags: str) -> Iterator[Tap]:
+    """A tokentap whose engine is a recorder in front of `engine`."""
+    recorder = Recorder(engine)
+    command = [tokentap, "serve", "--upstream", f"http://{recorder.address}", "--listen", "127.0.0.1:0"]
+    command += ["--control-listen", "127.0.0.1:0", "--log-format", "json", *flags]
+    with open(log, "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        yield Tap(*addresses(process, log), engine=recorder)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        recorder.close()
+
+
+def addresses(process: subprocess.Popen[bytes], log: str) -> list[str]:
+    """Both ports, once chats are served from tokens."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        with open(log) as file:
+            lines = [json.loads(line) for line in file if line.startswith("{") and line.endswith("}\n")]
+        said = {line["message"]: line for line in lines}
+        if "chat completions are served from tokens" in said:
+            listening = next(line for line in lines if "control" in line and "data" in line)
+            return [listening[name].removeprefix("http://") for name in ("data", "control")]
+        assert process.poll() is None and time.monotonic() < until, f"tokentap did not start: {lines[-3:]}"
+        time.sleep(0.02)

@@ -1,0 +1,212 @@
+"""The ways in which agents call the SDK. Each asks for one completion, and what comes of it can be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import AsyncOpenAI, LengthFinishReasonError, OpenAI
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessage,
+    ChatCompletionMessageFunctionToolCall,
+)
+
+
+@dataclass
+class Said:
+    """A reply, however it came."""
+
+    message: Any
+    content: str
+    reasoning: str | None
+    calls: list[tuple[str, str]]
+    call_ids: list[str]
+    finish: str | None
+    usage: Any = None
+    # given where they were asked for, which goes with replies that do not stream
+    prompt: list[int] | None = None
+    ids: list[int] | None = None
+    pieces: int = 1
+
+    def meaning(self) -> tuple[Any, ...]:
+        """What must be the same in every way."""
+        return self.content, self.reasoning, self.calls, self.finish
+
+
+@dataclass
+class Delivery:
+    """Where a session's calls go: `/sessions/{session}/v1`."""
+
+    sync: OpenAI
+    later: AsyncOpenAI
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+
+    @classmethod
+    def to(cls, data: str, session: str | None, key: str = "none", **options: Any) -> Delivery:
+        base = f"http://{data}/sessions/{session}/v1" if session else f"http://{data}/v1"
+        return cls(OpenAI(base_url=base, api_key=key, **options), AsyncOpenAI(base_url=base, api_key=key, **options))
+
+    def close(self) -> None:
+        self.sync.close()
+        self.loop.run_until_complete(self.later.close())
+        self.loop.close()
+
+
+def of_completion(completion: ChatCompletion) -> Said:
+    """A whole reply: what is typed is of its type, and the ids stand beside it."""
+    assert isinstance(completion, ChatCompletion), type(completion)
+    assert completion.object == "chat.completion" and completion.id and completion.created > 1_700_000_000, completion
+    choice = completion.choices[0]
+    message, beside = choice.message, choice.model_extra or {}
+    assert isinstance(message, ChatCompletionMessage) and message.role == "assistant"
+    calls = message.tool_calls or []
+    for call in calls:
+        assert isinstance(call, ChatCompletionMessageFunctionToolCall) and call.type == "function" and call.id, call
+    return Said(
+        message=message,
+        content=message.content or "",
+        reasoning=(message.model_extra or {}).get("reasoning_content"),
+        calls=[(call.function.name, call.function.arguments) for call in calls],
+        call_ids=[call.id for call in calls],
+        finish=choice.finish_reason,
+        usage=completion.usage,
+        prompt=beside.get("prompt_token_ids"),
+        ids=beside.get("token_ids"),
+    )
+
+
+class Together:
+    """Chunks as an agent that uses no helper puts them together."""
+
+    def __init__(self) -> None:
+        self.content, self.reasoning, self.finish, self.usage, self.pieces = "", "", None, None, 0
+        self.calls: list[dict[str, Any]] = []
+        self.role: str | None = None
+
+    def add(self, chunk: ChatCompletionChunk) -> None:
+        assert isinstance(chunk, ChatCompletionChunk) and chunk.object == "chat.completion.chunk", chunk
+        assert self.usage is None, "nothing comes behind the usage"
+        self.usage = chunk.usage
+        for choice in chunk.choices:
+            assert self.finish is None, f"something comes behind the end: {chunk}"
+            self.pieces += 1
+            delta = choice.delta
+            self.role = self.role or delta.role
+            self.content += delta.content or ""
+            self.reasoning += (delta.model_extra or {}).get("reasoning_content") or ""
+            for call in delta.tool_calls or []:
+                if call.index == len(self.calls):
+                    assert call.type == "function" and call.id and call.function and call.function.name, call
+                    self.calls.append(
+                        {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": ""}}
+                    )
+                self.calls[call.index]["function"]["arguments"] += call.function.arguments
+            self.finish = choice.finish_reason
+
+    def said(self) -> Said:
+        assert self.role == "assistant", self.role
+        message: dict[str, Any] = {"role": self.role, "content": self.content or None}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        functions = [call["function"] for call in self.calls]
+        return Said(
+            message=message,
+            content=self.content,
+            reasoning=self.reasoning or None,
+            calls=[(function["name"], function["arguments"]) for function in functions],
+            call_ids=[call["id"] for call in self.calls],
+            finish=self.finish,
+            usage=self.usage,
+            pieces=self.pieces,
+        )
+
+
+USAGE = {"include_usage": True}
+IDS = {"return_token_ids": True}
+
+
+def with_ids(request: dict[str, Any]) -> dict[str, Any]:
+    return {**request, "extra_body": {**request.get("extra_body", {}), **IDS}}
+
+
+def whole(to: Delivery, request: dict[str, Any]) -> Said:
+    return of_completion(to.sync.chat.completions.create(**with_ids(request)))
+
+
+def raw(to: Delivery, request: dict[str, Any]) -> Said:
+    reply = to.sync.chat.completions.with_raw_response.create(**with_ids(request))
+    assert reply.status_code == 200 and reply.headers["x-tokentap-session"], reply.headers
+    assert json.loads(reply.text)["id"] == reply.parse().id
+    return of_completion(reply.parse())
+
+
+def streamed(to: Delivery, request: dict[str, Any]) -> Said:
+    together = Together()
+    with to.sync.chat.completions.create(**request, stream=True, stream_options=USAGE) as chunks:
+        for chunk in chunks:
+            together.add(chunk)
+    return together.said()
+
+
+def helper(to: Delivery, request: dict[str, Any]) -> Said:
+    pieces = 0
+    try:
+        with to.sync.chat.completions.stream(**request, stream_options=USAGE) as events:
+            for event in events:
+                pieces += event.type == "chunk"
+            completion = events.get_final_completion()
+    except LengthFinishReasonError as cut:
+        # the helper raises what agents then go on with
+        completion = cut.completion
+    said = of_completion(completion)
+    said.pieces = pieces
+    return said
+
+
+def later(to: Delivery, request: dict[str, Any]) -> Said:
+    return of_completion(to.loop.run_until_complete(to.later.chat.completions.create(**with_ids(request))))
+
+
+def later_streamed(to: Delivery, request: dict[str, Any]) -> Said:
+    async def read() -> Said:
+        together = Together()
+        async with await to.later.chat.completions.create(**request, stream=True, stream_options=USAGE) as chunks:
+            async for chunk in chunks:
+                together.add(chunk)
+        return together.said()
+
+    return to.loop.run_until_complete(read())
+
+
+def later_helper(to: Delivery, request: dict[str, Any]) -> Said:
+    async def read() -> Said:
+        pieces = 0
+        try:
+            async with to.later.chat.completions.stream(**request, stream_options=USAGE) as events:
+                async for event in events:
+                    pieces += event.type == "chunk"
+                completion = await events.get_final_completion()
+        except LengthFinishReasonError as cut:
+            completion = cut.completion
+        said = of_completion(completion)
+        said.pieces = pieces
+        return said
+
+    return to.loop.run_until_complete(read())
+
+
+Way = Callable[[Delivery, dict[str, Any]], Said]
+WAYS: dict[str, Way] = {
+    "create": whole,
+    "with_raw_response": raw,
+    "create(stream=True)": streamed,
+    "stream()": helper,
+    "async create": later,
+    "async create(stream=True)": later_streamed,
+    "async stream()": later_helper,
+}
