@@ -33,6 +33,12 @@ pub fn float(value: f64) -> String {
 /// Appends a quoted string; with `ascii` everything beyond it is escaped.
 pub fn string(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
+    escaped(out, text, ascii);
+    out.push('"');
+}
+
+/// Appends what stands between the quotes.
+pub fn escaped(out: &mut String, text: &str, ascii: bool) {
     for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),
@@ -43,11 +49,10 @@ pub fn string(out: &mut String, text: &str, ascii: bool) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             c if c < ' ' => escape(out, u16::try_from(u32::from(c)).expect("control characters are small")),
-            c if ascii && !c.is_ascii() => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escape(out, *unit)),
+            c if ascii && c > '~' => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escape(out, *unit)),
             c => out.push(c),
         }
     }
-    out.push('"');
 }
 
 fn escape(out: &mut String, unit: u16) {
@@ -91,7 +96,7 @@ mod tests {
         };
         assert_eq!(
             written("a\"\\/\n\r\t\u{8}\u{c}\u{1}\u{7f}é😀", true),
-            "\"a\\\"\\\\/\\n\\r\\t\\b\\f\\u0001\u{7f}\\u00e9\\ud83d\\ude00\""
+            "\"a\\\"\\\\/\\n\\r\\t\\b\\f\\u0001\\u007f\\u00e9\\ud83d\\ude00\""
         );
         assert_eq!(written("<é>😀\u{1f}", false), "\"<é>😀\\u001f\"");
     }

@@ -8,9 +8,6 @@ use std::borrow::Cow;
 
 use crate::json::Value;
 
-/// No character: Unicode keeps it for uses inside of a program.
-const MARK: char = '\u{fdd0}';
-
 /// Whose text it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Author {
@@ -30,6 +27,9 @@ pub struct Content {
 }
 
 impl Content {
+    /// What breaks a token. No character: Unicode keeps it for uses inside of a program.
+    pub(super) const MARK: char = '\u{fdd0}';
+
     /// From the added tokens and whether the tokenizer calls them special.
     pub(super) fn new<'a>(added: impl Iterator<Item = (&'a str, bool)>) -> Self {
         let tokens: Vec<(String, bool)> = added
@@ -60,11 +60,11 @@ impl Content {
                 // a token's first byte begins a character, and its second character follows
                 let first = text[at..].chars().next().map_or(1, char::len_utf8);
                 marked.push_str(&text[done..at + first]);
-                marked.push(MARK);
+                marked.push(Self::MARK);
                 done = at + first;
             }
         }
-        if done == 0 && !text.contains(MARK) {
+        if done == 0 && !text.contains(Self::MARK) {
             return Cow::Borrowed(text);
         }
         marked.push_str(&text[done..]);
@@ -90,13 +90,18 @@ impl Content {
     /// Whether there is a mark in a text.
     #[must_use]
     pub fn is_marked(text: &str) -> bool {
-        text.contains(MARK)
+        text.contains(Self::MARK)
+    }
+
+    /// The parts of a text, which marks divide.
+    pub(super) fn between_marks(text: &str) -> impl Iterator<Item = &str> {
+        text.split(Self::MARK)
     }
 
     /// The text without marks.
     #[must_use]
     pub fn unmarked(text: &str) -> String {
-        text.replace(MARK, "")
+        text.replace(Self::MARK, "")
     }
 }
 
@@ -111,6 +116,8 @@ fn is_markup(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MARK: char = Content::MARK;
 
     fn content() -> Content {
         let tokens = [("<|im_end|>", true), ("<|im", true), ("<think>", false), ("｜用户", false), ("<s>", true)];

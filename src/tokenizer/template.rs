@@ -1,9 +1,14 @@
 //! A chat template: messages become the text that a model was trained to continue.
 //!
-//! Templates are written for Python's Jinja as Hugging Face sets it up; what that has and minijinja has not is in `dialect`.
+//! Templates are written for Python's Jinja as Hugging Face sets it up; what that has and minijinja has not is below.
 
+mod data;
 mod dialect;
+mod dump;
+mod filters;
+mod methods;
 mod python;
+mod source;
 
 use std::collections::BTreeMap;
 
@@ -58,7 +63,7 @@ impl ChatTemplate {
     /// When it does not compile.
     pub fn try_new(source: &str, specials: BTreeMap<String, String>) -> Result<Self, TemplateError> {
         let mut environment = dialect::environment();
-        let compiled = environment.add_template_owned(NAME, dialect::without_generation_blocks(source));
+        let compiled = environment.add_template_owned(NAME, source::adapted(source));
         compiled.map_err(|error| TemplateError(format!("{error:#}")))?;
         Ok(Self { environment, source: source.to_owned(), specials })
     }
@@ -78,11 +83,11 @@ impl ChatTemplate {
         let mut names: BTreeMap<&str, Jinja> =
             self.specials.iter().map(|(name, text)| (name.as_str(), Jinja::from(text.as_str()))).collect();
         // as transformers does, absent ones are none and not undefined
-        names.insert("tools", conversation.tools.map_or(Jinja::from(()), Jinja::from_serialize));
+        names.insert("tools", conversation.tools.map_or(Jinja::from(()), data::list));
         names.insert("documents", Jinja::from(()));
-        names.insert("messages", Jinja::from_serialize(conversation.messages));
+        names.insert("messages", data::list(conversation.messages));
         names.insert("add_generation_prompt", Jinja::from(conversation.generation_prompt));
-        names.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), Jinja::from_serialize(value))));
+        names.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), data::value(value))));
         template.render(names).map_err(|error| dialect::told(&error))
     }
 }

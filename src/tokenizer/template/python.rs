@@ -1,30 +1,28 @@
-//! What Python makes of a value: `str`, `repr` and `json.dumps`.
+//! What Python makes of a value: `str` and `repr`; and what it takes for space.
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::Value;
+use minijinja::value::ValueKind;
 
 use crate::json::python;
 
 /// `str(value)`.
 pub(super) fn str(value: &Value) -> String {
+    let mut out = String::new();
     match value.kind() {
-        ValueKind::Seq | ValueKind::Map | ValueKind::Number => {
-            let mut out = String::new();
-            repr(&mut out, value);
-            out
-        }
-        _ => value.to_string(),
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Number => repr(&mut out, value),
+        _ => out = value.to_string(),
     }
+    out
 }
 
 /// `repr(value)`.
 fn repr(out: &mut String, value: &Value) {
     match value.kind() {
         ValueKind::String => quoted(out, value.as_str().unwrap_or_default()),
-        ValueKind::Number => number(out, value),
-        ValueKind::Seq => listed(out, value, ('[', ']'), |out, item| repr(out, &item)),
+        ValueKind::Number => number(out, value, ["nan", "inf", "-inf"]),
+        ValueKind::Seq | ValueKind::Iterable => listed(out, value, ('[', ']'), |out, item| repr(out, &item)),
         ValueKind::Map => listed(out, value, ('{', '}'), |out, key| {
             repr(out, &key);
             out.push_str(": ");
@@ -51,109 +49,94 @@ fn quoted(out: &mut String, text: &str) {
     out.push(quote);
     for c in text.chars() {
         let code = u32::from(c);
+        // a string takes everything
         match c {
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c == quote => out.extend(['\\', c]),
-            // a string takes everything
-            c if c.is_control() => drop(write!(out, "\\x{code:02x}")),
-            c => out.push(c),
+            c if is_shown(c) => out.push(c),
+            _ if code < 0x100 => drop(write!(out, "\\x{code:02x}")),
+            _ if code < 0x1_0000 => drop(write!(out, "\\u{code:04x}")),
+            _ => drop(write!(out, "\\U{code:08x}")),
         }
     }
     out.push(quote);
 }
 
-fn number(out: &mut String, value: &Value) {
+/// Whether `repr` writes a character as it is: what is neither control, format nor private use, nor a space but the plain one.
+/// Characters that Unicode has not assigned are shown, which Python's tables would not.
+fn is_shown(c: char) -> bool {
+    let format = matches!(u32::from(c),
+        0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890..=0x891 | 0x8e2 | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e
+        | 0x2060..=0x2064 | 0x2066..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0x1_10bd | 0x1_10cd | 0x1_3430..=0x1_343f
+        | 0x1_bca0..=0x1_bca3 | 0x1_d173..=0x1_d17a | 0xe_0001 | 0xe_0020..=0xe_007f);
+    let private = matches!(u32::from(c), 0xe000..=0xf8ff | 0xf_0000..=0xf_fffd | 0x10_0000..=0x10_fffd);
+    c == ' ' || !(c.is_control() || c.is_whitespace() || format || private)
+}
+
+/// A number, and how it is called where it is none: not a number, infinite or negatively infinite.
+pub(super) fn number(out: &mut String, value: &Value, [nan, infinite, negative]: [&str; 3]) {
     match f64::try_from(value.clone()) {
-        Ok(double) if !value.is_integer() => out.push_str(&python::float(double)),
-        _ => out.push_str(&value.to_string()),
+        _ if value.is_integer() => out.push_str(&value.to_string()),
+        Ok(double) if double.is_nan() => out.push_str(nan),
+        Ok(double) if double.is_infinite() => out.push_str(if double > 0.0 { infinite } else { negative }),
+        Ok(double) => out.push_str(&python::float(double)),
+        Err(_) => out.push_str(&value.to_string()),
     }
 }
 
-/// `tojson` of transformers: `json.dumps`, which escapes no HTML.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let ascii: Option<bool> = options.get("ensure_ascii")?;
-    let sorted: Option<bool> = options.get("sort_keys")?;
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    options.assert_all_used()?;
-    let [item, key] = match separators.as_deref() {
-        Some([item, key]) => [item.clone(), key.clone()],
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators: two strings")),
-        None if indent.is_some() => [",".to_owned(), ": ".to_owned()],
-        None => [", ".to_owned(), ": ".to_owned()],
-    };
-    let dump = Dump { ascii: ascii.unwrap_or(false), sorted: sorted.unwrap_or(false), indent, item, key };
-    let mut out = String::new();
-    dump.value(&mut out, value, 0)?;
-    Ok(out)
+/// Whether Python takes a character for space: what Unicode does, and the four separators of ASCII.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// `json.dumps` with its settings.
-struct Dump {
-    ascii: bool,
-    sorted: bool,
-    indent: Option<usize>,
-    item: String,
-    key: String,
+/// `str.splitlines`, without the line ends or with them.
+pub(super) fn lines(text: &str, ends: bool) -> Vec<&str> {
+    let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while let Some((at, end)) = rest.char_indices().find(|(_, c)| is_end(*c)) {
+        let behind = at + if rest[at..].starts_with("\r\n") { 2 } else { end.len_utf8() };
+        lines.push(&rest[..if ends { behind } else { at }]);
+        rest = &rest[behind..];
+    }
+    if !rest.is_empty() {
+        lines.push(rest);
+    }
+    lines
 }
 
-impl Dump {
-    fn value(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-        match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => number(out, value),
-            ValueKind::String => python::string(out, value.as_str().unwrap_or_default(), self.ascii),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.nested(out, ('[', ']'), &items, depth, |out, item| self.value(out, item, depth + 1))?;
-            }
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
-                if self.sorted {
-                    keys.sort();
-                }
-                self.nested(out, ('{', '}'), &keys, depth, |out, key| {
-                    python::string(out, &key.to_string(), self.ascii);
-                    out.push_str(&self.key);
-                    self.value(out, &value.get_item(key)?, depth + 1)
-                })?;
-            }
-            kind => return Err(Error::new(ErrorKind::BadSerialization, format!("tojson of {kind}"))),
-        }
-        Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_written_as_repr_writes_it() {
+        let written = |text: &str| str(&Value::from(vec![text]));
+        assert_eq!(written("é'\"\\\n\u{7f}"), "['é\\'\"\\\\\\n\\x7f']");
+        assert_eq!(written("it's"), "[\"it's\"]");
+        assert_eq!(written("\u{a0}\u{200b}\u{e000}\u{e0001}"), "['\\xa0\\u200b\\ue000\\U000e0001']");
     }
 
-    fn nested(
-        &self,
-        out: &mut String,
-        (open, close): (char, char),
-        items: &[Value],
-        depth: usize,
-        each: impl Fn(&mut String, &Value) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        out.push(open);
-        for (at, item) in items.iter().enumerate() {
-            if at > 0 {
-                out.push_str(&self.item);
-            }
-            self.line(out, depth + 1);
-            each(out, item)?;
+    #[test]
+    fn numbers_are_written_as_repr_writes_them() {
+        for (value, written) in [
+            (Value::from(7), "7"),
+            (Value::from(i128::MAX), "170141183460469231731687303715884105727"),
+            (Value::from(7.0), "7.0"),
+            (Value::from(1e22), "1e+22"),
+            (Value::from(f64::NAN), "nan"),
+            (Value::from(f64::NEG_INFINITY), "-inf"),
+        ] {
+            assert_eq!(str(&value), written);
         }
-        if !items.is_empty() {
-            self.line(out, depth);
-        }
-        out.push(close);
-        Ok(())
     }
 
-    fn line(&self, out: &mut String, depth: usize) {
-        if let Some(indent) = self.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * depth));
-        }
+    #[test]
+    fn lines_end_where_python_ends_them() {
+        assert_eq!(lines("a\r\nb\u{2028}c\n\n", false), ["a", "b", "c", ""]);
+        assert_eq!(lines("a\r\nb", true), ["a\r\n", "b"]);
     }
 }

@@ -1,0 +1,106 @@
+//! What a conversation is to a template: dicts and lists that are written as Python writes them, wherever they become text.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::Value;
+use minijinja::value::{Enumerator, Object, ObjectRepr};
+
+use super::python;
+use crate::json;
+
+/// A value of JSON.
+pub(super) fn value(value: &json::Value) -> Value {
+    match value {
+        json::Value::Null => Value::from(()),
+        json::Value::Bool(value) => Value::from(*value),
+        json::Value::Number(text) => number(text),
+        json::Value::String(text) => Value::from(text.as_str()),
+        json::Value::Array(items) => list(items),
+        json::Value::Object(members) => {
+            let keys = members.iter().map(|(key, _)| Value::from(key.as_str())).collect();
+            let values = members.iter().map(|(key, member)| (key.as_str().into(), self::value(member))).collect();
+            Value::from_object(Dict { keys, values })
+        }
+    }
+}
+
+/// A list of values of JSON.
+pub(super) fn list(items: &[json::Value]) -> Value {
+    Value::from_object(List(items.iter().map(value).collect()))
+}
+
+/// A number as the narrowest type that holds it; beyond 128 bits integers become doubles.
+fn number(text: &str) -> Value {
+    let integer = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<i128>().map(Value::from));
+    integer.unwrap_or_else(|_| {
+        match text {
+            "NaN" => f64::NAN,
+            "Infinity" => f64::INFINITY,
+            "-Infinity" => f64::NEG_INFINITY,
+            _ => text.parse().unwrap_or(f64::NAN),
+        }
+        .into()
+    })
+}
+
+#[derive(Debug)]
+struct List(Vec<Value>);
+
+impl Object for List {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&python::str(&Value::from_dyn_object(self.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct Dict {
+    /// In their order.
+    keys: Vec<Value>,
+    values: HashMap<Box<str>, Value>,
+}
+
+impl Object for Dict {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.values.get(key.as_str()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.keys.clone())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&python::str(&Value::from_dyn_object(self.clone())))
+    }
+}
+
+/// What filters give that are generators in Python: it can be gone through, is never empty and is no JSON.
+#[derive(Debug)]
+pub(super) struct Generator(pub(super) Vec<Value>);
+
+impl Object for Generator {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.clone())
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+}

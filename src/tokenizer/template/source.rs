@@ -1,0 +1,141 @@
+//! The text of a template, with what minijinja reads otherwise written in its words.
+
+use std::fmt::Write;
+
+/// The filter that refuses to go through none, as Python does.
+pub(super) const ITERATED: &str = "iterated";
+
+/// The template as minijinja is to read it: line ends are newlines, marks of what an assistant says, which only training needs, are
+/// passed over, and a loop over none fails.
+pub(super) fn adapted(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    while let Some(at) = ["{{", "{%", "{#"].iter().filter_map(|open| rest.find(open)).min() {
+        let (plain, tagged) = rest.split_at(at);
+        out.push_str(plain);
+        let end = match &tagged[..2] {
+            "{#" => tagged.find("#}").map(|at| at + 2),
+            open => Scan::new(tagged, 2)
+                .find(|(at, depth)| *depth == 0 && tagged[*at..].starts_with(if open == "{%" { "%}" } else { "}}" }))
+                .map(|(at, _)| at + 2),
+        };
+        let (tag, mut behind) = tagged.split_at(end.unwrap_or(tagged.len()));
+        match word(tag) {
+            "raw" => {
+                out.push_str(tag);
+                let end = behind.match_indices("{%").map(|(at, _)| at).find(|at| word(&behind[*at..]) == "endraw");
+                let (raw, after) = behind.split_at(end.unwrap_or(behind.len()));
+                out.push_str(raw);
+                behind = after;
+            }
+            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            "for" => loop_over(&mut out, tag),
+            _ => out.push_str(tag),
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The first word of a block; nothing for what is no block.
+fn word(tag: &str) -> &str {
+    let Some(inner) = tag.strip_prefix("{%") else { return "" };
+    let inner = inner.trim_start_matches(['-', '+']).trim_start();
+    let end = inner.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(inner.len());
+    &inner[..end]
+}
+
+/// Writes the head of a loop, with the filter behind what it goes through.
+fn loop_over(out: &mut String, tag: &str) {
+    let keyword = |from: usize, word: &str| {
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        Scan::new(tag, from).find(|(at, depth)| {
+            *depth == 0
+                && tag[*at..].starts_with(word)
+                && !tag[..*at].ends_with(is_name)
+                && !tag[at + word.len()..].starts_with(is_name)
+        })
+    };
+    let Some((over, _)) = keyword(2, "in") else { return out.push_str(tag) };
+    let over = over + "in".len();
+    let end = tag.len() - tag.trim_end_matches("%}").trim_end_matches(['-', '+']).len();
+    let end = ["if", "recursive"]
+        .iter()
+        .filter_map(|word| keyword(over, word))
+        .map(|(at, _)| at)
+        .min()
+        .unwrap_or(tag.len() - end);
+    // a string takes everything
+    let _ = write!(out, "{} ({})|{ITERATED} {}", &tag[..over], tag[over..end].trim(), &tag[end..]);
+}
+
+/// Places of a tag that are in no string, each with the number of brackets that are open there.
+struct Scan<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Scan<'a> {
+    fn new(text: &'a str, at: usize) -> Self {
+        Self { text, at, depth: 0 }
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = (usize, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let here = self.at;
+        let c = self.text.get(here..)?.chars().next()?;
+        self.at += c.len_utf8();
+        let depth = self.depth;
+        match c {
+            '(' | '[' | '{' => self.depth += 1,
+            ')' | ']' | '}' => self.depth = depth.saturating_sub(1),
+            quote @ ('"' | '\'') => {
+                let mut escaped = false;
+                let end = self.text[self.at..].char_indices().find(|(_, c)| {
+                    let ends = *c == quote && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    ends
+                });
+                self.at = end.map_or(self.text.len(), |(at, _)| self.at + at + 1);
+            }
+            _ => {}
+        }
+        Some((here, depth))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_training_are_passed_over() {
+        let source = "a{%- generation -%}b{% endgeneration %}{%if x%}c{% endif %}{{ '{% generation %}' }}";
+        assert_eq!(adapted(source), "a{%- if true -%}b{% endif %}{%if x%}c{% endif %}{{ '{% generation %}' }}");
+        assert_eq!(adapted("{% raw %}{% generation %}{{ {% endraw %}"), "{% raw %}{% generation %}{{ {% endraw %}");
+        assert_eq!(adapted("a {% open"), "a {% open");
+        assert_eq!(adapted("{# it's #}{% for %}{{ {'a': {}} }}\r\n\r"), "{# it's #}{% for %}{{ {'a': {}} }}\n\n");
+    }
+
+    #[test]
+    fn what_a_loop_goes_through_is_seen() {
+        for (source, written) in [
+            ("{%- for a in b -%}", "{%- for a in (b)|iterated -%}"),
+            ("{% for a, b in c.items() if a in 'if' %}", "{% for a, b in (c.items())|iterated if a in 'if' %}"),
+            (
+                "{%for x in (y if z else [])+[' in ']recursive%}",
+                "{%for x in ((y if z else [])+[' in '])|iterated recursive%}",
+            ),
+            ("{% for index in indices[1:] %}", "{% for index in (indices[1:])|iterated %}"),
+        ] {
+            assert_eq!(adapted(source), written);
+        }
+    }
+}

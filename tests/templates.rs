@@ -1,0 +1,12 @@
+//! Chat templates and tokenizers of models, against what Hugging Face's transformers makes of them; `tests/templates/README.md` says
+//! which and how it was recorded.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
+#![expect(clippy::print_stdout, reason = "a test prints for whoever runs it")]
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
+#![allow(missing_docs, reason = "what is in a test binary has no readers outside")]
+
+#[path = "templates/record.rs"]
+mod record;
+#[path = "templates/rendering.rs"]
+mod rendering;
