@@ -1,5 +1,6 @@
 //! Text to token ids and back, by the files of a Hugging Face tokenizer.
 
+mod added;
 mod content;
 mod detokenizer;
 mod family;
@@ -7,9 +8,10 @@ mod folder;
 mod render;
 pub mod template;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
-use tokenizers::{DecoderWrapper, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
+use tokenizers::{AddedToken, DecoderWrapper, Model, OffsetType, PreTokenizer, SplitDelimiterBehavior};
 
 pub use content::{Author, Content};
 pub use detokenizer::Detokenizer;
@@ -51,10 +53,27 @@ impl Tokenizer {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(TokenizerError::Load)?;
         // transformers does neither unless it is asked to
         inner.with_truncation(None).map_err(TokenizerError::Load)?.with_padding(None);
+        Ok(Self::new(inner))
+    }
+
+    fn new(inner: tokenizers::Tokenizer) -> Self {
         let added = inner.get_added_tokens_decoder();
         let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        Ok(Self { added: added.keys().copied().collect(), special, content, inner })
+        Self { added: added.keys().copied().collect(), special, content, inner }
+    }
+
+    /// With these added tokens as well, or instead of those of the same text.
+    fn with_added(mut self, tokens: &[added::Added]) -> Result<Self, TokenizerError> {
+        let token = |added: &added::Added| {
+            AddedToken::from(added.content.as_str(), added.special)
+                .single_word(added.single_word)
+                .lstrip(added.lstrip)
+                .rstrip(added.rstrip)
+                .normalized(added.normalized)
+        };
+        self.inner.add_tokens(tokens.iter().map(token)).map_err(TokenizerError::Load)?;
+        Ok(Self::new(self.inner))
     }
 
     /// The ids of `text` with what the tokenizer puts around it; added tokens that are spelled out in it become their ids.
@@ -75,40 +94,36 @@ impl Tokenizer {
             let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::Encode)?;
             return Ok(encoding.get_ids().to_vec());
         }
-        let encoding = self.inner.encode(text, false).map_err(TokenizerError::Encode)?;
-        let tokens: Vec<(u32, (usize, usize))> =
-            encoding.get_ids().iter().copied().zip(encoding.get_offsets().iter().copied()).collect();
-        let mut ids = Vec::with_capacity(tokens.len());
-        let mut behind = 0;
-        for part in tokens.chunk_by(|(a, _), (b, _)| !self.added.contains(a) && !self.added.contains(b)) {
-            let is_added = part.first().is_some_and(|(id, _)| self.added.contains(id));
-            let end = part.last().map_or(behind, |(_, (_, end))| *end);
-            let spelled = &text[behind..end];
-            if is_added || !Content::is_marked(spelled) {
-                ids.extend(part.iter().map(|(id, _)| id));
-            } else {
-                ids.extend(self.encode_plain(&Content::unmarked(spelled))?);
-            }
-            behind = end;
+        let ids = self.encode_marked(text, false).map_err(TokenizerError::Encode)?;
+        match ids {
+            Some(ids) => Ok(ids),
+            None => Ok(self.encode_marked(text, true).map_err(TokenizerError::Encode)?.unwrap_or_default()),
         }
-        Ok(ids)
     }
 
-    /// The ids of `text` as if there were no added tokens.
-    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoded = || -> tokenizers::Result<Vec<u32>> {
-            let mut normalized = NormalizedString::from(text);
-            if let Some(normalizer) = self.inner.get_normalizer() {
-                normalizer.normalize(&mut normalized)?;
-            }
-            let mut words = PreTokenizedString::from(normalized);
-            if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
-                pre_tokenizer.pre_tokenize(&mut words)?;
-            }
-            words.tokenize(|word| self.inner.get_model().tokenize(word.get()))?;
-            Ok(words.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
-        };
-        encoded().map_err(TokenizerError::Encode)
+    /// The ids of a text that holds marks: added tokens are found, then the marks are taken out, then what is left is encoded as ever.
+    /// Where the vocabulary itself joins what a mark has broken, there is nothing, unless the text is `split` at the marks.
+    fn encode_marked(&self, text: &str, split: bool) -> tokenizers::Result<Option<Vec<u32>>> {
+        let mut words = self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), text);
+        if split {
+            words.split(|_, part| part.split(Content::MARK, SplitDelimiterBehavior::Removed))?;
+        } else {
+            words.normalize(|part| {
+                part.filter(|c| c != Content::MARK);
+                Ok(())
+            })?;
+        }
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut words)?;
+        }
+        let joined = Cell::new(false);
+        words.tokenize(|word| {
+            let tokens = self.inner.get_model().tokenize(word.get())?;
+            joined.set(joined.get() || tokens.iter().any(|token| self.special.contains(&token.id)));
+            Ok(tokens)
+        })?;
+        let ids = words.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec();
+        Ok((split || !joined.get()).then_some(ids))
     }
 
     /// The text of `ids`. Ids outside the vocabulary are left out, bytes that are not UTF-8 become U+FFFD.

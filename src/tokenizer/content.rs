@@ -1,8 +1,8 @@
 //! The texts of messages, in which the name of a control token must stay a name.
 //!
 //! A tool that prints `<|im_end|>` must not end the turn. Before a conversation is rendered, each control token that is spelled out in
-//! the text of a message is broken by a mark; after rendering, the tokenizer takes the mark out again and encodes what it stood in as
-//! plain text. What the template itself writes is not touched.
+//! the text of a message is broken by a mark; after rendering, the tokenizer finds its tokens, takes the marks out again and encodes the
+//! rest as plain text. What the template itself writes is not touched.
 
 use std::borrow::Cow;
 
@@ -20,44 +20,58 @@ pub enum Author {
 /// Knows the control tokens of a vocabulary.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
-    /// The tokens, and whether they structure conversations.
-    tokens: Vec<(String, bool)>,
-    /// By byte: whether any of them begins with it.
-    begins: Box<[bool]>,
+    /// The tokens, byte by byte; the first node is where each begins.
+    nodes: Vec<Node>,
+}
+
+/// A beginning that tokens share.
+#[derive(Debug, Clone, Default)]
+struct Node {
+    /// The next byte and its node.
+    next: Vec<(u8, usize)>,
+    /// Whether a token ends here, and whether one that structures conversations does.
+    ends: [bool; 2],
+    /// The same of tokens that end here or behind.
+    leads: [bool; 2],
 }
 
 impl Content {
     /// What breaks a token. No character: Unicode keeps it for uses inside of a program.
     pub(super) const MARK: char = '\u{fdd0}';
 
-    /// From the added tokens and whether the tokenizer calls them special.
+    /// From the added tokens and whether the tokenizer calls them special. Those that are only space are no control tokens: some
+    /// vocabularies have one for each number of newlines.
     pub(super) fn new<'a>(added: impl Iterator<Item = (&'a str, bool)>) -> Self {
-        let tokens: Vec<(String, bool)> = added
-            .filter(|(text, _)| text.chars().nth(1).is_some())
-            .map(|(text, special)| (text.to_owned(), special || !is_markup(text)))
-            .collect();
-        let mut begins = vec![false; 256];
-        for (text, _) in &tokens {
-            begins[usize::from(text.as_bytes()[0])] = true;
+        let mut content = Self { nodes: vec![Node::default()] };
+        for (text, special) in added {
+            let is_space = text.chars().all(|c| c.is_whitespace() || c == '\u{2581}');
+            if is_space || text.chars().nth(1).is_none() {
+                continue;
+            }
+            let kinds = [true, special || !is_markup(text)];
+            let mut at = 0;
+            for byte in text.bytes() {
+                at = content.step(at, byte).unwrap_or_else(|| {
+                    let new = content.nodes.len();
+                    content.nodes.push(Node::default());
+                    content.nodes[at].next.push((byte, new));
+                    new
+                });
+                content.nodes[at].leads = either(content.nodes[at].leads, kinds);
+            }
+            content.nodes[at].ends = either(content.nodes[at].ends, kinds);
         }
-        Self { tokens, begins: begins.into() }
+        content
     }
 
-    /// The text with every control token in it broken.
+    /// The text with every control token in it broken, and the beginning of one at its end: the template, or the next part, may go on.
     #[must_use]
     pub fn mark<'a>(&self, text: &'a str, author: Author) -> Cow<'a, str> {
         let mut marked = String::new();
         let mut done = 0;
-        for (at, byte) in text.bytes().enumerate() {
-            if !self.begins.get(usize::from(byte)).copied().unwrap_or(false) {
-                continue;
-            }
-            let rest = &text.as_bytes()[at..];
-            let begins = |(token, structures): &(String, bool)| {
-                (*structures || author == Author::Tool) && rest.starts_with(token.as_bytes())
-            };
-            if self.tokens.iter().any(begins) {
-                // a token's first byte begins a character, and its second character follows
+        for at in 0..text.len() {
+            if self.begins(&text.as_bytes()[at..], author) {
+                // a token's first byte begins a character
                 let first = text[at..].chars().next().map_or(1, char::len_utf8);
                 marked.push_str(&text[done..at + first]);
                 marked.push(Self::MARK);
@@ -69,6 +83,24 @@ impl Content {
         }
         marked.push_str(&text[done..]);
         Cow::Owned(marked)
+    }
+
+    /// Whether a control token begins here, as far as the text goes.
+    fn begins(&self, text: &[u8], author: Author) -> bool {
+        let kind = usize::from(author == Author::Person);
+        let mut at = 0;
+        for byte in text {
+            match self.step(at, *byte) {
+                Some(next) if self.nodes[next].ends[kind] => return true,
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        at != 0 && self.nodes[at].leads[kind]
+    }
+
+    fn step(&self, node: usize, byte: u8) -> Option<usize> {
+        self.nodes.get(node)?.next.iter().find(|(next, _)| *next == byte).map(|(_, node)| *node)
     }
 
     /// The same for every string in a value, keys included.
@@ -105,6 +137,10 @@ impl Content {
     }
 }
 
+fn either(a: [bool; 2], b: [bool; 2]) -> [bool; 2] {
+    [a[0] || b[0], a[1] || b[1]]
+}
+
 /// Whether a token looks like a tag of XML: such tokens mark spans within a message, and people quote them.
 fn is_markup(text: &str) -> bool {
     let name = text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).map(|name| name.trim_start_matches('/'));
@@ -120,7 +156,7 @@ mod tests {
     const MARK: char = Content::MARK;
 
     fn content() -> Content {
-        let tokens = [("<|im_end|>", true), ("<|im", true), ("<think>", false), ("｜用户", false), ("<s>", true)];
+        let tokens = [("<|im_end|>", true), ("<|im", true), ("<think>", false), ("｜用户", false), ("<s>", true), ("\n\n", false)];
         Content::new(tokens.into_iter())
     }
 
@@ -131,6 +167,17 @@ mod tests {
         assert_eq!(mark("<think>｜用户<s></s>", Author::Person), "<think>｜^用户<^s></s>");
         assert_eq!(mark("<think>", Author::Tool), "<^think>");
         assert!(matches!(content().mark("é<b>|im_end|", Author::Tool), Cow::Borrowed(_)));
+        assert!(matches!(content().mark("a\n\nb", Author::Tool), Cow::Borrowed(_)), "space is no control token");
+    }
+
+    #[test]
+    fn a_token_that_may_go_on_behind_the_text_is_broken() {
+        let mark = |text: &str, author| content().mark(text, author).replace(MARK, "^");
+        assert_eq!(mark("a<|im_en", Author::Person), "a<^|im_en");
+        assert_eq!(mark("<th", Author::Tool), "<^th");
+        assert_eq!(mark("<th", Author::Person), "<th");
+        assert_eq!(mark("b<", Author::Person), "b<^");
+        assert_eq!(mark("b｜", Author::Person), "b｜^");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::added::{self, Added};
 use super::template::{ChatTemplate, TemplateError};
 use super::{Tokenizer, TokenizerError};
 
@@ -86,6 +87,7 @@ enum Ids {
 #[serde(default)]
 struct TokenizerConfig {
     chat_template: Option<Templates>,
+    added_tokens_decoder: BTreeMap<String, Added>,
     #[serde(flatten)]
     rest: BTreeMap<String, serde_json::Value>,
 }
@@ -122,12 +124,16 @@ impl Folder {
         let mut specials: BTreeMap<String, String> = BTreeMap::new();
         let map: BTreeMap<String, serde_json::Value> =
             json(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
-        for (name, value) in map.iter().chain(&config.rest).filter(|(name, _)| SPECIALS.contains(&name.as_str())) {
-            // a string, or an object that says more of the token
-            if let Some(text) = value.as_str().or_else(|| value.get("content")?.as_str()) {
+        let named = map.iter().chain(&config.rest).filter(|(name, _)| SPECIALS.contains(&name.as_str()));
+        for (name, value) in named.chain(config.extra().filter_map(|(name, value)| Some((name?, value)))) {
+            if let Some(text) = text_of(value) {
                 specials.insert(name.clone(), text.to_owned());
             }
         }
+        let extra: Vec<String> = config.extra().filter_map(|(_, value)| text_of(value)).map(str::to_owned).collect();
+        let special = specials.values().cloned().chain(extra);
+        let added = added::tokens(config.added_tokens_decoder, special, |token| tokenizer.is_added(token));
+        let tokenizer = tokenizer.with_added(&added)?;
         let (source, tools) = templates(folder, config.chat_template)?;
         let source = source.ok_or_else(|| FolderError::NoTemplate(folder.to_owned()))?;
         Ok(Self {
@@ -156,6 +162,15 @@ impl Folder {
             eos_token: Some(eos_token.to_owned()),
             defaults: None,
         })
+    }
+}
+
+impl TokenizerConfig {
+    /// Special tokens beyond those of [`SPECIALS`]; models with images name theirs.
+    fn extra(&self) -> impl Iterator<Item = (Option<&String>, &serde_json::Value)> {
+        let listed = ["extra_special_tokens", "additional_special_tokens"].into_iter().find_map(|name| self.rest.get(name));
+        let named = listed.and_then(|value| value.as_object()).into_iter().flatten().map(|(name, value)| (Some(name), value));
+        named.chain(listed.and_then(|value| value.as_array()).into_iter().flatten().map(|value| (None, value)))
     }
 }
 
@@ -199,6 +214,11 @@ fn templates(folder: &Path, configured: Option<Templates>) -> Result<(Option<Str
             (take("default"), take("tool_use"))
         }
     })
+}
+
+/// The text of a token: a string, or an object that says more of it.
+fn text_of(token: &serde_json::Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FolderError> {

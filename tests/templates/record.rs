@@ -61,7 +61,7 @@ impl Record {
         self.tokenizer.split(' ').next().unwrap()
     }
 
-    /// Whether the tokenizer came with the template, and its configuration with both.
+    /// Whether the tokenizer is of the same model.
     pub fn has_own_tokenizer(&self) -> bool {
         !self.tokenizer.contains(' ')
     }
@@ -115,11 +115,12 @@ pub fn records(ours: bool) -> Vec<Record> {
     all.filter(|record| record.is_ours() == ours).collect()
 }
 
-/// Names of the tokenizers that are fetched.
-pub fn tokenizers() -> Vec<String> {
+/// Names of the templates that came in a folder with their tokenizer and its configuration.
+pub fn in_folders() -> Vec<String> {
     let sources = Value::parse(&read(&here().join("sources.json"))).unwrap();
-    let listed = sources.get("tokenizers").unwrap().as_array().unwrap();
-    listed.iter().map(|one| one.get("name").unwrap().as_str().unwrap().to_owned()).collect()
+    let whole = |one: &&Value| one.get("own") == Some(&Value::Bool(true));
+    let listed = sources.get("templates").unwrap().as_array().unwrap().iter().filter(whole);
+    listed.map(|one| one.get("name").unwrap().as_str().unwrap().to_owned()).collect()
 }
 
 /// The conversations, in their order.

@@ -3,13 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use tokentap::tokenizer::Tokenizer;
 use tokentap::tokenizer::template::{ChatTemplate, RenderError};
+use tokentap::tokenizer::{Folder, Tokenizer};
 
 use super::record::{self, Line, Record, Told, at_the_recorded_time};
 
-/// What deviates from the record, and may: template, conversation and why. One that no longer deviates fails the test.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+/// What deviates from the record, and may: template, conversations and why. One that no longer deviates fails the test.
+const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
+    (
+        "functionary-medium-v3.1",
+        WITH_TOOLS,
+        "what is added to a text that was called safe gets the escapes of HTML in Python; minijinja's + knows no safe texts",
+    ),
+    ("literals", ALL, "lists that a template writes down itself, and numbers beyond 1e16, are joined to text by ~ as Rust writes them"),
+];
+
+/// Every conversation.
+const ALL: &[&str] = &[];
+
+/// Those whose request has tools.
+const WITH_TOOLS: &[&str] = &[
+    "tools", "tools-flat", "tools-definitions", "call", "parallel", "call-then-user", "thinking-call", "thinking-call-then-user",
+    "system-empty", "content-null", "continued-thinking", "schema", "arguments", "arguments-text", "effort",
+];
 
 /// Of one kind of templates.
 #[derive(Debug, Default)]
@@ -29,12 +45,17 @@ struct Counts {
 struct Comparison {
     counts: BTreeMap<String, Counts>,
     deviations: Vec<(String, String, String)>,
+    /// Names of what was compared.
+    compared: BTreeSet<String>,
+    conversations: Vec<String>,
 }
 
 impl Comparison {
     fn compare(&mut self, record: &Record, template: &ChatTemplate, tokenizer: &Tokenizer, told: &[Told]) {
         let counts = self.counts.entry(record.kind.clone()).or_default();
         counts.templates += 1;
+        self.compared.insert(record.template.clone());
+        self.conversations = told.iter().map(|told| told.name.clone()).collect();
         for conversation in told {
             match deviation(record, conversation, template, tokenizer) {
                 Some(how) => {
@@ -50,24 +71,24 @@ impl Comparison {
 
     /// Prints what there is, and fails where the record is left without an exception that says so.
     fn judge(&self) {
-        println!(
-            "{:<10} {:>9} {:>8} {:>9} {:>7} {:>9}",
-            "kind", "templates", "own ids", "other ids", "raised", "deviating"
-        );
+        println!("{:<10} {:>9} {:>8} {:>9} {:>7} {:>9}", "kind", "templates", "own ids", "other ids", "raised", "deviating");
         for (kind, Counts { templates, own_ids, other_ids, raised, deviating }) in &self.counts {
             println!("{kind:<10} {templates:>9} {own_ids:>8} {other_ids:>9} {raised:>7} {deviating:>9}");
         }
         let mut excused = BTreeSet::new();
         let mut left = String::new();
         for (template, conversation, how) in &self.deviations {
-            match EXCEPTIONS.iter().position(|(a, b, _)| a == template && b == conversation) {
-                Some(at) => drop(excused.insert(at)),
+            let excuses = |(name, which, _): &&(&str, &[&str], &str)| {
+                name == template && (which.is_empty() || which.contains(&conversation.as_str()))
+            };
+            match EXCEPTIONS.iter().find(excuses) {
+                Some(_) => drop(excused.insert((template.as_str(), conversation.as_str()))),
                 None => writeln!(left, "{template} {conversation}: {how}").unwrap(),
             }
         }
-        let compared = |name: &str| self.counts.values().any(|counts| counts.templates > 3) || name == "demo";
-        for (at, (template, conversation, _)) in EXCEPTIONS.iter().enumerate() {
-            if !excused.contains(&at) && compared(template) {
+        for (template, which, _) in EXCEPTIONS.iter().filter(|(template, ..)| self.compared.contains(*template)) {
+            let which = if which.is_empty() { self.conversations.iter().map(String::as_str).collect() } else { which.to_vec() };
+            for conversation in which.into_iter().filter(|conversation| !excused.contains(&(*template, *conversation))) {
                 writeln!(left, "{template} {conversation}: deviates no longer and needs no exception").unwrap();
             }
         }
@@ -97,8 +118,7 @@ fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &
         (Line::Rendered { .. }, Err(error)) => Some(error.to_string()),
         (Line::Rendered { chars, sha256, ids, ids_sha256 }, Ok(text)) => {
             if *sha256 != record::sha256(&text) || *chars != text.chars().count() {
-                let place =
-                    record.text(&told.name).map_or_else(|| format!("text {text:?}"), |other| place(&text, &other));
+                let place = record.text(&told.name).map_or_else(|| format!("text {text:?}"), |other| place(&text, &other));
                 return Some(format!("{} characters, recorded {chars}: {place}", text.chars().count()));
             }
             let encoded = tokenizer.encode_rendered(&text).unwrap();
@@ -106,8 +126,9 @@ fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &
             match (ids, ids_sha256) {
                 (Some(ids), _) => {
                     let at = ids.iter().zip(&encoded).position(|(a, b)| a != b);
-                    (*ids != encoded)
-                        .then(|| format!("{} ids, recorded {}, first differing at {at:?}", encoded.len(), ids.len()))
+                    (*ids != encoded).then(|| {
+                        format!("{} ids, recorded {}, first differing at {at:?}", encoded.len(), ids.len())
+                    })
                 }
                 (None, Some(recorded)) => (*recorded != hashed()).then(|| "other ids".to_owned()),
                 (None, None) => panic!("{} {}: a text is recorded with its ids", record.template, told.name),
@@ -124,13 +145,21 @@ fn place(ours: &str, recorded: &str) -> String {
 }
 
 fn compare(records: &[Record]) -> Comparison {
-    let told = record::conversations();
+    let (told, in_folders) = (record::conversations(), record::in_folders());
     let mut tokenizers: BTreeMap<&str, Tokenizer> = BTreeMap::new();
     let mut comparison = Comparison::default();
     for record in records {
-        let tokenizer = tokenizers
-            .entry(record.tokenizer())
-            .or_insert_with(|| Tokenizer::from_bytes(&record::read(&record.folder().join("tokenizer.json"))).unwrap());
+        if in_folders.contains(&record.template) {
+            // through the door that serving uses
+            let folder = Folder::open(&record.folder()).unwrap();
+            let for_tools = record.template.ends_with("-tool-use");
+            let template = folder.tool_template.as_ref().filter(|_| for_tools).unwrap_or(&folder.template);
+            comparison.compare(record, template, &folder.tokenizer, &told);
+            continue;
+        }
+        let tokenizer = tokenizers.entry(record.tokenizer()).or_insert_with(|| {
+            Tokenizer::from_bytes(&record::read(&record.folder().join("tokenizer.json"))).unwrap()
+        });
         comparison.compare(record, &record.compiled(), tokenizer, &told);
     }
     comparison
@@ -138,9 +167,7 @@ fn compare(records: &[Record]) -> Comparison {
 
 #[test]
 fn our_own_templates_render_as_in_transformers() {
-    at_the_recorded_time("rendering::our_own_templates_render_as_in_transformers", || {
-        compare(&record::records(true)).judge()
-    });
+    at_the_recorded_time("rendering::our_own_templates_render_as_in_transformers", || compare(&record::records(true)).judge());
 }
 
 #[test]
