@@ -156,7 +156,14 @@ mod tests {
     const MARK: char = Content::MARK;
 
     fn content() -> Content {
-        let tokens = [("<|im_end|>", true), ("<|im", true), ("<think>", false), ("｜用户", false), ("<s>", true), ("\n\n", false)];
+        let tokens = [
+            ("<|im_end|>", true),
+            ("<|im", true),
+            ("<think>", false),
+            ("｜用户", false),
+            ("<s>", true),
+            ("\n\n", false),
+        ];
         Content::new(tokens.into_iter())
     }
 

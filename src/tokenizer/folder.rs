@@ -168,8 +168,10 @@ impl Folder {
 impl TokenizerConfig {
     /// Special tokens beyond those of [`SPECIALS`]; models with images name theirs.
     fn extra(&self) -> impl Iterator<Item = (Option<&String>, &serde_json::Value)> {
-        let listed = ["extra_special_tokens", "additional_special_tokens"].into_iter().find_map(|name| self.rest.get(name));
-        let named = listed.and_then(|value| value.as_object()).into_iter().flatten().map(|(name, value)| (Some(name), value));
+        let listed =
+            ["extra_special_tokens", "additional_special_tokens"].into_iter().find_map(|name| self.rest.get(name));
+        let named =
+            listed.and_then(|value| value.as_object()).into_iter().flatten().map(|(name, value)| (Some(name), value));
         named.chain(listed.and_then(|value| value.as_array()).into_iter().flatten().map(|value| (None, value)))
     }
 }

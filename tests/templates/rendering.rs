@@ -15,7 +15,11 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         WITH_TOOLS,
         "what is added to a text that was called safe gets the escapes of HTML in Python; minijinja's + knows no safe texts",
     ),
-    ("literals", ALL, "lists that a template writes down itself, and numbers beyond 1e16, are joined to text by ~ as Rust writes them"),
+    (
+        "literals",
+        ALL,
+        "lists that a template writes down itself, and numbers beyond 1e16, are joined to text by ~ as Rust writes them",
+    ),
 ];
 
 /// Every conversation.
@@ -23,8 +27,21 @@ const ALL: &[&str] = &[];
 
 /// Those whose request has tools.
 const WITH_TOOLS: &[&str] = &[
-    "tools", "tools-flat", "tools-definitions", "call", "parallel", "call-then-user", "thinking-call", "thinking-call-then-user",
-    "system-empty", "content-null", "continued-thinking", "schema", "arguments", "arguments-text", "effort",
+    "tools",
+    "tools-flat",
+    "tools-definitions",
+    "call",
+    "parallel",
+    "call-then-user",
+    "thinking-call",
+    "thinking-call-then-user",
+    "system-empty",
+    "content-null",
+    "continued-thinking",
+    "schema",
+    "arguments",
+    "arguments-text",
+    "effort",
 ];
 
 /// Of one kind of templates.
@@ -71,7 +88,10 @@ impl Comparison {
 
     /// Prints what there is, and fails where the record is left without an exception that says so.
     fn judge(&self) {
-        println!("{:<10} {:>9} {:>8} {:>9} {:>7} {:>9}", "kind", "templates", "own ids", "other ids", "raised", "deviating");
+        println!(
+            "{:<10} {:>9} {:>8} {:>9} {:>7} {:>9}",
+            "kind", "templates", "own ids", "other ids", "raised", "deviating"
+        );
         for (kind, Counts { templates, own_ids, other_ids, raised, deviating }) in &self.counts {
             println!("{kind:<10} {templates:>9} {own_ids:>8} {other_ids:>9} {raised:>7} {deviating:>9}");
         }
@@ -87,8 +107,10 @@ impl Comparison {
             }
         }
         for (template, which, _) in EXCEPTIONS.iter().filter(|(template, ..)| self.compared.contains(*template)) {
-            let which = if which.is_empty() { self.conversations.iter().map(String::as_str).collect() } else { which.to_vec() };
-            for conversation in which.into_iter().filter(|conversation| !excused.contains(&(*template, *conversation))) {
+            let which =
+                if which.is_empty() { self.conversations.iter().map(String::as_str).collect() } else { which.to_vec() };
+            for conversation in which.into_iter().filter(|conversation| !excused.contains(&(*template, *conversation)))
+            {
                 writeln!(left, "{template} {conversation}: deviates no longer and needs no exception").unwrap();
             }
         }
@@ -118,7 +140,8 @@ fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &
         (Line::Rendered { .. }, Err(error)) => Some(error.to_string()),
         (Line::Rendered { chars, sha256, ids, ids_sha256 }, Ok(text)) => {
             if *sha256 != record::sha256(&text) || *chars != text.chars().count() {
-                let place = record.text(&told.name).map_or_else(|| format!("text {text:?}"), |other| place(&text, &other));
+                let place =
+                    record.text(&told.name).map_or_else(|| format!("text {text:?}"), |other| place(&text, &other));
                 return Some(format!("{} characters, recorded {chars}: {place}", text.chars().count()));
             }
             let encoded = tokenizer.encode_rendered(&text).unwrap();
@@ -126,9 +149,8 @@ fn deviation(record: &Record, told: &Told, template: &ChatTemplate, tokenizer: &
             match (ids, ids_sha256) {
                 (Some(ids), _) => {
                     let at = ids.iter().zip(&encoded).position(|(a, b)| a != b);
-                    (*ids != encoded).then(|| {
-                        format!("{} ids, recorded {}, first differing at {at:?}", encoded.len(), ids.len())
-                    })
+                    (*ids != encoded)
+                        .then(|| format!("{} ids, recorded {}, first differing at {at:?}", encoded.len(), ids.len()))
                 }
                 (None, Some(recorded)) => (*recorded != hashed()).then(|| "other ids".to_owned()),
                 (None, None) => panic!("{} {}: a text is recorded with its ids", record.template, told.name),
@@ -157,9 +179,9 @@ fn compare(records: &[Record]) -> Comparison {
             comparison.compare(record, template, &folder.tokenizer, &told);
             continue;
         }
-        let tokenizer = tokenizers.entry(record.tokenizer()).or_insert_with(|| {
-            Tokenizer::from_bytes(&record::read(&record.folder().join("tokenizer.json"))).unwrap()
-        });
+        let tokenizer = tokenizers
+            .entry(record.tokenizer())
+            .or_insert_with(|| Tokenizer::from_bytes(&record::read(&record.folder().join("tokenizer.json"))).unwrap());
         comparison.compare(record, &record.compiled(), tokenizer, &told);
     }
     comparison
@@ -167,7 +189,9 @@ fn compare(records: &[Record]) -> Comparison {
 
 #[test]
 fn our_own_templates_render_as_in_transformers() {
-    at_the_recorded_time("rendering::our_own_templates_render_as_in_transformers", || compare(&record::records(true)).judge());
+    at_the_recorded_time("rendering::our_own_templates_render_as_in_transformers", || {
+        compare(&record::records(true)).judge()
+    });
 }
 
 #[test]
