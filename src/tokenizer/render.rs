@@ -145,7 +145,7 @@ impl Renderer {
     ) -> Result<Prompt, PromptError> {
         let text = self.text_behind(turn, new, setting)?;
         let text = match (&self.end, ended) {
-            (Some((end, _)), true) => text.strip_prefix(end.as_str()).unwrap_or(&text),
+            (Some((end, _)), true) => text.split_once(end.as_str()).map_or(&*text, |(_, behind)| behind),
             _ => &text,
         };
         self.prompt(text, setting)
@@ -191,12 +191,15 @@ impl Renderer {
 
     /// The part of `both` behind the turn: from its end token on, or where it has none, behind all that `alone` has.
     fn difference<'a>(&self, alone: &str, both: &'a str) -> Option<&'a str> {
-        let behind = |text: &str| text.rfind(TURN).map(|at| at + TURN.len());
-        let (alone, both) = (&alone[behind(alone)?..], &both[behind(both)?..]);
-        match &self.end {
-            Some((end, _)) => both.find(end.as_str()).map(|at| &both[at..]),
-            None => both.strip_prefix(alone),
+        if alone.matches(TURN).count() != 1 {
+            // a client's text has the mark, too
+            return None;
         }
+        let (alone, both) = (behind_turn(alone)?, behind_turn(both)?);
+        let Some((end, _)) = &self.end else { return both.strip_prefix(alone) };
+        let at = both.find(end.as_str())?;
+        // behind a call there is what closes it
+        Some(if both[..at].trim().is_empty() { both } else { &both[at..] })
     }
 
     /// Whether a prompt ends within a thought that the generation prompt began.
@@ -223,8 +226,8 @@ impl Renderer {
         let alone = self.text(&messages[..2], setting).ok()?;
         let both = self.text(&messages, setting).ok()?;
         let first = |text: &str| {
-            let tail = &text[text.rfind(TURN)? + TURN.len()..];
-            self.folder.tokenizer.added_at_start(tail)
+            // some templates put a line end before it
+            self.folder.tokenizer.added_at_start(behind_turn(text)?.trim_start())
         };
         // where a turn ends with the next one's role it has no end of its own
         first(&alone).filter(|end| first(&both).as_ref() == Some(end))
@@ -254,6 +257,11 @@ impl Renderer {
         let texts = self.text(&[parted], setting).ok().zip(self.text(&[message("user", "onetwo")], setting).ok());
         texts.is_some_and(|(parted, plain)| parted == plain)
     }
+}
+
+/// The text behind the first mark, which is the turn's: what comes later may be anybody's.
+fn behind_turn(text: &str) -> Option<&str> {
+    text.split_once(TURN).map(|(_, behind)| behind)
 }
 
 fn message(role: &str, content: &str) -> Value {

@@ -2,6 +2,7 @@
 
 mod completions;
 mod conversation;
+mod families;
 mod hostile;
 mod policy;
 mod problems;

@@ -44,6 +44,25 @@ async fn the_names_of_control_tokens_are_text_wherever_a_message_spells_them() {
 }
 
 #[tokio::test]
+async fn what_marks_a_turn_for_us_marks_nothing_for_a_client() {
+    let chat = Chat::start(&[]).await;
+    let mut body = json!({"messages": messages(&[("user", "Go.")]), "tools": tools()});
+    let reply =
+        chat.say(&body, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call><|im_end|>").await;
+    let call = reply["choices"][0]["message"]["tool_calls"][0]["id"].clone();
+    let before = [&chat.last().prompt[..], &chat.last().output()].concat();
+    let text = "a\u{fdd1}turn\u{fdd1}b\u{fdd0}c";
+    let list = body["messages"].as_array_mut().unwrap();
+    list.push(reply["choices"][0]["message"].clone());
+    list.push(json!({"role": "tool", "tool_call_id": call, "content": text}));
+    chat.say(&body, "No.<|im_end|>").await;
+    let prompt = chat.last().prompt;
+    assert!(prompt.starts_with(&before));
+    let new = chat.decode(&prompt[before.len()..]);
+    assert!(new.starts_with("\n<|im_start|>user\n<tool_response>\na\u{fdd1}turn\u{fdd1}b"), "{new:?}");
+}
+
+#[tokio::test]
 async fn halves_of_surrogates_cost_only_themselves() {
     let chat = Chat::start(&[]).await;
     let body = r#"{"messages":[{"role":"user","content":"a\ud83d b\udc00\ud83d\ude42 c"}],"max_tokens":2}"#;

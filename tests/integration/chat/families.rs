@@ -1,0 +1,108 @@
+//! How turns end in families of models: the tokens of the next prompt, for templates that stand for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokentap::config::EarlierThinking;
+use tokentap::metrics::Metrics;
+use tokentap::openai::prompt::{Preparation, Prepared, Told};
+use tokentap::openai::request::ChatRequest;
+use tokentap::tokenizer::{Fit, Folder, Renderer};
+use tokentap::trajectory::{About, Call, Draft, Store, StoreLimits};
+
+const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json");
+
+/// A model with this template, and a session in which one turn has been answered.
+struct Family {
+    renderer: Renderer,
+    store: Arc<Store>,
+}
+
+impl Family {
+    fn new(template: &str) -> Self {
+        let renderer = Renderer::new(Folder::embedded(TOKENIZER, template, "<|im_end|>").unwrap());
+        let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::from_secs(60), idle: Duration::from_secs(60) };
+        Self { renderer, store: Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none")))) }
+    }
+
+    fn prepare(&self, messages: &serde_json::Value) -> Prepared {
+        let body = json!({ "messages": messages }).to_string();
+        let request = ChatRequest::parse(body.into()).unwrap();
+        let session = self.store.session("s");
+        Preparation {
+            renderer: &self.renderer,
+            session: session.as_deref(),
+            earlier_thinking: EarlierThinking::Keep,
+            told: Told { format: None, separate: false },
+        }
+        .prepare(&request)
+        .unwrap()
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.renderer.tokenizer().decode(ids, false).unwrap()
+    }
+
+    /// What the prompt of the second call has behind the tokens of the first turn, which said `said` and ended so.
+    fn behind(&self, said: &str, finish: &str) -> (String, u32) {
+        let first = self.prepare(&json!([{"role": "user", "content": "U"}]));
+        let response = self.renderer.tokenizer().encode(said).unwrap();
+        let known = [&first.ids[..], &response].concat();
+        let about = About { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..About::default() };
+        let prompt = Some(first.ids.into());
+        let draft = Draft { prompt, response, logprobs: Vec::new(), entropy: Vec::new(), about };
+        drop(Call::new(Arc::clone(&self.store), "s".into()).commit(draft));
+        let next = self.prepare(&json!([
+            {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "V"},
+        ]));
+        assert!(!next.chat.retokenised, "the turn was found");
+        // a stop token of the next role may be given up for the one that came
+        let kept = known.iter().zip(&next.ids).take_while(|(a, b)| a == b).count();
+        assert!(kept + 1 >= known.len(), "{:?} begins {:?}", self.decode(&known), self.decode(&next.ids));
+        (self.decode(&next.ids[kept..]), next.chat.inserted_end_of_turn)
+    }
+}
+
+const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// As GLM: a turn ends where the next one's role begins.
+const NEXT_ROLE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// As Kimi K2 and Llama 3: nothing between the end of a turn and the next.
+const NO_SEPARATOR: &str = "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}";
+
+/// As Nemotron Nano v2: a line end before the token that ends a turn.
+const LINE_BEFORE_END: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+#[test]
+fn what_follows_a_turn_is_what_the_template_writes_there() {
+    for (template, said, finish, expected, inserted) in [
+        (CHATML, "A<|im_end|>", "stop", "\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n", 0),
+        (CHATML, "A", "length", "<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n", 1),
+        // stopped by a string, say: the turn has no end yet
+        (CHATML, "A", "stop", "<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n", 1),
+        (NEXT_ROLE, "A<|im_start|>", "stop", "user\nV<|im_start|>assistant\n", 0),
+        (NEXT_ROLE, "A", "length", "<|im_start|>user\nV<|im_start|>assistant\n", 0),
+        // it stopped for a role that does not come
+        (NEXT_ROLE, "A<|im_end|>", "stop", "<|im_start|>user\nV<|im_start|>assistant\n", 0),
+        (NO_SEPARATOR, "A<|im_end|>", "stop", "<|im_start|>user:V<|im_end|><|im_start|>assistant:", 0),
+        (LINE_BEFORE_END, "A<|im_end|>", "stop", "\n<|im_start|>user\nV\n<|im_end|>\n<|im_start|>assistant\n", 0),
+        (LINE_BEFORE_END, "A", "length", "\n<|im_end|>\n<|im_start|>user\nV\n<|im_end|>\n<|im_start|>assistant\n", 1),
+    ] {
+        let family = Family::new(template);
+        assert_eq!(family.behind(said, finish), (expected.to_owned(), inserted), "{said:?} {finish} in {template}");
+        assert_eq!(family.renderer.trial().user, Fit::Exact, "{template}");
+    }
+}
+
+#[test]
+fn a_template_that_rewrites_earlier_turns_is_known_for_it() {
+    let dated = "{% for m in messages %}<|im_start|>{{ loop.length }} {{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    assert_eq!(Family::new(dated).renderer.trial().user, Fit::Rewrites);
+    let refusing =
+        "{% if messages | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}{{ messages[0].content }}";
+    assert_eq!(Family::new(refusing).renderer.trial().user, Fit::Refused);
+    let silent = "{{ messages[0].content }}{% if add_generation_prompt %}<|im_start|>{% endif %}";
+    assert_eq!(Family::new(silent).renderer.trial().user, Fit::NoBoundary);
+}
