@@ -32,7 +32,7 @@ pub use sampling::Sampling;
 pub use spoken::Spoken;
 
 /// Bytes of a call that keep a thread busy for longer than others should wait.
-const LONG: usize = 64 << 10;
+const LONG: usize = 8 << 10;
 
 /// Whether this route is served here.
 #[must_use]

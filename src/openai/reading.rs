@@ -35,13 +35,19 @@ impl Stops {
     #[must_use]
     pub fn of(sampling: &[u8]) -> Self {
         let sampling = Value::parse(sampling).unwrap_or_default();
-        let strings = match sampling.get("stop") {
+        Self::new(sampling.get("stop"), sampling.get("stop_token_ids"))
+    }
+
+    /// Those of these two members.
+    #[must_use]
+    pub fn new(stop: Option<&Value>, stop_token_ids: Option<&Value>) -> Self {
+        let strings = match stop {
             Some(Value::String(stop)) => vec![stop.clone()],
             Some(Value::Array(stops)) => stops.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
             _ => Vec::new(),
         };
         let id = |value: &Value| if let Value::Number(text) = value { text.parse().ok() } else { None };
-        let ids = sampling.get("stop_token_ids").and_then(Value::as_array).unwrap_or_default();
+        let ids = stop_token_ids.and_then(Value::as_array).unwrap_or_default();
         Self { strings, ids: ids.iter().filter_map(id).collect() }
     }
 }

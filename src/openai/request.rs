@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::choice::ToolChoice;
 use super::message::Message;
+use super::reading::Stops;
 use super::{Body, Unserved, fields, is_said, wrong};
 use crate::json::{Object, Value};
 
@@ -46,6 +47,8 @@ pub struct ChatRequest {
     pub continue_final: bool,
     /// `input_ids`: the client has rendered the conversation itself.
     pub input_ids: Option<Range<usize>>,
+    /// `stop` and `stop_token_ids`.
+    pub stops: Stops,
     /// `n`.
     pub n: usize,
     /// What the client wants to know besides.
@@ -113,6 +116,7 @@ impl ChatRequest {
             parallel_calls: body.flag("parallel_tool_calls", true)?,
             continue_final: body.flag("continue_final_message", false)?,
             input_ids: object.value_span(&bytes, "input_ids").filter(|span| is_said(&bytes[span.clone()])),
+            stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
             n: body.count("n")?,
             wants,
             messages,
@@ -144,12 +148,6 @@ impl ChatRequest {
     #[must_use]
     pub fn reads_calls(&self) -> bool {
         self.tools.is_some() && self.choice != ToolChoice::None
-    }
-
-    /// The text of an object in which `stop` and `stop_token_ids` stand.
-    #[must_use]
-    pub fn sampling(&self) -> &[u8] {
-        &self.bytes
     }
 }
 

@@ -1,5 +1,6 @@
 //! Chat completions, served from tokens.
 
+mod bytes;
 mod completions;
 mod conversation;
 mod families;

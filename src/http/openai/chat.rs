@@ -12,7 +12,6 @@ use crate::openai::limits;
 use crate::openai::model::{ChatModel, Chats};
 use crate::openai::native::Addition;
 use crate::openai::prompt::Preparation;
-use crate::openai::reading::Stops;
 use crate::openai::reply::Making;
 use crate::openai::request::ChatRequest;
 use crate::openai::speaker::Speaker;
@@ -77,7 +76,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     let making = Making {
         renderer: Arc::clone(&model.renderer),
         reading,
-        stops: Stops::of(chat.sampling()),
+        stops: chat.stops.clone(),
         model: chat.model.clone(),
         created: now(),
         prompt: wants_prompt.then(|| Arc::from(&*prepared.ids)),

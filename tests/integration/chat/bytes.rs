@@ -1,0 +1,107 @@
+//! No bytes of a client or an engine make the readers panic, or loop.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use tokentap::config::EarlierThinking;
+use tokentap::demo::Model;
+use tokentap::openai::completion::CompletionRequest;
+use tokentap::openai::prompt::{Preparation, Told};
+use tokentap::openai::request::ChatRequest;
+use tokentap::openai::sample::Sample;
+use tokentap::tokenizer::Renderer;
+
+/// JSON that looks like what clients send, and is wrong in places.
+fn value() -> impl Strategy<Value = String> {
+    let words = [
+        "user",
+        "assistant",
+        "tool",
+        "system",
+        "text",
+        "f",
+        "",
+        "<|im_end|>",
+        "\\ud800",
+        "\u{fdd0}\u{fdd1}turn",
+        "{}",
+        "required",
+    ];
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        Just("1e999".to_owned()),
+        any::<i32>().prop_map(|number| number.to_string()),
+        prop::sample::select(words.to_vec()).prop_map(|word| format!("\"{word}\"")),
+    ];
+    let keys = [
+        "messages",
+        "role",
+        "content",
+        "type",
+        "text",
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "id",
+        "tool_call_id",
+        "tools",
+        "tool_choice",
+        "stop",
+        "n",
+        "prompt",
+        "stream",
+        "logprobs",
+        "response_format",
+        "json_schema",
+        "schema",
+        "chat_template_kwargs",
+        "input_ids",
+        "output_ids",
+        "meta_info",
+        "finish_reason",
+    ];
+    leaf.prop_recursive(5, 60, 5, move |inner| {
+        let member = (prop::sample::select(keys.to_vec()), inner.clone());
+        prop_oneof![
+            prop::collection::vec(inner, 0..4).prop_map(|values| format!("[{}]", values.join(","))),
+            prop::collection::vec(member, 0..6).prop_map(|members| {
+                let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+                format!("{{{}}}", members.join(","))
+            }),
+        ]
+    })
+}
+
+fn read(body: &str, renderer: &Renderer) {
+    let bytes = Bytes::copy_from_slice(body.as_bytes());
+    if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
+        let _ = request.native("m");
+    }
+    let _ = Sample::all(&bytes);
+    let Ok(request) = ChatRequest::parse(bytes) else { return };
+    let told = Told { format: Some("hermes".into()), separate: true };
+    let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, told };
+    let _ = preparation.prepare(&request);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_nearly_a_request_is_read_or_refused(
+        messages in prop::collection::vec(value(), 0..4),
+        rest in value(),
+    ) {
+        let renderer = Renderer::new(Model::folder());
+        read(&format!("{{\"messages\":[{}],\"tools\":{rest}}}", messages.join(",")), &renderer);
+        read(&rest, &renderer);
+    }
+
+    #[test]
+    fn so_are_any_bytes(text in ".{0,80}") {
+        let renderer = Renderer::new(Model::folder());
+        read(&text, &renderer);
+    }
+}
