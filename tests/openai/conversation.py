@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tap import Tap
@@ -57,14 +57,17 @@ def answers(said: Said, turn: int) -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": id, "content": f"{name}: {turn}"} for id, (name, _) in results]
 
 
-def converse(to: Delivery, way: Way) -> list[Said]:
+def demo(text: str) -> dict[str, Any]:
+    """What makes the demo engine say it."""
+    return {"custom_params": {"say": text}}
+
+
+def converse(to: Delivery, way: Way, saying: Callable[[str], dict[str, Any]] = demo) -> list[Said]:
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Oslo?"}]
     replies = []
     for turn in range(TURNS):
         text, meant = script(turn)
-        said = way(
-            to, {"model": "demo", "messages": messages, "tools": TOOLS, "extra_body": {"custom_params": {"say": text}}}
-        )
+        said = way(to, {"model": "any", "messages": messages, "tools": TOOLS, "extra_body": saying(text)})
         got = said.content, said.reasoning, [(name, norm(a)) for name, a in said.calls], said.finish
         assert got == (*meant[:2], [(name, norm(a)) for name, a in meant[2]], meant[3]), (
             f"turn {turn}: {got} instead of {meant}"
@@ -110,10 +113,11 @@ def line(tap: Tap, session: str, causes: Collection[str] = ("extends",), history
 
 
 def same_as_replies(replies: list[Said], prompts: list[list[int]], outputs: list[list[int]]) -> int:
-    """How many replies carried ids; they are the exported ones."""
+    """How many replies carried ids; they are the exported ones. Of a reply that was cut the helper keeps no usage."""
     carried = 0
     for turn, (said, prompt, output) in enumerate(zip(replies, prompts, outputs, strict=True)):
-        assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (len(prompt), len(output)), f"turn {turn}"
+        counts = (said.usage.prompt_tokens, said.usage.completion_tokens) if said.usage else None
+        assert counts in ((len(prompt), len(output)), None), f"turn {turn}: {counts}"
         if said.ids is not None:
             assert (said.prompt, said.ids) == (prompt, output), (
                 f"turn {turn}: ids of the reply are not the exported ones"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, a conversation
-# and its exports, and the entropies against the weights. All modes take about half an hour; 2 cores and 5 GB of memory do.
+# run.sh [MODE...]   tokentap in front of real SGLang servers: the same requests directly and through it, conversations
+# and their exports, chats of the openai SDK, and the entropies against the weights. All modes take about three quarters of an hour; 2
+# cores and 5 GB of memory do.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the servers are installed (~/.cache/real-sglang)
 #   SELF=1            no tokentap: compare the server with itself, to test the comparison
@@ -14,12 +15,16 @@ work=$(mktemp -d)
 table='' failed=0
 
 source "$here/servers.sh"
+source "$here/../openai/environment.sh"
+openai=$(openai_python "$(cd "$here/../.." && pwd)") || exit
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 one() { # one MODE: 0 when all is the same
   local mode=$1 version arguments=() options=() engine data control
   version=0.5.23; [[ $mode == 0.5.6* ]] && version=0.5.6.post2
+  # chat.py's: how replies are read, and how the model is made to say something
+  arguments+=(--reasoning-parser qwen3 --tool-call-parser qwen25 --enable-custom-logit-processor)
   [[ $mode == *-incremental ]] && arguments+=(--incremental-streaming-output)
   [[ $mode == *-stream-output ]] && arguments+=(--stream-output)
   [[ $mode == *-original ]] && { export SGLANG_RETURN_ORIGINAL_LOGPROB=1; options+=(--original); }
@@ -39,6 +44,8 @@ one() { # one MODE: 0 when all is the same
   python3 "$here/compare.py" --direct "$direct" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
     --model "$model" --save "$work/$mode" "${options[@]}" || bad=1
   python3 "$here/sessions.py" --direct "$direct" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" || bad=1
+  "$openai" "$here/chat.py" --direct "$direct" --tokentap "$tokentap" --model "$model" \
+    --python "$REAL_SGLANG_HOME/venv-$version/bin/python" --work "$work" || bad=1
   "$REAL_SGLANG_HOME/venv-$version/bin/python" "$here/truth.py" "$model" "$work/$mode" || bad=1
   ((bad)) && tail -20 "$work/tokentap.log"
   return $bad
