@@ -60,8 +60,13 @@ impl Problem {
         let code = if let Some(Value::Number(code)) = value.get("code") { code.parse().ok() } else { None };
         let status = code.and_then(|code: u16| StatusCode::from_u16(code).ok());
         let status = status.filter(|status| status.is_client_error() || status.is_server_error());
-        let message = value.as_str().or_else(|| value.get("message")?.as_str()).unwrap_or(error);
-        Self::new(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), message)
+        let told = value.get("message").and_then(Value::as_str);
+        // SGLang 0.5.6 gives no code, and has such events for requests that are wrong alone
+        let otherwise = match told {
+            Some(_) if value.get("code").is_none() => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status.unwrap_or(otherwise), value.as_str().or(told).unwrap_or(error))
     }
 
     /// The body of a reply.
