@@ -1,5 +1,7 @@
 //! No bytes of a client or an engine make the readers panic, or loop.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -10,6 +12,8 @@ use tokentap::openai::prompt::{Preparation, Told};
 use tokentap::openai::request::ChatRequest;
 use tokentap::openai::sample::Sample;
 use tokentap::tokenizer::Renderer;
+
+static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::folder()));
 
 /// JSON that looks like what clients send, and is wrong in places.
 fn value() -> impl Strategy<Value = String> {
@@ -94,14 +98,12 @@ proptest! {
         messages in prop::collection::vec(value(), 0..4),
         rest in value(),
     ) {
-        let renderer = Renderer::new(Model::folder());
-        read(&format!("{{\"messages\":[{}],\"tools\":{rest}}}", messages.join(",")), &renderer);
-        read(&rest, &renderer);
+        read(&format!("{{\"messages\":[{}],\"tools\":{rest}}}", messages.join(",")), &RENDERER);
+        read(&rest, &RENDERER);
     }
 
     #[test]
     fn so_are_any_bytes(text in ".{0,80}") {
-        let renderer = Renderer::new(Model::folder());
-        read(&text, &renderer);
+        read(&text, &RENDERER);
     }
 }

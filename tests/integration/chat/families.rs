@@ -98,7 +98,7 @@ fn what_follows_a_turn_is_what_the_template_writes_there() {
 
 #[test]
 fn a_template_that_rewrites_earlier_turns_is_known_for_it() {
-    let dated = "{% for m in messages %}<|im_start|>{{ loop.length }} {{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let dated = "{% for m in messages %}<|im_start|>{% if loop.first %}{{ loop.length }} {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     assert_eq!(Family::new(dated).renderer.trial().user, Fit::Rewrites);
     let refusing =
         "{% if messages | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}{{ messages[0].content }}";
