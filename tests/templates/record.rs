@@ -123,6 +123,13 @@ pub fn in_folders() -> Vec<String> {
     listed.map(|one| one.get("name").unwrap().as_str().unwrap().to_owned()).collect()
 }
 
+/// Names of the tokenizers that are fetched.
+pub fn tokenizers() -> Vec<String> {
+    let sources = Value::parse(&read(&here().join("sources.json"))).unwrap();
+    let listed = sources.get("tokenizers").unwrap().as_array().unwrap();
+    listed.iter().map(|one| one.get("name").unwrap().as_str().unwrap().to_owned()).collect()
+}
+
 /// The conversations, in their order.
 pub fn conversations() -> Vec<Told> {
     let told = Value::parse(&read(&here().join("conversations.json"))).unwrap();

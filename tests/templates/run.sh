@@ -27,5 +27,4 @@ diff -r "$here/expected" "$work"
 echo "expected/ is what transformers says"
 
 cd "$root"
-# comes with tokentap's renderer
-if [[ -f tests/templates.rs ]]; then TEMPLATES=$fetched cargo test --test templates -- --ignored; fi
+TEMPLATES=$fetched cargo test --test templates -- --include-ignored --nocapture --test-threads 1

@@ -28,7 +28,12 @@ pub(super) fn value(value: &json::Value) -> Value {
 
 /// A list of values of JSON.
 pub(super) fn list(items: &[json::Value]) -> Value {
-    Value::from_object(List(items.iter().map(value).collect()))
+    list_of(items.iter().map(value).collect())
+}
+
+/// A list.
+pub(super) fn list_of(items: Vec<Value>) -> Value {
+    Value::from_object(List(items))
 }
 
 /// A number as the narrowest type that holds it; beyond 128 bits integers become doubles.
@@ -87,20 +92,41 @@ impl Object for Dict {
     }
 }
 
-/// What filters give that are generators in Python: it can be gone through, is never empty and is no JSON.
+/// What can be gone through in Python, but is no list: it has no places and is no JSON.
 #[derive(Debug)]
-pub(super) struct Generator(pub(super) Vec<Value>);
+pub(super) struct Iterated {
+    items: Vec<Value>,
+    /// Of a dict, which may be empty; what is not is a generator, which never seems so.
+    is_view: bool,
+}
 
-impl Object for Generator {
+impl Iterated {
+    /// What filters give that are generators in Python.
+    pub(super) fn generator(items: Vec<Value>) -> Value {
+        Value::from_object(Self { items, is_view: false })
+    }
+
+    /// What `keys`, `values` and `items` give.
+    pub(super) fn view(items: Vec<Value>) -> Value {
+        Value::from_object(Self { items, is_view: true })
+    }
+
+    /// Whether a value is one.
+    pub(super) fn is(value: &Value) -> bool {
+        value.downcast_object_ref::<Self>().is_some()
+    }
+}
+
+impl Object for Iterated {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Iterable
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.0.clone())
+        Enumerator::Values(self.items.clone())
     }
 
     fn is_true(self: &Arc<Self>) -> bool {
-        true
+        !(self.is_view && self.items.is_empty())
     }
 }

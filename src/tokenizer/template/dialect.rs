@@ -6,6 +6,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 
 use super::RenderError;
+use super::data::Iterated;
 use super::{filters, methods, python};
 
 /// How the message of a refusal begins, by which it is told from a failure.
@@ -26,7 +27,8 @@ pub(super) fn environment() -> Environment<'static> {
     filters::replace(&mut environment);
     // a string is a sequence to Python, and so is a dict; none is nothing that can be gone through
     environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::String | ValueKind::Map)
+            && !Iterated::is(value)
     });
     environment
         .add_test("iterable", |value: &Value| !matches!(value.kind(), ValueKind::None) && value.try_iter().is_ok());

@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::data::Generator;
+use super::data::Iterated;
 use super::python;
 use crate::json;
 use crate::tokenizer::Content;
@@ -44,9 +44,7 @@ impl Dump {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => python::number(out, value, ["NaN", "Infinity", "-Infinity"]),
             ValueKind::String => self.string(out, value.as_str().unwrap_or_default()),
-            ValueKind::Iterable if value.downcast_object_ref::<Generator>().is_some() => {
-                return Err(Error::new(ErrorKind::BadSerialization, "a generator is not JSON serializable"));
-            }
+            _ if Iterated::is(value) => return Err(Error::new(ErrorKind::BadSerialization, "a generator is no JSON")),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.nested(out, ('[', ']'), &items, depth, |out, item| self.value(out, item, depth + 1))?;

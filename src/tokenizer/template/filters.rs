@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::data::Generator;
+use super::data::Iterated;
 use super::{dump, methods, python, source};
 
 /// The name of a test, where a filter was given one.
@@ -30,13 +30,13 @@ pub(super) fn replace(environment: &mut Environment<'_>) {
     }
     environment.add_filter("list", |state: &State<'_, '_>, value: Value| filters::list(state, iterated(value)?));
     environment.add_filter("map", |state: &State<'_, '_>, value: Value, rest: Rest<Value>| {
-        filters::map(state, iterated(value)?, rest).map(generator)
+        filters::map(state, value, rest).map(Iterated::generator)
     });
     environment.add_filter("select", |state: &State<'_, '_>, value: Value, test: Test<'_>, rest: Rest<Value>| {
-        filters::select(state, iterated(value)?, test, rest).map(generator)
+        filters::select(state, value, test, rest).map(Iterated::generator)
     });
     environment.add_filter("reject", |state: &State<'_, '_>, value: Value, test: Test<'_>, rest: Rest<Value>| {
-        filters::reject(state, iterated(value)?, test, rest).map(generator)
+        filters::reject(state, value, test, rest).map(Iterated::generator)
     });
     environment.add_filter("selectattr", selectattr);
     environment.add_filter("rejectattr", rejectattr);
@@ -49,7 +49,7 @@ fn selectattr(
     test: Test<'_>,
     rest: Rest<Value>,
 ) -> Result<Value, Error> {
-    filters::selectattr(state, iterated(value)?, name, test, rest).map(generator)
+    filters::selectattr(state, value, name, test, rest).map(Iterated::generator)
 }
 
 fn rejectattr(
@@ -59,14 +59,10 @@ fn rejectattr(
     test: Test<'_>,
     rest: Rest<Value>,
 ) -> Result<Value, Error> {
-    filters::rejectattr(state, iterated(value)?, name, test, rest).map(generator)
+    filters::rejectattr(state, value, name, test, rest).map(Iterated::generator)
 }
 
-fn generator(items: Vec<Value>) -> Value {
-    Value::from_object(Generator(items))
-}
-
-/// What can be gone through; minijinja takes none for nothing.
+/// What can be gone through; minijinja takes none for nothing. (So does Python, in what gives generators.)
 fn iterated(value: Value) -> Result<Value, Error> {
     if value.is_none() {
         return Err(Error::new(ErrorKind::InvalidOperation, "none cannot be gone through"));

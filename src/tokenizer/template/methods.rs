@@ -4,7 +4,9 @@ use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
+use super::data::{self, Iterated};
 use super::python::{is_space, lines};
+use super::source;
 
 /// Which ends of a text are stripped.
 pub(super) const BOTH: (bool, bool) = (true, true);
@@ -13,17 +15,56 @@ const END: (bool, bool) = (false, true);
 
 /// What a method gives that minijinja does not know.
 pub(super) fn call(state: &State<'_, '_>, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let known = match value.kind() {
-        ValueKind::String => string(value.as_str().unwrap_or_default(), method, arguments),
+    if method == source::SLICED {
+        return sliced(value, arguments);
+    }
+    match value.kind() {
+        ValueKind::String => {
+            let known = string(value.as_str().unwrap_or_default(), method, arguments);
+            known.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, arguments))
+        }
+        ValueKind::Map | ValueKind::Seq if method == "copy" => Ok(value.clone()),
+        ValueKind::Map if matches!(method, "keys" | "values" | "items") => {
+            let view = pycompat::unknown_method_callback(state, value, method, arguments)?;
+            Ok(Iterated::view(view.try_iter()?.collect()))
+        }
         ValueKind::Seq if method == "index" => {
             let (wanted,): (&Value,) = from_args(arguments)?;
             let at = value.try_iter()?.position(|item| item == *wanted);
-            Some(at.map(Value::from).ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "it is not in the list")))
+            at.map(Value::from).ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "it is not in the list"))
         }
-        ValueKind::Map | ValueKind::Seq if method == "copy" => Some(Ok(value.clone())),
-        _ => None,
+        _ => pycompat::unknown_method_callback(state, value, method, arguments),
+    }
+}
+
+/// `value[start:stop:step]`.
+fn sliced(value: &Value, arguments: &[Value]) -> Result<Value, Error> {
+    let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(arguments)?;
+    let step = step.unwrap_or(1);
+    if step == 0
+        || Iterated::is(value)
+        || !matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Iterable)
+    {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("{} cannot be sliced so", value.kind())));
+    }
+    let items: Vec<Value> = value.try_iter()?.collect();
+    let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    // the places before the first and behind the last one that a step may come to
+    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
+    let place = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(low, high);
+    let (mut at, stop) = match step > 0 {
+        true => (start.map_or(low, place), stop.map_or(high, place)),
+        false => (start.map_or(high, place), stop.map_or(low, place)),
     };
-    known.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, arguments))
+    let mut kept = Vec::new();
+    while if step > 0 { at < stop } else { at > stop } {
+        kept.extend(usize::try_from(at).ok().and_then(|at| items.get(at)).cloned());
+        at = at.saturating_add(step);
+    }
+    Ok(match value.kind() {
+        ValueKind::String => kept.iter().filter_map(Value::as_str).collect::<String>().into(),
+        _ => data::list_of(kept),
+    })
 }
 
 /// A method of strings; `None` where pycompat's does.
@@ -142,6 +183,26 @@ mod tests {
         assert_eq!(words(" a  b c ", 1, true), ["c", " a  b"]);
         assert_eq!(words("  ", 1, false), [""; 0]);
         assert_eq!(words("a b", 0, false), ["a b"]);
+    }
+
+    #[test]
+    fn slices_are_pythons() {
+        let sliced = |text: &str, [start, stop, step]: [Option<i64>; 3]| {
+            let arguments: Vec<Value> = [start, stop, step].into_iter().map(Value::from).collect();
+            super::sliced(&Value::from(text), &arguments).unwrap().to_string()
+        };
+        for (text, arguments, kept) in [
+            ("", [None, None, Some(-1)], ""),
+            ("abcdef", [None, None, Some(-2)], "fdb"),
+            ("abcdef", [None, Some(0), Some(-1)], "fedcb"),
+            ("abcdef", [Some(1), Some(4), Some(-1)], ""),
+            ("abcdef", [Some(-100), Some(100), Some(4)], "ae"),
+            ("abcdef", [Some(4), Some(-100), Some(-1)], "edcba"),
+            ("äöü", [Some(-2), None, None], "öü"),
+            ("ab", [Some(i64::MIN), Some(i64::MAX), Some(i64::MAX)], "a"),
+        ] {
+            assert_eq!(sliced(text, arguments), kept, "{text:?} {arguments:?}");
+        }
     }
 
     #[test]

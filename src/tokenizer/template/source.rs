@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// The method that slices as Python does, steps backwards and empty lists included.
+pub(super) const SLICED: &str = "sliced";
+
 /// The filter that refuses to go through none, as Python does.
 pub(super) const ITERATED: &str = "iterated";
 
@@ -31,8 +34,9 @@ pub(super) fn adapted(source: &str) -> String {
             }
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            "for" => loop_over(&mut out, tag),
-            _ => out.push_str(tag),
+            "for" => loop_over(&mut out, &sliced(tag)),
+            _ if tag.starts_with("{#") => out.push_str(tag),
+            _ => out.push_str(&sliced(tag)),
         }
         rest = behind;
     }
@@ -68,8 +72,40 @@ fn loop_over(out: &mut String, tag: &str) {
         .map(|(at, _)| at)
         .min()
         .unwrap_or(tag.len() - end);
+    if tag[over..end].trim().is_empty() {
+        return out.push_str(tag);
+    }
     // a string takes everything
     let _ = write!(out, "{} ({})|{ITERATED} {}", &tag[..over], tag[over..end].trim(), &tag[end..]);
+}
+
+/// The text with slices written as calls of a method.
+fn sliced(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    while let Some((open, _)) = Scan::new(text, done).find(|(at, _)| text[*at..].starts_with('[')) {
+        let close = Scan::new(text, open + 1).find(|(at, depth)| *depth == 0 && text[*at..].starts_with(']'));
+        let Some((close, _)) = close else { break };
+        let inner = &text[open + 1..close];
+        let colons = Scan::new(inner, 0).filter(|(at, depth)| *depth == 0 && inner[*at..].starts_with(':'));
+        let ends: Vec<usize> = colons.map(|(at, _)| at).chain([inner.len()]).collect();
+        out.push_str(&text[done..open]);
+        if ends.len() == 1 {
+            // a string takes everything
+            let _ = write!(out, "[{}]", sliced(inner));
+        } else {
+            let mut from = 0;
+            let arguments = ends.iter().map(|end| {
+                let argument = inner[from..*end].trim();
+                from = end + 1;
+                if argument.is_empty() { "none".to_owned() } else { sliced(argument) }
+            });
+            let _ = write!(out, ".{SLICED}({})", arguments.collect::<Vec<_>>().join(","));
+        }
+        done = close + 1;
+    }
+    out.push_str(&text[done..]);
+    out
 }
 
 /// Places of a tag that are in no string, each with the number of brackets that are open there.
@@ -125,6 +161,20 @@ mod tests {
     }
 
     #[test]
+    fn slices_are_calls() {
+        for (source, written) in [
+            ("{{ a[1:] ~ b[0]['x:y'] }}", "{{ a.sliced(1,none) ~ b[0]['x:y'] }}"),
+            (
+                "{{ a[::-1][b[:n]: -1 if c else d] }}",
+                "{{ a.sliced(none,none,-1).sliced(b.sliced(none,n),-1 if c else d) }}",
+            ),
+            ("{{ [{'a': 1}, x[:1]] }} [1:] {# [1:] #}", "{{ [{'a': 1}, x.sliced(none,1)] }} [1:] {# [1:] #}"),
+        ] {
+            assert_eq!(adapted(source), written);
+        }
+    }
+
+    #[test]
     fn what_a_loop_goes_through_is_seen() {
         for (source, written) in [
             ("{%- for a in b -%}", "{%- for a in (b)|iterated -%}"),
@@ -133,7 +183,7 @@ mod tests {
                 "{%for x in (y if z else [])+[' in ']recursive%}",
                 "{%for x in ((y if z else [])+[' in '])|iterated recursive%}",
             ),
-            ("{% for index in indices[1:] %}", "{% for index in (indices[1:])|iterated %}"),
+            ("{% for index in indices[1:] %}", "{% for index in (indices.sliced(1,none))|iterated %}"),
         ] {
             assert_eq!(adapted(source), written);
         }

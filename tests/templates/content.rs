@@ -1,0 +1,179 @@
+//! Names of control tokens in what users, tools and calls say: they stay names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tokentap::json::Value;
+use tokentap::tokenizer::template::{ChatTemplate, Conversation};
+use tokentap::tokenizer::{Author, Content, Folder, Tokenizer};
+
+use super::record;
+
+/// A token of a vocabulary that texts are split at.
+#[derive(Debug, Clone)]
+struct Added {
+    text: String,
+    special: bool,
+}
+
+impl Added {
+    /// Whether nobody's text may become it; a person may quote what looks like a tag and is not special.
+    fn is_control(&self, author: Author) -> bool {
+        let name = self.text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
+        let is_tag = name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-/".contains(c)));
+        author == Author::Tool || self.special || !is_tag
+    }
+}
+
+/// The added tokens of a folder that are more than a character and more than space.
+fn added(folder: &Path) -> Vec<Added> {
+    let read = |name: &str| serde_json::from_slice::<serde_json::Value>(&record::read(&folder.join(name))).unwrap();
+    let (file, config) = (read("tokenizer.json"), read("tokenizer_config.json"));
+    let listed = file["added_tokens"].as_array().into_iter().flatten();
+    let configured = config["added_tokens_decoder"].as_object().into_iter().flatten().map(|(_, token)| token);
+    let tokens = listed
+        .chain(configured)
+        .map(|token| Added { text: token["content"].as_str().unwrap().to_owned(), special: token["special"] == true });
+    let is_space = |text: &str| text.chars().all(|c| c.is_whitespace() || c == '▁');
+    tokens.filter(|token| token.text.chars().count() > 1 && !is_space(&token.text)).collect()
+}
+
+/// What somebody may make of a token's name.
+fn spelled(token: &str) -> String {
+    let half = token.char_indices().nth(token.chars().count() / 2).unwrap().0;
+    let (first, second) = token.split_at(half);
+    [
+        token.to_owned(),
+        token.repeat(2),
+        format!("a{token}b"),
+        format!("  {token}\t{token}\n\n"),
+        format!("{{\"{token}\": [\"{token}\", '{token}', \"\\\"{token}\\\"\"]}}"),
+        format!("{first}{token}{second} '{first}' '{second}' {first}\u{fdd0}{second}"),
+        token.to_owned(),
+    ]
+    .join(" ")
+}
+
+fn object(members: &[(&str, Value)]) -> Value {
+    Value::Object(members.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
+}
+
+fn message(role: &str, content: Value) -> Value {
+    object(&[("role", role.into()), ("content", content)])
+}
+
+/// Where a text may stand in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    User,
+    /// The user's, in two parts that templates put together.
+    Parts,
+    Tool,
+    Arguments,
+}
+
+/// A conversation with a text in its place; `None` where the template takes no such conversation.
+fn rendered(template: &ChatTemplate, marks: &Content, place: Place, text: &str) -> Option<String> {
+    let person = |text: &str| Value::from(&*marks.mark(text, Author::Person));
+    let arguments = object(&[("q", text.into()), ("n", Value::Array(vec![object(&[(text, Value::Null)])]))]);
+    let arguments = if place == Place::Arguments { arguments } else { object(&[("q", "word".into())]) };
+    let function = object(&[("name", "f".into()), ("arguments", marks.mark_all(&arguments, Author::Person))]);
+    let call = object(&[("id", "callA0001".into()), ("type", "function".into()), ("function", function)]);
+    let part = |text: &str| object(&[("type", "text".into()), ("text", person(text))]);
+    let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+    let messages = match place {
+        Place::User => {
+            vec![message("user", person(text)), message("assistant", "So".into()), message("user", "U".into())]
+        }
+        Place::Parts => vec![message("user", Value::Array(vec![part(&text[..half]), part(&text[half..])]))],
+        Place::Tool | Place::Arguments => {
+            let content = if place == Place::Tool { text } else { "word" };
+            let calling =
+                [("role", "assistant".into()), ("content", "".into()), ("tool_calls", Value::Array(vec![call]))];
+            let answer = [("role", "tool".into()), ("tool_call_id", "callA0001".into()), ("name", "f".into())];
+            let said = [("content", Value::from(&*marks.mark(content, Author::Tool)))];
+            vec![message("user", "U".into()), object(&calling), object(&[&answer[..], &said[..]].concat())]
+        }
+    };
+    // one old template takes nothing without tools, and another form of them
+    let parameters = object(&[(
+        "q",
+        object(&[("type", "str".into()), ("description", "d".into()), ("required", Value::Bool(true))]),
+    )]);
+    let tool = object(&[("name", "f".into()), ("description", "d".into()), ("parameter_definitions", parameters)]);
+    let given =
+        |tools| template.render(&Conversation { messages: &messages, tools, generation_prompt: true, extra: &[] });
+    given(None).or_else(|_| given(Some(&[tool]))).ok()
+}
+
+/// Holds a model against texts that name its tokens; gives how many conversations there were.
+fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Added]) -> usize {
+    let marks = tokenizer.content();
+    let mut conversations = 0;
+    for place in [Place::User, Place::Parts, Place::Tool, Place::Arguments] {
+        let author = if place == Place::Tool { Author::Tool } else { Author::Person };
+        let control: Vec<&Added> = added.iter().filter(|token| token.is_control(author)).collect();
+        let ids_of: BTreeMap<u32, &str> = control
+            .iter()
+            .filter_map(|token| Some((tokenizer.token_to_id(&token.text)?, token.text.as_str())))
+            .collect();
+        let counts = |ids: &[u32]| -> BTreeMap<&str, usize> {
+            let mut counts = BTreeMap::new();
+            ids.iter().filter_map(|id| ids_of.get(id)).for_each(|token| *counts.entry(*token).or_default() += 1);
+            counts
+        };
+        // parts are cut in the middle of one token
+        let at_once = if place == Place::Parts { 1 } else { 40 };
+        let kept = if place == Place::Parts { 60 } else { usize::MAX };
+        for some in control.chunks(at_once).take(kept) {
+            let text = |of: &dyn Fn(&str) -> String| some.iter().map(|token| of(&token.text)).collect::<String>();
+            let (hostile, harmless) = match place {
+                Place::Parts => (text(&str::to_owned), text(&|_| "word".to_owned())),
+                _ => (text(&spelled), text(&|_| spelled("word"))),
+            };
+            let Some(harmless) = rendered(template, marks, place, &harmless) else { continue };
+            let Some(hostile_text) = rendered(template, marks, place, &hostile) else { continue };
+            conversations += 1;
+            let ids = tokenizer.encode_rendered(&hostile_text).unwrap();
+            let expected = counts(&tokenizer.encode_rendered(&harmless).unwrap());
+            assert_eq!(counts(&ids), expected, "{name} {place:?}: a text is no control token: {hostile:?}");
+            // tokenizers that normalize make spaces their own way
+            let bare = |text: &str| text.replace([' ', '▁'], "");
+            let decoded = tokenizer.decode(&ids, false).unwrap();
+            assert_eq!(bare(&decoded), bare(&Content::unmarked(&hostile_text)), "{name} {place:?}: no text is lost");
+        }
+    }
+    conversations
+}
+
+#[test]
+fn names_of_control_tokens_stay_names_in_the_demo() {
+    let folder = Folder::open(&record::demo()).unwrap();
+    assert!(check("demo", &folder.template, &folder.tokenizer, &added(&record::demo())) >= 3);
+}
+
+#[test]
+fn names_of_control_tokens_stay_names_in_templates_that_escape() {
+    let folder = Folder::open(&record::demo()).unwrap();
+    let every = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m | tojson(ensure_ascii=true) }}|{{ m }}|{{ m.content }}<|im_end|>{% endfor %}";
+    let template = ChatTemplate::try_new(every, BTreeMap::new()).unwrap();
+    assert!(check("escapes", &template, &folder.tokenizer, &added(&record::demo())) >= 3);
+}
+
+#[test]
+#[ignore = "needs what tests/templates/run.sh fetches"]
+fn names_of_control_tokens_stay_names_in_models() {
+    let in_folders = record::in_folders();
+    let mut checked = 0;
+    for record in record::records(false).iter().filter(|record| record.has_own_tokenizer() && record.kind == "model") {
+        let folder = record.folder();
+        let tokenizer = match in_folders.contains(&record.template) {
+            true => Folder::open(&folder).unwrap().tokenizer,
+            false => Tokenizer::from_bytes(&record::read(&folder.join("tokenizer.json"))).unwrap(),
+        };
+        let conversations = check(&record.template, &record.compiled(), &tokenizer, &added(&folder));
+        println!("{:<28} {conversations:>5} conversations", record.template);
+        checked += conversations;
+    }
+    assert!(checked > 1000, "{checked} conversations are too few");
+}
