@@ -16,8 +16,9 @@ bench: ## speed of forwarding and of the whole job, beside the upstream directly
 	cargo bench --bench rows
 	cargo bench --bench scan
 	cargo bench --bench sessions
+	cargo bench --bench chat
 
-real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU (half an hour, 13 GB)
+real: ## the same prompts directly and through tokentap, on real SGLang servers on the CPU, chats of the openai SDK too (three quarters of an hour, 13 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/run.sh
 

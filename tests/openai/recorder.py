@@ -113,6 +113,9 @@ class Handler(BaseHTTPRequestHandler):
             reply = upstream.getresponse()
             exchange.status = reply.status
             self.pass_on(reply, exchange)
+        except OSError:
+            # one of both has left
+            self.close_connection = True
         finally:
             upstream.close()
 
@@ -136,11 +139,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in [*headers, ("transfer-encoding", "chunked")]:
             self.send_header(name, value)
         self.end_headers()
-        try:
-            while data := reply.read1(65536):
-                exchange.answered += data
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            self.wfile.write(b"0\r\n\r\n")
-        except OSError:
-            # whoever asked has left
-            self.close_connection = True
+        while data := reply.read1(65536):
+            exchange.answered += data
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.write(b"0\r\n\r\n")

@@ -93,7 +93,8 @@ def noise(way):
 
 CONVERSATIONS = {
     "a word": {"messages": [{"role": "user", "content": "Hello there"}]},
-    "a system": {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "日本語と한국어 🙂\n\n\tx  y"}]},
+    "a system": {"messages": [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "日本語と한국어 🙂\n\n\tx  y"}]},
     "no thinking": {"messages": [{"role": "user", "content": "Hm?"}], "chat_template_kwargs": {"enable_thinking": False}},
     "a history": {"messages": [
         {"role": "user", "content": "One."}, {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nTwo."},
@@ -101,7 +102,8 @@ CONVERSATIONS = {
         {"role": "user", "content": "Five."}]},
     "calls": {"messages": CALLED},
     "tools": {"messages": [{"role": "user", "content": "Weather?"}], "tools": TOOLS},
-    "tools and calls": {"messages": [*CALLED, {"role": "assistant", "content": "Rain."}, {"role": "user", "content": "And now?"}], "tools": TOOLS},
+    "tools and calls": {"tools": TOOLS, "messages": [
+        *CALLED, {"role": "assistant", "content": "Rain."}, {"role": "user", "content": "And now?"}]},
 }
 
 
@@ -129,7 +131,8 @@ def as_sglang():
         if "tools" in case:
             # it adds members to them that the client has not written
             continue
-        reply = wire.call(args.direct, "POST", "/v1/chat/completions", {"model": "tiny", "max_tokens": 1, "return_token_ids": True} | case).json()
+        asked = {"model": "tiny", "max_tokens": 1, "return_token_ids": True} | case
+        reply = wire.call(args.direct, "POST", "/v1/chat/completions", asked).json()
         ours = prompt_of(case)
         theirs = reply["choices"][0].get("prompt_token_ids")
         if theirs is None:
@@ -192,10 +195,12 @@ def left():
         assert tap.turns("left")[0]["fault"] == "disconnected", tap.turns("left")
 
 
-processor = subprocess.run([args.python, str(Path(__file__).parent / "saying.py")], capture_output=True, text=True, check=True).stdout.strip()
+saying_py = [args.python, str(Path(__file__).parent / "saying.py")]
+processor = subprocess.run(saying_py, capture_output=True, text=True, check=True).stdout.strip()
 engine = args.direct.removeprefix("http://")
+version = wire.call(args.direct, "GET", "/get_server_info").json()["version"]
 with watched(args.tokentap, engine, f"{args.work}/chat.log", "--tokenizer", args.model) as tap:
-    print(f"      chat     openai {openai.__version__}")
+    print(f"      chat     openai {openai.__version__}, SGLang {version}")
     for way in WAYS:
         check(f"twenty turns by {way}", lambda way=way: scripted(way))
     for way in WAYS:
@@ -211,7 +216,7 @@ with watched(args.tokentap, engine, f"{args.work}/chat.log", "--tokenizer", args
         cases |= {f"said: {name}": request, f"said: {name}, a stream": request | shapes.STREAM}
     for name, request in cases.items():
         check(f"SGLang's own reply: {name}",
-              lambda name=name, request=request: shapes.same(name, args.direct, f"http://{tap.data}", request))
+              lambda name=name, request=request: shapes.same(f"{version} {name}", args.direct, f"http://{tap.data}", request))
     check("too long", too_long)
     check("leaving early", left)
 

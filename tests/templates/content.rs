@@ -101,9 +101,8 @@ fn rendered(template: &ChatTemplate, marks: &Content, place: Place, text: &str) 
         object(&[("type", "str".into()), ("description", "d".into()), ("required", Value::Bool(true))]),
     )]);
     let tool = object(&[("name", "f".into()), ("description", "d".into()), ("parameter_definitions", parameters)]);
-    let given =
-        |tools| template.render(&Conversation { messages: &messages, tools, generation_prompt: true, extra: &[] });
-    given(None).or_else(|_| given(Some(&[tool]))).ok()
+    let plain = Conversation { messages: &messages, tools: None, generation_prompt: true, extra: &[] };
+    template.render(&plain).or_else(|_| template.render(&Conversation { tools: Some(&[tool]), ..plain })).ok()
 }
 
 /// Holds a model against texts that name its tokens; gives how many conversations there were.

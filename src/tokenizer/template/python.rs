@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn text_is_written_as_repr_writes_it() {
-        let written = |text: &str| str(&Value::from(vec![text]));
+        let written = |text: &str| str(&Value::from(vec![text.to_owned()]));
         assert_eq!(written("é'\"\\\n\u{7f}"), "['é\\'\"\\\\\\n\\x7f']");
         assert_eq!(written("it's"), "[\"it's\"]");
         assert_eq!(written("\u{a0}\u{200b}\u{e000}\u{e0001}"), "['\\xa0\\u200b\\ue000\\U000e0001']");
