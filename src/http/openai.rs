@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, h
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
+use crate::config::ChatMode;
 use crate::error::Error;
 use crate::http::body::{Body, Upload};
 use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
@@ -22,6 +23,7 @@ use crate::http::identity::Identity;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply, headers};
 use crate::openai::Unserved;
+use crate::openai::model::Chats;
 use crate::openai::problem::{LARGEST, Problem};
 use crate::openai::voice::Voice;
 use crate::sglang::client::Call;
@@ -34,10 +36,14 @@ pub use spoken::Spoken;
 /// Bytes of a call that keep a thread busy for longer than others should wait.
 const LONG: usize = 8 << 10;
 
-/// Whether this route is served here.
+/// Whether this route is served here. Where it is not, it is forwarded as it comes, unread.
 #[must_use]
-pub fn serves(route: Route) -> bool {
-    [routes::CHAT, routes::COMPLETIONS].contains(&route.endpoint)
+pub fn serves(parts: &Parts, route: Route) -> bool {
+    match route.endpoint {
+        routes::CHAT => matches!(&**parts.chats.borrow(), Chats::Rendered(_)),
+        routes::COMPLETIONS => parts.config.chat.chat != ChatMode::Passthrough,
+        _ => false,
+    }
 }
 
 /// Serves a call of such a route; `session` is the one that the path names. What goes wrong is told in the shape that OpenAI's clients

@@ -106,7 +106,7 @@ async fn a_redirect_is_the_clients_to_follow() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn generations_that_are_not_captured_are_counted() {
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut hand, proxy) = started(&["--chat", "passthrough"]).await;
     for (method, path) in [
         ("POST", "/v1/chat/completions"),
         ("POST", "/v1/chat/completions?beta=true"),

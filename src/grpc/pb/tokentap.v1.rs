@@ -155,6 +155,12 @@ pub struct Turn {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// What an assistant had said went into its prompt as text, and was tokenised anew.
+    #[prost(bool, tag = "20")]
+    pub context_retokenised: bool,
+    /// Tokens of its prompt that end the turn before, which ended by length.
+    #[prost(uint32, tag = "21")]
+    pub inserted_end_of_turn: u32,
 }
 /// How entropies were obtained: see `entropy_info` of /generate.
 #[derive(Clone, PartialEq, ::prost::Message)]

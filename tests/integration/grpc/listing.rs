@@ -43,6 +43,8 @@ fn line(turn: &Turn) -> Value {
         "fault": turn.fault,
         "finish_reason": turn.finish_reason,
         "rid": turn.rid,
+        "context_retokenised": turn.context_retokenised,
+        "inserted_end_of_turn": turn.inserted_end_of_turn,
         "prompt_tokens": turn.prompt_tokens,
         "sampled_tokens": turn.sampled_tokens,
     })
