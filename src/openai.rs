@@ -24,7 +24,7 @@ pub mod speaker;
 pub mod text;
 pub mod voice;
 
-use body::{Body, is_said, wrong};
+use body::{Body, is_meant, is_said, wrong};
 
 pub use body::Unserved;
 

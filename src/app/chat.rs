@@ -46,9 +46,9 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
         grounds = Some(new);
         let (config, read) = (parts.config.chat.clone(), known.clone());
         // reading a tokenizer takes a second
-        let Ok(mut decided) = tokio::task::spawn_blocking(move || Chats::find(&config, &found, read)).await else {
-            return;
-        };
+        let read = tokio::task::spawn_blocking(move || Chats::find(&config, &found, read)).await;
+        let mut decided =
+            read.unwrap_or_else(|error| Chats::Forwarded(format!("the tokenizer could not be read: {error}")));
         if let Chats::Rendered(model) = &decided
             && let Err(reason) = model.agrees(&parts.client).await
         {
@@ -61,7 +61,11 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
                 known = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
             }
-            Chats::Forwarded(reason) => tracing::info!(%reason, "chat completions go to the engine's own endpoint"),
+            Chats::Forwarded(reason) => {
+                tracing::info!(%reason, "chat completions go to the engine's own endpoint");
+                // files may be there the next time the engine is heard of
+                grounds = None;
+            }
         }
     }
 }

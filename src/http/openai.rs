@@ -26,12 +26,15 @@ use crate::openai::Unserved;
 use crate::openai::model::Chats;
 use crate::openai::problem::{LARGEST, Problem};
 use crate::openai::voice::Voice;
-use crate::sglang::client::Call;
+use crate::sglang::client::{Call, Failure, UploadError};
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes::{self, Route};
 
 pub use sampling::Sampling;
 pub use spoken::Spoken;
+
+/// How many times its length a body takes while it is taken apart.
+const VALUES: usize = 2;
 
 /// Bytes of a call that keep a thread busy for longer than others should wait.
 const LONG: usize = 8 << 10;
@@ -110,7 +113,14 @@ async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<
 /// Makes the native call. What takes long is done on a thread of its own, and a panic costs nobody their generation: the engine's own
 /// endpoint has not been asked yet.
 async fn prepare(parts: &Arc<Parts>, call: Heard) -> Result<(Result<Native, Unserved>, Heard), Error> {
-    let long = call.request.body().len() > LONG;
+    let length = call.request.body().len();
+    let long = length > LONG;
+    let mut share = parts.budget.request();
+    // as values a body takes more than its length, and one that is let in must find room
+    if long && share.grow(VALUES * length).is_err() {
+        share.shed();
+        return Err(Failure::from(UploadError::NoRoom).into());
+    }
     let own = Arc::clone(parts);
     let made = move || {
         let native = catch_unwind(AssertUnwindSafe(|| match call.route.endpoint {
@@ -193,7 +203,7 @@ async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Resul
     }
     let kind = head.headers.get(header::CONTENT_TYPE);
     let spoken = if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
-        match Spoken::stream(body, voice, parts.config.chat.sse_keepalive).await? {
+        match Spoken::stream(body, voice, limit, parts.config.chat.sse_keepalive).await? {
             Ok(spoken) => spoken,
             Err(problem) => return Ok(refused(head, &problem)),
         }

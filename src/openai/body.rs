@@ -74,6 +74,11 @@ impl<'a> Body<'a> {
     }
 }
 
+/// Whether a value asks for anything: clients send the defaults of fields that they do not mean.
+pub(super) fn is_meant(value: &[u8]) -> bool {
+    !matches!(value, b"null" | b"false" | b"[]" | b"{}" | b"\"\"" | b"\"none\"" | b"[\"text\"]")
+}
+
 /// Whether a value says anything.
 pub(super) fn is_said(value: &[u8]) -> bool {
     value != b"null"

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::fields::{self, Place};
 use super::native::{Members, adapter, constraint};
-use super::{Body, Unserved, is_said, quoted, wrong};
+use super::{Body, Unserved, is_meant, is_said, quoted, wrong};
 use crate::json::{Object, Value};
 use crate::tokenizer::SamplingDefaults;
 
@@ -30,6 +30,8 @@ pub struct CompletionRequest {
     pub echo: Vec<String>,
     /// `n`.
     pub n: usize,
+    /// How many prompts.
+    pub prompts: usize,
 }
 
 impl CompletionRequest {
@@ -40,7 +42,7 @@ impl CompletionRequest {
     pub fn parse(bytes: Bytes) -> Result<Self, Unserved> {
         let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
         let body = Body { bytes: &bytes, object: &object };
-        let foreign = fields::FOREIGN.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_said));
+        let foreign = fields::FOREIGN.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_meant));
         if let Some(name) = foreign {
             return Err(Unserved::Foreign(format!("the field {name:?}")));
         }
@@ -64,6 +66,7 @@ impl CompletionRequest {
             running_usage: option("continuous_usage_stats"),
             token_ids: body.flag("return_token_ids", false)?,
             n: body.count("n")?,
+            prompts: prompts(&body)?,
             logprobs,
             echo,
             object,
@@ -141,6 +144,14 @@ impl CompletionRequest {
         out.push(b'}');
         Ok(out)
     }
+}
+
+/// How many prompts there are.
+fn prompts(body: &Body<'_>) -> Result<usize, Unserved> {
+    Ok(match body.value("prompt")? {
+        Some(Value::Array(prompts)) if !matches!(prompts.first(), Some(Value::Number(_))) => prompts.len(),
+        _ => 1,
+    })
 }
 
 /// The prompts, which are texts: ids have none here.

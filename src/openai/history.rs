@@ -1,15 +1,19 @@
 //! Which turn of a session a conversation continues.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::message::{Call, Message, canonical};
+use super::message::{Message, canonical};
 use super::reading;
 use super::request::ChatRequest;
 use crate::json::Value;
 use crate::tokenizer::Renderer;
 use crate::trajectory::{Digest, Fault, Session, Turn};
+
+/// Replies to one conversation that are read again to find the one that a client repeats: the latest.
+const COMPARED: usize = 64;
 
 /// Members of `chat_template_kwargs` that say how the next turn begins, and nothing of those before.
 const OF_THE_NEXT_TURN: [&str; 2] = ["enable_thinking", "thinking"];
@@ -38,23 +42,33 @@ impl<'a> History<'a> {
         *self.digests.last().expect("there is one before the first message")
     }
 
-    /// The latest turn whose conversation and reply this request repeats.
+    /// The turn whose conversation and reply this request repeats, the deepest: of several the one that gave its calls the ids that
+    /// the client has, then a trained one, then the latest.
     pub(super) fn find(&self, session: &Session, renderer: &Renderer) -> Option<Continued> {
         let Self { request, digests } = self;
         for (at, message) in request.messages.iter().enumerate().rev().filter(|(_, message)| message.is_assistant()) {
             let mut turns = session.answers(digests[at]);
-            // of equals a trained one, and then the latest
             turns.sort_by_key(|turn| (turn.is_trainable(), turn.id));
-            for turn in turns.into_iter().rev().filter(|turn| is_whole(turn)) {
+            let mut alike = None;
+            for turn in turns.into_iter().rev().filter(|turn| is_whole(turn)).take(COMPARED) {
                 let shows_tools = turn.about.chat.as_ref().is_some_and(|chat| chat.tools);
                 if request.reads_calls() && !shows_tools {
                     continue;
                 }
                 let Some(said) = reading::said(renderer, &turn) else { continue };
-                let same = said.digest(digests[at], &[]) == digests[at + 1];
-                if same && is_same_thought(message, &said) {
-                    return Some(Continued { turn, at, thought: !said.thought().is_empty() });
+                let same = said.digest(digests[at], &HashMap::new()) == digests[at + 1];
+                if !same || !is_same_thought(message, &said) {
+                    continue;
                 }
+                let own = said.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
+                let found = Continued { turn, at, thought: !said.thought().is_empty() };
+                if own {
+                    return Some(found);
+                }
+                alike.get_or_insert(found);
+            }
+            if alike.is_some() {
+                return alike;
             }
         }
         None
@@ -81,13 +95,13 @@ fn digests(request: &ChatRequest) -> Vec<Digest> {
     let lasting = request.extra.iter().filter(|(name, _)| !OF_THE_NEXT_TURN.contains(&name.as_str()));
     hash.update(canonical(&Value::Object(lasting.cloned().collect())).as_bytes());
     let mut digests = Vec::with_capacity(request.messages.len() + 1);
-    let mut asked: &[Call] = &[];
+    let mut asked = HashMap::new();
     digests.push(Digest::of(hash.finalize().as_slice()));
     for message in &request.messages {
         let before = *digests.last().expect("one was put there");
-        digests.push(message.digest(before, asked));
+        digests.push(message.digest(before, &asked));
         if message.is_assistant() {
-            asked = &message.calls;
+            asked = message.places();
         }
     }
     digests

@@ -1,5 +1,7 @@
 //! A message of a conversation as clients write it, and what of it decides whether two are the same.
 
+use std::collections::HashMap;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::json::{Value, python};
@@ -140,12 +142,19 @@ impl Message {
         object(members)
     }
 
+    /// Where each of its calls stands, by its id.
+    #[must_use]
+    pub fn places(&self) -> HashMap<&str, usize> {
+        // of calls with one id the first is meant
+        self.calls.iter().enumerate().rev().filter_map(|(at, call)| Some((call.id.as_deref()?, at))).collect()
+    }
+
     /// What it comes to, behind what came `before`: the same for messages that clients write differently and mean alike. Parts of text
     /// are one text, white space at its end, `null` and nothing are the same, and so are arguments whose keys stand in another order.
     /// Reasoning does not count: most clients drop it. Neither do the ids of calls, which some count anew: an answer names its call by
-    /// its place among `asked`, the calls of the last assistant.
+    /// its place, which `asked` says of the calls of the last assistant.
     #[must_use]
-    pub fn digest(&self, before: Digest, asked: &[Call]) -> Digest {
+    pub fn digest(&self, before: Digest, asked: &HashMap<&str, usize>) -> Digest {
         let mut hash = Sha256::new();
         hash.update(before.as_bytes());
         let mut put = |part: &str| {
@@ -156,9 +165,8 @@ impl Message {
         let text = self.texts.concat();
         put(if self.is_assistant() { split_thought(&text).1 } else { text.trim_end() });
         put(self.name.as_deref().unwrap_or_default());
-        let place = |id: &str| asked.iter().position(|call| call.id.as_deref() == Some(id));
         match &self.answers {
-            Some(id) => put(&place(id).map_or_else(|| id.clone(), |place| format!("#{place}"))),
+            Some(id) => put(&asked.get(id.as_str()).map_or_else(|| id.clone(), |place| format!("#{place}"))),
             None => put(""),
         }
         for call in &self.calls {
@@ -235,6 +243,10 @@ fn write(out: &mut String, value: &Value, sorted: bool) {
         Value::Null => out.push_str("null"),
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
         Value::Number(text) => match text.parse::<f64>() {
+            // a client in JavaScript writes 1 for 1.0
+            Ok(double) if sorted && double.fract() == 0.0 && double.abs() < 9e15 => {
+                out.push_str(&format!("{double:.0}"))
+            }
             Ok(double) if text.contains(['.', 'e', 'E']) => out.push_str(&python::float(double)),
             _ => out.push_str(text),
         },

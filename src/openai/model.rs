@@ -7,7 +7,7 @@ use super::prompt::Told;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::parse::Format;
 use crate::sglang::client::Client;
-use crate::sglang::probe::Capabilities;
+use crate::sglang::probe::{Capabilities, Dialect};
 use crate::sglang::tokenize::tokenize;
 use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
 
@@ -89,6 +89,9 @@ impl ChatModel {
     fn find(config: &ChatConfig, upstream: &Capabilities, known: Option<Arc<Renderer>>) -> Result<Self, String> {
         if config.chat == ChatMode::Passthrough {
             return Err("--chat passthrough".to_owned());
+        }
+        if upstream.dialect == Some(Dialect::Jax) {
+            return Err("sglang-jax does not say all the tokens that it sampled".to_owned());
         }
         let renderer = match known {
             Some(renderer) => renderer,

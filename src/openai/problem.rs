@@ -14,6 +14,9 @@ pub const LARGEST: usize = 1 << 20;
 /// What every client looks for when a conversation has become too long.
 const TOO_LONG: &str = "maximum context length";
 
+/// What engines say of it.
+const OVERFLOWS: [&str; 2] = ["context length", "maximum allowed length"];
+
 /// An error as the client is told it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -34,7 +37,7 @@ impl Problem {
                 message: format!("{message} (longer than any conversation of this {TOO_LONG})"),
             },
             StatusCode::UNPROCESSABLE_ENTITY => Self { status: StatusCode::BAD_REQUEST, message },
-            status if message.contains("context length") && !message.contains(TOO_LONG) => {
+            status if OVERFLOWS.iter().any(|words| message.contains(words)) && !message.contains(TOO_LONG) => {
                 Self { status, message: format!("This conversation exceeds the {TOO_LONG}. {message}") }
             }
             status => Self { status, message },

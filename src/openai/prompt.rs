@@ -12,8 +12,8 @@ use super::request::ChatRequest;
 use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::tokenizer::template::RenderError;
-use crate::tokenizer::{Prompt, PromptError, Renderer, Setting};
-use crate::trajectory::{Chat, Reading, Session};
+use crate::tokenizer::{Author, Prompt, PromptError, Renderer, Setting};
+use crate::trajectory::{Chat, Reading, Session, Turn};
 
 /// A prompt, and what its turn is to remember.
 #[derive(Debug)]
@@ -64,6 +64,18 @@ pub struct Preparation<'a> {
     pub told: Told,
 }
 
+/// A prompt, and how it came about.
+#[derive(Default)]
+struct Built {
+    prompt: Prompt,
+    /// How many of its tokens were there.
+    known: usize,
+    /// Tokens of it that end the turn before.
+    inserted: u32,
+    /// Something that an assistant had said is in it as text.
+    retokenised: bool,
+}
+
 impl<'a> Preparation<'a> {
     /// One that knows nothing of what was said before.
     #[must_use]
@@ -94,14 +106,13 @@ impl<'a> Preparation<'a> {
             Some(continued) if !self.must_branch(request, continued) => self.extended(request, continued)?,
             _ => None,
         };
-        let (prompt, known, inserted, retokenised) = match built {
-            Some(built) => built,
+        let Built { prompt, known, inserted, retokenised } = match (built, given) {
+            (Some(built), _) => built,
             // the client has rendered it, and knows what of it was sampled
-            None if given.is_some() => (self.given(given.unwrap_or_default())?, 0, 0, false),
-            None => {
-                let prompt = self.whole(request)?;
+            (None, Some(ids)) => Built { prompt: self.given(ids)?, ..Built::default() },
+            (None, None) => {
                 let retokenised = request.messages.iter().any(Message::is_assistant);
-                (prompt, 0, 0, retokenised)
+                Built { prompt: self.whole(request)?, retokenised, ..Built::default() }
             }
         };
         let continues = continued.as_ref().map(|continued| continued.turn.id);
@@ -133,23 +144,25 @@ impl<'a> Preparation<'a> {
             && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
     }
 
-    /// The tokens of a turn and what follows it; `None` where the template leaves that open. With how many of them were there, and
-    /// whether the end of the turn is among the others.
-    fn extended(
-        &self,
-        request: &ChatRequest,
-        continued: &Continued,
-    ) -> Result<Option<(Prompt, usize, u32, bool)>, Unserved> {
+    /// The tokens of a turn and what follows it; `None` where the template leaves that open.
+    fn extended(&self, request: &ChatRequest, continued: &Continued) -> Result<Option<Built>, Unserved> {
         let Some(session) = self.session else { return Ok(None) };
         let Continued { turn, at, .. } = continued;
         let mut ids = session.tokens(turn.id);
         let mut new: &[Message] = &request.messages[at + 1..];
         let end = self.renderer.end_of_turn();
-        let ended = end.is_some() && turn.response.last().copied() == end;
-        let known = ids.len();
-        if new.is_empty() && request.continue_final && !ended {
-            // it goes on where it was cut
-            return Ok(Some((Prompt { ids, opened: false, rendered: 0 }, known, 0, false)));
+        let stopped = turn.about.finish.as_deref() == Some("stop");
+        let last = turn.response.last().copied();
+        let stop = last.filter(|last| stopped && self.renderer.tokenizer().is_special(*last));
+        // a model may stop for another reason than the template knows; two ends it would never see
+        let ended = end.is_some() && (last == end || stop.is_some());
+        if new.is_empty() && request.continue_final {
+            // it goes on where it was cut, or where it was ended
+            if ended || stop.is_some() {
+                ids.pop();
+            }
+            let (known, opened) = (ids.len(), self.is_within_thought(turn));
+            return Ok(Some(Built { prompt: Prompt { ids, opened, rendered: 0 }, known, ..Built::default() }));
         }
         let mut begun = None;
         if request.continue_final
@@ -158,33 +171,43 @@ impl<'a> Preparation<'a> {
             (begun, new) = (Some(last.texts.concat()), before);
         }
         let shown: Vec<Value> = new.iter().map(|message| self.shown(message)).collect();
-        let setting = Setting { tools: None, generation_prompt: true, extra: &request.extra };
+        let extra = self.extra(request);
+        let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
         let reply = self.shown(&request.messages[*at]);
         let mut suffix = match self.renderer.behind(&reply, &shown, ended, setting) {
             Ok(suffix) => suffix,
             Err(PromptError::NoBoundary) => return Ok(None),
             Err(error) => return Err(unrendered(error)),
         };
-        let mut known = known;
-        if end.is_none() && turn.about.finish.as_deref() == Some("stop") {
+        if end.is_none() && stop.is_some() {
             // the turn was ended by the role of the next one: by this one, or else by one that does not come
-            match (ids.last(), suffix.ids.first()) {
-                (Some(last), Some(first)) if last == first => drop(suffix.ids.remove(0)),
-                (Some(last), _) if self.renderer.tokenizer().is_special(*last) => {
-                    ids.pop();
-                    known -= 1;
-                }
-                _ => {}
+            if suffix.ids.first() == stop.as_ref() {
+                suffix.ids.remove(0);
+            } else {
+                ids.pop();
             }
         }
+        let known = ids.len();
         ids.append(&mut suffix.ids);
         let mut prompt = Prompt { ids, ..suffix };
+        let retokenised = begun.is_some() || new.iter().any(Message::is_assistant);
         if let Some(begun) = begun {
             self.begin(&mut prompt, &begun)?;
         }
-        let inserted = u32::from(end.is_some() && !ended);
-        let retokenised = new.iter().any(Message::is_assistant);
-        Ok(Some((prompt, known, inserted, retokenised)))
+        Ok(Some(Built { prompt, known, inserted: u32::from(end.is_some() && !ended), retokenised }))
+    }
+
+    /// Whether the text of a turn ends within a thought.
+    fn is_within_thought(&self, turn: &Turn) -> bool {
+        let Some((start, end)) = self.renderer.family().think() else { return false };
+        let opened = turn.about.chat.as_ref().is_some_and(|chat| chat.reading.opened);
+        let text = self.renderer.tokenizer().decode(&turn.response, false).unwrap_or_default();
+        match (text.rfind(start), text.rfind(end)) {
+            (Some(start), Some(end)) => start > end,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => opened,
+        }
     }
 
     /// A prompt of the client's own.
@@ -207,9 +230,10 @@ impl<'a> Preparation<'a> {
         let shown: Vec<Value> = messages.iter().map(|message| self.shown(message)).collect();
         let marks = self.renderer.tokenizer().content();
         let tools = request.tools.as_ref().filter(|_| request.reads_calls());
-        let tools: Option<Vec<Value>> = tools
-            .map(|tools| tools.iter().map(|tool| marks.mark_all(tool, crate::tokenizer::Author::Person)).collect());
-        let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &request.extra };
+        let tools: Option<Vec<Value>> =
+            tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, Author::Person)).collect());
+        let extra = self.extra(request);
+        let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &extra };
         let mut prompt = self.renderer.whole(&shown, setting).map_err(unrendered)?;
         if let Some(begun) = begun {
             self.begin(&mut prompt, &begun)?;
@@ -220,7 +244,7 @@ impl<'a> Preparation<'a> {
     /// Adds the beginning of the reply, which the client has written.
     fn begin(&self, prompt: &mut Prompt, text: &str) -> Result<(), Unserved> {
         let tokenizer = self.renderer.tokenizer();
-        let marked = tokenizer.content().mark(text, crate::tokenizer::Author::Person);
+        let marked = tokenizer.content().mark(text, Author::Person);
         let ids = tokenizer.encode_rendered(&marked).map_err(|error| Unserved::Wrong(error.to_string()))?;
         prompt.ids.extend(ids);
         if let Some((start, end)) = self.renderer.family().think() {
@@ -232,6 +256,12 @@ impl<'a> Preparation<'a> {
             };
         }
         Ok(())
+    }
+
+    /// `chat_template_kwargs` as the template is given them: a client's texts, too.
+    fn extra(&self, request: &ChatRequest) -> Vec<(String, Value)> {
+        let marks = self.renderer.tokenizer().content();
+        request.extra.iter().map(|(name, value)| (name.clone(), marks.mark_all(value, Author::Person))).collect()
     }
 
     /// The message as the template is given it.

@@ -6,6 +6,7 @@ use crate::tokenizer::{Renderer, TokenizerError};
 use crate::trajectory::{Reading, Turn};
 
 use super::message::{Call, Message, dumps};
+use super::reply::call_id;
 
 /// The format of calls that were forced: the reply is a JSON list of them.
 pub const CALLS_IN_JSON: &str = "json";
@@ -139,7 +140,11 @@ pub fn said(renderer: &Renderer, turn: &Turn) -> Option<Message> {
         calls: parsed
             .calls
             .into_iter()
-            .map(|call| Call { id: call.id, name: call.name, arguments: call.arguments })
+            .enumerate()
+            .map(|(at, call)| {
+                let id = call_id(&call, at, (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize));
+                Call { id: Some(id), name: call.name, arguments: call.arguments }
+            })
             .collect(),
         answers: None,
         name: None,

@@ -170,23 +170,23 @@ pub fn metadata(sample: &Sample) -> String {
 
 /// A tool call of a reply that does not stream.
 fn whole_call(call: &ToolCall, at: usize, sample: &Sample) -> String {
-    let id = quoted(&call_id(call, at, sample));
+    let id = quoted(&call_id(call, at, sample.name()));
     let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
     format!(
         "{{\"id\":{id},\"index\":{at},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
     )
 }
 
-/// The id of a call: the model's own, or one that a replay of the same reply has again.
+/// The id of a call: the model's own, or one that a replay of the same reply has again. `rid` and `index` name the sequence.
 #[must_use]
-pub fn call_id(call: &ToolCall, at: usize, sample: &Sample) -> String {
+pub fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize)) -> String {
     if let Some(id) = &call.id {
         return id.clone();
     }
     let mut hash = Sha256::new();
-    hash.update(sample.rid().unwrap_or_default().as_bytes());
-    hash.update(sample.index.to_le_bytes());
-    hash.update(at.to_le_bytes());
+    hash.update(rid.as_bytes());
+    hash.update((index as u64).to_le_bytes());
+    hash.update((at as u64).to_le_bytes());
     let hash = hash.finalize();
     let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     format!("call_{digits}")

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::choice::ToolChoice;
 use super::message::Message;
 use super::reading::Stops;
-use super::{Body, Unserved, fields, is_said, wrong};
+use super::{Body, Unserved, fields, is_meant, is_said, wrong};
 use crate::json::{Object, Value};
 
 /// A chat request as far as tokentap reads it.
@@ -76,7 +76,7 @@ impl ChatRequest {
     pub fn parse(bytes: Bytes) -> Result<Self, Unserved> {
         let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
         let body = Body { bytes: &bytes, object: &object };
-        if let Some(name) = fields::FOREIGN.iter().find(|name| body.raw(name).is_some_and(is_said)) {
+        if let Some(name) = fields::FOREIGN.iter().find(|name| body.raw(name).is_some_and(is_meant)) {
             return Err(Unserved::Foreign(format!("the field {name:?}")));
         }
         let Some(Value::Array(values)) = body.value("messages")? else {
@@ -159,7 +159,8 @@ fn extra(body: &Body<'_>) -> Result<Vec<(String, Value)>, Unserved> {
         Some(_) => return Err(wrong("chat_template_kwargs must be an object")),
     };
     const OURS: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
-    if let Some((name, _)) = extra.iter().find(|(name, _)| OURS.contains(&name.as_str())) {
+    let is_ours = |name: &str| OURS.contains(&name) || name.ends_with("_token");
+    if let Some((name, _)) = extra.iter().find(|(name, _)| is_ours(name)) {
         return Err(wrong(format!("chat_template_kwargs.{name} is not the client's to set")));
     }
     let has = |extra: &[(String, Value)], name: &str| extra.iter().any(|(known, _)| known == name);

@@ -110,6 +110,12 @@ impl Sample {
         self.chunk.rid.as_deref()
     }
 
+    /// What its tool calls are named after: the engine's id, and the place among the samples.
+    #[must_use]
+    pub fn name(&self) -> (&str, usize) {
+        (self.rid().unwrap_or_default(), self.index)
+    }
+
     /// Tokens of the prompt.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {

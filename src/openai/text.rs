@@ -5,6 +5,7 @@ use super::reply::{Usage, list, metadata};
 use super::sample::{Said, Sample};
 use super::{message, quoted};
 use crate::json::Value;
+use crate::sglang::probe::Streaming;
 
 /// Says the replies to a completion, whole or as they come.
 #[derive(Debug)]
@@ -15,6 +16,10 @@ pub struct TextSpeaker {
     token_ids: bool,
     echo: Vec<String>,
     n: usize,
+    /// How many sequences were asked for.
+    most: usize,
+    /// The engine's events repeat the text, also those that do not repeat the ids.
+    repeats: bool,
     include_usage: bool,
     running_usage: bool,
     choices: Vec<Choice>,
@@ -35,7 +40,7 @@ struct Choice {
 impl TextSpeaker {
     /// One that has said nothing yet.
     #[must_use]
-    pub fn new(request: &CompletionRequest, created: u64) -> Self {
+    pub fn new(request: &CompletionRequest, created: u64, streaming: Option<Streaming>) -> Self {
         Self {
             model: request.model.clone(),
             created,
@@ -43,6 +48,8 @@ impl TextSpeaker {
             token_ids: request.token_ids,
             echo: request.echo.clone(),
             n: request.n,
+            most: request.prompts * request.n,
+            repeats: matches!(streaming, Some(Streaming::Cumulative | Streaming::IncrementalIds)),
             include_usage: request.include_usage,
             running_usage: request.running_usage,
             choices: Vec::new(),
@@ -83,12 +90,16 @@ impl TextSpeaker {
     /// The chunk that an event becomes.
     pub fn event(&mut self, sample: &Sample, out: &mut String) {
         let at = sample.index;
+        if at >= self.most {
+            // nobody asked for it
+            return;
+        }
         if self.choices.len() <= at {
             self.choices.resize_with(at + 1, Choice::default);
         }
         let text = sample.text();
         let choice = &mut self.choices[at];
-        let said = if sample.repeats { choice.text } else { 0 };
+        let said = if sample.repeats || self.repeats { choice.text } else { 0 };
         let new = text.get(said..).unwrap_or_default();
         choice.text += new.len();
         choice.tokens = sample.tokens;

@@ -50,8 +50,6 @@ pub struct Folder {
     pub template: ChatTemplate,
     /// The one for conversations with tools, where the model has two.
     pub tool_template: Option<ChatTemplate>,
-    /// `eos_token`.
-    pub eos_token: Option<String>,
     /// `generation_config.json`; `None` where there is none.
     pub defaults: Option<SamplingDefaults>,
 }
@@ -70,17 +68,6 @@ pub struct SamplingDefaults {
     pub min_p: Option<f64>,
     /// Of tokens that were there.
     pub repetition_penalty: Option<f64>,
-    /// Tokens that end a turn: one or several.
-    eos_token_id: Ids,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(untagged)]
-enum Ids {
-    #[default]
-    None,
-    One(u32),
-    Many(Vec<u32>),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -139,7 +126,6 @@ impl Folder {
         Ok(Self {
             template: ChatTemplate::try_new(&source, specials.clone())?,
             tool_template: tools.map(|tools| ChatTemplate::try_new(&tools, specials.clone())).transpose()?,
-            eos_token: specials.remove("eos_token"),
             defaults: SamplingDefaults::open(&folder.join("generation_config.json"))?,
             tokenizer,
             path: folder.to_owned(),
@@ -159,7 +145,6 @@ impl Folder {
             tokenizer: Tokenizer::from_bytes(tokenizer)?,
             template: ChatTemplate::try_new(template, specials)?,
             tool_template: None,
-            eos_token: Some(eos_token.to_owned()),
             defaults: None,
         })
     }
@@ -183,16 +168,6 @@ impl SamplingDefaults {
     /// [`FolderError`] where it is there and cannot be read.
     pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
         json(path)
-    }
-
-    /// Tokens that end a turn.
-    #[must_use]
-    pub fn eos(&self) -> &[u32] {
-        match &self.eos_token_id {
-            Ids::None => &[],
-            Ids::One(id) => std::slice::from_ref(id),
-            Ids::Many(ids) => ids,
-        }
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Setting<'a> {
 }
 
 /// A piece of a prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// Its tokens.
     pub ids: Vec<u32>,
@@ -195,11 +195,25 @@ impl Renderer {
             // a client's text has the mark, too
             return None;
         }
-        let (alone, both) = (behind_turn(alone)?, behind_turn(both)?);
+        let (before, alone) = alone.split_once(TURN)?;
+        let (before_both, both) = both.split_once(TURN)?;
+        if !self.is_same_beginning(before, before_both) {
+            // what is new stands in front of the turn, too, where nothing can be put any more
+            return None;
+        }
         let Some((end, _)) = &self.end else { return both.strip_prefix(alone) };
         let at = both.find(end.as_str())?;
         // behind a call there is what closes it
         Some(if both[..at].trim().is_empty() { both } else { &both[at..] })
+    }
+
+    /// Whether what stands before a turn is the same whether or not something follows it. Some templates open a thought before a last
+    /// turn, or before all others.
+    fn is_same_beginning(&self, alone: &str, both: &str) -> bool {
+        let (long, short) = if alone.len() > both.len() { (alone, both) } else { (both, alone) };
+        let Some(more) = long.strip_prefix(short) else { return false };
+        let Some((start, end)) = self.family.think() else { return more.trim().is_empty() };
+        more.replace(start, "").replace(end, "").trim().is_empty()
     }
 
     /// Whether a prompt ends within a thought that the generation prompt began.

@@ -14,8 +14,9 @@ use crate::openai::voice::Voice;
 pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
     let completion = CompletionRequest::parse(call.request.body().clone())?;
     let identity = call.identity(parts);
-    let body = completion.native(&parts.upstream.borrow().model)?;
-    let speaker = TextSpeaker::new(&completion, now());
+    let upstream = Arc::clone(&parts.upstream.borrow());
+    let body = completion.native(&upstream.model)?;
+    let speaker = TextSpeaker::new(&completion, now(), upstream.streaming);
     let voice = if completion.stream { Voice::TextStream(speaker) } else { Voice::Text(speaker) };
     let origin = Origin { session: identity.explicit.then_some(identity.session), chat: None };
     Ok(Native { body, headers: call.request.headers().clone(), origin, voice })

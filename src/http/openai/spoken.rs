@@ -42,16 +42,21 @@ impl Spoken {
     ///
     /// # Errors
     /// When the native stream breaks off before, or is not what SGLang writes.
-    pub async fn stream(mut native: Body, voice: Voice, keepalive: Duration) -> Result<Result<Self, Problem>, Error> {
+    pub async fn stream(
+        mut native: Body,
+        voice: Voice,
+        limit: usize,
+        keepalive: Duration,
+    ) -> Result<Result<Self, Problem>, Error> {
         let upstream = |message: String| Error::Upstream { status: StatusCode::BAD_GATEWAY, message };
-        let mut telling = Telling { decoder: Decoder::default(), voice, said: String::new() };
+        let mut telling = Telling { decoder: Decoder::default(), voice, said: String::new(), limit };
         // of what is read ahead the client has nothing yet
         native.hold(true);
         // who wants comments while nothing comes wants the head at once
         while telling.said.is_empty() && keepalive.is_zero() {
             let Some(frame) = native.frame().await else { break };
             let Ok(data) = frame.map_err(|error| upstream(error.to_string()))?.into_data() else { continue };
-            if let Some(problem) = telling.say(&data).map_err(upstream)? {
+            if let Some(problem) = telling.say(&data, true).map_err(upstream)? {
                 return Ok(Err(problem));
             }
         }
@@ -115,13 +120,9 @@ impl Spoken {
                     };
                     self.keepalive.reset();
                     let failed = match polled {
-                        Some(Ok(frame)) => match frame.into_data().map(|data| telling.say(&data)) {
-                            Ok(Ok(Some(problem))) => {
-                                telling.said.push_str(&problem.event());
-                                None
-                            }
+                        Some(Ok(frame)) => match frame.into_data().map(|data| telling.say(&data, false)) {
                             Ok(Err(error)) => Some(error.into()),
-                            Ok(Ok(None)) | Err(_) => None,
+                            Ok(Ok(_)) | Err(_) => None,
                         },
                         Some(Err(error)) => Some(error),
                         None => {
@@ -174,12 +175,13 @@ struct Telling {
     voice: Voice,
     /// What the client has not been given yet.
     said: String,
+    /// Bytes of an event that are held until it is whole.
+    limit: usize,
 }
 
 impl Telling {
-    /// Reads more of the native stream, and says the events that are whole now. One that is an error comes back.
-    fn say(&mut self, data: &Bytes) -> Result<Option<Problem>, String> {
-        let mut problem = None;
+    /// Reads more of the native stream, and says the events that are whole now. An error comes back where it is the `first` to be said.
+    fn say(&mut self, data: &Bytes, first: bool) -> Result<Option<Problem>, String> {
         self.decoder.push(data);
         for event in self.decoder.by_ref() {
             if event.is_done() {
@@ -199,10 +201,14 @@ impl Telling {
             let sample = Sample::read(&raw, &mut cursor, |index| self.voice.known(index));
             let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
             match sample.error() {
-                Some(error) => problem = Some(Problem::from_event(error)),
+                Some(error) if first && self.said.is_empty() => return Ok(Some(Problem::from_event(error))),
+                Some(error) => self.said.push_str(&Problem::from_event(error).event()),
                 None => self.voice.event(&sample, &mut self.said).map_err(|error| error.to_string())?,
             }
         }
-        Ok(problem)
+        if self.decoder.pending() > self.limit {
+            return Err(format!("an event is larger than {} bytes; see --max-reply-bytes", self.limit));
+        }
+        Ok(None)
     }
 }

@@ -99,7 +99,9 @@ fn what_follows_a_turn_is_what_the_template_writes_there() {
 #[test]
 fn a_template_that_rewrites_earlier_turns_is_known_for_it() {
     let dated = "{% for m in messages %}<|im_start|>{% if loop.first %}{{ loop.length }} {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    assert_eq!(Family::new(dated).renderer.trial().user, Fit::Rewrites);
+    assert_eq!(Family::new(dated).renderer.trial().user, Fit::NoBoundary, "what is new changes the beginning");
+    let ageing = "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' and loop.index0 < loop.length - 3 %}old {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    assert_eq!(Family::new(ageing).renderer.trial().user, Fit::Rewrites);
     let refusing =
         "{% if messages | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}{{ messages[0].content }}";
     assert_eq!(Family::new(refusing).renderer.trial().user, Fit::Refused);

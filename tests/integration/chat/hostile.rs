@@ -170,6 +170,13 @@ async fn what_clients_do_to_what_they_were_told_changes_nothing_unless_it_change
         ),
         (told(&|message| message["tool_calls"][0]["id"] = json!("renamed")), "renamed"),
         (told(&|message| message["refusal"] = Value::Null), &id),
+        // as a client in JavaScript writes 2.0
+        (
+            told(&|message| {
+                message["tool_calls"][0]["function"]["arguments"] = json!("{\"city\":\"Oslo\",\"days\":2}")
+            }),
+            &id,
+        ),
     ];
     for (message, id) in same {
         let answer = chat.post(&next(message.clone(), id)).await;

@@ -105,3 +105,42 @@ async fn a_conversation_goes_on_after_a_restart() {
     let before = [ids(&reply, "prompt_token_ids"), ids(&reply, "token_ids")].concat();
     assert!(ids(&next, "prompt_token_ids").starts_with(&before), "the tokens survived");
 }
+
+#[tokio::test]
+async fn of_samples_that_say_the_same_the_one_whose_call_it_was_goes_on() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({"messages": messages(&[("user", "Weather?")]), "tools": super::tools()});
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call><|im_end|>";
+    let mut replies = Vec::new();
+    for thought in ["One.", "Two.", "Three."] {
+        replies.push(chat.say(&body, &format!("<think>\n{thought}\n</think>\n\n{call}")).await);
+    }
+    for (at, reply) in replies.iter().enumerate() {
+        let call = &reply["choices"][0]["message"]["tool_calls"][0];
+        let mut next = body.clone();
+        let list = next["messages"].as_array_mut().unwrap();
+        // the thought is dropped, as most clients do
+        list.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
+        list.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "rain"}));
+        chat.say(&next, "Rain.<|im_end|>").await;
+        assert_eq!(chat.turns().await.last().unwrap()["parent"], at, "the thought of this sample");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_was_cut_within_its_thought_goes_on_within_it() {
+    let chat = Chat::start(&[]).await;
+    let mut body = json!({"messages": messages(&[("user", "Hm?")])});
+    let mut cut = said(&body, "<think>\nIt may be that");
+    cut["max_tokens"] = json!(chat.demo.encode("<think>\nIt may be that").len());
+    let reply = chat.post(&cut).await.json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    let before = chat.last();
+    body["messages"].as_array_mut().unwrap().push(reply["choices"][0]["message"].clone());
+    body["continue_final_message"] = json!(true);
+    let rest = chat.say(&body, " it rains.\n</think>\n\nYes.<|im_end|>").await;
+    assert_eq!(chat.last().prompt, [&before.prompt[..], &before.output()].concat(), "not a token in between");
+    assert_eq!(rest["choices"][0]["message"]["content"], "Yes.");
+    assert_eq!(rest["choices"][0]["message"]["reasoning_content"], "it rains.");
+    assert_eq!(chat.turns().await[1]["cause"], "resumes");
+}

@@ -42,6 +42,10 @@ async fn what_is_wrong_is_a_400_that_says_what() {
             json!({"messages": user, "chat_template_kwargs": {"tools": 1}}).to_string(),
             "chat_template_kwargs.tools is not",
         ),
+        (
+            json!({"messages": user, "chat_template_kwargs": {"eos_token": "x"}}).to_string(),
+            "chat_template_kwargs.eos_token is not",
+        ),
         (json!({"messages": user, "input_ids": "x"}).to_string(), "input_ids must be a list of ids"),
         (json!({"messages": user, "temperature": "warm"}).to_string(), ""),
     ] {
@@ -112,4 +116,23 @@ async fn a_stream_that_fails_says_so_and_ends() {
     body["stop"] = json!([5]);
     let answer = chat.post(&body).await;
     assert!(answer.status == 400 || answer.text().contains("\"error\""), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn defaults_that_a_client_spells_out_send_nothing_away() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({"messages": messages(&[("user", "x")]), "return_hidden_states": false, "functions": [],
+        "modalities": ["text"], "audio": null, "function_call": "none"});
+    assert_eq!(chat.say(&body, "y<|im_end|>").await["choices"][0]["message"]["content"], "y");
+    let body = json!({"prompt": "x", "suffix": "", "max_tokens": 2});
+    assert_eq!(chat.demo.post("/v1/completions", &body).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_error_in_a_stream_comes_before_its_end_mark() {
+    let chat = Chat::start(&["--sse-keepalive", "10s"]).await;
+    let long = "word ".repeat(25_000);
+    let text = chat.post(&json!({"messages": messages(&[("user", &long)]), "stream": true})).await.text();
+    let (error, done) = (text.find("\"error\"").unwrap(), text.find("[DONE]").unwrap());
+    assert!(error < done && text.contains("maximum context length"), "{text}");
 }
