@@ -4,6 +4,7 @@
 //! conversation that ends with such a turn, and the new messages behind it: everything after the turn's text is the end of the turn,
 //! the separator and the new messages, in the template's own words. It is encoded together, and what was sampled is not touched.
 
+mod behind;
 mod trial;
 
 use std::path::Path;
@@ -11,6 +12,7 @@ use std::path::Path;
 use super::template::{Conversation, RenderError};
 use super::{Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
+use behind::behind_turn;
 
 pub use trial::{Fit, Trial};
 
@@ -166,56 +168,6 @@ impl Renderer {
         })
     }
 
-    /// What the template writes behind the text of a turn when `new` follows it, from the end of the turn on.
-    fn text_behind(&self, turn: &Value, new: &[Value], setting: Setting<'_>) -> Result<String, PromptError> {
-        // tools stand in what is there already
-        let setting = Setting { tools: None, ..setting };
-        let answers = new.first().and_then(|message| message.get("role")).and_then(Value::as_str) == Some("tool");
-        let called = answers.then(|| stub_with_calls(turn)).flatten();
-        let mut failed = None;
-        for stub in called.into_iter().chain([message("assistant", TURN)]) {
-            let mut messages = vec![message("user", "U"), stub];
-            let alone = self.text(&messages, Setting { generation_prompt: false, ..setting });
-            messages.extend_from_slice(new);
-            let both = alone.and_then(|alone| Ok((alone, self.text(&messages, setting)?)));
-            match both {
-                Ok((alone, both)) => match self.difference(&alone, &both) {
-                    Some(text) => return Ok(text.to_owned()),
-                    None => continue,
-                },
-                Err(error) => failed = Some(error),
-            }
-        }
-        Err(failed.map_or(PromptError::NoBoundary, PromptError::Render))
-    }
-
-    /// The part of `both` behind the turn: from its end token on, or where it has none, behind all that `alone` has.
-    fn difference<'a>(&self, alone: &str, both: &'a str) -> Option<&'a str> {
-        if alone.matches(TURN).count() != 1 {
-            // a client's text has the mark, too
-            return None;
-        }
-        let (before, alone) = alone.split_once(TURN)?;
-        let (before_both, both) = both.split_once(TURN)?;
-        if !self.is_same_beginning(before, before_both) {
-            // what is new stands in front of the turn, too, where nothing can be put any more
-            return None;
-        }
-        let Some((end, _)) = &self.end else { return both.strip_prefix(alone) };
-        let at = both.find(end.as_str())?;
-        // behind a call there is what closes it
-        Some(if both[..at].trim().is_empty() { both } else { &both[at..] })
-    }
-
-    /// Whether what stands before a turn is the same whether or not something follows it. Some templates open a thought before a last
-    /// turn, or before all others.
-    fn is_same_beginning(&self, alone: &str, both: &str) -> bool {
-        let (long, short) = if alone.len() > both.len() { (alone, both) } else { (both, alone) };
-        let Some(more) = long.strip_prefix(short) else { return false };
-        let Some((start, end)) = self.family.think() else { return more.trim().is_empty() };
-        more.replace(start, "").replace(end, "").trim().is_empty()
-    }
-
     /// Whether a prompt ends within a thought that the generation prompt began.
     fn opens_thought(&self, text: &str, setting: Setting<'_>) -> bool {
         let Some((start, end)) = self.family.think() else { return false };
@@ -273,34 +225,6 @@ impl Renderer {
     }
 }
 
-/// The text behind the first mark, which is the turn's: what comes later may be anybody's.
-fn behind_turn(text: &str) -> Option<&str> {
-    text.split_once(TURN).map(|(_, behind)| behind)
-}
-
 fn message(role: &str, content: &str) -> Value {
     Value::Object(vec![("role".into(), role.into()), ("content".into(), content.into())])
-}
-
-/// A turn that calls what `turn` calls, with the mark in the arguments of its last call; `None` where it calls nothing.
-fn stub_with_calls(turn: &Value) -> Option<Value> {
-    let mut calls = turn.get("tool_calls")?.as_array()?.to_vec();
-    let count = calls.len();
-    for (at, call) in calls.iter_mut().enumerate() {
-        let marked = if at + 1 == count { TURN } else { "" };
-        let arguments = Value::Object(vec![("a".into(), marked.into())]);
-        let Value::Object(members) = call else { return None };
-        let function = members.iter_mut().find(|(name, _)| name == "function");
-        let Some((_, Value::Object(function))) = function else { return None };
-        match function.iter_mut().find(|(name, _)| name == "arguments") {
-            Some((_, known)) => *known = arguments,
-            None => function.push(("arguments".into(), arguments)),
-        }
-    }
-    (count > 0).then(|| {
-        let mut stub = message("assistant", "");
-        let Value::Object(members) = &mut stub else { return stub };
-        members.push(("tool_calls".into(), Value::Array(calls)));
-        stub
-    })
 }

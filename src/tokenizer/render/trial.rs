@@ -1,6 +1,7 @@
 //! Whether what is rendered behind a turn is what the template makes of the whole conversation: tried out on a short one.
 
-use super::{Renderer, Setting, TURN, message, stub_with_calls};
+use super::behind::stub_with_calls;
+use super::{Renderer, Setting, TURN, message};
 use crate::json::Value;
 
 /// How a template takes to conversations that go on.
