@@ -121,7 +121,7 @@ def templates(fetched, names):
         if names and source["name"] not in names:
             continue
         if source["name"] == "demo":
-            text = json.loads((DEMO / "tokenizer_config.json").read_text(encoding="utf-8"))["chat_template"]
+            text = (DEMO / "chat_template.jinja").read_text(encoding="utf-8")
         else:
             folder = HERE / "synthetic" if source["kind"] == "synthetic" else fetched / source["name"]
             file = f"{source['name']}.jinja" if source["kind"] == "synthetic" else "chat_template.jinja"

@@ -73,10 +73,7 @@ impl Record {
     /// The template, of which the record is.
     pub fn source(&self) -> String {
         let source = match self.template.as_str() {
-            "demo" => {
-                let config = Value::parse(&read(&demo().join("tokenizer_config.json"))).unwrap();
-                config.get("chat_template").unwrap().as_str().unwrap().to_owned()
-            }
+            "demo" => text(&demo().join("chat_template.jinja")),
             name if self.is_ours() => text(&here().join("synthetic").join(name).with_extension("jinja")),
             name => text(&fetched().join(name).join("chat_template.jinja")),
         };
