@@ -61,7 +61,7 @@ impl<'a> History<'a> {
                     continue;
                 }
                 let own = said.calls.iter().map(|call| &call.id).eq(message.calls.iter().map(|call| &call.id));
-                let found = Continued { turn, at, thought: !said.thought().is_empty() };
+                let found = Continued { turn, at, thought: said.thoughts().iter().any(|thought| !thought.is_empty()) };
                 if own {
                     return Some(found);
                 }
@@ -82,8 +82,9 @@ fn is_whole(turn: &Turn) -> bool {
 
 /// Whether a client that has kept the reasoning has kept it as it was.
 fn is_same_thought(message: &Message, said: &Message) -> bool {
-    let own = message.thought();
-    own.is_empty() || own == said.thought()
+    let kept = |thought: &str| said.thoughts().iter().any(|own| own == thought);
+    // what a client has dropped in one place may still stand in the other, where a lone mark makes it look like one
+    message.thoughts().iter().all(|thought| thought.is_empty() || kept(thought))
 }
 
 /// What was said before each message, and at last before the reply.

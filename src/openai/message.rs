@@ -103,11 +103,11 @@ impl Message {
         self.role == "assistant"
     }
 
-    /// What was thought before it was said, wherever the client keeps that; empty where it has dropped it.
+    /// What was thought before it was said, in both places where it may be kept: apart, and in the text. Empty where it is not.
     #[must_use]
-    pub fn thought(&self) -> String {
+    pub fn thoughts(&self) -> [String; 2] {
         let text = self.texts.concat();
-        self.reasoning.as_deref().unwrap_or(split_thought(&text).0).trim().to_owned()
+        [self.reasoning.as_deref().unwrap_or_default().trim().to_owned(), split_thought(&text).0.to_owned()]
     }
 
     /// What the template is given: marked where a text names control tokens. A template that does not take `parts` gets them as one

@@ -51,8 +51,8 @@ def wrong(tap: Tap) -> None:
         for format in ({"type": "xml"}, {"type": "json_schema"}):
             with raised(openai.BadRequestError):
                 create(model="demo", messages=QUESTION, response_format=format)
-        # only the engine's own endpoint can force a call, and this engine has none
-        with raised(openai.NotFoundError):
+        # a call is forced by a grammar, and this engine has none
+        with raised(openai.BadRequestError, "Grammar-based generation", 400):
             create(**asked(tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required"))
     with tap.delivery("other", max_retries=0) as to, raised(openai.BadRequestError, "temperature", 400):
         list(to.sync.chat.completions.create(model="demo", messages=QUESTION, temperature=-1, stream=True))

@@ -63,6 +63,19 @@ async fn what_marks_a_turn_for_us_marks_nothing_for_a_client() {
 }
 
 #[tokio::test]
+async fn a_lone_mark_of_thinking_in_what_was_said_is_no_thought_that_was_changed() {
+    let chat = Chat::start(&[]).await;
+    let mut body = json!({"messages": messages(&[("user", "Go.")])});
+    let reply = chat.say(&body, "<think>\nA.\n</think>\n\nB </think> C.<|im_end|>").await;
+    assert_eq!(reply["choices"][0]["message"]["content"], "B </think> C.");
+    let list = body["messages"].as_array_mut().unwrap();
+    list.push(json!({"role": "assistant", "content": "B </think> C."}));
+    list.push(json!({"role": "user", "content": "D."}));
+    chat.say(&body, "E.<|im_end|>").await;
+    assert_eq!(chat.turns().await[1]["cause"], "extends");
+}
+
+#[tokio::test]
 async fn halves_of_surrogates_cost_only_themselves() {
     let chat = Chat::start(&[]).await;
     let body = r#"{"messages":[{"role":"user","content":"a\ud83d b\udc00\ud83d\ude42 c"}],"max_tokens":2}"#;

@@ -27,7 +27,8 @@ def demo_model(folder: Path, *, thought: str = "") -> Path:
     shutil.copy(ASSETS / "tokenizer.json", folder)
     tokenizer = json.loads((ASSETS / "tokenizer_config.json").read_text())
     begin = "<|im_start|>assistant\\n"
-    head, _, tail = tokenizer["chat_template"].rpartition(begin)
+    template = (ASSETS / "chat_template.jinja").read_text()
+    head, _, tail = template.rpartition(begin)
     tokenizer["chat_template"] = head + begin + thought.replace("\n", "\\n") + tail
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1024, "hidden_size": 8}
