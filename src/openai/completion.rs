@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 
-use super::fields::{self, Place};
+use super::fields;
 use super::native::{Members, adapter, constraint};
-use super::{Body, Unserved, is_meant, is_said, quoted, wrong};
+use super::{Body, Unserved, is_meant, is_said, wrong};
 use crate::json::{Object, Value};
 use crate::tokenizer::SamplingDefaults;
 
@@ -99,11 +99,6 @@ impl CompletionRequest {
         out.extend_from_slice(b",\"sampling_params\":{");
         let mut sampling = Members::new(&mut out);
         sampling.put("max_new_tokens", body.raw("max_tokens").filter(|most| is_said(most)).unwrap_or(b"16"));
-        for (name, value) in fields::defaults(&SamplingDefaults::default()) {
-            if !body.raw(name).is_some_and(is_said) {
-                sampling.put(name, value.as_bytes());
-            }
-        }
         if body.raw("skip_special_tokens") == Some(b"false") {
             sampling.put("skip_special_tokens", b"false");
         }
@@ -115,21 +110,10 @@ impl CompletionRequest {
                 .iter()
                 .for_each(|schema| sampling.put("json_schema", schema)),
         }
-        let mut top = Vec::new();
-        for (name, place) in fields::FIELDS {
-            let Some(value) = body.raw(name).filter(|value| is_said(value)) else { continue };
-            match place {
-                Place::Sampling(to) => sampling.put(to, value),
-                Place::Top(to) => top.push((*to, value)),
-            }
-        }
+        body.sampling(&mut sampling, &SamplingDefaults::default());
         out.push(b'}');
         let mut members = Members::more(&mut out);
-        if let Some(adapter) = adapter(&self.model, served_model) {
-            top.retain(|(name, _)| *name != "lora_path");
-            members.put("lora_path", quoted(adapter).as_bytes());
-        }
-        top.into_iter().for_each(|(name, value)| members.put(name, value));
+        body.top(&mut members, adapter(&self.model, served_model));
         if self.stream {
             members.put("stream", b"true");
         }

@@ -91,8 +91,10 @@ fn is_same_thought(message: &Message, said: &Message) -> bool {
 fn digests(request: &ChatRequest) -> Vec<Digest> {
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");
-    let tools = Value::Array(request.tools.clone().unwrap_or_default());
-    hash.update(canonical(&tools).as_bytes());
+    for tool in request.tools.iter().flatten() {
+        hash.update(canonical(tool).as_bytes());
+        hash.update(b"\n");
+    }
     let lasting = request.extra.iter().filter(|(name, _)| !OF_THE_NEXT_TURN.contains(&name.as_str()));
     hash.update(canonical(&Value::Object(lasting.cloned().collect())).as_bytes());
     let mut digests = Vec::with_capacity(request.messages.len() + 1);

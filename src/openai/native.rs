@@ -50,11 +50,6 @@ impl ChatRequest {
             .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_said(n)));
         // absent it would be /generate's own default, which is small
         sampling.put("max_new_tokens", most.unwrap_or(b"null"));
-        for (name, value) in fields::defaults(defaults) {
-            if !body.raw(name).is_some_and(is_said) {
-                sampling.put(name, value.as_bytes());
-            }
-        }
         if !skip_special {
             sampling.put("skip_special_tokens", b"false");
         }
@@ -68,23 +63,10 @@ impl ChatRequest {
             (None, Some(schema)) => sampling.put("json_schema", quoted(&dumps(&schema)).as_bytes()),
             (None, None) => {}
         }
-        let mut top = Vec::new();
-        for (name, place) in fields::FIELDS {
-            let Some(value) = body.raw(name).filter(|value| is_said(value)) else { continue };
-            match place {
-                Place::Sampling(to) => sampling.put(to, value),
-                Place::Top(to) => top.push((*to, value)),
-            }
-        }
+        body.sampling(&mut sampling, defaults);
         out.push(b'}');
         let mut members = Members::more(&mut out);
-        if let Some(adapter) = adapter(&self.model, served_model) {
-            top.retain(|(name, _)| *name != "lora_path");
-            members.put("lora_path", quoted(adapter).as_bytes());
-        }
-        for (name, value) in top {
-            members.put(name, value);
-        }
+        body.top(&mut members, adapter(&self.model, served_model));
         if thinks {
             // a grammar begins behind the thought; the older name is 0.5.6's
             members.put("require_reasoning", b"true");
@@ -99,6 +81,35 @@ impl ChatRequest {
         }
         out.push(b'}');
         Ok(out)
+    }
+}
+
+impl Body<'_> {
+    /// Writes the fields that belong to `sampling_params`, and the `defaults` of those that the client leaves out.
+    pub(super) fn sampling(&self, sampling: &mut Members<'_>, defaults: &SamplingDefaults) {
+        for (name, value) in fields::defaults(defaults) {
+            if !self.raw(name).is_some_and(is_said) {
+                sampling.put(name, value.as_bytes());
+            }
+        }
+        for (name, place) in fields::FIELDS {
+            if let (Place::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_said(value))) {
+                sampling.put(to, value);
+            }
+        }
+    }
+
+    /// Writes the fields that belong to the request itself; an `adapter` that the model's name asks for goes before `lora_path`.
+    pub(super) fn top(&self, members: &mut Members<'_>, adapter: Option<&str>) {
+        if let Some(adapter) = adapter {
+            members.put("lora_path", quoted(adapter).as_bytes());
+        }
+        for (name, place) in fields::FIELDS {
+            let said = self.raw(name).filter(|value| is_said(value) && !(adapter.is_some() && *name == "lora_path"));
+            if let (Place::Top(to), Some(value)) = (place, said) {
+                members.put(to, value);
+            }
+        }
     }
 }
 

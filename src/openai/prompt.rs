@@ -199,15 +199,9 @@ impl<'a> Preparation<'a> {
 
     /// Whether the text of a turn ends within a thought.
     fn is_within_thought(&self, turn: &Turn) -> bool {
-        let Some((start, end)) = self.renderer.family().think() else { return false };
         let opened = turn.about.chat.as_ref().is_some_and(|chat| chat.reading.opened);
         let text = self.renderer.tokenizer().decode(&turn.response, false).unwrap_or_default();
-        match (text.rfind(start), text.rfind(end)) {
-            (Some(start), Some(end)) => start > end,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (None, None) => opened,
-        }
+        self.renderer.family().ends_in_thought(&text).unwrap_or(opened)
     }
 
     /// A prompt of the client's own.
@@ -247,14 +241,7 @@ impl<'a> Preparation<'a> {
         let marked = tokenizer.content().mark(text, Author::Person);
         let ids = tokenizer.encode_rendered(&marked).map_err(|error| Unserved::Wrong(error.to_string()))?;
         prompt.ids.extend(ids);
-        if let Some((start, end)) = self.renderer.family().think() {
-            prompt.opened = match (text.rfind(start), text.rfind(end)) {
-                (Some(start), Some(end)) => start > end,
-                (Some(_), None) => true,
-                (None, Some(_)) => false,
-                (None, None) => prompt.opened,
-            };
-        }
+        prompt.opened = self.renderer.family().ends_in_thought(text).unwrap_or(prompt.opened);
         Ok(())
     }
 

@@ -88,6 +88,17 @@ impl Family {
         (self != Self::Harmony).then_some(("<think>", "</think>"))
     }
 
+    /// Whether a text ends within a thought; `None` where it has no mark of one.
+    #[must_use]
+    pub fn ends_in_thought(self, text: &str) -> Option<bool> {
+        let (start, end) = self.think()?;
+        match (text.rfind(start), text.rfind(end)) {
+            (None, None) => None,
+            // none is before any place
+            (start, end) => Some(start > end),
+        }
+    }
+
     /// Whether its conversations can be rendered by a template and read back.
     #[must_use]
     pub fn is_supported(self) -> bool {

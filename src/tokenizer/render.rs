@@ -170,7 +170,7 @@ impl Renderer {
 
     /// Whether a prompt ends within a thought that the generation prompt began.
     fn opens_thought(&self, text: &str, setting: Setting<'_>) -> bool {
-        let Some((start, end)) = self.family.think() else { return false };
+        let Some((start, _)) = self.family.think() else { return false };
         let probe = [message("user", "U")];
         let setting = Setting { tools: None, ..setting };
         let begun = self.text(&probe, setting);
@@ -179,10 +179,7 @@ impl Renderer {
         let Some(prompt) = begun.strip_prefix(bare.as_str()).filter(|prompt| text.ends_with(prompt)) else {
             return text.trim_end().ends_with(start);
         };
-        match (prompt.rfind(start), prompt.rfind(end)) {
-            (Some(start), Some(end)) => start > end,
-            (start, _) => start.is_some(),
-        }
+        self.family.ends_in_thought(prompt).unwrap_or(false)
     }
 
     /// The token that the template writes first behind the text of a turn, if it is an added one.
