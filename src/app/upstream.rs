@@ -52,11 +52,11 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                 let known = again.then(|| Capabilities::clone(&probed.borrow()));
                 if let Some(found) = &found {
                     told = false;
-                    tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                     parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     probed.send_replace(Arc::new(found.clone()));
                     parts.metrics.upstream_up.set(1);
                     ready.send_replace(true);
+                    tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                 }
                 if let Some(found) = found.or(known) {
                     asked = tokio::time::Instant::now();
@@ -95,6 +95,16 @@ async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch
         drop(random);
         match answer {
             Ok(found) => {
+                let answered =
+                    found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
+                if answered {
+                    parts.tools.plugin_failed.store(false, Ordering::Relaxed);
+                }
+                // what an earlier probe found is not given up for no answer
+                if answered || !again {
+                    probed.send_replace(Arc::new(found.clone()));
+                }
+                // said when it holds already: who reads the line may rely on it
                 tracing::info!(
                     vocab_size = found.vocab_size,
                     flat = found.flat,
@@ -103,15 +113,6 @@ async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch
                     original_logprobs = found.original_logprobs,
                     "the upstream has been probed"
                 );
-                let answered =
-                    found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
-                if answered {
-                    parts.tools.plugin_failed.store(false, Ordering::Relaxed);
-                }
-                // what an earlier probe found is not given up for no answer
-                if answered || !again {
-                    probed.send_replace(Arc::new(found));
-                }
                 if answered {
                     return;
                 }
