@@ -5,6 +5,7 @@
 //! side as they were written. The grammar is that of Python's `json`, which is JSON plus `NaN`, `Infinity` and `-Infinity`.
 
 mod cursor;
+mod ids;
 mod object;
 pub mod python;
 mod splice;
@@ -12,6 +13,7 @@ mod text;
 mod value;
 
 pub use cursor::Cursor;
+pub use ids::write_ids;
 pub use object::{Edit, Member, Object};
 pub use splice::Splice;
 pub use text::Text;

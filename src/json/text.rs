@@ -24,14 +24,7 @@ impl<'a> Text<'a> {
         if !self.escaped {
             return String::from_utf8_lossy(self.raw);
         }
-        let mut quoted = Vec::with_capacity(self.raw.len() + 2);
-        quoted.push(b'"');
-        quoted.extend_from_slice(self.raw);
-        quoted.push(b'"');
-        match serde_json::from_slice::<String>(&quoted) {
-            Ok(text) => Cow::Owned(text),
-            Err(_) => Cow::Owned(self.decode_loosely()),
-        }
+        Cow::Owned(self.unescaped())
     }
 
     /// Whether every escape is one that JSON knows, halves of surrogate pairs included. Readers differ in what they take any other for.
@@ -50,32 +43,52 @@ impl<'a> Text<'a> {
         true
     }
 
-    /// What is no text to `serde_json`, a half of a surrogate pair or a torn sequence, costs only itself: Python reads what is around it.
-    fn decode_loosely(&self) -> String {
-        let (mut units, mut text, mut rest) = (Vec::new(), String::new(), self.raw);
-        while !rest.is_empty() {
-            if let Some((unit, behind)) = escaped_unit(rest) {
-                units.push(unit);
-                rest = behind;
-                continue;
-            }
-            text.push_str(&String::from_utf16_lossy(&std::mem::take(&mut units)));
-            let (plain, behind) = match rest {
-                [b'\\', b'b', behind @ ..] => (&b"\x08"[..], behind),
-                [b'\\', b'f', behind @ ..] => (&b"\x0c"[..], behind),
-                [b'\\', b'n', behind @ ..] => (&b"\n"[..], behind),
-                [b'\\', b'r', behind @ ..] => (&b"\r"[..], behind),
-                [b'\\', b't', behind @ ..] => (&b"\t"[..], behind),
-                [b'\\', b'"' | b'\\' | b'/', behind @ ..] => (&rest[1..2], behind),
-                // no escape is known by this name: it stands for itself
-                _ => rest.split_at(1 + memchr::memchr(b'\\', &rest[1..]).unwrap_or(rest.len() - 1)),
+    /// What is no text, a half of a surrogate pair or a torn sequence, costs only itself: Python reads what is around it.
+    fn unescaped(&self) -> String {
+        let (mut text, mut rest) = (String::with_capacity(self.raw.len()), self.raw);
+        while let Some(at) = memchr::memchr(b'\\', rest) {
+            let (plain, escape) = rest.split_at(at);
+            push(&mut text, plain);
+            let (unescaped, behind) = match escape {
+                [b'\\', b'b', behind @ ..] => ('\x08', behind),
+                [b'\\', b'f', behind @ ..] => ('\x0c', behind),
+                [b'\\', b'n', behind @ ..] => ('\n', behind),
+                [b'\\', b'r', behind @ ..] => ('\r', behind),
+                [b'\\', b't', behind @ ..] => ('\t', behind),
+                [b'\\', byte @ (b'"' | b'\\' | b'/'), behind @ ..] => (char::from(*byte), behind),
+                [_, behind @ ..] => match character(escape) {
+                    Some(found) => found,
+                    // no escape is known by this name: it stands for itself
+                    None => ('\\', behind),
+                },
+                [] => break,
             };
-            text.push_str(&String::from_utf8_lossy(plain));
+            text.push(unescaped);
             rest = behind;
         }
-        text.push_str(&String::from_utf16_lossy(&units));
+        push(&mut text, rest);
         text
     }
+}
+
+/// Adds bytes that hold no escape.
+fn push(text: &mut String, plain: &[u8]) {
+    match std::str::from_utf8(plain) {
+        Ok(plain) => text.push_str(plain),
+        Err(_) => text.push_str(&String::from_utf8_lossy(plain)),
+    }
+}
+
+/// The character that `bytes` begin with the escapes of, and what follows them.
+fn character(bytes: &[u8]) -> Option<(char, &[u8])> {
+    let (unit, behind) = escaped_unit(bytes)?;
+    if (0xd800..0xdc00).contains(&unit)
+        && let Some((low @ 0xdc00..0xe000, behind)) = escaped_unit(behind)
+    {
+        let scalar = 0x1_0000 + ((u32::from(unit) - 0xd800) << 10) + (u32::from(low) - 0xdc00);
+        return Some((char::from_u32(scalar)?, behind));
+    }
+    Some((char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER), behind))
 }
 
 /// The UTF-16 unit that `bytes` begin with the escape of, and what follows it.
@@ -110,5 +123,23 @@ mod tests {
         assert_eq!(decoded(b"\xffa\\n\\\"\\u0062"), "\u{fffd}a\n\"b");
         assert_eq!(decoded(br"\q\u12\n\ud800\b\f\r\t\/\\"), "\\q\\u12\n\u{fffd}\x08\x0c\r\t/\\");
         assert_eq!(decoded(br"\udc00\"), "\u{fffd}\\");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_text_comes_back_however_it_was_escaped(text: String) {
+            let plain = serde_json::to_string(&text).unwrap();
+            let ascii: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            for raw in [&plain.as_bytes()[1..plain.len() - 1], ascii.as_bytes()] {
+                proptest::prop_assert_eq!(&decoded(raw), &text);
+            }
+        }
+
+        #[test]
+        fn what_serde_json_reads_is_read_alike(raw in "([ -~]|\\\\[bfnrt\"/\\\\]|\\\\u[d0][8-9c-f0][0-9a-f]{2}|é|😀){0,12}") {
+            if let Ok(text) = serde_json::from_str::<String>(&format!("\"{raw}\"")) {
+                proptest::prop_assert_eq!(decoded(raw.as_bytes()), text);
+            }
+        }
     }
 }

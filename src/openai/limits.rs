@@ -62,7 +62,7 @@ mod tests {
                 'c' => format!(r#"{{"role":"assistant","tool_calls":[{call}]}}"#),
                 _ => format!(r#"{{"role":"assistant","tool_calls":[{call},{call}]}}"#),
             };
-            Message::read(&Value::parse(text.as_bytes()).unwrap(), 0).unwrap()
+            Message::read(Value::parse(text.as_bytes()).unwrap(), 0).unwrap()
         });
         check(&letters.collect::<Vec<_>>(), &config.chat).is_ok()
     }

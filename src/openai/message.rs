@@ -1,5 +1,6 @@
 //! A message of a conversation as clients write it, and what of it decides whether two are the same.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
@@ -54,21 +55,30 @@ impl Message {
     ///
     /// # Errors
     /// [`BadMessage`].
-    pub fn read(value: &Value, at: usize) -> Result<Self, BadMessage> {
+    pub fn read(value: Value, at: usize) -> Result<Self, BadMessage> {
         let wrong = |what: &str| BadMessage::Wrong(format!("messages[{at}]{what}"));
-        if !matches!(value, Value::Object(_)) {
-            return Err(wrong(" must be an object"));
-        }
-        let role = value.get("role").and_then(Value::as_str).ok_or_else(|| wrong(".role must be a string"))?;
-        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let Value::Object(mut members) = value else { return Err(wrong(" must be an object")) };
+        // taken, not copied: a conversation may be long
+        let mut take = |name: &str| {
+            let (_, value) = members.iter_mut().find(|(key, _)| key == name)?;
+            Some(std::mem::take(value)).filter(|value| *value != Value::Null)
+        };
+        let mut text = |name: &str| match take(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let role = text("role").ok_or_else(|| wrong(".role must be a string"))?;
+        let (answers, name) = (text("tool_call_id"), text("name"));
+        let reasoning = [text("reasoning_content"), text("reasoning")].into_iter().flatten().next();
         let mut texts = Vec::new();
-        let content = value.get("content");
+        let content = take("content");
+        let in_parts = matches!(content, Some(Value::Array(_)));
         match content {
             None => {}
-            Some(Value::String(text)) => texts.push(text.clone()),
+            Some(Value::String(text)) => texts.push(text),
             Some(Value::Array(parts)) => {
                 for part in parts {
-                    match (part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+                    match (&part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
                         (Value::String(text), ..) => texts.push(text.clone()),
                         (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
                         (_, Some(kind), _) if kind != "text" => return Err(BadMessage::Foreign(kind.to_owned())),
@@ -78,7 +88,7 @@ impl Message {
             }
             Some(_) => return Err(wrong(".content must be a string or a list of parts")),
         }
-        let calls = match value.get("tool_calls") {
+        let calls = match take("tool_calls") {
             None => Vec::new(),
             Some(Value::Array(calls)) => calls
                 .iter()
@@ -86,15 +96,7 @@ impl Message {
                 .collect::<Result<_, _>>()?,
             Some(_) => return Err(wrong(".tool_calls must be a list")),
         };
-        Ok(Self {
-            role: role.to_owned(),
-            texts,
-            in_parts: matches!(content, Some(Value::Array(_))),
-            reasoning: text("reasoning_content").or_else(|| text("reasoning")),
-            calls,
-            answers: text("tool_call_id"),
-            name: text("name"),
-        })
+        Ok(Self { role, texts, in_parts, reasoning, calls, answers, name })
     }
 
     /// Whether the assistant says it.
@@ -103,10 +105,18 @@ impl Message {
         self.role == "assistant"
     }
 
+    /// Its parts as one text.
+    fn text(&self) -> Cow<'_, str> {
+        match &self.texts[..] {
+            [text] => text.into(),
+            texts => texts.concat().into(),
+        }
+    }
+
     /// What was thought before it was said, in both places where it may be kept: apart, and in the text. Empty where it is not.
     #[must_use]
     pub fn thoughts(&self) -> [String; 2] {
-        let text = self.texts.concat();
+        let text = self.text();
         [self.reasoning.as_deref().unwrap_or_default().trim().to_owned(), split_thought(&text).0.to_owned()]
     }
 
@@ -162,7 +172,7 @@ impl Message {
             hash.update(part.as_bytes());
         };
         put(&self.role);
-        let text = self.texts.concat();
+        let text = self.text();
         put(if self.is_assistant() { split_thought(&text).1 } else { text.trim_end() });
         put(self.name.as_deref().unwrap_or_default());
         match &self.answers {

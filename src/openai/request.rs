@@ -85,8 +85,8 @@ impl ChatRequest {
         if values.is_empty() {
             return Err(wrong("Messages cannot be empty."));
         }
-        let read = |(at, value): (usize, &Value)| Message::read(value, at);
-        let messages = values.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        let read = |(at, value): (usize, Value)| Message::read(value, at);
+        let messages = values.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
         let tools = match body.value("tools")? {
             None => None,
             Some(Value::Array(tools)) => Some(tools).filter(|tools| !tools.is_empty()),

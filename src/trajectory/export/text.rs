@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Export, Refused, Tally, pieces};
+use crate::json::write_ids;
 
 /// A JSON text in the making. Whoever writes says what comes; the commas come by themselves.
 #[derive(Debug, Default)]
@@ -100,8 +101,10 @@ impl Text {
 
     /// Items of a list of integers.
     pub(super) fn ids(&mut self, ids: &[u32]) {
-        let mut buffer = itoa::Buffer::new();
-        self.items(ids, |text, id| text.0.extend_from_slice(buffer.format(*id).as_bytes()));
+        if !ids.is_empty() {
+            self.separate();
+            write_ids(&mut self.0, ids);
+        }
     }
 
     /// Items of a list of float32, null where one is missing.

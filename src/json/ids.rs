@@ -1,0 +1,73 @@
+//! Lists of token ids as text.
+
+/// Ids that are written before they are copied to where they go.
+const BLOCK: usize = 64;
+
+/// Bytes of the longest number and its comma, and as many as are written behind it in vain.
+const LONGEST: usize = 10 + 4;
+
+/// Three digits and a comma, for each number that has no more.
+static DIGITS: [[u8; 4]; 1000] = {
+    let mut digits = [[0; 4]; 1000];
+    let mut number = 0;
+    while number < 1000 {
+        let [hundreds, tens, ones] = [number / 100, number / 10 % 10, number % 10];
+        digits[number] = [b'0' + hundreds as u8, b'0' + tens as u8, b'0' + ones as u8, b','];
+        number += 1;
+    }
+    digits
+};
+
+/// Writes numbers with commas between them, three digits at a time: a prompt of a long session has a hundred thousand.
+pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
+    let mut block = [0; LONGEST * BLOCK];
+    for chunk in ids.chunks(BLOCK) {
+        let mut at = 0;
+        for id in chunk {
+            at = write(&mut block, at, *id);
+        }
+        out.extend_from_slice(&block[..at]);
+    }
+    if !ids.is_empty() {
+        out.pop();
+    }
+}
+
+/// Writes a number and a comma; returns where they end.
+fn write(block: &mut [u8], at: usize, id: u32) -> usize {
+    let (rest, last) = (id / 1000, (id % 1000) as usize);
+    let at = match rest {
+        0 => return write_first(block, at, last),
+        1..1000 => write_first(block, at, rest as usize) - 1,
+        // no vocabulary is so large
+        _ => write(block, at, rest) - 1,
+    };
+    block[at..at + 4].copy_from_slice(&DIGITS[last]);
+    at + 4
+}
+
+/// The same for a number that has at most three digits, without zeros before it.
+fn write_first(block: &mut [u8], at: usize, number: usize) -> usize {
+    let zeros = usize::from(number < 100) + usize::from(number < 10);
+    let digits = u32::from_le_bytes(DIGITS[number]) >> (8 * zeros);
+    block[at..at + 4].copy_from_slice(&digits.to_le_bytes());
+    at + 4 - zeros
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_written_as_everybody_writes_numbers() {
+        let lengths = [0, 1, 9, 10, 99, 100, 999, 1000, 1001, 9999, 10_000, 99_999, 100_000, 151_643, 999_999];
+        let long = [1_000_000, 1_000_001, 20_030_040, 999_999_999, 1_000_000_000, u32::MAX];
+        let ids: Vec<u32> = lengths.into_iter().chain(long).chain((0..5000).map(|at| at * 37)).collect();
+        for ids in [&ids[..], &[], &[7], &ids[..BLOCK], &ids[..=BLOCK], &[u32::MAX; 2 * BLOCK]] {
+            let mut text = b"[".to_vec();
+            write_ids(&mut text, ids);
+            text.push(b']');
+            assert_eq!(String::from_utf8(text).unwrap(), serde_json::to_string(ids).unwrap());
+        }
+    }
+}
