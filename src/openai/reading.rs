@@ -66,13 +66,14 @@ fn is_stop(renderer: &Renderer, id: u32, ending: Ending<'_>) -> bool {
     renderer.tokenizer().is_special(id) || ending.stop_ids.contains(&id)
 }
 
-/// The text up to the stop string that ended it.
+/// The text up to the stop string that ended it: as the engine looks for them, the first of the list that is in it, not the one that
+/// stands first.
 #[must_use]
 pub fn cut<'a>(text: &'a str, reading: &Reading, ending: Ending<'_>) -> &'a str {
     if !ending.stopped || reading.keep_stop {
         return text;
     }
-    let found = ending.stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min();
+    let found = ending.stops.iter().filter(|stop| !stop.is_empty()).find_map(|stop| text.find(stop.as_str()));
     found.map_or(text, |at| &text[..at])
 }
 
@@ -142,11 +143,28 @@ pub fn said(renderer: &Renderer, turn: &Turn) -> Option<Message> {
             .into_iter()
             .enumerate()
             .map(|(at, call)| {
-                let id = call_id(&call, at, (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize));
+                let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
+                let id = call_id(&call, at, sequence, reading);
                 Call { id: Some(id), name: call.name, arguments: call.arguments }
             })
             .collect(),
         answers: None,
         name: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_stop_string_of_the_list_cuts_as_in_the_engine() {
+        let reading = Reading::default();
+        for (stops, expected) in [(&["oo", "foo"][..], "xf"), (&["foo", "oo"], "x"), (&["", "y"], "xfoo")] {
+            let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
+            let ending = Ending { stopped: true, stops: &stops, stop_ids: &[] };
+            assert_eq!(cut("xfoo", &reading, ending), expected, "{stops:?}");
+            assert_eq!(cut("xfoo", &reading, Ending { stopped: false, ..ending }), "xfoo");
+        }
+    }
 }
