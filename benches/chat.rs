@@ -28,10 +28,43 @@ const TURNS: usize = 50;
 /// Of the whole conversation, by then.
 const TOKENS: usize = 100_000;
 
-/// What people and models say, more or less: words, code, JSON.
-const TEXT: &str = "The harbour lamp was lit at dusk, and the keeper wrote it down. \
-    fn main() { println!(\"{:?}\", values.iter().map(|x| x + 1).sum::<u64>()); }\n\
-    {\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}} naïve façade 日本語 1234.5\n";
+/// What people and models say, more or less: the project's own code and prose, which repeats itself as such texts do and no more.
+fn corpus() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text: String =
+        ["README.md", "CONTRIBUTING.md"].map(|name| std::fs::read_to_string(root.join(name)).unwrap()).concat();
+    let mut folders = vec![root.join("src")];
+    while let Some(folder) = folders.pop() {
+        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        for path in paths {
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("rs") => text.push_str(&std::fs::read_to_string(path).unwrap()),
+                _ => {}
+            }
+        }
+    }
+    text
+}
+
+/// Takes the next `tokens` tokens of a text, as far as its average goes.
+struct Reader<'a> {
+    rest: &'a str,
+    bytes_per_token: f64,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self, tokens: usize) -> &'a str {
+        let mut end = (tokens as f64 * self.bytes_per_token) as usize;
+        while !self.rest.is_char_boundary(end) {
+            end += 1;
+        }
+        let (text, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        text
+    }
+}
 
 struct Conversation {
     model: ChatModel,
@@ -93,21 +126,26 @@ fn main() {
     let vocabulary = renderer.tokenizer().vocab_size();
     let model = ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), told, thinks: false };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
-    let per_turn = conversation.model.renderer.tokenizer().encode(TEXT).unwrap().len();
-    let times = TOKENS / (2 * (TURNS - 1)) / per_turn;
-    for turn in 0..TURNS - 1 {
-        conversation.turn(&format!("{turn}. {}", TEXT.repeat(times)), &format!("{turn}! {}", TEXT.repeat(times)));
+    let corpus = corpus();
+    let bytes_per_token =
+        corpus.len() as f64 / conversation.model.renderer.tokenizer().encode(&corpus).unwrap().len() as f64;
+    let mut reader = Reader { rest: &corpus, bytes_per_token };
+    let each = TOKENS / (2 * (TURNS - 1));
+    for _ in 0..TURNS - 1 {
+        conversation.turn(reader.next(each), reader.next(each));
     }
     let history = conversation.tokens;
     let session = conversation.session();
-    let (short, long) = ("Go on.".to_owned(), TEXT.repeat(2_000usize.div_ceil(TEXT.len())));
-    let body = conversation.request(&short);
+    let long: String = reader.rest.chars().take(2_000).collect();
+    let body = conversation.request("Go on.");
     let parse = best(|| drop(black_box(ChatRequest::parse(bytes::Bytes::copy_from_slice(&body)).unwrap())));
     let prepare = best(|| drop(black_box(conversation.prepare(&body, session.as_deref()))));
     let native = |body: &[u8]| {
         let (request, prepared) = conversation.prepare(body, session.as_deref());
         let (ids, defaults) = (&*prepared.ids, &conversation.model.defaults);
-        request.native(Addition { ids, defaults, skip_special: true, thinks: false, served_model: "m" }).unwrap()
+        request
+            .native(Addition { ids, defaults, skip_special: true, thinks: false, served_model: "m", loses_ids: false })
+            .unwrap()
     };
     let all = best(|| drop(black_box(native(&body))));
     let more = conversation.request(&long);
@@ -132,10 +170,9 @@ fn main() {
         ms(with_more.saturating_sub(all))
     );
     println!("| rendering and encoding it anew | {:.1} ms | |", ms(anew));
-    println!(
-        "| that beside finding what is there | {:.0} times | at least 50 times |",
-        anew.as_secs_f64() / with_more.as_secs_f64()
-    );
+    let times = |time: Duration| anew.as_secs_f64() / time.as_secs_f64();
+    println!("| that beside all of it | {:.0} times | at least 50 times |", times(all));
+    println!("| and with the {} more characters | {:.0} times | |", long.chars().count(), times(with_more));
 }
 
 fn ms(time: Duration) -> f64 {

@@ -4,7 +4,7 @@ use super::fields::{self, Place};
 use super::message::dumps;
 use super::request::ChatRequest;
 use super::{Body, Unserved, is_said, quoted, wrong};
-use crate::json::Value;
+use crate::json::{Value, write_ids};
 use crate::tokenizer::SamplingDefaults;
 
 /// What a native request has that the chat has not.
@@ -20,6 +20,8 @@ pub struct Addition<'a> {
     pub thinks: bool,
     /// The name that the model is served under.
     pub served_model: &'a str,
+    /// Its streams lose ids where events are merged, and logprobs say all of them.
+    pub loses_ids: bool,
 }
 
 /// The adapter that a model's name asks for, as SGLang reads it: what follows the served name, or else the first colon.
@@ -38,7 +40,7 @@ impl ChatRequest {
     /// # Errors
     /// [`Unserved`].
     pub fn native(&self, addition: Addition<'_>) -> Result<Vec<u8>, Unserved> {
-        let Addition { ids, defaults, skip_special, thinks, served_model } = addition;
+        let Addition { ids, defaults, skip_special, thinks, served_model, loses_ids } = addition;
         let body = Body { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
         out.extend_from_slice(b"{\"input_ids\":[");
@@ -78,6 +80,8 @@ impl ChatRequest {
         if self.logprobs {
             members.put("return_logprob", b"true");
             members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_said(k)).unwrap_or(b"0"));
+        } else if self.stream && loses_ids {
+            members.put("return_logprob", b"true");
         }
         out.push(b'}');
         Ok(out)
@@ -137,17 +141,6 @@ impl<'a> Members<'a> {
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
         self.out.extend_from_slice(value);
-    }
-}
-
-/// Numbers with commas between them.
-pub(super) fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
-    let mut text = itoa::Buffer::new();
-    for (at, id) in ids.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(text.format(*id).as_bytes());
     }
 }
 

@@ -6,7 +6,8 @@ use super::reading::{self, Ending, Stops};
 use super::request::Wants;
 use super::sample::Sample;
 use super::{logprobs, quoted};
-use crate::parse::ToolCall;
+use crate::json::write_ids;
+use crate::parse::{Format, ToolCall};
 use crate::tokenizer::{Renderer, TokenizerError};
 use crate::trajectory::Reading;
 use std::sync::Arc;
@@ -110,7 +111,8 @@ impl Making {
         let calls = match &message.calls[..] {
             [] => String::new(),
             calls => {
-                let told = calls.iter().enumerate().map(|(at, call)| whole_call(call, at, sample)).collect::<Vec<_>>();
+                let told =
+                    calls.iter().enumerate().map(|(at, call)| self.whole_call(call, at, sample)).collect::<Vec<_>>();
                 format!(",\"tool_calls\":[{}]", told.join(","))
             }
         };
@@ -129,6 +131,15 @@ impl Making {
             self.extras(sample, &sample.ids),
         ));
         Ok(())
+    }
+
+    /// A tool call of a reply that does not stream.
+    fn whole_call(&self, call: &ToolCall, at: usize, sample: &Sample) -> String {
+        let id = quoted(&call_id(call, at, sample.name(), &self.reading));
+        let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
+        format!(
+            "{{\"id\":{id},\"index\":{at},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
+        )
     }
 
     /// The members of a choice that the client has asked for, each behind a comma.
@@ -155,7 +166,7 @@ impl Making {
 pub fn list(ids: &[u32]) -> String {
     let mut out = Vec::with_capacity(7 * ids.len() + 2);
     out.push(b'[');
-    super::native::write_ids(&mut out, ids);
+    write_ids(&mut out, ids);
     out.push(b']');
     String::from_utf8(out).expect("digits and commas")
 }
@@ -168,18 +179,9 @@ pub fn metadata(sample: &Sample) -> String {
     format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
 }
 
-/// A tool call of a reply that does not stream.
-fn whole_call(call: &ToolCall, at: usize, sample: &Sample) -> String {
-    let id = quoted(&call_id(call, at, sample.name()));
-    let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
-    format!(
-        "{{\"id\":{id},\"index\":{at},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
-    )
-}
-
 /// The id of a call: the model's own, or one that a replay of the same reply has again. `rid` and `index` name the sequence.
 #[must_use]
-pub fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize)) -> String {
+pub fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize), reading: &Reading) -> String {
     if let Some(id) = &call.id {
         return id.clone();
     }
@@ -189,5 +191,9 @@ pub fn call_id(call: &ToolCall, at: usize, (rid, index): (&str, usize)) -> Strin
     hash.update((at as u64).to_le_bytes());
     let hash = hash.finalize();
     let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    format!("call_{digits}")
+    match reading.format.as_deref() {
+        // its templates refuse a conversation whose ids are not nine letters or digits
+        Some(format) if format == Format::Mistral.name() => digits[..9].to_owned(),
+        _ => format!("call_{digits}"),
+    }
 }

@@ -1,9 +1,11 @@
 //! One object of a native reply, as far as a chat reply is made of it.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use crate::json::{Cursor, Malformed, Object, Value};
-use crate::sglang::response::{Chunk, Nothing, Numbers};
+use crate::sglang::response::Chunk;
 
 /// An object: a whole sequence, or an event of its stream.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct Sample {
     pub finish: Option<String>,
     /// `finish_reason.matched`, as JSON text.
     pub matched: Option<String>,
+    /// Tokens that are new.
+    new: usize,
     bytes: Bytes,
     chunk: Chunk,
 }
@@ -66,29 +70,37 @@ impl Sample {
     /// # Errors
     /// When it is none.
     pub fn read(bytes: &Bytes, cursor: &mut Cursor<'_>, known: impl Fn(usize) -> usize) -> Result<Self, Malformed> {
-        let chunk = Chunk::read(cursor, &Nothing, &mut Numbers::default())?;
-        let mut ids = Vec::new();
-        if let Some(span) = &chunk.output_ids {
-            Chunk::ids(bytes, span, &mut ids)?;
-        }
+        let chunk = Chunk::outline(cursor)?;
         let known = known(chunk.index);
         // counted from the start of the sequence in every kind of stream, while lists hold all tokens or the new ones
         let counted = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
-        let tokens = counted.unwrap_or(ids.len()).max(known);
-        let fresh = ids.len().saturating_sub(tokens - known);
-        ids.drain(..fresh);
+        let tokens = counted.unwrap_or_else(|| chunk.count_ids(bytes)).max(known);
+        let mut ids = Vec::new();
+        let repeats = match &chunk.output_ids {
+            Some(span) => Chunk::last_ids(bytes, span, tokens - known, &mut ids)?,
+            None => false,
+        };
         let reason = chunk.member(bytes, "finish_reason").and_then(|text| Value::parse(text).ok());
         let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(super::message::dumps);
-        Ok(Self {
+        let mut sample = Self {
             index: chunk.index,
-            repeats: fresh > 0,
+            repeats,
             tokens,
             ids,
+            new: tokens - known,
             finish: chunk.finish.as_ref().map(|finish| finish.kind.clone()),
             matched,
             bytes: bytes.clone(),
             chunk,
-        })
+        };
+        if sample.ids.len() < sample.new {
+            // events that were merged list the ids of the last (0.5.6 with `--stream-output`), but the logprobs of all
+            let chosen = sample.last("output_token_logprobs");
+            if chosen.len() == sample.new {
+                sample.ids = chosen.iter().filter_map(|value| Some(entry(value)?.0)).collect();
+            }
+        }
+        Ok(sample)
     }
 
     /// The engine's own text: all of it, or what is new.
@@ -151,22 +163,34 @@ impl Sample {
         std::str::from_utf8(object.get(&self.bytes, "error")?).ok()
     }
 
+    /// The entries of a list of `meta_info` that belong to the new tokens; those before them are passed unread.
+    fn last(&self, name: &str) -> Vec<Value> {
+        let Some(text) = self.member(name) else { return Vec::new() };
+        let mut spans = VecDeque::with_capacity(self.new + 1);
+        let mut cursor = Cursor::new(text.as_bytes());
+        let mut read = || {
+            cursor.expect(b'[')?;
+            while !cursor.take(b']') {
+                cursor.take(b',');
+                spans.push_back(cursor.skip()?);
+                if spans.len() > self.new {
+                    spans.pop_front();
+                }
+            }
+            Ok::<_, Malformed>(())
+        };
+        if read().is_err() {
+            return Vec::new();
+        }
+        spans.into_iter().filter_map(|span| Value::parse(&text.as_bytes()[span]).ok()).collect()
+    }
+
     /// What the engine says of the new tokens; empty where it was not asked.
     #[must_use]
     pub fn said(&self) -> Vec<Said> {
-        let list = |name: &str| match self.member(name).map(|text| Value::parse(text.as_bytes())) {
-            Some(Ok(Value::Array(values))) => values,
-            _ => Vec::new(),
-        };
-        let chosen = list("output_token_logprobs");
-        let top = list("output_top_logprobs");
-        let new = self.ids.len();
-        let tail = |values: Vec<Value>| {
-            let before = values.len().saturating_sub(new);
-            values.into_iter().skip(before)
-        };
-        let mut rows = tail(top);
-        let said = tail(chosen).filter_map(|value| {
+        let mut rows = self.last("output_top_logprobs").into_iter();
+        let chosen = self.last("output_token_logprobs").into_iter();
+        let said = chosen.filter_map(|value| {
             let (id, logprob, text) = entry(&value)?;
             let row = rows.next().unwrap_or_default();
             let top = row.as_array().unwrap_or_default().iter().filter_map(entry).collect();
@@ -186,4 +210,51 @@ fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
     };
     let text = rest.first().and_then(Value::as_str).map(str::to_owned);
     Some((id.parse().ok()?, logprob, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, known: usize) -> Sample {
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        Sample::read(&bytes, &mut Cursor::new(&bytes), |_| known).unwrap()
+    }
+
+    /// An event that lists these ids, says so many tokens, and has rows of these.
+    fn event(ids: &[u32], tokens: &str, rows: &[u32]) -> String {
+        let rows: Vec<String> = rows.iter().map(|id| format!("[-0.{id}, {id}, \"],[\"]")).collect();
+        format!(
+            r#"{{"output_ids": {ids:?}, "meta_info": {{"completion_tokens": {tokens}, "output_token_logprobs": [{}]}}}}"#,
+            rows.join(",")
+        )
+    }
+
+    #[test]
+    fn only_what_is_new_is_taken() {
+        for (ids, tokens, known, expected, repeats) in [
+            (&[1, 2, 3][..], "3", 0, &[1, 2, 3][..], false),
+            (&[1, 2, 3], "3", 2, &[3], true),
+            (&[1, 2, 3], "3", 3, &[], true),
+            // what is new alone
+            (&[3], "3", 2, &[3], false),
+            (&[], "2", 2, &[], false),
+            // an engine that does not count
+            (&[1, 2, 3], "null", 1, &[2, 3], true),
+        ] {
+            let sample = read(&event(ids, tokens, &[]), known);
+            assert_eq!((&sample.ids[..], sample.repeats), (expected, repeats), "{ids:?} {tokens} {known}");
+        }
+    }
+
+    #[test]
+    fn ids_that_merged_events_lost_stand_in_their_logprobs() {
+        let sample = read(&event(&[4], "4", &[1, 2, 3, 4]), 1);
+        assert_eq!((sample.ids.as_slice(), sample.tokens), (&[2, 3, 4][..], 4));
+        let said: Vec<_> = sample.said().into_iter().map(|said| (said.id, said.logprob, said.text)).collect();
+        assert_eq!(said[0], (2, "-0.2".to_owned(), Some("],[".to_owned())));
+        assert_eq!(said.len(), 3);
+        // as long as nobody says them they are not made up
+        assert_eq!(read(&event(&[4], "4", &[]), 1).ids, [4]);
+    }
 }

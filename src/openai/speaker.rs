@@ -102,7 +102,7 @@ impl Speaker {
                 Event::Call(call) => {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
-                    let id = quoted(&call_id(&call, number, sample.name()));
+                    let id = quoted(&call_id(&call, number, sample.name(), &self.making.reading));
                     deltas.push(format!(
                         "{{\"reasoning_content\":null,\"tool_calls\":[{{\"id\":{id},\"index\":{number},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":\"\"}}}}]}}",
                         quoted(&call.name)

@@ -71,6 +71,9 @@ impl Known for Nothing {
     }
 }
 
+/// How lists of numbers are read: what is known of them, and where the rest goes.
+type Lists<'a> = (&'a dyn Known, &'a mut Numbers);
+
 /// One object of a reply.
 #[derive(Debug, Default)]
 pub struct Chunk {
@@ -107,13 +110,25 @@ impl Chunk {
     ///
     /// # Errors
     /// When there is none, or its logprobs are not what SGLang writes.
-    pub fn read<'a>(cursor: &mut Cursor<'a>, known: &dyn Known, numbers: &mut Numbers) -> Result<Self, Malformed> {
+    pub fn read(cursor: &mut Cursor<'_>, known: &dyn Known, numbers: &mut Numbers) -> Result<Self, Malformed> {
         numbers.clear();
+        Self::with(cursor, Some((known, numbers)))
+    }
+
+    /// Reads the object at the cursor and leaves its lists of logprobs and entropies alone: they are members like others.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn outline(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        Self::with(cursor, None)
+    }
+
+    fn with<'a>(cursor: &mut Cursor<'a>, mut lists: Option<Lists<'_>>) -> Result<Self, Malformed> {
         let bytes: &'a [u8] = cursor.bytes();
         let mut chunk = Self::default();
         let object = Object::read(&mut *cursor, |key, cursor| {
             match key.raw {
-                b"meta_info" if cursor.peek() == Some(b'{') => chunk.meta_info(cursor, known, numbers)?,
+                b"meta_info" if cursor.peek() == Some(b'{') => chunk.meta_info(cursor, &mut lists)?,
                 b"output_ids" if cursor.peek() == Some(b'[') => chunk.output_ids = Some(skip_numbers(cursor)?),
                 b"prompt_token_ids" if cursor.peek() == Some(b'[') => chunk.prompt_ids = Some(skip_numbers(cursor)?),
                 b"index" => {
@@ -149,6 +164,22 @@ impl Chunk {
         scan::ids(bytes, span.start + 1, out).map(drop).map_err(|error| Malformed::new(error.at))
     }
 
+    /// The last `count` ids of a list, or all where there are fewer; whether there are more before them. However long the list is, only
+    /// what is taken is read.
+    ///
+    /// # Errors
+    /// When they are no plain integers.
+    pub fn last_ids(bytes: &[u8], span: &Range<usize>, count: usize, out: &mut Vec<u32>) -> Result<bool, Malformed> {
+        let content = span.start + 1..span.end - 1;
+        if count == 0 {
+            return Ok(count_numbers(&bytes[content]) > 0);
+        }
+        let before = memchr::memrchr_iter(b',', &bytes[content.clone()]).nth(count - 1);
+        let start = before.map_or(content.start, |comma| content.start + comma + 1);
+        scan::ids(bytes, start, out).map_err(|error| Malformed::new(error.at))?;
+        Ok(before.is_some())
+    }
+
     /// A member of `meta_info`, as text.
     #[must_use]
     pub fn member<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
@@ -182,15 +213,17 @@ impl Chunk {
         spans.into_iter().map(|span| (span.version, span.start, span.end)).collect()
     }
 
-    fn meta_info(
-        &mut self,
-        cursor: &mut Cursor<'_>,
-        known: &dyn Known,
-        numbers: &mut Numbers,
-    ) -> Result<(), Malformed> {
+    fn meta_info(&mut self, cursor: &mut Cursor<'_>, lists: &mut Option<Lists<'_>>) -> Result<(), Malformed> {
         let meta = Object::read(cursor, |key, cursor| {
+            if key.raw == b"id" && cursor.peek() == Some(b'"') {
+                self.rid = Some(cursor.string()?.decode().into_owned());
+                return Ok(());
+            }
+            let Some((known, numbers)) = lists else {
+                cursor.skip()?;
+                return Ok(());
+            };
             match key.raw {
-                b"id" if cursor.peek() == Some(b'"') => self.rid = Some(cursor.string()?.decode().into_owned()),
                 b"output_token_logprobs" if cursor.peek() == Some(b'[') => {
                     let bytes = cursor.bytes();
                     self.chosen = Some(array(

@@ -16,6 +16,7 @@ use crate::openai::reply::Making;
 use crate::openai::request::ChatRequest;
 use crate::openai::speaker::Speaker;
 use crate::openai::voice::Voice;
+use crate::sglang::probe::Streaming;
 use crate::trajectory::Session;
 
 /// Compares a prompt with what the template makes of the whole conversation, on a thread of its own; one at a time, and nobody waits.
@@ -65,12 +66,14 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         );
     }
     let reading = prepared.chat.reading.clone();
+    let upstream = Arc::clone(&parts.upstream.borrow());
     let body = chat.native(Addition {
         ids: &prepared.ids,
         defaults: &model.defaults,
         skip_special: reading.skip_special,
         thinks: model.thinks && !chat.is_thoughtless(),
-        served_model: &parts.upstream.borrow().model,
+        served_model: &upstream.model,
+        loses_ids: upstream.streaming == Some(Streaming::IncrementalIds),
     })?;
     let wants_prompt = chat.wants.prompt_ids || chat.wants.token_ids;
     let making = Making {
