@@ -5,6 +5,8 @@
 #![allow(missing_docs, reason = "a name is a reader's")]
 
 mod abort;
+mod calls;
+mod chat;
 mod control;
 mod edit;
 mod flat;
@@ -20,6 +22,8 @@ mod sse;
 mod tensors;
 
 pub use abort::abort;
+pub use calls::calls;
+pub use chat::chat;
 pub use control::control;
 pub use edit::edit;
 pub use flat::flat;
@@ -38,8 +42,10 @@ pub type Property = fn(&[u8]);
 
 /// Every property under the name of its target and of the folder of its seeds.
 #[allow(dead_code, reason = "for the ordinary test")]
-pub const ALL: [(&str, Property); 13] = [
+pub const ALL: [(&str, Property); 15] = [
     ("abort", abort),
+    ("calls", calls),
+    ("chat", chat),
     ("control", control),
     ("edit", edit),
     ("flat", flat),

@@ -1,0 +1,51 @@
+//! The reader of a chat request, and what becomes of it.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use tokentap::config::EarlierThinking;
+use tokentap::demo::Model;
+use tokentap::openai::completion::CompletionRequest;
+use tokentap::openai::native::Addition;
+use tokentap::openai::prompt::{Preparation, Told};
+use tokentap::openai::request::ChatRequest;
+use tokentap::openai::sample::Sample;
+use tokentap::sglang::request::GenerateRequest;
+use tokentap::tokenizer::{Renderer, SamplingDefaults};
+
+use super::grammar::shown;
+
+static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::folder()));
+
+/// What is served is a native request with the ids of the prompt, one token of control a turn; a reply is read or refused.
+pub fn chat(bytes: &[u8]) {
+    let body = Bytes::copy_from_slice(bytes);
+    let _ = Sample::all(&body);
+    if let Ok(request) = CompletionRequest::parse(body.clone())
+        && let Ok(native) = request.native("m")
+    {
+        let read = GenerateRequest::parse(native.into());
+        assert!(read.is_ok(), "{read:?} of {}", shown(bytes));
+    }
+    let Ok(request) = ChatRequest::parse(body) else { return };
+    let told = Told { format: Some("hermes".into()), separate: true };
+    let preparation = Preparation { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, told };
+    let Ok(prepared) = preparation.prepare(&request) else { return };
+    let addition = Addition {
+        ids: &prepared.ids,
+        defaults: &SamplingDefaults::default(),
+        skip_special: prepared.chat.reading.skip_special,
+        thinks: false,
+        served_model: "m",
+        loses_ids: false,
+    };
+    if let Ok(native) = request.native(addition) {
+        let read = GenerateRequest::parse(native.into()).unwrap_or_else(|error| panic!("{error} of {}", shown(bytes)));
+        assert_eq!(read.prompt_ids(0).as_deref(), Some(&*prepared.ids), "{}", shown(bytes));
+    }
+    if request.input_ids.is_none() {
+        let turns = prepared.ids.iter().filter(|id| Some(**id) == RENDERER.end_of_turn()).count();
+        // tools stand in a turn of the system's, and the generation prompt ends none
+        assert!(turns <= request.messages.len() + 1, "{turns} turns of {}", shown(bytes));
+    }
+}
