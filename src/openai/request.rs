@@ -8,7 +8,7 @@ use super::choice::ToolChoice;
 use super::message::Message;
 use super::reading::Stops;
 use super::{Body, Unserved, fields, is_meant, is_said, wrong};
-use crate::json::{Object, Value};
+use crate::json::{Cursor, Object, Value};
 
 /// A chat request as far as tokentap reads it.
 #[derive(Debug)]
@@ -29,10 +29,8 @@ pub struct ChatRequest {
     pub extra: Vec<(String, Value)>,
     /// `stream`.
     pub stream: bool,
-    /// `stream_options.include_usage`.
-    pub include_usage: bool,
-    /// `stream_options.continuous_usage_stats`.
-    pub running_usage: bool,
+    /// How a stream is told.
+    pub options: StreamOptions,
     /// `logprobs`.
     pub logprobs: bool,
     /// `separate_reasoning`.
@@ -55,6 +53,17 @@ pub struct ChatRequest {
     pub wants: Wants,
 }
 
+/// How a stream is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// `stream_options.include_usage`: tokens are counted at the end.
+    pub usage: bool,
+    /// `stream_options.continuous_usage_stats`: and in every chunk.
+    pub running_usage: bool,
+    /// `stream_reasoning` is false: a thought is told once it is over.
+    pub whole_thoughts: bool,
+}
+
 /// Extras of a reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wants {
@@ -74,12 +83,23 @@ impl ChatRequest {
     /// # Errors
     /// [`Unserved`].
     pub fn parse(bytes: Bytes) -> Result<Self, Unserved> {
-        let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
+        let mut messages = None;
+        let mut cursor = Cursor::new(&bytes);
+        let object = Object::read(&mut cursor, |key, cursor| {
+            // the long part is read as it is passed
+            if key.is("messages") {
+                messages = Some(Value::read(cursor)?);
+                return Ok(());
+            }
+            cursor.skip().map(drop)
+        });
+        let object = object.and_then(|object| cursor.end().map(|()| object));
+        let object = object.map_err(|error| wrong(format!("the body is {error}")))?;
         let body = Body { bytes: &bytes, object: &object };
         if let Some(name) = fields::FOREIGN.iter().find(|name| body.raw(name).is_some_and(is_meant)) {
             return Err(Unserved::Foreign(format!("the field {name:?}")));
         }
-        let Some(Value::Array(values)) = body.value("messages")? else {
+        let Some(Value::Array(values)) = messages else {
             return Err(wrong("messages must be a list"));
         };
         if values.is_empty() {
@@ -107,8 +127,11 @@ impl ChatRequest {
             choice,
             extra: extra(&body)?,
             stream: body.flag("stream", false)?,
-            include_usage: option("include_usage"),
-            running_usage: option("continuous_usage_stats"),
+            options: StreamOptions {
+                usage: option("include_usage"),
+                running_usage: option("continuous_usage_stats"),
+                whole_thoughts: !body.flag("stream_reasoning", true)?,
+            },
             logprobs: body.flag("logprobs", false)?,
             separate_reasoning: body.flag("separate_reasoning", true)?,
             skip_special: body.flag("skip_special_tokens", true)?,
