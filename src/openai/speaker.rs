@@ -1,18 +1,20 @@
 //! A chat reply that streams: chunks made of the events of a native stream.
 
-use super::reading;
+mod choice;
+
 use super::reply::{Making, Usage, call_id, list, metadata};
+use super::request::StreamOptions;
 use super::sample::Sample;
 use super::{logprobs, quoted};
-use crate::parse::{Event, Streaming};
-use crate::tokenizer::{Detokenizer, TokenizerError};
+use crate::parse::Event;
+use crate::tokenizer::TokenizerError;
+use choice::Choice;
 
 /// Says a reply as it comes.
 #[derive(Debug)]
 pub struct Speaker {
     making: Making,
-    include_usage: bool,
-    running_usage: bool,
+    options: StreamOptions,
     choices: Vec<Choice>,
     usage: Usage,
     /// Choices that have ended, in the order of their ends: how, and by what.
@@ -22,29 +24,13 @@ pub struct Speaker {
     metadata: String,
 }
 
-/// One sample as far as it was said.
-#[derive(Debug)]
-struct Choice {
-    id: String,
-    text: Detokenizer,
-    parser: Option<Streaming>,
-    /// What was said of a reply that should be a list of calls.
-    list: Vec<Event>,
-    /// Text that may still be the beginning of a stop string.
-    held: String,
-    tokens: usize,
-    calls: usize,
-    ended: bool,
-}
-
 impl Speaker {
     /// One that has said nothing yet.
     #[must_use]
-    pub fn new(making: Making, include_usage: bool, running_usage: bool) -> Self {
+    pub fn new(making: Making, options: StreamOptions) -> Self {
         Self {
             making,
-            include_usage,
-            running_usage,
+            options,
             choices: Vec::new(),
             usage: Usage::default(),
             ended: Vec::new(),
@@ -90,7 +76,10 @@ impl Speaker {
             return Ok(());
         }
         self.id.clone_into(&mut self.choices[at].id);
-        let events = self.choices[at].read(&self.making, sample)?;
+        let mut events = self.choices[at].read(&self.making, sample)?;
+        if self.options.whole_thoughts {
+            events = self.choices[at].hold(events, sample.finish.is_some());
+        }
         let mut beside = self.beside(sample);
         let mut deltas = Vec::new();
         for event in events {
@@ -141,7 +130,7 @@ impl Speaker {
         if wants.meta_info || wants.entropy {
             beside.extras.push_str(&format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null")));
         }
-        if self.running_usage {
+        if self.options.running_usage {
             let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
             beside.usage = format!(",\"usage\":{}", usage.json());
         }
@@ -167,7 +156,7 @@ impl Speaker {
                 quoted(&finish)
             ));
         }
-        if self.include_usage {
+        if self.options.usage {
             let head = self.head(&self.id);
             out.push_str(&format!("{head}[],\"usage\":{}{}}}\n\n", self.usage.json(), self.metadata));
         }
@@ -207,74 +196,4 @@ impl Beside {
     fn is_owed(&self) -> bool {
         self.logprobs.is_some() || !self.extras.is_empty()
     }
-}
-
-impl Choice {
-    fn new(making: &Making, id: &str) -> Self {
-        Self {
-            id: id.to_owned(),
-            text: Detokenizer::new(making.reading.skip_special),
-            parser: Some(reading::grammar(&making.renderer, &making.reading).stream()),
-            list: Vec::new(),
-            held: String::new(),
-            tokens: 0,
-            calls: 0,
-            ended: false,
-        }
-    }
-
-    /// What an event adds to the message.
-    fn read(&mut self, making: &Making, sample: &Sample) -> Result<Vec<Event>, TokenizerError> {
-        self.tokens = sample.tokens;
-        let tokenizer = making.renderer.tokenizer();
-        let ending = making.ending(sample.finish.as_deref());
-        let shown = match sample.finish {
-            Some(_) => reading::shown(&making.renderer, &sample.ids, &making.reading, ending),
-            None => &sample.ids,
-        };
-        self.held.push_str(&self.text.push(tokenizer, shown)?);
-        let mut events = Vec::new();
-        let Some(parser) = &mut self.parser else { return Ok(events) };
-        if sample.finish.is_none() {
-            let certain = certain(&self.held, &making.stops.strings, making.reading.keep_stop);
-            parser.push(&self.held[..certain], &mut events);
-            self.held.drain(..certain);
-            if reading::is_list(&making.reading) {
-                // until it is whole nobody knows whether it is a list of calls
-                self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
-            }
-            return Ok(events);
-        }
-        self.held.push_str(&self.text.finish(tokenizer)?);
-        parser.push(reading::cut(&self.held, &making.reading, ending), &mut events);
-        if let Some(parser) = self.parser.take() {
-            parser.finish(&mut events);
-        }
-        if reading::is_list(&making.reading) {
-            self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
-            let message = reading::listed(std::mem::take(&mut self.list).into_iter().collect());
-            events.extend(Some(message.content).filter(|content| !content.is_empty()).map(Event::Content));
-            events.extend(message.calls.into_iter().map(Event::Call));
-        }
-        Ok(events)
-    }
-}
-
-/// How much of a text is neither a stop string nor the beginning of one.
-fn certain(text: &str, stops: &[String], keep: bool) -> usize {
-    if keep {
-        return text.len();
-    }
-    let held = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
-        if let Some(at) = text.find(stop.as_str()) {
-            return at;
-        }
-        let most = text.len().min(stop.len());
-        let begun = (1..=most).rev().find(|length| {
-            text.is_char_boundary(text.len() - length)
-                && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - length..])
-        });
-        text.len() - begun.unwrap_or(0)
-    });
-    held.min().unwrap_or(text.len())
 }

@@ -88,7 +88,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         n: chat.n,
     };
     let voice = match chat.stream {
-        true => Voice::ChatStream(Speaker::new(making, chat.include_usage, chat.running_usage)),
+        true => Voice::ChatStream(Speaker::new(making, chat.options)),
         false => Voice::Chat(making),
     };
     if let Some(turn) = prepared.continues.filter(|_| parts.drift.is_due(parts.config.chat.drift_sample)) {

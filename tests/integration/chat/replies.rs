@@ -57,6 +57,15 @@ async fn a_stream_says_what_the_whole_reply_says() {
     assert!(spoken.chunks > 10, "it came in pieces");
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
     assert_eq!(message["content"], "Let me look: é 🙂.");
+    streamed["stream_reasoning"] = json!(false);
+    let events = chat.post(&streamed).await.events();
+    let thoughts: Vec<&Value> = events
+        .iter()
+        .map(|event| &event["choices"][0]["delta"]["reasoning_content"])
+        .filter(|it| it.is_string())
+        .collect();
+    assert_eq!(thoughts, [&message["reasoning_content"]], "a thought in one piece");
+    assert_eq!(together(&events).content, spoken.content);
 }
 
 #[tokio::test]
