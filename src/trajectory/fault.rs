@@ -28,11 +28,13 @@ pub enum Fault {
     Unreadable,
     /// It is not in the log from which its session was restored.
     Lost,
+    /// The engine's own chat endpoint rendered and sampled it: its ids are the engine's word, and there are neither logprobs nor entropies.
+    Forwarded,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Aborted,
         Self::Disconnected,
         Self::Broken,
@@ -44,6 +46,7 @@ impl Fault {
         Self::EntropiesMismatch,
         Self::Unreadable,
         Self::Lost,
+        Self::Forwarded,
     ];
 
     /// The name in exports, logs and metrics.
@@ -61,12 +64,14 @@ impl Fault {
             Self::EntropiesMismatch => "entropies_mismatch",
             Self::Unreadable => "unreadable",
             Self::Lost => "lost",
+            Self::Forwarded => "forwarded",
         }
     }
 
-    /// Whether something is wrong with what was recorded; the others are whole but were cut short.
+    /// Whether something is wrong with what was recorded; the others were cut short, or
+    /// were not made here.
     #[must_use]
     pub fn is_quarantine(self) -> bool {
-        !matches!(self, Self::Aborted | Self::Disconnected | Self::Broken)
+        !matches!(self, Self::Aborted | Self::Disconnected | Self::Broken | Self::Forwarded)
     }
 }

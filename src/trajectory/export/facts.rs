@@ -40,7 +40,8 @@ pub(super) enum Status {
 impl Status {
     pub(super) fn of(path: &Path) -> Self {
         let about = &path.leaf().about;
-        match (about.fault, about.finish.as_deref()) {
+        // that it was not made here says nothing of how it ended
+        match (about.fault.filter(|fault| *fault != Fault::Forwarded), about.finish.as_deref()) {
             (Some(Fault::Aborted | Fault::Disconnected | Fault::Broken), _) | (_, Some("abort")) => Self::Aborted,
             (Some(_), _) | (None, None) => Self::Failed,
             (None, Some("length")) => Self::Truncated,
@@ -140,6 +141,7 @@ mod tests {
         assert_eq!(status(Some("abort"), Some(Fault::Aborted)), "aborted");
         assert_eq!(status(None, Some(Fault::Disconnected)), "aborted");
         assert_eq!(status(Some("stop"), Some(Fault::IdsMismatch)), "failed");
+        assert_eq!(status(Some("length"), Some(Fault::Forwarded)), "truncated");
         assert_eq!(status(None, None), "failed");
     }
 
