@@ -73,6 +73,10 @@ pub struct ChatFacts {
     pub reasoning_parser: Option<String>,
     /// It samples with the defaults of the model's `generation_config.json`.
     pub model_defaults: bool,
+    /// It gives the ids of prompts without being asked.
+    pub input_ids: bool,
+    /// It gives the sampled ids without being asked.
+    pub output_ids: bool,
 }
 
 /// What is known of the upstream. `None` and `false` are "not known yet" until the probe has answered.

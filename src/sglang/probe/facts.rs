@@ -24,6 +24,8 @@ pub struct Facts {
     tool_call_parser: Option<String>,
     reasoning_parser: Option<String>,
     sampling_defaults: Option<String>,
+    return_input_ids: Option<bool>,
+    return_output_ids: Option<bool>,
 }
 
 /// `/v1/models`.
@@ -70,6 +72,8 @@ impl Facts {
             tool_call_parser: self.tool_call_parser,
             reasoning_parser: self.reasoning_parser,
             model_defaults: self.sampling_defaults.as_deref() != Some("openai"),
+            input_ids: self.return_input_ids == Some(true),
+            output_ids: self.return_output_ids == Some(true),
         };
         found.version = self.version;
     }

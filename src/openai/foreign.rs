@@ -1,0 +1,126 @@
+//! A chat that the engine's own endpoint serves, as far as it matters to who takes the ids from its reply.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::fields::{FIELDS, Place};
+use super::native::Members;
+use super::sglext::Wanted;
+use super::{Body, is_meant, is_said};
+use crate::json::Object;
+use crate::sglang::probe::ChatFacts;
+
+/// Asks for the prompt's ids.
+const INPUT: HeaderName = HeaderName::from_static("x-sglext-return-input-ids");
+
+/// Asks for the sampled ids.
+const OUTPUT: HeaderName = HeaderName::from_static("x-sglext-return-output-ids");
+
+/// Asks a stream to say them in an event of its own.
+const FRAMED: HeaderName = HeaderName::from_static("x-sglext-ids-framed");
+
+/// What was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// What of the ids is the client's.
+    pub wanted: Wanted,
+    /// `n`.
+    pub n: usize,
+    /// What of it is about sampling, by the names of `sampling_params`: the text of a JSON object.
+    pub sampling: Box<str>,
+    /// The client takes ids as an event of their own.
+    framed: bool,
+}
+
+impl Foreign {
+    /// Reads a call; `None` where its body is no object, which is the engine's to refuse. An engine may have been started to give ids
+    /// without being asked: its clients know them.
+    #[must_use]
+    pub fn read(bytes: &[u8], headers: &HeaderMap, engine: &ChatFacts) -> Option<Self> {
+        let object = Object::parse(bytes).ok()?;
+        let body = Body { bytes, object: &object };
+        let member = |name: &str| body.raw(name).is_some_and(is_meant);
+        let header = |name: &HeaderName| headers.get(name).is_some_and(|value| value == "1");
+        Some(Self {
+            wanted: Wanted {
+                input: engine.input_ids || member("return_input_ids_in_sglext") || header(&INPUT),
+                output: engine.output_ids || member("return_output_ids_in_sglext") || header(&OUTPUT),
+            },
+            n: body.count("n").unwrap_or(1),
+            sampling: sampling(&body),
+            framed: header(&FRAMED),
+        })
+    }
+
+    /// Asks the engine for all ids; in an event of their own, which is cheap to find, unless the client is to get them otherwise.
+    pub fn ask(&self, headers: &mut HeaderMap) {
+        let yes = HeaderValue::from_static("1");
+        headers.insert(INPUT, yes.clone());
+        headers.insert(OUTPUT, yes.clone());
+        if self.framed || self.wanted == Wanted::default() {
+            headers.insert(FRAMED, yes);
+        }
+    }
+}
+
+fn sampling(body: &Body<'_>) -> Box<str> {
+    let said = |name: &str| body.raw(name).filter(|value| is_said(value));
+    let mut out = b"{".to_vec();
+    let mut members = Members::new(&mut out);
+    if let Some(most) = said("max_completion_tokens").or_else(|| said("max_tokens")) {
+        members.put("max_new_tokens", most);
+    }
+    for (name, place) in FIELDS {
+        if let (Place::Sampling(to), Some(value)) = (place, said(name)) {
+            members.put(to, value);
+        }
+    }
+    out.push(b'}');
+    String::from_utf8_lossy(&out).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> Foreign {
+        let yes = HeaderValue::from_static("1");
+        let headers = headers.iter().map(|name| ((*name).clone(), yes.clone())).collect();
+        Foreign::read(body.as_bytes(), &headers, engine).unwrap()
+    }
+
+    #[test]
+    fn ids_are_the_clients_where_it_or_the_engines_operator_asked_for_them() {
+        let engine = ChatFacts::default();
+        let wanted = |body: &str, headers: &[&HeaderName], engine: &ChatFacts| {
+            let wanted = read(body, headers, engine).wanted;
+            (wanted.input, wanted.output)
+        };
+        assert_eq!(wanted("{}", &[], &engine), (false, false));
+        assert_eq!(wanted(r#"{"return_input_ids_in_sglext":true}"#, &[], &engine), (true, false));
+        assert_eq!(wanted(r#"{"return_output_ids_in_sglext":false}"#, &[&OUTPUT], &engine), (false, true));
+        let engine = ChatFacts { input_ids: true, ..engine };
+        assert_eq!(wanted("{}", &[], &engine), (true, false));
+        assert!(Foreign::read(b"[]", &HeaderMap::new(), &engine).is_none());
+    }
+
+    #[test]
+    fn the_engine_is_asked_for_all_ids_in_a_form_that_suits_the_client() {
+        let framed = |body: &str, headers: &[&HeaderName]| {
+            let mut asked = HeaderMap::new();
+            read(body, headers, &ChatFacts::default()).ask(&mut asked);
+            assert!(asked[INPUT] == "1" && asked[OUTPUT] == "1");
+            asked.contains_key(FRAMED)
+        };
+        assert!(framed("{}", &[]), "nobody else reads them");
+        assert!(!framed("{}", &[&OUTPUT]), "the client reads them among the chunks");
+        assert!(framed("{}", &[&OUTPUT, &FRAMED]));
+    }
+
+    #[test]
+    fn sampling_has_the_names_of_sampling_params() {
+        let body = r#"{"n":2,"max_tokens":8,"temperature":1.50,"min_tokens":null,"seed":7,"user":"u"}"#;
+        let read = read(body, &[], &ChatFacts::default());
+        assert_eq!(&*read.sampling, r#"{"max_new_tokens":8,"temperature":1.50,"n":2,"sampling_seed":7}"#);
+        assert_eq!(read.n, 2);
+    }
+}
