@@ -148,7 +148,7 @@ async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &
         },
         Chats::Forwarded(reason) => reason,
     };
-    report.line(Verdict::Warn, "chat", format!("by SGLang's own endpoint, unrecorded: {reason}"));
+    report.line(Verdict::Warn, "chat", Chats::Forwarded(reason).describe());
 }
 
 fn vocabulary(found: &Capabilities, report: &mut Report) {

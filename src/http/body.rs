@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::generation::Observed;
 use crate::http::attempt::Reader;
-use crate::http::openai::Spoken;
+use crate::http::openai::{Overheard, Spoken};
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
 
@@ -38,6 +38,7 @@ enum Inner {
     Made(Chunks),
     Shared(Reader),
     Spoken(Box<Spoken>),
+    Overheard(Box<Overheard>),
 }
 
 /// A body that is made as it is taken.
@@ -52,6 +53,7 @@ impl std::fmt::Debug for Inner {
             Self::Made(_) => f.write_str("Made"),
             Self::Shared(reader) => f.debug_tuple("Shared").field(reader).finish(),
             Self::Spoken(spoken) => f.debug_tuple("Spoken").field(spoken).finish(),
+            Self::Overheard(body) => f.debug_tuple("Overheard").field(body).finish(),
         }
     }
 }
@@ -87,6 +89,12 @@ impl Body {
         Self::of(Inner::Spoken(Box::new(spoken)))
     }
 
+    /// A stream whose ids are taken on its way.
+    #[must_use]
+    pub fn overheard(body: Overheard) -> Self {
+        Self::of(Inner::Overheard(Box::new(body)))
+    }
+
     fn of(inner: Inner) -> Self {
         Self { inner, observed: None, served: None }
     }
@@ -118,7 +126,7 @@ impl Body {
             Inner::Enriched(stream) => Some(*stream.observed()),
             Inner::Shared(reader) => reader.observed(),
             Inner::Spoken(spoken) => spoken.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) => self.observed,
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) | Inner::Overheard(_) => self.observed,
         }
     }
 
@@ -158,6 +166,7 @@ impl http_body::Body for Body {
             Inner::Made(chunks) => Poll::Ready(chunks.next().map(|chunk| Ok(Frame::data(chunk)))),
             Inner::Shared(reader) => reader.poll_frame(cx),
             Inner::Spoken(spoken) => spoken.poll_frame(cx),
+            Inner::Overheard(body) => body.poll_frame(cx),
         }
     }
 
@@ -165,7 +174,7 @@ impl http_body::Body for Body {
         match &self.inner {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
-            Inner::Enriched(_) | Inner::Made(_) | Inner::Spoken(_) => false,
+            Inner::Enriched(_) | Inner::Made(_) | Inner::Spoken(_) | Inner::Overheard(_) => false,
             Inner::Shared(reader) => reader.is_end_stream(),
         }
     }
@@ -174,7 +183,7 @@ impl http_body::Body for Body {
         match &self.inner {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
-            Inner::Enriched(_) | Inner::Made(_) => SizeHint::default(),
+            Inner::Enriched(_) | Inner::Made(_) | Inner::Overheard(_) => SizeHint::default(),
             Inner::Spoken(spoken) => spoken.size_hint(),
             Inner::Shared(reader) => reader.size_hint(),
         }

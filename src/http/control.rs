@@ -17,7 +17,6 @@ use crate::http::data::Answer;
 use crate::http::forward::forward;
 use crate::http::{Parts, error_reply, json_reply, page, sound, v1};
 use crate::metrics::Metrics;
-use crate::openai::model::Chats;
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
 use crate::trajectory::log::{Health, Log};
@@ -118,10 +117,7 @@ fn readyz(parts: &Parts) -> Response<Body> {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
     if *parts.ready.borrow() {
-        let chat = match &**parts.chats.borrow() {
-            Chats::Rendered(model) => format!("from tokens: {}", model.describe()),
-            Chats::Forwarded(reason) => format!("by the engine's own endpoint: {reason}"),
-        };
+        let chat = parts.chats.borrow().describe();
         text(StatusCode::OK, format!("ok\nchat completions {chat}\n"))
     } else {
         let waiting = format!("waiting for the SGLang server at {}\n", parts.client.upstream());

@@ -65,7 +65,7 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         Err(error)
     } else if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         generate(&parts, request, session.unwrap_or_default(), &mut served).await
-    } else if openai::serves(&parts, route) && *request.method() == Method::POST {
+    } else if openai::serves(&parts, route, &request, session.as_ref().ok().and_then(Option::as_ref)) {
         Ok(openai::serve(&parts, route, request, session.unwrap_or_default(), &mut served).await)
     } else if route.kind == Kind::Control && !parts.config.keys.allow_control {
         gate::control(&parts, route, request).await

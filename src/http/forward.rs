@@ -105,30 +105,37 @@ pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
 /// A generation that tokentap does not see. It is counted, and its session is marked, unless the engine's answer was an error; also
 /// where no answer came, for something may have been generated.
 #[derive(Debug)]
-pub struct Unseen<'a> {
-    parts: &'a Parts,
+pub struct Unseen {
+    parts: Arc<Parts>,
     route: Route,
     session: Option<Arc<str>>,
-    refused: bool,
+    /// There is nothing that was not seen.
+    over: bool,
 }
 
-impl<'a> Unseen<'a> {
+impl Unseen {
     /// One that is about to be asked for.
     #[must_use]
-    pub fn new(parts: &'a Parts, route: Route, identity: &Identity) -> Self {
+    pub fn new(parts: &Arc<Parts>, route: Route, identity: &Identity) -> Self {
         let named = identity.explicit && parts.config.sessions.record;
-        Self { parts, route, session: named.then(|| Arc::clone(&identity.session)), refused: false }
+        let session = named.then(|| Arc::clone(&identity.session));
+        Self { parts: Arc::clone(parts), route, session, over: false }
     }
 
     /// The engine has answered.
     pub fn answered(mut self, status: http::StatusCode) {
-        self.refused = status.is_client_error() || status.is_server_error();
+        self.over = status.is_client_error() || status.is_server_error();
+    }
+
+    /// It was seen after all.
+    pub fn seen(mut self) {
+        self.over = true;
     }
 }
 
-impl Drop for Unseen<'_> {
+impl Drop for Unseen {
     fn drop(&mut self) {
-        if self.refused {
+        if self.over {
             return;
         }
         let Self { parts, route, .. } = self;

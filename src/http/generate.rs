@@ -116,7 +116,8 @@ pub async fn answer(
 }
 
 /// Whether the client says that nothing follows in this session.
-fn is_last(headers: &HeaderMap) -> bool {
+#[must_use]
+pub fn is_last(headers: &HeaderMap) -> bool {
     let said = headers.get("x-session-done").and_then(|value| value.to_str().ok());
     said.is_some_and(|said| !matches!(said.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
 }

@@ -35,6 +35,12 @@ pub fn end_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a body is an event stream.
+#[must_use]
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
 /// What goes upstream of a client's headers: framing and host are set anew by the client of the upstream.
 pub fn upstream(headers: &mut HeaderMap) {
     end_hop(headers);

@@ -2,8 +2,11 @@
 
 mod chat;
 mod completions;
+mod overheard;
+mod passed;
 mod sampling;
 mod spoken;
+mod witness;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +20,6 @@ use hyper::body::Incoming;
 use crate::config::ChatMode;
 use crate::error::Error;
 use crate::http::body::{Body, Upload};
-use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
 use crate::http::generate::{self, Origin};
 use crate::http::identity::Identity;
 use crate::http::served::Served;
@@ -26,10 +28,13 @@ use crate::openai::Unserved;
 use crate::openai::model::Chats;
 use crate::openai::problem::{LARGEST, Problem};
 use crate::openai::voice::Voice;
-use crate::sglang::client::{Call, Failure, UploadError};
+use crate::sglang::client::{Failure, UploadError};
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes::{self, Route};
 
+use passed::passed;
+
+pub use overheard::Overheard;
 pub use sampling::Sampling;
 pub use spoken::Spoken;
 
@@ -39,14 +44,20 @@ const VALUES: usize = 2;
 /// Bytes of a call that keep a thread busy for longer than others should wait.
 const LONG: usize = 8 << 10;
 
-/// Whether this route is served here. Where it is not, it is forwarded as it comes, unread.
+/// Whether a call is served here: `session` is the one that its path names. One that is not is forwarded as it comes, unread; but a
+/// chat in a session is read, to be recorded where the engine tells its ids.
 #[must_use]
-pub fn serves(parts: &Parts, route: Route) -> bool {
-    match route.endpoint {
-        routes::CHAT => matches!(&**parts.chats.borrow(), Chats::Rendered(_)),
-        routes::COMPLETIONS => parts.config.chat.chat != ChatMode::Passthrough,
-        _ => false,
-    }
+pub fn serves(parts: &Parts, route: Route, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
+    let is_recorded = || {
+        let named = Identity::of(&parts.config, session, request.uri(), request.headers(), None).explicit;
+        named && parts.config.sessions.record
+    };
+    *request.method() == Method::POST
+        && match route.endpoint {
+            routes::CHAT => matches!(&**parts.chats.borrow(), Chats::Rendered(_)) || is_recorded(),
+            routes::COMPLETIONS => parts.config.chat.chat != ChatMode::Passthrough,
+            _ => false,
+        }
 }
 
 /// Serves a call of such a route; `session` is the one that the path names. What goes wrong is told in the shape that OpenAI's clients
@@ -92,6 +103,11 @@ struct Native {
 }
 
 async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+    let is_forwarded = matches!(&**parts.chats.borrow(), Chats::Forwarded(_));
+    if is_forwarded && call.route.endpoint == routes::CHAT {
+        // nothing of it is taken apart
+        return passed(parts, call, served).await;
+    }
     let (native, call) = prepare(parts, call).await?;
     match native {
         Ok(native) => {
@@ -170,18 +186,6 @@ fn refused(mut head: response::Parts, problem: &Problem) -> Response<Body> {
     Response::from_parts(head, Body::full(problem.body()))
 }
 
-/// Hands a call to the engine's own endpoint, whose tokens are not seen.
-async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
-    let identity = call.identity(parts);
-    let (head, body) = call.request.into_parts();
-    served.unnamed = Some(parts.tools.flights.unnamed());
-    let unseen = Unseen::new(parts, call.route, &identity);
-    let forward = Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
-    let reply = send(parts, call.route, forward).await?;
-    unseen.answered(reply.status());
-    Ok(forwarded(parts, reply))
-}
-
 /// Has the native call answered, and says the answer.
 async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Result<Response<Body>, Error> {
     let Native { body, mut headers, origin, voice } = native;
@@ -201,8 +205,7 @@ async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Resul
         let said = read.map(|read| read.to_bytes()).unwrap_or_default();
         return Ok(refused(head.clone(), &Problem::from_engine(head.status, &said)));
     }
-    let kind = head.headers.get(header::CONTENT_TYPE);
-    let spoken = if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+    let spoken = if headers::is_event_stream(&head.headers) {
         match Spoken::stream(body, voice, limit, parts.config.chat.sse_keepalive).await? {
             Ok(spoken) => spoken,
             Err(problem) => return Ok(refused(head, &problem)),

@@ -52,6 +52,17 @@ impl Chats {
             Err(reason) => Self::Forwarded(reason),
         }
     }
+
+    /// Who serves, how or why, in a line.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Rendered(model) => format!("from tokens: {}", model.describe()),
+            Self::Forwarded(reason) => format!(
+                "by the engine's own endpoint: {reason}; in a session its ids are recorded where it tells them, marked forwarded and not trained"
+            ),
+        }
+    }
 }
 
 impl ChatModel {

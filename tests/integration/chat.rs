@@ -4,6 +4,7 @@ mod bytes;
 mod completions;
 mod conversation;
 mod families;
+mod forwarded;
 mod hostile;
 mod policy;
 mod problems;

@@ -228,7 +228,7 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
     running.capture_mut().plan_mut().answered();
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    if is_event_stream(&head.headers) {
+    if headers::is_event_stream(&head.headers) {
         head.headers.remove(header::CONTENT_LENGTH);
         let limit = parts.config.limits.max_reply_bytes;
         return Ok(Response::from_parts(head, Body::enriched(Enriched::new(body, running, limit))));
@@ -277,8 +277,4 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
     };
     head.headers.remove(header::CONTENT_LENGTH);
     Ok(Response::from_parts(head, Body::full(body).read(observed)))
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }

@@ -1,0 +1,150 @@
+//! A stream of the engine's own chat endpoint on its way to the client. It is pulled, and its ids become turns as it ends.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+
+use super::witness::Witness;
+use crate::http::Parts;
+use crate::http::body::BoxError;
+use crate::http::budget::Share;
+use crate::http::running::{Recording, settle};
+use crate::openai::sglext::Listener;
+use crate::sglang::client::ReplyBody;
+
+/// Bytes held back that are not counted.
+const UNCOUNTED: usize = 64 * 1024;
+
+/// The stream. Dropped when the ids have come, it still records them; before, the generation passes unseen.
+pub struct Overheard {
+    parts: Arc<Parts>,
+    upstream: ReplyBody,
+    listener: Listener,
+    /// Gone once the reply has ended.
+    witness: Option<Witness>,
+    /// What the client gets next; with [`Overheard::recording`] it waits until the turns that it ends are on disk.
+    out: Vec<u8>,
+    recording: Option<Recording>,
+    /// What is held back takes this of the budget.
+    share: Share,
+    limit: usize,
+    ended: bool,
+    /// How the upstream failed; told to the connection once what came before has had its turn to be written.
+    failed: Option<BoxError>,
+    /// It has had that turn.
+    written: bool,
+}
+
+impl std::fmt::Debug for Overheard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Overheard")
+            .field("listener", &self.listener)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Overheard {
+    /// A stream that `witness` records.
+    pub(super) fn new(upstream: ReplyBody, witness: Witness) -> Self {
+        let parts = Arc::clone(&witness.parts);
+        Self {
+            upstream,
+            listener: Listener::new(witness.asked.wanted, witness.asked.n),
+            witness: Some(witness),
+            out: Vec::new(),
+            recording: None,
+            share: parts.budget.reply(),
+            limit: usize::try_from(parts.config.limits.max_reply_bytes).unwrap_or(usize::MAX),
+            ended: false,
+            failed: None,
+            written: false,
+            parts,
+        }
+    }
+
+    /// The next bytes for the client.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            if let Some(recording) = &mut self.recording {
+                ready!(recording.as_mut().poll(cx));
+                self.recording = None;
+            }
+            // clients leave when all choices have ended, and the ids come behind that
+            if !self.out.is_empty() && !self.listener.is_closing() {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.out).into()))));
+            }
+            if self.failed.is_some() {
+                if !std::mem::replace(&mut self.written, true) {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                return Poll::Ready(self.failed.take().map(Err));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.hear(&data);
+                    }
+                }
+                Some(Err(error)) => {
+                    self.parts.metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                    self.end();
+                    self.failed = Some(error.into());
+                }
+                None => self.end(),
+            }
+        }
+    }
+
+    fn hear(&mut self, data: &Bytes) {
+        if let Some(witness) = &mut self.witness {
+            witness.first();
+        }
+        let heard = catch_unwind(AssertUnwindSafe(|| self.listener.hear(data, &mut self.out)));
+        if heard.is_err() {
+            self.parts.metrics.panics.inc();
+        }
+        let held = self.listener.pending() + if self.listener.is_closing() { self.out.len() } else { 0 };
+        // those of the usual size are not worth the counting
+        let counted = if held < UNCOUNTED { 0 } else { held };
+        if heard.is_err() || held > self.limit || self.share.resize(counted).is_err() {
+            self.out.extend_from_slice(&self.listener.give_up());
+            // what was held goes on, and the generation passes unseen
+            self.witness = None;
+            let _ = self.share.resize(0);
+        }
+        if self.listener.is_done() {
+            self.record();
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.out.extend_from_slice(&self.listener.rest());
+        self.record();
+    }
+
+    fn record(&mut self) {
+        let told = self.listener.take();
+        let acks = self.witness.take().zip(told).map(|(witness, told)| witness.record(told)).unwrap_or_default();
+        if acks.iter().any(|ack| !ack.is_done()) {
+            let parts = Arc::clone(&self.parts);
+            self.recording = Some(Box::pin(async move { settle(&parts, acks).await }));
+        }
+    }
+}
+
+impl Drop for Overheard {
+    fn drop(&mut self) {
+        // a client that has left, perhaps behind the ids
+        self.record();
+    }
+}

@@ -1,0 +1,97 @@
+//! A call that goes to the engine's own endpoint as it came; its ids are taken where the engine tells them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use http::{Response, StatusCode, header, response};
+
+use super::witness::Witness;
+use super::{Heard, Overheard};
+use crate::error::Error;
+use crate::http::body::{Body, Forwarded};
+use crate::http::forward::{Unseen, failed, forwarded, send, target, upstream_headers};
+use crate::http::generate::is_last;
+use crate::http::running::settle;
+use crate::http::served::Served;
+use crate::http::whole::{Whole, collect};
+use crate::http::{Parts, headers};
+use crate::openai::foreign::Foreign;
+use crate::openai::sglext::{Left, Told};
+use crate::sglang::client::{Call, ReplyBody};
+use crate::sglang::routes;
+use crate::trajectory;
+
+/// Hands a call to the engine's own endpoint.
+///
+/// # Errors
+/// What the client is told when the engine's own answer cannot be given.
+pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+    let identity = call.identity(parts);
+    served.unnamed = Some(parts.tools.flights.unnamed());
+    let unseen = Unseen::new(parts, call.route, &identity);
+    let (head, body) = call.request.into_parts();
+    let named = identity.explicit && parts.config.sessions.record && call.route.endpoint == routes::CHAT;
+    let asked = named.then(|| Foreign::read(&body, &head.headers, &parts.upstream.borrow().chat)).flatten();
+    let Some(asked) = asked else {
+        let forward = Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
+        let reply = send(parts, call.route, forward).await?;
+        unseen.answered(reply.status());
+        return Ok(forwarded(parts, reply));
+    };
+    let mut turns = trajectory::Call::new(Arc::clone(&parts.sessions), identity.session);
+    if is_last(&head.headers) {
+        turns.last();
+    }
+    let mut headers = upstream_headers(head.headers);
+    // what is read must come as it is
+    headers.remove(header::ACCEPT_ENCODING);
+    asked.ask(&mut headers);
+    let witness = Witness::new(parts, asked, turns, unseen);
+    let reply = send(parts, call.route, Call::whole(head.method, target(&head.uri), headers, body)).await?;
+    if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {
+        witness.unread(reply.status());
+        return Ok(forwarded(parts, reply));
+    }
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    if headers::is_event_stream(&head.headers) {
+        served.streaming = true;
+        head.headers.remove(header::CONTENT_LENGTH);
+        return Ok(Response::from_parts(head, Body::overheard(Overheard::new(body, witness))));
+    }
+    whole(witness, head, body).await
+}
+
+/// A reply that is read to its end first.
+async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> Result<Response<Body>, Error> {
+    let parts = Arc::clone(&witness.parts);
+    let limit = parts.config.limits.max_reply_bytes;
+    let whole = collect(body, &head.headers, limit, parts.budget.reply()).await;
+    let body = match whole.map_err(|failure| failed(&parts, failure))? {
+        Whole::All(body) => body,
+        Whole::Passing { head: read, rest, .. } => {
+            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&parts, read, rest))));
+        }
+    };
+    let mut told = Told::default();
+    let read = catch_unwind(AssertUnwindSafe(|| told.read(&body, 0..body.len(), witness.asked.wanted)));
+    let left = match read {
+        Ok(Ok(left)) => left,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a reply of the engine's own endpoint could not be read and passes as it came");
+            return Ok(Response::from_parts(head, Body::full(body)));
+        }
+        Err(_) => {
+            parts.metrics.panics.inc();
+            return Ok(Response::from_parts(head, Body::full(body)));
+        }
+    };
+    settle(&parts, witness.record(told)).await;
+    let body = match left {
+        // a reply without a choice is no less a reply
+        Left::Same | Left::Nothing => body,
+        Left::Changed(changed) => parts.budget.hold(changed),
+    };
+    head.headers.remove(header::CONTENT_LENGTH);
+    Ok(Response::from_parts(head, Body::full(body)))
+}

@@ -1,0 +1,410 @@
+//! Chats that SGLang's own endpoint serves, as it was recorded: what it tells of its ids becomes turns, and is the client's only where
+//! the client asked for it.
+
+use serde_json::{Value, json};
+use tokentap::demo::{EngineOptions, Streaming};
+
+use super::super::support::binary::{Binary, output};
+use super::super::support::client::{Answer, Connection, get, post, request, written};
+use super::super::support::demo::Demo;
+use super::super::support::fixture::Fixture;
+use super::super::support::hand::{Hand, STREAM, chunk, soon};
+use super::super::support::proxy::Proxy;
+use super::super::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message, stream, torn_stream};
+
+const PATH: &str = "/sessions/s/v1/chat/completions";
+const UNSEEN: &str = "tokentap_uncaptured_generations_total{endpoint=\"/v1/chat/completions\"}";
+const NAMES: [&str; 3] = ["x-sglext-return-input-ids", "x-sglext-return-output-ids", "x-sglext-ids-framed"];
+
+/// A recorded reply in which the engine tells its ids.
+struct Recorded {
+    reply: String,
+    input: Vec<u32>,
+    output: Vec<u32>,
+    id: Value,
+}
+
+impl Recorded {
+    fn named(name: &str) -> Self {
+        let fixture = Fixture::named(&format!("sglang-0.5.23/default/{name}"));
+        let object = fixture.objects().pop().unwrap();
+        let ids = |value: &Value| serde_json::from_value(value.clone()).unwrap();
+        Self {
+            input: ids(&object["sglext"]["input_ids"]),
+            output: ids(&object["sglext"]["output_ids"][0]),
+            id: object["id"].clone(),
+            reply: String::from_utf8(fixture.reply).unwrap(),
+        }
+    }
+
+    fn whole() -> Self {
+        Self::named("chat-sglext-ids")
+    }
+
+    fn streamed() -> Self {
+        Self::named("chat-stream-sglext-ids")
+    }
+
+    /// The reply as it would be had nobody asked for ids.
+    fn bare(&self) -> String {
+        let at = self.reply.find(",\"sglext\":").unwrap();
+        if !self.is_stream() {
+            return format!("{}}}", &self.reply[..at]);
+        }
+        let start = self.reply[..at].rfind("data: ").unwrap();
+        let end = at + self.reply[at..].find("\n\n").unwrap() + 2;
+        [&self.reply[..start], &self.reply[end..]].concat()
+    }
+
+    /// The stream with its ids in an event of their own.
+    fn framed(&self) -> String {
+        let at = self.reply.find(",\"sglext\":").unwrap();
+        let start = self.reply[..at].rfind("data: ").unwrap();
+        format!("{}event: sglext_ids\n{}", &self.reply[..start], &self.reply[start..])
+    }
+
+    fn is_stream(&self) -> bool {
+        self.reply.starts_with("data:")
+    }
+
+    /// Says it, a stream in odd pieces.
+    fn deed(&self, reply: &str) -> Deed {
+        match self.is_stream() {
+            true => stream(&reply.as_bytes().chunks(97).collect::<Vec<_>>()),
+            false => json_message(200, reply.as_bytes()),
+        }
+    }
+}
+
+/// A conversation.
+fn body() -> Value {
+    json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8, "temperature": 1})
+}
+
+/// An engine that says `deed` to chats, and a tokentap that leaves chats to it.
+async fn started(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
+    let upstream = Upstream::start(Nature::default(), move |asked: &Asked| match &*asked.path {
+        "/v1/chat/completions" => deed.clone(),
+        _ => native(asked),
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &[&["--chat", "passthrough"], flags].concat()).await;
+    (upstream, proxy)
+}
+
+/// Four tokens behind any prompt.
+fn native(asked: &Asked) -> Deed {
+    let body = asked.json();
+    let logprobs = json!([[-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null]]);
+    let meta = json!({"id": body["rid"], "finish_reason": {"type": "length", "length": 4}, "completion_tokens": 4,
+        "prompt_tokens": body["input_ids"].as_array().map(Vec::len), "output_token_logprobs": logprobs});
+    json_message(200, json!({"text": "abcd", "output_ids": [10, 10, 10, 10], "meta_info": meta}).to_string().as_bytes())
+}
+
+async fn ask(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Answer {
+    request(proxy.data, "POST", PATH, headers, body.to_string().as_bytes()).await
+}
+
+async fn session(proxy: &Proxy) -> Value {
+    get(proxy.control, "/v1/sessions/s").await.json()
+}
+
+/// The tokens of a path: ids and loss mask.
+async fn tokens(proxy: &Proxy, leaf: usize) -> (Value, Value) {
+    let mut part = get(proxy.control, &format!("/v1/sessions/s/paths/{leaf}?from=0")).await.json();
+    (part["token_ids"].take(), part["loss_mask"].take())
+}
+
+/// What the engine was asked for by header.
+fn asked_for(upstream: &Upstream) -> [bool; 3] {
+    let asked = upstream.asked().pop().unwrap();
+    NAMES.map(|name| asked.header(name) == Some("1"))
+}
+
+/// The generation passed unseen, and the client got `reply`.
+async fn is_unseen(proxy: &Proxy, answer: &Answer, reply: &str) {
+    assert_eq!((answer.status, answer.text().as_str()), (200, reply));
+    let shown = session(proxy).await;
+    assert_eq!((&shown["incomplete"], &shown["list"]), (&json!(true), &json!([])));
+    assert_eq!(proxy.metric(UNSEEN).await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_that_the_engine_tells_become_a_turn_that_is_context_and_not_trained() {
+    for recorded in [Recorded::whole(), Recorded::streamed()] {
+        let framed = recorded.is_stream().then(|| recorded.framed());
+        for reply in [Some(recorded.reply.clone()), framed].into_iter().flatten() {
+            let (upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+            let answer = ask(&proxy, &[("accept-encoding", "gzip")], &body()).await;
+            assert_eq!((answer.status, answer.complete), (200, true));
+            assert_eq!(answer.text(), recorded.bare(), "nothing that was not asked for");
+            assert_eq!(asked_for(&upstream), [true; 3]);
+            let asked = upstream.asked().pop().unwrap();
+            assert_eq!((asked.json(), asked.header("accept-encoding")), (body(), None));
+
+            let shown = session(&proxy).await;
+            assert_eq!((&shown["incomplete"], &shown["faults"]), (&json!(false), &json!({"forwarded": 1})));
+            let turn = &shown["list"][0];
+            assert_eq!((&turn["fault"], &turn["finish_reason"]), (&json!("forwarded"), &json!("length")));
+            assert_eq!((&turn["rid"], &turn["mean_entropy"]), (&recorded.id, &Value::Null));
+            let ids = [&recorded.input[..], &recorded.output].concat();
+            assert_eq!(tokens(&proxy, 0).await, (json!(ids), json!(vec![0; ids.len()])));
+            assert_eq!(proxy.metric(UNSEEN).await, 0.0);
+            assert_eq!(proxy.metric("tokentap_turns_total{outcome=\"forwarded\"}").await, 1.0);
+            let sampling = get(proxy.control, "/v1/sessions/s/paths/0").await.json();
+            assert_eq!(sampling["turns"][0]["sampling"], json!({"max_new_tokens": 8, "temperature": 1}));
+            let refused = post(proxy.control, "/v1/samples", br#"{"sessions":["s"],"format":"jsonl"}"#).await;
+            assert_eq!(refused.header("tokentap-refused"), Some(r#"{"forwarded":1}"#), "it ends no row");
+
+            // a generation that is seen goes on behind it
+            let prompt = [&ids[..], &[5]].concat();
+            let native = json!({"input_ids": prompt, "return_logprob": true, "sampling_params": {"max_new_tokens": 4}});
+            let answer = post(proxy.data, "/sessions/s/generate", native.to_string().as_bytes()).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let row = get(proxy.control, "/v1/sessions/s/trajectories").await.json()["trajectories"][0].take();
+            assert!(row["flags"].as_array().unwrap().contains(&json!("forwarded")), "{row}");
+            let (all, mask) = tokens(&proxy, 1).await;
+            assert_eq!(all, json!([&prompt[..], &[10; 4]].concat()));
+            assert_eq!(mask, json!([vec![0; prompt.len()], vec![1; 4]].concat()));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_ids_gets_what_it_asked_for_in_the_form_it_asked_for() {
+    let member = |name: &str| {
+        let mut body = body();
+        body[name] = json!(true);
+        body
+    };
+    let (input, output) = ("return_input_ids_in_sglext", "return_output_ids_in_sglext");
+    let mut both = member(input);
+    both[output] = json!(true);
+    let yes = |at: usize| (NAMES[at], "1");
+    for recorded in [Recorded::whole(), Recorded::streamed()] {
+        let ids = |input: bool, output: bool| {
+            let mut sglext = serde_json::Map::new();
+            let mut put = |is: bool, name: &str, ids: Value| is.then(|| sglext.insert(name.to_owned(), ids));
+            put(input, "input_ids", json!(recorded.input));
+            put(output, "output_ids", json!([recorded.output]));
+            Some(Value::Object(sglext))
+        };
+        for (headers, body, framed, expected) in [
+            (&[][..], both.clone(), false, ids(true, true)),
+            (&[], member(output), false, ids(false, true)),
+            (&[yes(0)], body(), false, ids(true, false)),
+            (&[yes(0), yes(1)], body(), false, ids(true, true)),
+            (&[yes(2)], member(input), true, ids(true, false)),
+            (&[yes(2)], body(), true, None),
+        ] {
+            let reply = if framed && recorded.is_stream() { recorded.framed() } else { recorded.reply.clone() };
+            let (upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+            let answer = ask(&proxy, headers, &body).await;
+            let about = format!("{headers:?} {body}");
+            let all = recorded.reply.rfind(",\"sglext\":").unwrap();
+            let end = all + recorded.reply[all..].find("]]}").unwrap() + 3;
+            let expected = match expected {
+                Some(ids) => reply.replace(&recorded.reply[all..end], &format!(",\"sglext\":{ids}")),
+                None => recorded.bare(),
+            };
+            assert_eq!(answer.text(), expected, "{about}");
+            let wants = !expected.is_empty() && expected != recorded.bare();
+            assert_eq!(asked_for(&upstream), [true, true, framed || !wants], "{about}");
+            assert_eq!(session(&proxy).await["list"][0]["sampled_tokens"], json!(recorded.output.len()), "{about}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_was_started_to_tell_ids_tells_them_to_its_clients() {
+    let recorded = Recorded::whole();
+    let reply = recorded.reply.clone();
+    let nature =
+        Nature { server_info: json!({"return_input_ids": true, "return_output_ids": true}), ..Nature::default() };
+    let upstream = Upstream::start(nature, move |_| json_message(200, reply.as_bytes())).await;
+    let proxy = Proxy::probed(upstream.addr, &["--chat", "passthrough"]).await;
+    assert_eq!(ask(&proxy, &[], &body()).await.text(), recorded.reply);
+    assert_eq!(session(&proxy).await["list"][0]["fault"], "forwarded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_else_is_told_beside_the_ids_stays() {
+    let recorded = Recorded::streamed();
+    let details = ",\"sglext\":{\"cached_tokens_details\":{\"device\":9},\"spec_tokens_details\":null";
+    let reply = recorded.reply.replace(",\"sglext\":{\"input_ids\"", &format!("{details},\"input_ids\""));
+    let (_upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+    let at = reply.find(",\"input_ids\"").unwrap();
+    let end = reply.find("]]}").unwrap() + 2;
+    assert_eq!(ask(&proxy, &[], &body()).await.text(), [&reply[..at], &reply[end..]].concat());
+    assert_eq!(session(&proxy).await["turns"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_choice_is_a_turn() {
+    let choice = |index: usize, reason: &str| json!({"index": index, "message": {}, "finish_reason": reason});
+    let reply = json!({"id": "r", "choices": [choice(1, "tool_calls"), choice(0, "length")],
+        "metadata": {"weight_version": "w2", "weight_versions":
+            [{"version": "w1", "start": 0, "end": 1}, {"version": "w2", "start": 1, "end": 2}]},
+        "sglext": {"input_ids": [1, 2], "output_ids": [[3, 4], [5]]}});
+    let (_upstream, proxy) = started(json_message(200, reply.to_string().as_bytes()), &[]).await;
+    let mut two = body();
+    two["n"] = json!(2);
+    let mut bare = reply.clone();
+    bare.as_object_mut().unwrap().remove("sglext");
+    assert_eq!(ask(&proxy, &[], &two).await.json(), bare);
+    let list = session(&proxy).await["list"].take();
+    let told = |at: usize| [&list[at]["finish_reason"], &list[at]["cause"], &list[at]["sampled_tokens"]];
+    assert_eq!(told(0), [&json!("length"), &json!("first"), &json!(2)]);
+    assert_eq!(told(1), [&json!("stop"), &json!("sample"), &json!(1)]);
+    assert_eq!(tokens(&proxy, 1).await.0, json!([1, 2, 5]));
+    let policy = get(proxy.control, "/v1/sessions/s/paths/0").await.json()["policy"].take();
+    let labels: Vec<&Value> = policy.as_array().unwrap().iter().map(|span| &span["weight_version"]).collect();
+    assert_eq!(labels, [&json!("w1"), &json!("w2")], "{policy}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_without_ids_passes_as_it_came_and_marks_the_session() {
+    for recorded in [Recorded::whole(), Recorded::streamed()] {
+        let unreadable = recorded.reply.replace("\"input_ids\":[", "\"input_ids\":[-1,");
+        let other = recorded.reply.replace("_ids\":", "\":");
+        for reply in [recorded.bare(), unreadable, other] {
+            let (_upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+            let answer = ask(&proxy, &[], &body()).await;
+            assert!(answer.complete, "{reply}");
+            is_unseen(&proxy, &answer, &reply).await;
+        }
+        let (_upstream, proxy) = started(recorded.deed(&recorded.reply), &["--max-reply-bytes", "100"]).await;
+        is_unseen(&proxy, &ask(&proxy, &[], &body()).await, &recorded.reply).await;
+    }
+    let (_upstream, proxy) = started(json_message(200, b"not JSON"), &[]).await;
+    is_unseen(&proxy, &ask(&proxy, &[], &body()).await, "not JSON").await;
+    let packed = Deed::Say(vec![message(200, &[("content-encoding", "gzip")], b"\x1f\x8b")]);
+    let (_upstream, proxy) = started(packed, &[]).await;
+    assert_eq!(ask(&proxy, &[], &body()).await.body, b"\x1f\x8b");
+    assert_eq!(proxy.metric(UNSEEN).await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_passes_and_nothing_was_generated() {
+    let (_upstream, proxy) = started(json_message(400, b"{\"message\":\"no\"}"), &[]).await;
+    let answer = ask(&proxy, &[], &body()).await;
+    assert_eq!((answer.status, answer.text().as_str()), (400, "{\"message\":\"no\"}"));
+    assert_eq!(get(proxy.control, "/v1/sessions/s").await.status, 404);
+    assert_eq!(proxy.metric(UNSEEN).await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_is_a_turn_only_behind_the_ids() {
+    let recorded = Recorded::streamed();
+    let framed = recorded.framed();
+    let ids = framed.find("event: ").unwrap();
+    let done = framed.find("data: [DONE]").unwrap();
+    for (end, turns) in [(10, 0), (ids - 400, 0), (ids, 0), (ids + 40, 0), (done, 1), (done + 5, 1)] {
+        let (_upstream, proxy) = started(torn_stream(&[&framed.as_bytes()[..end]]), &[]).await;
+        let answer = ask(&proxy, &[], &body()).await;
+        let expected =
+            if turns == 1 { [&framed[..ids], &framed[done..end]].concat() } else { framed[..end].to_owned() };
+        assert_eq!((answer.text(), answer.complete), (expected, false), "{end}: it breaks for the client, too");
+        let shown = session(&proxy).await;
+        assert_eq!((&shown["turns"], &shown["incomplete"]), (&json!(turns), &json!(turns == 0)), "{end}");
+        assert_eq!(proxy.metric(UNSEEN).await, f64::from(1 - turns), "{end}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_the_end_of_every_choice_leaves_a_turn_and_one_that_left_before_none() {
+    let recorded = Recorded::streamed();
+    let framed = recorded.framed();
+    let (ids, done) = (framed.find("event: ").unwrap(), framed.find("data: [DONE]").unwrap());
+    let finish = framed[..ids].trim_end().rfind("data: ").unwrap();
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &["--chat", "passthrough"]).await;
+    for (name, leaves_early) in [("early", true), ("late", false)] {
+        let mut client = Connection::open(proxy.data).await;
+        let path = format!("/sessions/{name}/v1/chat/completions");
+        client.send(&written(proxy.data, "POST", &path, &[], body().to_string().as_bytes())).await;
+        let mut call = hand.next().await;
+        call.say(STREAM).await;
+        call.say(&chunk(&framed.as_bytes()[..finish])).await;
+        let has = |text: &'static str| move |read: &[u8]| memchr::memmem::find(read, text.as_bytes()).is_some();
+        assert!(client.read_until(has("offee")).await, "what is said goes on at once");
+        if leaves_early {
+            drop(client);
+            call.gone().await;
+            continue;
+        }
+        call.say(&chunk(&framed.as_bytes()[finish..ids])).await;
+        call.say(&chunk(&framed.as_bytes()[ids..done])).await;
+        call.say(&chunk(&framed.as_bytes()[done..])).await;
+        assert!(client.read_until(has("\"finish_reason\":\"length\"")).await);
+        let shown = get(proxy.control, "/v1/sessions/late").await.json();
+        assert_eq!(shown["turns"], 1, "it is kept before the client has the end");
+        drop(client);
+    }
+    soon("the early one is counted", async { while proxy.metric(UNSEEN).await < 1.0 {} }).await;
+    assert_eq!(get(proxy.control, "/v1/sessions/early").await.json()["incomplete"], true);
+    assert_eq!(get(proxy.control, "/v1/sessions/late").await.json()["incomplete"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_client_has_survives_a_crash() {
+    for recorded in [Recorded::whole(), Recorded::streamed()] {
+        let reply = recorded.deed(&recorded.reply);
+        let upstream = Upstream::start(Nature::default(), move |_| reply.clone()).await;
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        let binary = Binary::with_flags(upstream.addr, &["--chat", "passthrough", "--data-dir", dir]).await;
+        let mut client = Connection::open(binary.data).await;
+        client.send(&written(binary.data, "POST", PATH, &[], body().to_string().as_bytes())).await;
+        let ended = |read: &[u8]| memchr::memmem::find(read, b"\"finish_reason\":\"length\"").is_some();
+        assert!(client.read_until(ended).await);
+        binary.kill();
+        let binary = Binary::with_flags(upstream.addr, &["--chat", "passthrough", "--data-dir", dir]).await;
+        let shown = get(binary.control, "/v1/sessions/s").await.json();
+        assert_eq!(shown["list"][0]["sampled_tokens"], json!(recorded.output.len()), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_the_engines_to_place_while_other_chats_are_rendered() {
+    let recorded = Recorded::whole();
+    let reply = recorded.deed(&recorded.reply);
+    let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
+    let upstream = Upstream::start(nature, move |asked: &Asked| match &*asked.path {
+        "/v1/chat/completions" => reply.clone(),
+        _ => native(asked),
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &["--tokenizer", super::TOKENIZER]).await;
+    let mut chats = proxy.parts.chats.clone();
+    chats.wait_for(|chats| matches!(&**chats, tokentap::openai::model::Chats::Rendered(_))).await.unwrap();
+    let image =
+        json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]});
+    assert_eq!(ask(&proxy, &[], &image).await.text(), recorded.bare());
+    assert_eq!(ask(&proxy, &[], &body()).await.status, 200);
+    let list = session(&proxy).await["list"].take();
+    assert_eq!((&list[0]["fault"], &list[1]["fault"]), (&json!("forwarded"), &Value::Null), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_session_or_a_record_nothing_is_asked_for() {
+    let recorded = Recorded::whole();
+    for (flags, path) in [(&[][..], "/v1/chat/completions"), (&["--record", "false"], PATH)] {
+        let (upstream, proxy) = started(recorded.deed(&recorded.reply), flags).await;
+        let answer = post(proxy.data, path, body().to_string().as_bytes()).await;
+        assert_eq!(answer.text(), recorded.reply);
+        assert_eq!(asked_for(&upstream), [false; 3]);
+        assert_eq!(proxy.metric(UNSEEN).await, 1.0);
+    }
+}
+
+#[tokio::test]
+async fn who_asks_why_is_told_that_ids_are_taken() {
+    let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--chat", "passthrough"]).await;
+    let ready = get(demo.proxy.control, "/readyz").await.text();
+    assert!(ready.contains("--chat passthrough; in a session its ids are recorded where it tells them"), "{ready}");
+    let told = output(&["check", "--upstream", &format!("http://{}", demo.direct), "--chat", "passthrough"]).await;
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("in a session its ids are recorded where it tells them"), "{told}");
+}
