@@ -160,7 +160,8 @@ impl Heard {
     /// Whose session it is. Sessions are named as they are in a native request.
     fn identity(&self, parts: &Parts) -> Identity {
         let head = &self.request;
-        let named = GenerateRequest::parse(head.body().clone()).ok();
+        // names in the body count where none stands in the path, and a long body is not read for nothing
+        let named = self.session.is_none().then(|| GenerateRequest::parse(head.body().clone()).ok()).flatten();
         Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), named.as_ref())
     }
 }

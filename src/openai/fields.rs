@@ -61,8 +61,6 @@ pub(super) const FOREIGN: &[&str] = &[
     "return_hidden_states",
     "return_sampling_mask",
     "return_flat_raw_output_top_logprobs",
-    "return_input_ids_in_sglext",
-    "return_output_ids_in_sglext",
     "return_cached_tokens_details",
     "return_spec_tokens_details",
     "functions",

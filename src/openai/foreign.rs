@@ -1,22 +1,13 @@
 //! A chat that the engine's own endpoint serves, as far as it matters to who takes the ids from its reply.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 
 use super::fields::{FIELDS, Place};
 use super::native::Members;
 use super::sglext::Wanted;
-use super::{Body, is_meant, is_said};
+use super::{Body, is_said};
 use crate::json::Object;
 use crate::sglang::probe::ChatFacts;
-
-/// Asks for the prompt's ids.
-const INPUT: HeaderName = HeaderName::from_static("x-sglext-return-input-ids");
-
-/// Asks for the sampled ids.
-const OUTPUT: HeaderName = HeaderName::from_static("x-sglext-return-output-ids");
-
-/// Asks a stream to say them in an event of its own.
-const FRAMED: HeaderName = HeaderName::from_static("x-sglext-ids-framed");
 
 /// What was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,38 +18,19 @@ pub struct Foreign {
     pub n: usize,
     /// What of it is about sampling, by the names of `sampling_params`: the text of a JSON object.
     pub sampling: Box<str>,
-    /// The client takes ids as an event of their own.
-    framed: bool,
 }
 
 impl Foreign {
-    /// Reads a call; `None` where its body is no object, which is the engine's to refuse. An engine may have been started to give ids
-    /// without being asked: its clients know them.
+    /// Reads a call; `None` where its body is no object, which is the engine's to refuse.
     #[must_use]
     pub fn read(bytes: &[u8], headers: &HeaderMap, engine: &ChatFacts) -> Option<Self> {
         let object = Object::parse(bytes).ok()?;
         let body = Body { bytes, object: &object };
-        let member = |name: &str| body.raw(name).is_some_and(is_meant);
-        let header = |name: &HeaderName| headers.get(name).is_some_and(|value| value == "1");
         Some(Self {
-            wanted: Wanted {
-                input: engine.input_ids || member("return_input_ids_in_sglext") || header(&INPUT),
-                output: engine.output_ids || member("return_output_ids_in_sglext") || header(&OUTPUT),
-            },
+            wanted: Wanted::of(bytes, &object, headers, engine),
             n: body.count("n").unwrap_or(1),
             sampling: sampling(&body),
-            framed: header(&FRAMED),
         })
-    }
-
-    /// Asks the engine for all ids; in an event of their own, which is cheap to find, unless the client is to get them otherwise.
-    pub fn ask(&self, headers: &mut HeaderMap) {
-        let yes = HeaderValue::from_static("1");
-        headers.insert(INPUT, yes.clone());
-        headers.insert(OUTPUT, yes.clone());
-        if self.framed || self.wanted == Wanted::default() {
-            headers.insert(FRAMED, yes);
-        }
     }
 }
 
@@ -80,7 +52,10 @@ fn sampling(body: &Body<'_>) -> Box<str> {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderName, HeaderValue};
+
     use super::*;
+    use crate::openai::sglext::wanted::{FRAMED, INPUT, OUTPUT};
 
     fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> Foreign {
         let yes = HeaderValue::from_static("1");
@@ -107,7 +82,7 @@ mod tests {
     fn the_engine_is_asked_for_all_ids_in_a_form_that_suits_the_client() {
         let framed = |body: &str, headers: &[&HeaderName]| {
             let mut asked = HeaderMap::new();
-            read(body, headers, &ChatFacts::default()).ask(&mut asked);
+            read(body, headers, &ChatFacts::default()).wanted.ask_for_all(&mut asked);
             assert!(asked[INPUT] == "1" && asked[OUTPUT] == "1");
             asked.contains_key(FRAMED)
         };

@@ -5,6 +5,7 @@ use sha2::{Digest as _, Sha256};
 use super::reading::{self, Ending, Stops};
 use super::request::Wants;
 use super::sample::Sample;
+use super::sglext::{self, Wanted};
 use super::{logprobs, quoted};
 use crate::json::write_ids;
 use crate::parse::{Format, ToolCall};
@@ -31,6 +32,8 @@ pub struct Making {
     pub logprobs: bool,
     /// What else is.
     pub wants: Wants,
+    /// What of the ids stands in `sglext`.
+    pub sglext: Wanted,
     /// How many samples.
     pub n: usize,
 }
@@ -98,10 +101,17 @@ impl Making {
         let id = first.and_then(Sample::rid).unwrap_or_default();
         let (id, model, created) = (quoted(id), quoted(&self.model), self.created);
         let metadata = first.map(metadata).unwrap_or_default();
+        let sglext = self.sglext(samples.iter().map(|sample| &*sample.ids));
         Ok(format!(
-            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}}}",
+            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}{sglext}}}",
             usage.json()
         ))
+    }
+
+    /// `sglext`, behind a comma, where it is wanted.
+    #[must_use]
+    pub fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
+        sglext::member(self.sglext, self.prompt.as_deref().unwrap_or_default(), responses)
     }
 
     fn choice(&self, out: &mut String, sample: &Sample) -> Result<(), TokenizerError> {
@@ -146,7 +156,7 @@ impl Making {
     #[must_use]
     pub fn extras(&self, sample: &Sample, ids: &[u32]) -> String {
         let mut out = String::new();
-        if let Some(prompt) = &self.prompt {
+        if let Some(prompt) = self.prompt.as_ref().filter(|_| self.wants.prompt()) {
             out.push_str(&format!(",\"prompt_token_ids\":{}", list(prompt)));
         }
         if self.wants.token_ids {

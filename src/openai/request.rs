@@ -77,6 +77,14 @@ pub struct Wants {
     pub entropy: bool,
 }
 
+impl Wants {
+    /// Whether the prompt's ids stand in the choices.
+    #[must_use]
+    pub fn prompt(&self) -> bool {
+        self.prompt_ids || self.token_ids
+    }
+}
+
 impl ChatRequest {
     /// Reads a body.
     ///

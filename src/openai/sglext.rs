@@ -1,22 +1,17 @@
-//! `sglext`: what SGLang's own chat endpoint says of its ids where it is asked for them.
+//! `sglext`: the ids of a chat, where a client asks for them; what SGLang's own endpoint says of them, and the same said by us.
 
 mod listener;
+pub(super) mod wanted;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::json::{Cursor, Edit, Malformed, Object, Splice, Text, Value};
 
-pub use listener::Listener;
+use super::reply::list as ids;
 
-/// What of the ids a client gets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Those of the prompt.
-    pub input: bool,
-    /// The sampled ones.
-    pub output: bool,
-}
+pub use listener::Listener;
+pub use wanted::Wanted;
 
 /// What the engine has said of a reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,10 +41,16 @@ pub enum Left {
     Nothing,
 }
 
-impl Wanted {
-    fn is_without(self, key: &Text<'_>) -> bool {
-        key.is("input_ids") && !self.input || key.is("output_ids") && !self.output
-    }
+/// `sglext` with the ids of a reply that are wanted, behind a comma; empty where none are.
+#[must_use]
+pub fn member<'a>(wanted: Wanted, prompt: &[u32], responses: impl Iterator<Item = &'a [u32]>) -> String {
+    let input = wanted.input.then(|| format!("\"input_ids\":{}", ids(prompt)));
+    let output = wanted.output.then(|| {
+        let lists: Vec<String> = responses.map(ids).collect();
+        format!("\"output_ids\":[{}]", lists.join(","))
+    });
+    let members: Vec<String> = input.into_iter().chain(output).collect();
+    if members.is_empty() { String::new() } else { format!(",\"sglext\":{{{}}}", members.join(",")) }
 }
 
 impl Told {
@@ -148,7 +149,7 @@ fn list<T: serde::de::DeserializeOwned>(text: &[u8], at: Range<usize>) -> Result
 mod tests {
     use super::*;
 
-    const NONE: Wanted = Wanted { input: false, output: false };
+    const NONE: Wanted = Wanted { input: false, output: false, framed: false };
 
     fn read(text: &str, wanted: Wanted) -> (Result<Left, Malformed>, Told) {
         let mut told = Told::default();
@@ -185,10 +186,10 @@ mod tests {
     fn only_what_is_wanted_goes_on() {
         let both = r#"{"choices":[1],"sglext":{"input_ids":[1],"output_ids":[[2]]}}"#;
         let both = both.replace("[1],\"sglext", "[{}],\"sglext");
-        let input = Wanted { input: true, output: false };
+        let input = Wanted { input: true, ..NONE };
         assert_eq!(left(&both, NONE), r#"{"choices":[{}]}"#);
         assert_eq!(left(&both, input), r#"{"choices":[{}],"sglext":{"input_ids":[1]}}"#);
-        assert_eq!(left(&both, Wanted { input: true, output: true }), both);
+        assert_eq!(left(&both, Wanted { input: true, output: true, ..NONE }), both);
         let more = r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x","output_ids":[[2]]}}"#;
         assert_eq!(left(more, NONE), r#"{"choices":[],"usage":null,"sglext":{"routed_experts":"x"}}"#);
         let bare = r#"{"id":"r","choices":[],"usage":null,"sglext":{"output_ids":[[2]]}}"#;

@@ -19,6 +19,8 @@ pub struct Speaker {
     usage: Usage,
     /// Choices that have ended, in the order of their ends: how, and by what.
     ended: Vec<(usize, String, String)>,
+    /// One of them was cut by the engine.
+    aborted: bool,
     /// The id that chunks bear which are of no choice.
     id: String,
     metadata: String,
@@ -34,6 +36,7 @@ impl Speaker {
             choices: Vec::new(),
             usage: Usage::default(),
             ended: Vec::new(),
+            aborted: false,
             id: String::new(),
             metadata: String::new(),
         }
@@ -67,7 +70,7 @@ impl Speaker {
         // choices begin in their order, whichever is heard of first: OpenAI's SDK keeps them by their place
         for begun in self.choices.len()..=at {
             self.choices.push(Choice::new(&self.making, &self.id));
-            let prompt = self.making.prompt.as_ref();
+            let prompt = self.making.prompt.as_ref().filter(|_| self.making.wants.prompt());
             let extras = prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)));
             let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
             self.chunk(begun, delta, &Beside { extras, ..Beside::default() }, out);
@@ -140,6 +143,7 @@ impl Speaker {
     fn end(&mut self, at: usize, sample: &Sample, finish: &str) {
         self.usage.add(sample, self.making.n);
         self.metadata = metadata(sample);
+        self.aborted |= finish == "abort";
         let choice = &mut self.choices[at];
         choice.ended = true;
         let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
@@ -155,6 +159,12 @@ impl Speaker {
                 "{head}[{{\"index\":{at},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\"finish_reason\":{},\"matched_stop\":{matched}}}]}}\n\n",
                 quoted(&finish)
             ));
+        }
+        // as in the engine, there are none of a reply that failed
+        if self.making.sglext.any() && !self.aborted {
+            let frame = if self.making.sglext.framed { "event: sglext_ids\n" } else { "" };
+            let sglext = self.making.sglext(self.choices.iter().map(|choice| &*choice.ids));
+            out.push_str(&format!("{frame}{}[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
         }
         if self.options.usage {
             let head = self.head(&self.id);

@@ -14,6 +14,7 @@ use crate::openai::native::Addition;
 use crate::openai::prompt::Preparation;
 use crate::openai::reply::Making;
 use crate::openai::request::ChatRequest;
+use crate::openai::sglext::Wanted;
 use crate::openai::speaker::Speaker;
 use crate::openai::voice::Voice;
 use crate::sglang::probe::Streaming;
@@ -75,7 +76,8 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         served_model: &upstream.model,
         loses_ids: upstream.streaming == Some(Streaming::IncrementalIds),
     })?;
-    let wants_prompt = chat.wants.prompt_ids || chat.wants.token_ids;
+    let sglext = Wanted::of(&chat.bytes, &chat.object, call.request.headers(), &upstream.chat);
+    let wants_prompt = chat.wants.prompt() || sglext.input;
     let making = Making {
         renderer: Arc::clone(&model.renderer),
         reading,
@@ -85,6 +87,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         prompt: wants_prompt.then(|| Arc::from(&*prepared.ids)),
         logprobs: chat.logprobs,
         wants: chat.wants,
+        sglext,
         n: chat.n,
     };
     let voice = match chat.stream {

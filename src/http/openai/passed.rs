@@ -45,7 +45,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served)
     let mut headers = upstream_headers(head.headers);
     // what is read must come as it is
     headers.remove(header::ACCEPT_ENCODING);
-    asked.ask(&mut headers);
+    asked.wanted.ask_for_all(&mut headers);
     let witness = Witness::new(parts, asked, turns, unseen);
     let reply = send(parts, call.route, Call::whole(head.method, target(&head.uri), headers, body)).await?;
     if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {

@@ -148,7 +148,7 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
             wanted in any::<(bool, bool)>(),
         ) {
-            let wanted = Wanted { input: wanted.0, output: wanted.1 };
+            let wanted = Wanted { input: wanted.0, output: wanted.1, framed: false };
             let text: String = events.iter().map(|(_, text)| *text).collect();
             let bytes = text.as_bytes();
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
@@ -156,7 +156,7 @@ mod tests {
             let whole = heard([bytes], wanted);
             prop_assert_eq!(&heard(at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]), wanted), &whole);
             prop_assert_eq!(&heard(bytes.chunks(1), wanted), &whole);
-            let both = Wanted { input: true, output: true };
+            let both = Wanted { input: true, output: true, framed: false };
             if wanted == both || events.iter().all(|(ids, _)| !ids) {
                 prop_assert_eq!(&whole.0, bytes);
             }

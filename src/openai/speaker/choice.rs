@@ -18,6 +18,8 @@ pub(super) struct Choice {
     thought: String,
     /// Text that may still be the beginning of a stop string.
     held: String,
+    /// All that was sampled, where `sglext` is to say it.
+    pub(super) ids: Vec<u32>,
     pub(super) tokens: usize,
     pub(super) calls: usize,
     pub(super) ended: bool,
@@ -32,6 +34,7 @@ impl Choice {
             list: Vec::new(),
             thought: String::new(),
             held: String::new(),
+            ids: Vec::new(),
             tokens: 0,
             calls: 0,
             ended: false,
@@ -41,6 +44,9 @@ impl Choice {
     /// What an event adds to the message.
     pub(super) fn read(&mut self, making: &Making, sample: &Sample) -> Result<Vec<Event>, TokenizerError> {
         self.tokens = sample.tokens;
+        if making.sglext.output {
+            self.ids.extend_from_slice(&sample.ids);
+        }
         let tokenizer = making.renderer.tokenizer();
         let ending = making.ending(sample.finish.as_deref());
         let shown = match sample.finish {

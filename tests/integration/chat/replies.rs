@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Chat, messages, said, tools};
+use crate::support;
+use crate::support::client::request;
 
 /// A streamed reply, put together again.
 #[derive(Debug, Default, PartialEq)]
@@ -126,6 +128,40 @@ async fn logprobs_are_those_of_the_native_reply() {
     assert_eq!(json!(of("token_ids")), json!(chat.last().output()));
     assert_eq!(json!(of("prompt_token_ids")), json!(chat.last().prompt));
     assert!(events.iter().any(|event| event["choices"][0]["meta_info"]["output_token_entropy"].is_array()));
+}
+
+#[tokio::test]
+async fn ids_stand_in_sglext_as_the_engine_would_say_them() {
+    let chat = Chat::start(&[]).await;
+    let mut body =
+        json!({"messages": messages(&[("user", "Count.")]), "n": 2, "max_tokens": 5, "return_token_ids": true});
+    body["return_input_ids_in_sglext"] = json!(true);
+    body["return_output_ids_in_sglext"] = json!(true);
+    let reply = chat.post(&body).await.json();
+    let ids = |at: usize| &reply["choices"][at]["token_ids"];
+    assert_eq!(reply["sglext"], json!({"input_ids": chat.last().prompt, "output_ids": [ids(0), ids(1)]}));
+    body["stream"] = json!(true);
+    body["stream_options"] = json!({"include_usage": true});
+    body["return_input_ids_in_sglext"] = json!(false);
+    for framed in [false, true] {
+        let headers: &[(&str, &str)] = if framed { &[("x-sglext-ids-framed", "1")] } else { &[] };
+        let answer = request(chat.demo.proxy.data, "POST", &chat.path, headers, body.to_string().as_bytes()).await;
+        let text = answer.text();
+        assert_eq!(text.contains("event: sglext_ids\ndata: {"), framed);
+        let text = text.replace("event: sglext_ids\n", "");
+        let events: Vec<Value> = support::client::events(text.as_bytes())
+            .iter()
+            .map(|event| serde_json::from_slice(event).unwrap())
+            .collect();
+        let mut sampled: [Vec<Value>; 2] = Default::default();
+        for choice in events.iter().flat_map(|event| event["choices"].as_array().unwrap()) {
+            let ids = choice["token_ids"].as_array().cloned().unwrap_or_default();
+            sampled[choice["index"].as_u64().unwrap() as usize].extend(ids);
+        }
+        // in front of the usage, which is last
+        let said = &events[events.len() - 2];
+        assert_eq!((&said["choices"], &said["sglext"]), (&json!([]), &json!({"output_ids": sampled})));
+    }
 }
 
 #[tokio::test]
