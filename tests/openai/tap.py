@@ -17,6 +17,9 @@ from ways import Delivery
 
 PATIENCE = 60.0
 
+SERVED = "chat completions are served from tokens"
+FORWARDED = "chat completions go to the engine's own endpoint"
+
 
 @dataclass
 class Tap:
@@ -63,29 +66,29 @@ def soon(what: str, holds: Any) -> None:
 
 
 @contextlib.contextmanager
-def watched(tokentap: str, engine: str, log: str, *flags: str) -> Iterator[Tap]:
-    """A tokentap whose engine is a recorder in front of `engine`."""
+def watched(tokentap: str, engine: str, log: str, *flags: str, ready: str = SERVED) -> Iterator[Tap]:
+    """A tokentap whose engine is a recorder in front of `engine`; it is there once its log says `ready`."""
     recorder = Recorder(engine)
     command = [tokentap, "serve", "--upstream", f"http://{recorder.address}", "--listen", "127.0.0.1:0"]
     command += ["--control-listen", "127.0.0.1:0", "--log-format", "json", *flags]
     with open(log, "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
-        yield Tap(*addresses(process, log), engine=recorder)
+        yield Tap(*addresses(process, log, ready), engine=recorder)
     finally:
         process.terminate()
         process.wait(PATIENCE)
         recorder.close()
 
 
-def addresses(process: subprocess.Popen[bytes], log: str) -> list[str]:
-    """Both ports, once chats are served from tokens."""
+def addresses(process: subprocess.Popen[bytes], log: str, ready: str) -> list[str]:
+    """Both ports, once the log says `ready`."""
     until = time.monotonic() + PATIENCE
     while True:
         with open(log) as file:
             lines = [json.loads(line) for line in file if line.startswith("{") and line.endswith("}\n")]
         said = {line["message"]: line for line in lines}
-        if "chat completions are served from tokens" in said:
+        if ready in said:
             listening = next(line for line in lines if "control" in line and "data" in line)
             return [listening[name].removeprefix("http://") for name in ("data", "control")]
         assert process.poll() is None and time.monotonic() < until, f"tokentap did not start: {lines[-3:]}"

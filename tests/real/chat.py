@@ -16,7 +16,7 @@ import openai
 import conversation
 import shapes
 import wire
-from tap import soon, watched
+from tap import FORWARDED, soon, watched
 from ways import WAYS, Together
 
 args = argparse.ArgumentParser()
@@ -195,6 +195,33 @@ def left():
         assert tap.turns("left")[0]["fault"] == "disconnected", tap.turns("left")
 
 
+def forwarded(stream):
+    """A chat that SGLang's own endpoint serves: its turn is what the engine sampled, where it tells its ids."""
+    text = "Es regnet 🌧 in Tromsø."
+    said = wire.call(args.direct, "POST", "/tokenize", {"model": "tiny", "prompt": text, "add_special_tokens": False}).json()["tokens"]
+    request = {"model": "tiny", "messages": CALLED, "max_tokens": len(said), "stream": stream} | saying(text)
+    asked = request if stream else request | {"return_token_ids": True}
+    session = f"forwarded-{stream}"
+    reply = wire.call(f"http://{untouched.data}", "POST", f"/sessions/{session}/v1/chat/completions", asked)
+    assert reply.status == 200 and b"sglext" not in reply.body, reply.body
+    soon("the session is told", lambda: untouched.get(f"/v1/sessions/{session}"))
+    shown = untouched.get(f"/v1/sessions/{session}")
+    if version.startswith("0.5.6"):
+        assert (shown["incomplete"], shown["list"]) == (True, []), shown
+        return ["it tells none, and the session is incomplete"]
+    (turn,) = shown["list"]
+    assert (shown["incomplete"], turn["fault"]) == (False, "forwarded"), shown
+    (row,) = untouched.rows(session)
+    ((prompt,), (output,)) = conversation.exported(row)
+    assert output == said and not any(row["loss_mask"]), (output, said)
+    own = wire.call(args.direct, "POST", "/v1/chat/completions", request | {"stream": False, "max_tokens": 1, "return_token_ids": True})
+    assert prompt == own.json()["choices"][0]["prompt_token_ids"], prompt
+    if not stream:
+        choice = reply.json()["choices"][0]
+        assert (choice["prompt_token_ids"], choice["response_token_ids"]) == (prompt, output), choice
+    return [f"{len(prompt)} + {len(output)} tokens"]
+
+
 saying_py = [args.python, str(Path(__file__).parent / "saying.py")]
 processor = subprocess.run(saying_py, capture_output=True, text=True, check=True).stdout.strip()
 engine = args.direct.removeprefix("http://")
@@ -219,6 +246,9 @@ with watched(args.tokentap, engine, f"{args.work}/chat.log", "--tokenizer", args
               lambda name=name, request=request: shapes.same(f"{version} {name}", args.direct, f"http://{tap.data}", request))
     check("too long", too_long)
     check("leaving early", left)
+with watched(args.tokentap, engine, f"{args.work}/passed.log", "--chat", "passthrough", ready=FORWARDED) as untouched:
+    for stream in (False, True):
+        check(f"SGLang's own endpoint serves, {'a stream' if stream else 'whole'}", lambda stream=stream: forwarded(stream))
 
 print(f"{len(failed)} failed" if failed else "all as the engine said")
 sys.exit(bool(failed))
