@@ -1,5 +1,6 @@
 //! Bodies: of replies, with what must live as long as they do, and of uploads.
 
+mod failed;
 mod forwarded;
 mod patience;
 mod upload;
@@ -16,6 +17,7 @@ use crate::http::openai::{Overheard, Spoken};
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
 
+pub use failed::Failed;
 pub use forwarded::Forwarded;
 pub use upload::{Upload, broken};
 

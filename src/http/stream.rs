@@ -10,7 +10,7 @@ use http_body::{Body as _, Frame};
 
 use crate::generation::Observed;
 use crate::generation::reason::Reason;
-use crate::http::body::BoxError;
+use crate::http::body::{BoxError, Failed};
 use crate::http::budget::Share;
 use crate::http::running::{Outcome, Recording, Running};
 use crate::sglang::client::ReplyBody;
@@ -31,8 +31,7 @@ pub struct Enriched {
     share: Share,
     /// Bytes that wait until the turn they end is on disk.
     held: Option<(Recording, Bytes)>,
-    /// How the upstream failed; told to the connection once what came before has had its turn to be written.
-    failed: Option<BoxError>,
+    failed: Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +64,7 @@ impl Enriched {
             limit,
             share,
             held: None,
-            failed: None,
+            failed: Failed::default(),
         }
     }
 
@@ -84,10 +83,10 @@ impl Enriched {
 
     /// The next bytes for the client.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(error) = self.failed.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
         loop {
+            if let Some(error) = ready!(self.failed.poll(cx)) {
+                return Poll::Ready(Some(Err(error)));
+            }
             if let Some((recorded, _)) = &mut self.held {
                 ready!(recorded.as_mut().poll(cx));
                 if let Some((_, out)) = self.held.take() {
@@ -106,9 +105,8 @@ impl Enriched {
                 Some(Err(error)) => {
                     self.running.parts().metrics.upstream_errors.with_label_values(&["reset"]).inc();
                     self.end();
-                    self.failed = Some(error.into());
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    self.failed.set(error);
+                    continue;
                 }
                 None => {
                     let rest = self.decoder.take_rest();

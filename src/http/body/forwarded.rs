@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::BoxError;
+use super::{BoxError, Failed};
 use crate::http::Parts;
 use crate::http::running::Running;
 use crate::metrics::Metrics;
@@ -25,8 +25,7 @@ pub struct Forwarded {
     deadline: Option<Pin<Box<Sleep>>>,
     /// The generation whose reply this is.
     running: Option<Box<Running>>,
-    /// How the upstream failed; told to the connection once what came before has had its turn to be written.
-    failed: Option<BoxError>,
+    failed: Failed,
     metrics: Arc<Metrics>,
 }
 
@@ -35,7 +34,7 @@ impl Forwarded {
     #[must_use]
     pub fn patient(parts: &Parts, head: Bytes, body: ReplyBody) -> Self {
         let metrics = Arc::clone(&parts.metrics);
-        Self { head, body, idle: None, deadline: None, running: None, failed: None, metrics }
+        Self { head, body, idle: None, deadline: None, running: None, failed: Failed::default(), metrics }
     }
 
     /// The reply of a generation, nothing of which has to be read; its client may leave before its end.
@@ -72,7 +71,7 @@ impl http_body::Body for Forwarded {
         if !self.head.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.head)))));
         }
-        if let Some(error) = self.failed.take() {
+        if let Some(error) = ready!(self.failed.poll(cx)) {
             return Poll::Ready(Some(Err(error)));
         }
         if let Some(deadline) = &mut self.deadline
@@ -91,9 +90,8 @@ impl http_body::Body for Forwarded {
                 }
                 if let Some(Err(error)) = frame {
                     self.count("reset");
-                    self.failed = Some(error.into());
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    self.failed.set(error);
+                    return self.failed.poll(cx).map(|error| error.map(Err));
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
