@@ -22,6 +22,8 @@ pub struct Sample {
     pub finish: Option<String>,
     /// `finish_reason.matched`, as JSON text.
     pub matched: Option<String>,
+    /// It ended by an error: `finish_reason.status_code` says which.
+    pub failed: bool,
     /// Tokens that are new.
     new: usize,
     bytes: Bytes,
@@ -82,6 +84,7 @@ impl Sample {
         };
         let reason = chunk.member(bytes, "finish_reason").and_then(|text| Value::parse(text).ok());
         let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(super::message::dumps);
+        let failed = reason.as_ref().is_some_and(|reason| reason.get("status_code").is_some());
         let mut sample = Self {
             index: chunk.index,
             repeats,
@@ -90,6 +93,7 @@ impl Sample {
             new: tokens - known,
             finish: chunk.finish.as_ref().map(|finish| finish.kind.clone()),
             matched,
+            failed,
             bytes: bytes.clone(),
             chunk,
         };
@@ -166,7 +170,7 @@ impl Sample {
     /// The entries of a list of `meta_info` that belong to the new tokens; those before them are passed unread.
     fn last(&self, name: &str) -> Vec<Value> {
         let Some(text) = self.member(name) else { return Vec::new() };
-        let mut spans = VecDeque::with_capacity(self.new + 1);
+        let mut spans = VecDeque::new();
         let mut cursor = Cursor::new(text.as_bytes());
         let mut read = || {
             cursor.expect(b'[')?;
@@ -254,6 +258,11 @@ mod tests {
         let said: Vec<_> = sample.said().into_iter().map(|said| (said.id, said.logprob, said.text)).collect();
         assert_eq!(said[0], (2, "-0.2".to_owned(), Some("],[".to_owned())));
         assert_eq!(said.len(), 3);
+        // a count that cannot be is no more than that
+        for tokens in ["20000000000000", "18446744073709551615"] {
+            let sample = read(&event(&[4], tokens, &[1, 4]), 0);
+            assert_eq!((&sample.ids[..], sample.said().len()), (&[4][..], 2), "{tokens}");
+        }
         // as long as nobody says them they are not made up
         assert_eq!(read(&event(&[4], "4", &[]), 1).ids, [4]);
     }
