@@ -18,6 +18,7 @@ pub mod native;
 pub mod problem;
 pub mod prompt;
 pub mod reading;
+pub mod remembered;
 pub mod reply;
 pub mod request;
 pub mod sample;

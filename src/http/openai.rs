@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, response};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
@@ -27,6 +28,7 @@ use crate::http::{Parts, error_reply, headers};
 use crate::openai::Unserved;
 use crate::openai::model::Chats;
 use crate::openai::problem::{LARGEST, Problem};
+use crate::openai::remembered::Remembered;
 use crate::openai::voice::Voice;
 use crate::sglang::client::{Failure, UploadError};
 use crate::sglang::request::GenerateRequest;
@@ -45,16 +47,18 @@ const VALUES: usize = 2;
 const LONG: usize = 8 << 10;
 
 /// Whether a call is served here: `session` is the one that its path names. One that is not is forwarded as it comes, unread; but a
-/// chat in a session is read, to be recorded where the engine tells its ids.
+/// chat whose path or headers name a session is read where it says that it may be held, because the engine may tell its ids.
 #[must_use]
 pub fn serves(parts: &Parts, route: Route, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
-    let is_recorded = || {
+    let is_read = || {
+        let length = request.body().size_hint().exact();
         let named = Identity::of(&parts.config, session, request.uri(), request.headers(), None).explicit;
-        named && parts.config.sessions.record
+        let may_be_held = length.is_some_and(|length| length <= parts.config.limits.max_request_bytes);
+        parts.config.sessions.record && named && may_be_held
     };
     *request.method() == Method::POST
         && match route.endpoint {
-            routes::CHAT => matches!(&**parts.chats.borrow(), Chats::Rendered(_)) || is_recorded(),
+            routes::CHAT => matches!(&**parts.chats.borrow(), Chats::Rendered(_)) || is_read(),
             routes::COMPLETIONS => parts.config.chat.chat != ChatMode::Passthrough,
             _ => false,
         }
@@ -74,7 +78,7 @@ pub async fn serve(
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
-            let call = Heard { route, request: Request::from_parts(head, body), session };
+            let call = Heard { route, request: Request::from_parts(head, body), session, remembered: None };
             answer(parts, call, served).await
         }
         Err(error) => Err(error),
@@ -91,6 +95,8 @@ struct Heard {
     request: Request<Bytes>,
     /// The session that the path names.
     session: Option<Arc<str>>,
+    /// What its turn remembers where the engine's own endpoint serves it.
+    remembered: Option<Remembered>,
 }
 
 /// A call as the native one that it becomes.
@@ -128,7 +134,7 @@ async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<
 
 /// Makes the native call. What takes long is done on a thread of its own, and a panic costs nobody their generation: the engine's own
 /// endpoint has not been asked yet.
-async fn prepare(parts: &Arc<Parts>, call: Heard) -> Result<(Result<Native, Unserved>, Heard), Error> {
+async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, Unserved>, Heard), Error> {
     let length = call.request.body().len();
     let long = length > LONG;
     let mut share = parts.budget.request();
@@ -140,7 +146,11 @@ async fn prepare(parts: &Arc<Parts>, call: Heard) -> Result<(Result<Native, Unse
     let own = Arc::clone(parts);
     let made = move || {
         let native = catch_unwind(AssertUnwindSafe(|| match call.route.endpoint {
-            routes::CHAT => chat::native(&own, &call),
+            routes::CHAT => chat::native(&own, &call).inspect_err(|unserved| {
+                if matches!(unserved, Unserved::Foreign(_)) {
+                    call.remembered = chat::remembered(&own, &call);
+                }
+            }),
             _ => completions::native(&own, &call),
         }));
         let native = native.unwrap_or_else(|_| {

@@ -74,11 +74,11 @@ impl CompletionRequest {
         })
     }
 
-    /// The body for /generate of an engine that serves its model under this name.
+    /// The body for /generate of an engine that serves its model under this name, and whose streams may lose ids that logprobs say.
     ///
     /// # Errors
     /// [`Unserved`].
-    pub fn native(&self, served_model: &str) -> Result<Vec<u8>, Unserved> {
+    pub fn native(&self, served_model: &str, loses_ids: bool) -> Result<Vec<u8>, Unserved> {
         let body = Body { bytes: &self.bytes, object: &self.object };
         let prompt = body.raw("prompt").filter(|prompt| is_said(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
@@ -121,6 +121,8 @@ impl CompletionRequest {
             members.put("return_logprob", b"true");
             members.put("top_logprobs_num", count.to_string().as_bytes());
             members.put("return_text_in_logprobs", b"true");
+        } else if self.stream && self.token_ids && loses_ids {
+            members.put("return_logprob", b"true");
         }
         if self.token_ids {
             members.put("return_prompt_token_ids", b"true");

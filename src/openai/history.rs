@@ -75,9 +75,9 @@ impl<'a> History<'a> {
     }
 }
 
-/// Whether all that is known of a turn is what was sampled, to where it was cut.
+/// Whether all that is known of a turn is what was sampled, to where it was cut; by us or by the engine's own word.
 fn is_whole(turn: &Turn) -> bool {
-    matches!(turn.about.fault, None | Some(Fault::Aborted | Fault::Disconnected | Fault::Broken))
+    matches!(turn.about.fault, None | Some(Fault::Aborted | Fault::Disconnected | Fault::Broken | Fault::Forwarded))
 }
 
 /// Whether a client that has kept the reasoning has kept it as it was.

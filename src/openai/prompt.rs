@@ -12,7 +12,7 @@ use super::request::ChatRequest;
 use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::tokenizer::template::RenderError;
-use crate::tokenizer::{Author, Prompt, PromptError, Renderer, Setting};
+use crate::tokenizer::{Author, Prompt, PromptError, Renderer, Setting, TokenizerError};
 use crate::trajectory::{Chat, Reading, Session, Turn};
 
 /// A prompt, and what its turn is to remember.
@@ -49,6 +49,23 @@ pub struct Told {
     pub format: Option<Box<str>>,
     /// Thinking is told apart.
     pub separate: bool,
+}
+
+impl Told {
+    /// How the reply to this request is read, whose prompt has perhaps `opened` a thought.
+    #[must_use]
+    pub fn reading(&self, request: &ChatRequest, opened: bool) -> Reading {
+        Reading {
+            format: match request.choice.is_forced() {
+                true => Some(CALLS_IN_JSON.into()),
+                false => self.format.clone().filter(|_| request.reads_calls()),
+            },
+            separate: self.separate && request.separate_reasoning,
+            opened,
+            skip_special: request.skip_special && !request.reads_calls(),
+            keep_stop: request.keep_stop,
+        }
+    }
 }
 
 /// What a prompt is made of.
@@ -121,16 +138,7 @@ impl<'a> Preparation<'a> {
         } else {
             request.reads_calls()
         };
-        let reading = Reading {
-            format: match request.choice.is_forced() {
-                true => Some(CALLS_IN_JSON.into()),
-                false => self.told.format.clone().filter(|_| request.reads_calls()),
-            },
-            separate: self.told.separate && request.separate_reasoning,
-            opened: prompt.opened,
-            skip_special: request.skip_special && !request.reads_calls(),
-            keep_stop: request.keep_stop,
-        };
+        let reading = self.told.reading(request, prompt.opened);
         let Prompt { ids, rendered, .. } = prompt;
         let chat = Chat { conversation, tools, reading, retokenised, inserted_end_of_turn: inserted };
         Ok(Prepared { ids, chat, continues: continues.filter(|_| known > 0), known, rendered })
@@ -206,9 +214,7 @@ impl<'a> Preparation<'a> {
 
     /// A prompt of the client's own.
     fn given(&self, ids: Vec<u32>) -> Result<Prompt, Unserved> {
-        let tail = &ids[ids.len().saturating_sub(4)..];
-        let tail = self.renderer.tokenizer().decode(tail, false).map_err(|error| Unserved::Wrong(error.to_string()))?;
-        let opened = self.renderer.family().think().is_some_and(|(start, _)| tail.trim_end().ends_with(start));
+        let opened = is_opened(self.renderer, &ids).map_err(|error| Unserved::Wrong(error.to_string()))?;
         Ok(Prompt { ids, opened, rendered: 0 })
     }
 
@@ -255,6 +261,12 @@ impl<'a> Preparation<'a> {
     fn shown(&self, message: &Message) -> Value {
         message.shown(self.renderer.tokenizer().content(), self.renderer.takes_parts_of_content())
     }
+}
+
+/// Whether a prompt that somebody else has rendered ends by opening a thought.
+pub(super) fn is_opened(renderer: &Renderer, ids: &[u32]) -> Result<bool, TokenizerError> {
+    let tail = renderer.tokenizer().decode(&ids[ids.len().saturating_sub(4)..], false)?;
+    Ok(renderer.family().think().is_some_and(|(start, _)| tail.trim_end().ends_with(start)))
 }
 
 /// A template that says no is right. One that fails here may not fail in the engine's own hands.

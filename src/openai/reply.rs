@@ -61,7 +61,7 @@ impl Usage {
             0 => "null".to_owned(),
             tokens => format!("{{\"reasoning_tokens\":{tokens}}}"),
         };
-        let total = prompt + completion;
+        let total = prompt.saturating_add(*completion);
         format!(
             "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{completion},\"prompt_tokens_details\":{cached},\"reasoning_tokens\":{reasoning},\"completion_tokens_details\":{details}}}"
         )
@@ -69,11 +69,13 @@ impl Usage {
 
     /// Adds a sequence that has ended; a prompt counts with the first of its `n` samples.
     pub fn add(&mut self, sample: &Sample, n: usize) {
-        self.completion += sample.count("completion_tokens").unwrap_or(sample.tokens as u64);
-        self.reasoning += sample.count("reasoning_tokens").unwrap_or(0);
+        // counts are the engine's, whatever they are
+        let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
+        add(&mut self.completion, sample.count("completion_tokens").unwrap_or(sample.tokens as u64));
+        add(&mut self.reasoning, sample.count("reasoning_tokens").unwrap_or(0));
         if sample.index.is_multiple_of(n.max(1)) {
-            self.prompt += sample.prompt_tokens();
-            self.cached = sample.count("cached_tokens").map(|cached| cached + self.cached.unwrap_or(0));
+            add(&mut self.prompt, sample.prompt_tokens());
+            self.cached = sample.count("cached_tokens").map(|cached| cached.saturating_add(self.cached.unwrap_or(0)));
         }
     }
 }
@@ -103,9 +105,17 @@ impl Making {
         let metadata = first.map(metadata).unwrap_or_default();
         let sglext = self.sglext(samples.iter().map(|sample| &*sample.ids));
         Ok(format!(
-            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}{sglext}}}",
-            usage.json()
+            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}{}{sglext}}}",
+            usage.json(),
+            self.prompt_ids(),
         ))
+    }
+
+    /// `prompt_token_ids` where vLLM has them, beside the choices, behind a comma.
+    #[must_use]
+    pub fn prompt_ids(&self) -> String {
+        let wanted = self.prompt.as_ref().filter(|_| self.wants.token_ids);
+        wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
     }
 
     /// `sglext`, behind a comma, where it is wanted.
@@ -134,11 +144,13 @@ impl Making {
             false => "null".to_owned(),
         };
         out.push_str(&format!(
-            "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{},\"reasoning_content\":{reasoning}{calls}}},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}}}",
+            "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{},\"reasoning_content\":{reasoning}{calls}}},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}{}{}}}",
             sample.index,
             quoted(&message.content),
             quoted(finish),
-            self.extras(sample, &sample.ids),
+            self.prompt_of_choice(),
+            self.ids(sample),
+            self.meta_info(sample),
         ));
         Ok(())
     }
@@ -152,22 +164,30 @@ impl Making {
         )
     }
 
-    /// The members of a choice that the client has asked for, each behind a comma.
+    /// The prompt's ids in a choice, behind a comma, where they are wanted there.
     #[must_use]
-    pub fn extras(&self, sample: &Sample, ids: &[u32]) -> String {
-        let mut out = String::new();
-        if let Some(prompt) = self.prompt.as_ref().filter(|_| self.wants.prompt()) {
-            out.push_str(&format!(",\"prompt_token_ids\":{}", list(prompt)));
+    pub fn prompt_of_choice(&self) -> String {
+        let wanted = self.prompt.as_ref().filter(|_| self.wants.prompt());
+        wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
+    }
+
+    /// The sampled ids, under SGLang's name and vLLM's, each behind a comma, where they are wanted.
+    #[must_use]
+    pub fn ids(&self, sample: &Sample) -> String {
+        if !self.wants.token_ids {
+            return String::new();
         }
-        if self.wants.token_ids {
-            let ids = list(ids);
-            // SGLang's name and vLLM's
-            out.push_str(&format!(",\"response_token_ids\":{ids},\"token_ids\":{ids}"));
+        let ids = list(&sample.ids);
+        format!(",\"response_token_ids\":{ids},\"token_ids\":{ids}")
+    }
+
+    /// `meta_info`, behind a comma, where it is wanted.
+    #[must_use]
+    pub fn meta_info(&self, sample: &Sample) -> String {
+        if !self.wants.meta_info && !self.wants.entropy {
+            return String::new();
         }
-        if self.wants.meta_info || self.wants.entropy {
-            out.push_str(&format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null")));
-        }
-        out
+        format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null"))
     }
 }
 

@@ -104,9 +104,6 @@ impl ChatRequest {
         let object = object.and_then(|object| cursor.end().map(|()| object));
         let object = object.map_err(|error| wrong(format!("the body is {error}")))?;
         let body = Body { bytes: &bytes, object: &object };
-        if let Some(name) = fields::FOREIGN.iter().find(|name| body.raw(name).is_some_and(is_meant)) {
-            return Err(Unserved::Foreign(format!("the field {name:?}")));
-        }
         let Some(Value::Array(values)) = messages else {
             return Err(wrong("messages must be a list"));
         };
@@ -154,6 +151,16 @@ impl ChatRequest {
             object,
             bytes,
         })
+    }
+
+    /// Whether it can be served from tokens.
+    ///
+    /// # Errors
+    /// [`Unserved::Foreign`], with the field that only the engine's own endpoint honours.
+    pub fn check_fields(&self) -> Result<(), Unserved> {
+        let body = Body { bytes: &self.bytes, object: &self.object };
+        let foreign = fields::FOREIGN.iter().find(|name| body.raw(name).is_some_and(is_meant));
+        foreign.map_or(Ok(()), |name| Err(Unserved::Foreign(format!("the field {name:?}"))))
     }
 
     /// Whether the client has switched thinking off.

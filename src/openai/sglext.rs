@@ -76,11 +76,12 @@ impl Told {
         };
         let said = members(&mut Cursor::at(&text[..at.end], at.start))?;
         let ids = |name: &str| said.value_span(text, name).filter(|at| text[at.start] == b'[');
+        // lists that are none of ids are no less what nobody asked for
         if let Some(at) = ids("input_ids") {
-            self.prompt = Some(list(text, at)?);
+            self.prompt = list(text, at);
         }
         if let Some(at) = ids("output_ids") {
-            self.responses = Some(list(text, at)?);
+            self.responses = list(text, at);
         }
         let gone = |key: &Text<'_>| wanted.is_without(key);
         let left = said.members.iter().filter(|member| !gone(&said.key(text, member))).count();
@@ -141,8 +142,8 @@ fn string(value: &[u8]) -> Option<Box<str>> {
     Value::parse(value).ok()?.as_str().map(Box::from)
 }
 
-fn list<T: serde::de::DeserializeOwned>(text: &[u8], at: Range<usize>) -> Result<T, Malformed> {
-    serde_json::from_slice(&text[at.clone()]).map_err(|_| Malformed::new(at.start))
+fn list<T: serde::de::DeserializeOwned>(text: &[u8], at: Range<usize>) -> Option<T> {
+    serde_json::from_slice(&text[at]).ok()
 }
 
 #[cfg(test)]
@@ -204,17 +205,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_said_to_be() {
-        for text in [
-            "",
-            "[]",
-            "{",
-            r#"{"choices":[1]}"#,
-            r#"{"choices":{}}"#,
-            r#"{"sglext":{"input_ids":[-1]}}"#,
-            r#"{"sglext":{"output_ids":[1]}}"#,
-            r#"{"sglext":{"output_ids":[[4294967296]]}}"#,
-        ] {
+        for text in ["", "[]", "{", r#"{"choices":[1]}"#, r#"{"choices":{}}"#] {
             assert!(read(text, NONE).0.is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_that_are_none_of_ids_go_and_tell_nothing() {
+        for ids in [r#""input_ids":[-1]"#, r#""output_ids":[1]"#, r#""output_ids":[[4294967296]]"#] {
+            let text = format!(r#"{{"choices":[{{}}],"sglext":{{{ids}}}}}"#);
+            let (_, told) = read(&text, NONE);
+            assert_eq!((told.prompt, told.responses), (None, None));
+            assert_eq!(left(&text, NONE), r#"{"choices":[{}]}"#);
         }
     }
 }

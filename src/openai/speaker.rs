@@ -2,7 +2,7 @@
 
 mod choice;
 
-use super::reply::{Making, Usage, call_id, list, metadata};
+use super::reply::{Making, Usage, call_id, metadata};
 use super::request::StreamOptions;
 use super::sample::Sample;
 use super::{logprobs, quoted};
@@ -19,8 +19,8 @@ pub struct Speaker {
     usage: Usage,
     /// Choices that have ended, in the order of their ends: how, and by what.
     ended: Vec<(usize, String, String)>,
-    /// One of them was cut by the engine.
-    aborted: bool,
+    /// One of them ended by an error.
+    failed: bool,
     /// The id that chunks bear which are of no choice.
     id: String,
     metadata: String,
@@ -36,7 +36,7 @@ impl Speaker {
             choices: Vec::new(),
             usage: Usage::default(),
             ended: Vec::new(),
-            aborted: false,
+            failed: false,
             id: String::new(),
             metadata: String::new(),
         }
@@ -46,6 +46,11 @@ impl Speaker {
     #[must_use]
     pub fn making(&self) -> &Making {
         &self.making
+    }
+
+    /// The engine has said that it failed.
+    pub fn fail(&mut self) {
+        self.failed = true;
     }
 
     /// How many tokens of a choice have been read.
@@ -70,10 +75,10 @@ impl Speaker {
         // choices begin in their order, whichever is heard of first: OpenAI's SDK keeps them by their place
         for begun in self.choices.len()..=at {
             self.choices.push(Choice::new(&self.making, &self.id));
-            let prompt = self.making.prompt.as_ref().filter(|_| self.making.wants.prompt());
-            let extras = prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)));
+            let extras = self.making.prompt_of_choice();
+            let top = if begun == 0 { self.making.prompt_ids() } else { String::new() };
             let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
-            self.chunk(begun, delta, &Beside { extras, ..Beside::default() }, out);
+            self.chunk(begun, delta, &Beside { extras, top, ..Beside::default() }, out);
         }
         if self.choices[at].ended {
             return Ok(());
@@ -112,7 +117,7 @@ impl Speaker {
         for delta in deltas {
             self.chunk(at, &delta, &beside, out);
             // what is said of the tokens goes with the first of their chunks
-            beside = Beside { usage: beside.usage, ..Beside::default() };
+            beside = Beside { top: beside.top, ..Beside::default() };
         }
         if let Some(finish) = &sample.finish {
             self.end(at, sample, finish);
@@ -122,20 +127,18 @@ impl Speaker {
 
     /// What the client has asked for of the new tokens.
     fn beside(&self, sample: &Sample) -> Beside {
-        let Making { renderer, wants, logprobs: wanted, .. } = &self.making;
+        let Making { renderer, logprobs: wanted, .. } = &self.making;
         let mut beside = Beside::default();
         if *wanted && !sample.ids.is_empty() {
             beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.said()));
         }
-        if wants.token_ids && !sample.ids.is_empty() {
-            beside.extras.push_str(&format!(",\"token_ids\":{}", list(&sample.ids)));
+        if !sample.ids.is_empty() {
+            beside.extras = self.making.ids(sample);
         }
-        if wants.meta_info || wants.entropy {
-            beside.extras.push_str(&format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null")));
-        }
+        beside.extras.push_str(&self.making.meta_info(sample));
         if self.options.running_usage {
             let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
-            beside.usage = format!(",\"usage\":{}", usage.json());
+            beside.top = format!(",\"usage\":{}", usage.json());
         }
         beside
     }
@@ -143,7 +146,7 @@ impl Speaker {
     fn end(&mut self, at: usize, sample: &Sample, finish: &str) {
         self.usage.add(sample, self.making.n);
         self.metadata = metadata(sample);
-        self.aborted |= finish == "abort";
+        self.failed |= sample.failed;
         let choice = &mut self.choices[at];
         choice.ended = true;
         let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
@@ -161,7 +164,7 @@ impl Speaker {
             ));
         }
         // as in the engine, there are none of a reply that failed
-        if self.making.sglext.any() && !self.aborted {
+        if self.making.sglext.any() && !self.failed {
             let frame = if self.making.sglext.framed { "event: sglext_ids\n" } else { "" };
             let sglext = self.making.sglext(self.choices.iter().map(|choice| &*choice.ids));
             out.push_str(&format!("{frame}{}[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
@@ -182,10 +185,10 @@ impl Speaker {
     }
 
     fn chunk(&self, at: usize, delta: &str, beside: &Beside, out: &mut String) {
-        let Beside { logprobs, extras, usage } = beside;
+        let Beside { logprobs, extras, top } = beside;
         out.push_str(&self.head(&self.choices[at].id));
         out.push_str(&format!(
-            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{usage}}}\n\n",
+            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{top}}}\n\n",
             logprobs.as_deref().unwrap_or("null")
         ));
     }
@@ -197,8 +200,8 @@ struct Beside {
     logprobs: Option<String>,
     /// More members of the choice, each behind a comma.
     extras: String,
-    /// `usage`, behind a comma.
-    usage: String,
+    /// More members of the chunk, each behind a comma.
+    top: String,
 }
 
 impl Beside {

@@ -57,6 +57,13 @@ impl Voice {
         }
     }
 
+    /// The engine has said that it failed.
+    pub fn fail(&mut self) {
+        if let Self::ChatStream(speaker) = self {
+            speaker.fail();
+        }
+    }
+
     /// The chunks at the end.
     pub fn finish(&mut self, out: &mut String) {
         match self {

@@ -173,6 +173,12 @@ impl Capabilities {
         Self { vocab_size, vocab_source: vocab_size.map(|_| VocabSource::Flag), ..Self::default() }
     }
 
+    /// Whether its streams lose ids where events are merged, and only logprobs say all of them.
+    #[must_use]
+    pub fn loses_ids(&self) -> bool {
+        self.streaming == Some(Streaming::IncrementalIds)
+    }
+
     /// The largest k that a request may ask: the setting, or what disaggregation can hand over.
     #[must_use]
     pub fn max_top_logprobs(&self, setting: u32) -> u32 {

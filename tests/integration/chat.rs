@@ -6,9 +6,11 @@ mod conversation;
 mod families;
 mod forwarded;
 mod hostile;
+mod merged;
 mod policy;
 mod problems;
 mod replies;
+mod suffix;
 mod watching;
 
 use serde_json::{Value, json};

@@ -43,7 +43,7 @@ SAID = {
 # Where replies differ, and how; nothing else may. What is only spelled otherwise is told and never counts.
 KNOWN = [
     # what it adds, for those who ask
-    ("ids and meta_info", r"only tokentap has (token_ids|output_token_entropy, entropy_info)$"),
+    ("ids and meta_info", r"only tokentap has (prompt_token_ids|token_ids|output_token_entropy, entropy_info)$"),
     # the weight version goes with the usage of streams, too
     ("stream", r"chunk only of .*\{choices\[\], usage\{"),
     # a token without a text of its own has its logprob in a chunk of its own

@@ -12,12 +12,12 @@ use crate::openai::limits;
 use crate::openai::model::{ChatModel, Chats};
 use crate::openai::native::Addition;
 use crate::openai::prompt::Preparation;
+use crate::openai::remembered::Remembered;
 use crate::openai::reply::Making;
 use crate::openai::request::ChatRequest;
 use crate::openai::sglext::Wanted;
 use crate::openai::speaker::Speaker;
 use crate::openai::voice::Voice;
-use crate::sglang::probe::Streaming;
 use crate::trajectory::Session;
 
 /// Compares a prompt with what the template makes of the whole conversation, on a thread of its own; one at a time, and nobody waits.
@@ -42,6 +42,14 @@ fn audit(
     });
 }
 
+/// What the turn of a chat that goes to the engine's own endpoint is to remember; `None` where that cannot be told.
+pub(super) fn remembered(parts: &Parts, call: &Heard) -> Option<Remembered> {
+    let chats = Arc::clone(&parts.chats.borrow());
+    let Chats::Rendered(model) = &*chats else { return None };
+    let chat = ChatRequest::parse(call.request.body().clone()).ok()?;
+    Some(Remembered::of(&chat, model))
+}
+
 /// The native call that a chat becomes.
 pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
     let chats = Arc::clone(&parts.chats.borrow());
@@ -51,6 +59,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     };
     let chat = ChatRequest::parse(call.request.body().clone())?;
     limits::check(&chat.messages, &parts.config.chat)?;
+    chat.check_fields()?;
     let identity = call.identity(parts);
     let known = identity.explicit.then(|| parts.sessions.session(&identity.session)).flatten();
     let preparation = Preparation {
@@ -74,7 +83,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         skip_special: reading.skip_special,
         thinks: model.thinks && !chat.is_thoughtless(),
         served_model: &upstream.model,
-        loses_ids: upstream.streaming == Some(Streaming::IncrementalIds),
+        loses_ids: upstream.loses_ids(),
     })?;
     let sglext = Wanted::of(&chat.bytes, &chat.object, call.request.headers(), &upstream.chat);
     let wants_prompt = chat.wants.prompt() || sglext.input;

@@ -15,7 +15,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     let completion = CompletionRequest::parse(call.request.body().clone())?;
     let identity = call.identity(parts);
     let upstream = Arc::clone(&parts.upstream.borrow());
-    let body = completion.native(&upstream.model)?;
+    let body = completion.native(&upstream.model, upstream.loses_ids())?;
     let speaker = TextSpeaker::new(&completion, now(), upstream.streaming);
     let voice = if completion.stream { Voice::TextStream(speaker) } else { Voice::Text(speaker) };
     let origin = Origin { session: identity.explicit.then_some(identity.session), chat: None };

@@ -10,7 +10,7 @@ use http_body::{Body as _, Frame};
 
 use super::witness::Witness;
 use crate::http::Parts;
-use crate::http::body::BoxError;
+use crate::http::body::{BoxError, Failed};
 use crate::http::budget::Share;
 use crate::http::running::{Recording, settle};
 use crate::openai::sglext::Listener;
@@ -33,10 +33,7 @@ pub struct Overheard {
     share: Share,
     limit: usize,
     ended: bool,
-    /// How the upstream failed; told to the connection once what came before has had its turn to be written.
-    failed: Option<BoxError>,
-    /// It has had that turn.
-    written: bool,
+    failed: Failed,
 }
 
 impl std::fmt::Debug for Overheard {
@@ -61,8 +58,7 @@ impl Overheard {
             share: parts.budget.reply(),
             limit: usize::try_from(parts.config.limits.max_reply_bytes).unwrap_or(usize::MAX),
             ended: false,
-            failed: None,
-            written: false,
+            failed: Failed::default(),
             parts,
         }
     }
@@ -78,12 +74,8 @@ impl Overheard {
             if !self.out.is_empty() && !self.listener.is_closing() {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.out).into()))));
             }
-            if self.failed.is_some() {
-                if !std::mem::replace(&mut self.written, true) {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                return Poll::Ready(self.failed.take().map(Err));
+            if let Some(error) = ready!(self.failed.poll(cx)) {
+                return Poll::Ready(Some(Err(error)));
             }
             if self.ended {
                 return Poll::Ready(None);
@@ -97,7 +89,7 @@ impl Overheard {
                 Some(Err(error)) => {
                     self.parts.metrics.upstream_errors.with_label_values(&["reset"]).inc();
                     self.end();
-                    self.failed = Some(error.into());
+                    self.failed.set(error);
                 }
                 None => self.end(),
             }
@@ -121,7 +113,7 @@ impl Overheard {
             self.witness = None;
             let _ = self.share.resize(0);
         }
-        if self.listener.is_done() {
+        if self.listener.has_ids() || self.listener.is_done() {
             self.record();
         }
     }

@@ -3,21 +3,21 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use http::{Response, StatusCode, header, response};
+use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::witness::Witness;
 use super::{Heard, Overheard};
 use crate::error::Error;
 use crate::http::body::{Body, Forwarded};
 use crate::http::forward::{Unseen, failed, forwarded, send, target, upstream_headers};
-use crate::http::generate::is_last;
+use crate::http::generate::{SESSION, is_last};
 use crate::http::running::settle;
 use crate::http::served::Served;
 use crate::http::whole::{Whole, collect};
 use crate::http::{Parts, headers};
 use crate::openai::foreign::Foreign;
 use crate::openai::sglext::{Left, Told};
-use crate::sglang::client::{Call, ReplyBody};
+use crate::sglang::client::{Call, Reply, ReplyBody};
 use crate::sglang::routes;
 use crate::trajectory;
 
@@ -38,6 +38,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served)
         unseen.answered(reply.status());
         return Ok(forwarded(parts, reply));
     };
+    let name = HeaderValue::try_from(&*identity.session);
     let mut turns = trajectory::Call::new(Arc::clone(&parts.sessions), identity.session);
     if is_last(&head.headers) {
         turns.last();
@@ -46,11 +47,21 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served)
     // what is read must come as it is
     headers.remove(header::ACCEPT_ENCODING);
     asked.wanted.ask_for_all(&mut headers);
-    let witness = Witness::new(parts, asked, turns, unseen);
+    let witness = Witness::new(parts, (asked, call.remembered), turns, unseen);
     let reply = send(parts, call.route, Call::whole(head.method, target(&head.uri), headers, body)).await?;
+    let mut reply = recorded(witness, reply, served).await?;
+    if let Ok(name) = name {
+        reply.headers_mut().insert(SESSION, name);
+    }
+    Ok(reply)
+}
+
+/// The reply to a call that a witness records.
+async fn recorded(witness: Witness, reply: Reply, served: &mut Served) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {
+        let parts = Arc::clone(&witness.parts);
         witness.unread(reply.status());
-        return Ok(forwarded(parts, reply));
+        return Ok(forwarded(&parts, reply));
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);

@@ -202,7 +202,10 @@ impl Telling {
             let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
             match sample.error() {
                 Some(error) if first && self.said.is_empty() => return Ok(Some(Problem::from_event(error))),
-                Some(error) => self.said.push_str(&Problem::from_event(error).event()),
+                Some(error) => {
+                    self.voice.fail();
+                    self.said.push_str(&Problem::from_event(error).event());
+                }
                 None => self.voice.event(&sample, &mut self.said).map_err(|error| error.to_string())?,
             }
         }

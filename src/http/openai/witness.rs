@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::http::Parts;
 use crate::http::forward::Unseen;
 use crate::openai::foreign::Foreign;
+use crate::openai::remembered::Remembered;
 use crate::openai::sglext::Told;
 use crate::trajectory::log::Ack;
 use crate::trajectory::{About, Call, Draft, Fault, Reported, now_ms};
@@ -17,6 +18,7 @@ use crate::trajectory::{About, Call, Draft, Fault, Reported, now_ms};
 pub(super) struct Witness {
     pub(super) parts: Arc<Parts>,
     pub(super) asked: Foreign,
+    remembered: Option<Remembered>,
     // says that something is missing before the call says that it is over
     unseen: Unseen,
     call: Call,
@@ -29,9 +31,15 @@ pub(super) struct Witness {
 
 impl Witness {
     /// A witness of what is about to be asked for.
-    pub(super) fn new(parts: &Arc<Parts>, asked: Foreign, call: Call, unseen: Unseen) -> Self {
+    pub(super) fn new(
+        parts: &Arc<Parts>,
+        (asked, remembered): (Foreign, Option<Remembered>),
+        call: Call,
+        unseen: Unseen,
+    ) -> Self {
         Self {
             asked,
+            remembered,
             call,
             unseen,
             model: (*parts.upstream.borrow().model).into(),
@@ -73,6 +81,7 @@ impl Witness {
             self.parts.sessions.policy_observed(self.epoch, label);
         }
         let prompt: Arc<[u32]> = prompt.into();
+        let chat = self.remembered.take().map(|remembered| Box::new(remembered.behind(&prompt)));
         let elapsed_ms = elapsed(self.started);
         let mut acks = Vec::with_capacity(responses.len());
         for (index, response) in responses.into_iter().enumerate() {
@@ -90,6 +99,7 @@ impl Witness {
                 started_ms: self.started_ms,
                 first_ms: self.first_ms,
                 elapsed_ms,
+                chat: chat.clone(),
                 ..About::default()
             };
             let draft = Draft { prompt: Some(Arc::clone(&prompt)), response, about, ..Draft::default() };

@@ -75,10 +75,16 @@ impl Listener {
         self.decoder.pending()
     }
 
-    /// Whether the end mark is still to come although every choice has ended. Ids come in between, and clients leave before.
+    /// Whether ids and end mark are still to come although every choice has ended, behind which clients leave.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.state == State::Listening && self.told.finishes.len() >= self.n
+        self.state == State::Listening && self.told.finishes.len() >= self.n && !self.has_ids()
+    }
+
+    /// Whether the ids have come.
+    #[must_use]
+    pub fn has_ids(&self) -> bool {
+        self.told.prompt.is_some() && self.told.responses.is_some()
     }
 
     /// Whether the end mark has come.

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::json::{Object, Text};
-use crate::openai::{Body, is_meant};
+use crate::openai::Body;
 use crate::sglang::probe::ChatFacts;
 
 /// Asks for the prompt's ids.
@@ -31,7 +31,7 @@ impl Wanted {
     #[must_use]
     pub fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
         let body = Body { bytes, object };
-        let member = |name: &str| body.raw(name).is_some_and(is_meant);
+        let member = |name: &str| matches!(body.raw(name), Some(b"true" | b"1"));
         let header = |name: &HeaderName| headers.get(name).is_some_and(|value| value == "1");
         Self {
             input: engine.input_ids || member("return_input_ids_in_sglext") || header(&INPUT),

@@ -22,7 +22,7 @@ pub fn chat(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(bytes);
     let _ = Sample::all(&body);
     if let Ok(request) = CompletionRequest::parse(body.clone())
-        && let Ok(native) = request.native("m")
+        && let Ok(native) = request.native("m", false)
     {
         let read = GenerateRequest::parse(native.into());
         assert!(read.is_ok(), "{read:?} of {}", shown(bytes));

@@ -81,7 +81,7 @@ fn value() -> impl Strategy<Value = String> {
 fn read(body: &str, renderer: &Renderer) {
     let bytes = Bytes::copy_from_slice(body.as_bytes());
     if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
-        let _ = request.native("m");
+        let _ = request.native("m", false);
     }
     let _ = Sample::all(&bytes);
     let Ok(request) = ChatRequest::parse(bytes) else { return };

@@ -2,7 +2,9 @@
 //! the client asked for it.
 
 use serde_json::{Value, json};
-use tokentap::demo::{EngineOptions, Streaming};
+use tokentap::demo::{EngineOptions, Model, Streaming};
+use tokentap::openai::model::Chats;
+use tokentap::tokenizer::Renderer;
 
 use super::super::support::binary::{Binary, output};
 use super::super::support::client::{Answer, Connection, get, post, request, written};
@@ -99,6 +101,14 @@ fn native(asked: &Asked) -> Deed {
     let meta = json!({"id": body["rid"], "finish_reason": {"type": "length", "length": 4}, "completion_tokens": 4,
         "prompt_tokens": body["input_ids"].as_array().map(Vec::len), "output_token_logprobs": logprobs});
     json_message(200, json!({"text": "abcd", "output_ids": [10, 10, 10, 10], "meta_info": meta}).to_string().as_bytes())
+}
+
+/// A tokentap that renders chats for it.
+async fn rendering(upstream: &Upstream) -> Proxy {
+    let proxy = Proxy::probed(upstream.addr, &["--tokenizer", super::TOKENIZER]).await;
+    let mut chats = proxy.parts.chats.clone();
+    drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());
+    proxy
 }
 
 async fn ask(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Answer {
@@ -265,14 +275,16 @@ async fn each_choice_is_a_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_without_ids_passes_as_it_came_and_marks_the_session() {
     for recorded in [Recorded::whole(), Recorded::streamed()] {
-        let unreadable = recorded.reply.replace("\"input_ids\":[", "\"input_ids\":[-1,");
         let other = recorded.reply.replace("_ids\":", "\":");
-        for reply in [recorded.bare(), unreadable, other] {
+        for reply in [recorded.bare(), other] {
             let (_upstream, proxy) = started(recorded.deed(&reply), &[]).await;
             let answer = ask(&proxy, &[], &body()).await;
             assert!(answer.complete, "{reply}");
             is_unseen(&proxy, &answer, &reply).await;
         }
+        let none = recorded.reply.replace("\"input_ids\":[", "\"input_ids\":[-1,");
+        let (_upstream, proxy) = started(recorded.deed(&none), &[]).await;
+        is_unseen(&proxy, &ask(&proxy, &[], &body()).await, &recorded.bare()).await;
         let (_upstream, proxy) = started(recorded.deed(&recorded.reply), &["--max-reply-bytes", "100"]).await;
         is_unseen(&proxy, &ask(&proxy, &[], &body()).await, &recorded.reply).await;
     }
@@ -334,9 +346,19 @@ async fn a_client_that_has_the_end_of_every_choice_leaves_a_turn_and_one_that_le
             continue;
         }
         call.say(&chunk(&framed.as_bytes()[finish..ids])).await;
+        let ended = has("\"finish_reason\":\"length\"");
+        let meanwhile = async {
+            for _ in 0..50 {
+                get(proxy.control, "/livez").await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = client.read_until(ended) => panic!("a client that has this may leave before the ids come"),
+            () = meanwhile => {}
+        }
         call.say(&chunk(&framed.as_bytes()[ids..done])).await;
-        call.say(&chunk(&framed.as_bytes()[done..])).await;
-        assert!(client.read_until(has("\"finish_reason\":\"length\"")).await);
+        assert!(client.read_until(ended).await, "the end mark is not waited for");
         let shown = get(proxy.control, "/v1/sessions/late").await.json();
         assert_eq!(shown["turns"], 1, "it is kept before the client has the end");
         drop(client);
@@ -375,15 +397,56 @@ async fn an_image_is_the_engines_to_place_while_other_chats_are_rendered() {
         _ => native(asked),
     })
     .await;
-    let proxy = Proxy::probed(upstream.addr, &["--tokenizer", super::TOKENIZER]).await;
-    let mut chats = proxy.parts.chats.clone();
-    chats.wait_for(|chats| matches!(&**chats, tokentap::openai::model::Chats::Rendered(_))).await.unwrap();
+    let proxy = rendering(&upstream).await;
     let image =
         json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]});
     assert_eq!(ask(&proxy, &[], &image).await.text(), recorded.bare());
     assert_eq!(ask(&proxy, &[], &body()).await.status, 200);
     let list = session(&proxy).await["list"].take();
     assert_eq!((&list[0]["fault"], &list[1]["fault"]), (&json!("forwarded"), &Value::Null), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_engines_endpoint_sampled_is_kept_by_the_next_call_that_is_rendered() {
+    let renderer = Renderer::new(Model::folder());
+    let encode = |text: &str| renderer.tokenizer().encode(text).unwrap();
+    let prompt = encode("<|im_start|>user\nIs it lit?<|im_end|>\n<|im_start|>assistant\n");
+    // not as the tokenizer would have it
+    let output = [encode("The"), encode(" la"), encode("mp."), vec![renderer.end_of_turn().unwrap()]].concat();
+    assert_ne!(output[..output.len() - 1], encode("The lamp."));
+    let reply = json!({"id": "r", "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "The lamp."}}], "sglext": {"input_ids": prompt, "output_ids": [output]}});
+    let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
+    let upstream = Upstream::start(nature, move |asked: &Asked| match &*asked.path {
+        "/v1/chat/completions" => json_message(200, reply.to_string().as_bytes()),
+        _ => native(asked),
+    })
+    .await;
+    let proxy = rendering(&upstream).await;
+    let mut body =
+        json!({"messages": [{"role": "user", "content": "Is it lit?"}], "return_cached_tokens_details": true});
+    assert_eq!(ask(&proxy, &[], &body).await.status, 200);
+    body = json!({"messages": [{"role": "user", "content": "Is it lit?"}, {"role": "assistant", "content": "The lamp."},
+        {"role": "user", "content": "Since when?"}]});
+    assert_eq!(ask(&proxy, &[], &body).await.status, 200);
+    let sent = upstream.asked().pop().unwrap().json()["input_ids"].take();
+    let known: Vec<Value> = prompt.iter().chain(&output).map(|id| json!(id)).collect();
+    assert!(sent.as_array().unwrap().starts_with(&known), "{sent} begins with {known:?}");
+    let list = session(&proxy).await["list"].take();
+    assert_eq!((&list[1]["cause"], &list[1]["context_retokenised"]), (&json!("extends"), &json!(false)), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_long_to_hold_passes() {
+    let recorded = Recorded::whole();
+    let (_upstream, proxy) = started(recorded.deed(&recorded.reply), &["--max-request-bytes", "300"]).await;
+    let answer = ask(&proxy, &[], &body()).await;
+    assert_eq!((answer.text(), answer.header("x-tokentap-session")), (recorded.bare(), Some("s")));
+    let mut long = body();
+    long["messages"][0]["content"] = json!("x".repeat(400));
+    assert_eq!(ask(&proxy, &[], &long).await.text(), recorded.reply);
+    let shown = session(&proxy).await;
+    assert_eq!((&shown["turns"], &shown["incomplete"], proxy.metric(UNSEEN).await), (&json!(1), &json!(true), 1.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

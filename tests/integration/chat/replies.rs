@@ -101,6 +101,10 @@ async fn logprobs_are_those_of_the_native_reply() {
     let choice = &reply["choices"][0];
     let ids: Vec<u64> = choice["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
     assert_eq!(choice["response_token_ids"], choice["token_ids"]);
+    assert_eq!(
+        (&reply["prompt_token_ids"], &choice["prompt_token_ids"]),
+        (&json!(chat.last().prompt), &json!(chat.last().prompt))
+    );
     let said: Vec<u64> = chat.last().output().into_iter().map(u64::from).collect();
     assert_eq!(ids, said);
     let content = choice["logprobs"]["content"].as_array().unwrap();
@@ -126,6 +130,8 @@ async fn logprobs_are_those_of_the_native_reply() {
         events.iter().flat_map(|event| event["choices"][0][name].as_array().cloned().unwrap_or_default()).collect()
     };
     assert_eq!(json!(of("token_ids")), json!(chat.last().output()));
+    assert_eq!(of("response_token_ids"), of("token_ids"));
+    assert_eq!(events[0]["prompt_token_ids"], json!(chat.last().prompt));
     assert_eq!(json!(of("prompt_token_ids")), json!(chat.last().prompt));
     assert!(events.iter().any(|event| event["choices"][0]["meta_info"]["output_token_entropy"].is_array()));
 }

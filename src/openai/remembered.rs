@@ -1,0 +1,42 @@
+//! What a turn remembers of a chat that the engine's own endpoint has rendered, so that the conversation's next call finds its tokens.
+
+use std::sync::Arc;
+
+use super::history::History;
+use super::message::Message;
+use super::model::ChatModel;
+use super::prompt::is_opened;
+use super::request::ChatRequest;
+use crate::tokenizer::Renderer;
+use crate::trajectory::Chat;
+
+/// A conversation as its turn will remember it, but for what only its prompt says.
+#[derive(Debug, Clone)]
+pub struct Remembered {
+    chat: Chat,
+    renderer: Arc<Renderer>,
+}
+
+impl Remembered {
+    /// Of a request that is not served from tokens.
+    #[must_use]
+    pub fn of(request: &ChatRequest, model: &ChatModel) -> Self {
+        let chat = Chat {
+            conversation: History::of(request).conversation(),
+            tools: request.reads_calls(),
+            reading: model.told.reading(request, false),
+            // the engine makes one text of all that was said
+            retokenised: request.messages.iter().any(Message::is_assistant),
+            inserted_end_of_turn: 0,
+        };
+        Self { chat, renderer: Arc::clone(&model.renderer) }
+    }
+
+    /// What the turn behind this prompt remembers.
+    #[must_use]
+    pub fn behind(mut self, prompt: &[u32]) -> Chat {
+        // a prompt that cannot be read has opened nothing that could be
+        self.chat.reading.opened = is_opened(&self.renderer, prompt).unwrap_or_default();
+        self.chat
+    }
+}

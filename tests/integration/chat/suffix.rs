@@ -1,0 +1,49 @@
+//! What a turn costs is what is new in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokentap::config::EarlierThinking;
+use tokentap::demo::Model;
+use tokentap::metrics::Metrics;
+use tokentap::openai::prompt::{Preparation, Told};
+use tokentap::openai::request::ChatRequest;
+use tokentap::tokenizer::Renderer;
+use tokentap::trajectory::{About, Call, Draft, Store, StoreLimits};
+
+#[test]
+fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
+    let renderer = Renderer::new(Model::folder());
+    let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
+    let store = Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none"))));
+    let mut messages = Vec::new();
+    let mut costs = Vec::new();
+    for turn in 0..50 {
+        // every turn is as long as every other
+        messages.push(json!({"role": "user", "content": format!("The harbour lamp, {turn:03}")}));
+        let body = json!({"messages": messages, "tools": super::tools()}).to_string();
+        let request = ChatRequest::parse(Bytes::from(body)).unwrap();
+        let session = store.session("s");
+        let preparation = Preparation {
+            renderer: &renderer,
+            session: session.as_deref(),
+            earlier_thinking: EarlierThinking::Keep,
+            told: Told { format: Some("hermes".into()), separate: true },
+        };
+        let prepared = preparation.prepare(&request).unwrap();
+        costs.push((prepared.rendered, prepared.ids.len() - prepared.known));
+        let answer = "was lit at dusk";
+        let mut response = renderer.tokenizer().encode(answer).unwrap();
+        response.extend(renderer.end_of_turn());
+        let about = About { finish: Some("stop".into()), chat: Some(Box::new(prepared.chat)), ..About::default() };
+        let draft = Draft { prompt: Some(prepared.ids.into()), response, about, ..Draft::default() };
+        drop(Call::new(Arc::clone(&store), "s".into()).commit(draft));
+        messages.push(json!({"role": "assistant", "content": answer}));
+    }
+    assert!(costs[0] > costs[1], "the first renders the tools, too: {costs:?}");
+    let (rendered, encoded) = costs[1];
+    // digits are tokens of their own, and which of them make one differs
+    assert!(costs[1..].iter().all(|cost| cost.0 == rendered && cost.1.abs_diff(encoded) <= 2), "{costs:?}");
+}
