@@ -78,7 +78,7 @@ def converse(session: str) -> None:
     expect(200, post(generate, {"input_ids": [*prompt, *sampled[:5], 94, *sampled[6:]], **sampling()}))
 
 
-def chat(session: str) -> None:
+def talk(session: str) -> None:
     """Two turns, the second keeping the first's tokens; the third is one too many."""
     messages = [{"role": "user", "content": "Is the lamp lit?"}]
     for status in (200, 200, 403):
@@ -91,7 +91,7 @@ def chat(session: str) -> None:
 def one_round(number: int, crowd: ThreadPoolExecutor) -> None:
     session = f"s{number}"
     converse(session)
-    chat(f"chat-{number}")
+    talk(f"chat-{number}")
     expect(200, post("/generate", {"text": "The lamp", "stream": True, **sampling()}))
     expect(200, post("/generate", {"text": "The lamp", "entropy_options": {"estimator": "lower"}, **sampling()}))
     # no finite top_k, so there is no such number
