@@ -102,7 +102,8 @@ def templates(client: Client) -> str:
     output = rl.generate(chats, apply_chat_template=True, micro_batch_size=2, max_generation_steps=3)
     samples = rl.rollout.recent(3)
     for chat, row, tokens, sample in zip(chats, output.left_padded_prompt_tokens, output.tokens, samples, strict=True):
-        rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        # RLCluster switches thinking off, and the demo's template heeds that
+        rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, enable_thinking=False)
         ids = tokenizer.encode(rendered)
         assert row[-len(ids) :].tolist() == ids, "the prompt is the rendered chat"
         assert tokens.tolist() == sample.tokens.tolist(), "recent samples stand in the order of the output"
