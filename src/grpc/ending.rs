@@ -17,6 +17,8 @@ use crate::server::Phase;
 pub(super) struct Ending {
     body: Body,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The server ends.
+    ending: bool,
     ended: bool,
 }
 
@@ -26,7 +28,7 @@ impl Ending {
             // whoever tells has gone when this fails, and so has the server
             let _ = end.wait_for(|phase| *phase >= Phase::Draining).await;
         });
-        Self { body, end, ended: false }
+        Self { body, end, ending: false, ended: false }
     }
 }
 
@@ -38,9 +40,13 @@ impl http_body::Body for Ending {
         if self.ended {
             return Poll::Ready(None);
         }
-        // what is there already goes first
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_pending() && self.end.as_mut().poll(cx).is_ready() {
+        // what is there already goes first, also what came with the end, after the body had been asked
+        let mut frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_pending() && !self.ending && self.end.as_mut().poll(cx).is_ready() {
+            self.ending = true;
+            frame = Pin::new(&mut self.body).poll_frame(cx);
+        }
+        if frame.is_pending() && self.ending {
             self.ended = true;
             let mut trailers = HeaderMap::new();
             Status::unavailable("tokentap is stopping").add_header(&mut trailers)?;
