@@ -2,7 +2,6 @@
 
 use http::HeaderMap;
 
-use super::fields::{FIELDS, Place};
 use super::native::Members;
 use super::sglext::Wanted;
 use super::{Body, is_said};
@@ -41,11 +40,7 @@ fn sampling(body: &Body<'_>) -> Box<str> {
     if let Some(most) = said("max_completion_tokens").or_else(|| said("max_tokens")) {
         members.put("max_new_tokens", most);
     }
-    for (name, place) in FIELDS {
-        if let (Place::Sampling(to), Some(value)) = (place, said(name)) {
-            members.put(to, value);
-        }
-    }
+    body.own_sampling(&mut members);
     out.push(b'}');
     String::from_utf8_lossy(&out).into()
 }

@@ -96,6 +96,11 @@ impl Body<'_> {
                 sampling.put(name, value.as_bytes());
             }
         }
+        self.own_sampling(sampling);
+    }
+
+    /// Writes those that the client gives, under the names of `sampling_params`.
+    pub(super) fn own_sampling(&self, sampling: &mut Members<'_>) {
         for (name, place) in fields::FIELDS {
             if let (Place::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_said(value))) {
                 sampling.put(to, value);
