@@ -100,6 +100,16 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 }
 
 impl TokenStats {
+    /// Without interval and estimate where no distribution has the row as its top-k: an interval around the truth needs a row that is
+    /// true.
+    #[inline(always)]
+    fn checked(self) -> TokenStats {
+        if self.flags.contains(Flags::INCONSISTENT) {
+            return TokenStats { lower: f32::NAN, upper: f32::NAN, estimate: f32::NAN, ..self };
+        }
+        self
+    }
+
     /// Nothing known but the flags.
     fn unmeasured(flags: Flags) -> TokenStats {
         TokenStats {

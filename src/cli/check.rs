@@ -175,7 +175,13 @@ fn streaming(config: &Config, found: &Capabilities, report: &mut Report) {
                  start SGLang with --incremental-streaming-output (0.5.23)"
             ),
         ),
-        None => report.line(Verdict::Warn, "streams", "unknown, taken for cumulative"),
+        None => report.line(
+            Verdict::Warn,
+            "streams",
+            format!(
+                "mode unknown: each stream is read by what its events show, and top-k is asked only up to {most} tokens"
+            ),
+        ),
     }
 }
 
@@ -272,5 +278,18 @@ fn logprobs(config: &Config, found: &Capabilities, report: &mut Report) {
     if found.dialect == Some(Dialect::Jax) && !config.entropy.jax_force {
         let text = "forced logprobs make sglang-jax compile the model for each batch shape: only return_entropy: true is served; see --jax-force";
         report.line(Warn, "jax", text);
+    }
+    if found.dialect == Some(Dialect::Jax) {
+        let streams = match found.overlap_schedule {
+            Some(true) => (Ok, "the overlap schedule is on: logprobs can be streamed"),
+            Some(false) => (Warn, "the overlap schedule is off: streams with logprobs break, so none are forced"),
+            None => (Warn, "no route says whether the overlap schedule is on: no logprobs are forced on streams"),
+        };
+        report.line(streams.0, "streams", streams.1);
+    }
+    if !found.lists_sampled_ids() {
+        let text = "output_ids are not the sampled tokens: turns without logprobs get the fault ids_unverified and are not trained; \
+                    ask for logprobs (return_logprob or return_entropy) or start the engine with --skip-tokenizer-init";
+        report.line(Warn, "trajectories", text);
     }
 }

@@ -24,8 +24,8 @@ impl Flags {
     pub const MASKED: Flags = Flags(1 << 1);
     /// The reported probabilities sum to a little more than one; the tail mass was set to zero.
     pub const NEGATIVE_RESIDUAL: Flags = Flags(1 << 2);
-    /// No distribution over the vocabulary has this row as its top-k: the row sums to too much
-    /// (only the renormalised entropy is given) or to too little (the tail mass was cut to fit).
+    /// No distribution over the vocabulary has this row as its top-k: it sums to too much or to too little, is wider than the
+    /// vocabulary, or lacks the likeliest token. Only the renormalised entropy is given.
     pub const INCONSISTENT: Flags = Flags(1 << 3);
     /// No value, or masked ones only; nothing was measured.
     pub const MISSING: Flags = Flags(1 << 4);

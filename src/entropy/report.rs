@@ -39,10 +39,6 @@ impl Scratch {
         } else if !bounded {
             (estimate, upper) = (f64::NAN, f64::NAN);
         }
-        if too_much {
-            (lower, estimate, upper) = (f64::NAN, f64::NAN, f64::NAN);
-        }
-
         let mut stats = TokenStats {
             renormalized: renormalized as f32,
             lower: lower as f32,
@@ -62,8 +58,17 @@ impl Scratch {
                 _ => found.margin[slot] as f32,
             };
         }
-        stats
+        stats.checked()
     }
+}
+
+/// A sampled token may exceed the likeliest token of its row by this much, in nats; beyond, the row lacks the likeliest token.
+const ABOVE_FIRST: f32 = 1e-3;
+
+/// Whether the row lacks the likeliest token: the sampled one is above its first value.
+#[inline(always)]
+pub(super) fn lacks_first(chosen: f32, first: f32) -> bool {
+    chosen < f32::INFINITY && chosen > first + ABOVE_FIRST
 }
 
 #[inline(always)]

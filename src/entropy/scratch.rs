@@ -2,6 +2,7 @@
 
 use super::bounds::{Found, Known, ROWS};
 use super::head::{self, Sums, Terms, VALUES};
+use super::report::lacks_first;
 use super::tail::Ladder;
 use super::{Flags, MASKED};
 
@@ -149,7 +150,7 @@ impl Scratch {
         tail -= u64::from(moved);
         flags |= Flags::BF16.when(bf16)
             | Flags::CHOSEN_OUTSIDE.when(outside)
-            | Flags::INCONSISTENT.when((k as u64) > vocab || (outside && whole));
+            | Flags::INCONSISTENT.when((k as u64) > vocab || (outside && whole) || lacks_first(chosen, first));
         if self.ladder.k != k || self.ladder.vocab != vocab {
             self.ladder = Ladder::new(k, vocab);
         }

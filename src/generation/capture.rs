@@ -206,7 +206,8 @@ impl Capture {
         let start = cursor.clone();
         let chunk = Chunk::read(cursor, &KnownContent(&self.sequences), numbers)?;
         let none = Sequence::default();
-        if !self.sequences.get(chunk.index).unwrap_or(&none).owns(&chunk, cursor.bytes()) {
+        let sequence = self.sequences.get(chunk.index).unwrap_or(&none);
+        if !sequence.owns(&chunk, cursor.bytes()) || !sequence.counts_jump(&chunk, numbers.chosen.len()) {
             *cursor = start;
             return Ok(Chunk::read(cursor, &Nothing, numbers)?);
         }

@@ -140,9 +140,12 @@ impl<'a> Facts<'a> {
             return Some((Reason::Speculation, false));
         }
         match self.upstream.dialect {
-            Some(Dialect::Jax) if stream => return Some((Reason::JaxStream, false)),
+            Some(Dialect::Jax) if stream && self.upstream.overlap_schedule != Some(true) => {
+                return Some((Reason::JaxStream, false));
+            }
             Some(Dialect::Jax) if !self.config.jax_force && !self.wish.explicit => return Some((Reason::Jax, false)),
             // an unknown engine may be sglang-jax, whose streams break
+            None if stream && self.upstream.probed => return Some((Reason::EngineUnknown, false)),
             None if stream => return Some((Reason::ProbePending, false)),
             _ => {}
         }
@@ -266,6 +269,11 @@ impl<'a> Facts<'a> {
     /// The temperature of the distribution that the logprobs describe, and whether 1 is to be sent in its place.
     fn temperature(&self, at: usize, item: &Item) -> (Result<f64, Reason>, bool) {
         let (temperature, top_k) = self.drawn(at);
+        let unknown = if self.upstream.probed { Reason::Temperature } else { Reason::ProbePending };
+        let Some(temperature) = temperature else {
+            let known = self.upstream.original_logprobs == Some(true);
+            return (if known { Ok(1.0) } else { Err(unknown) }, false);
+        };
         // below this the engine itself sets temperature 1 and top_k 1
         if temperature < 1e-6 || temperature.is_nan() || temperature == 1.0 {
             return (Ok(1.0), false);
@@ -286,8 +294,7 @@ impl<'a> Facts<'a> {
         }
         match self.upstream.original_logprobs {
             Some(_) => (Ok(temperature), false),
-            None if self.upstream.probed => (Err(Reason::Temperature), false),
-            None => (Err(Reason::ProbePending), false),
+            None => (Err(unknown), false),
         }
     }
 }

@@ -9,8 +9,10 @@ pub enum Reason {
     ReplyBudget,
     /// (3) sglang-jax compiles the model anew for each shape; `--jax-force` or `return_entropy: true` forces.
     Jax,
-    /// (3) sglang-jax cannot stream logprobs.
+    /// (3) sglang-jax cannot stream logprobs while its overlap scheduler is off, or not known to be on.
     JaxStream,
+    /// (3) The engine is not known to be SGLang: a stream of sglang-jax would break.
+    EngineUnknown,
     /// (4) The client's own `logprob_start_len` shares k with the prompt side.
     PromptLogprobs,
     /// (6) The engine refused the forced request; this reply is to the request as the client wrote it.
@@ -41,17 +43,20 @@ pub enum Reason {
     MissingValues,
     /// The engine sent no top-k although it was asked.
     MissingRows,
-    /// The rows that came are no part of a distribution: NaN, or more than 1 in sum.
+    /// Rows that came are no part of a distribution: NaN, a sum that cannot be, or the likeliest token missing.
     UnusableRows,
+    /// The events of a stream contradict each other or the engine's count of tokens.
+    StreamContradiction,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::CumulativeStream,
         Self::ReplyBudget,
         Self::Jax,
         Self::JaxStream,
+        Self::EngineUnknown,
         Self::PromptLogprobs,
         Self::Refused,
         Self::RefusedBefore,
@@ -68,6 +73,7 @@ impl Reason {
         Self::MissingValues,
         Self::MissingRows,
         Self::UnusableRows,
+        Self::StreamContradiction,
     ];
 
     /// The name in replies, logs and metrics.
@@ -78,6 +84,7 @@ impl Reason {
             Self::ReplyBudget => "reply_budget",
             Self::Jax => "jax",
             Self::JaxStream => "jax_stream",
+            Self::EngineUnknown => "engine_unknown",
             Self::PromptLogprobs => "prompt_logprobs",
             Self::Refused => "refused_by_engine",
             Self::RefusedBefore => "refused_before",
@@ -94,6 +101,7 @@ impl Reason {
             Self::MissingValues => "missing_values",
             Self::MissingRows => "missing_rows",
             Self::UnusableRows => "unusable_rows",
+            Self::StreamContradiction => "stream_contradiction",
         }
     }
 }

@@ -1,7 +1,10 @@
 //! What has been seen and measured of one sequence of a reply.
 
+mod content;
 mod own;
 
+use content::Event;
+pub use content::{Anomaly, Content, Expected};
 pub use own::Lost;
 
 use bytes::Bytes;
@@ -9,17 +12,7 @@ use bytes::Bytes;
 use crate::generation::forcing::Exact;
 use crate::generation::measure::Lists;
 use crate::generation::reason::Reason;
-use crate::sglang::probe::Streaming;
 use crate::sglang::response::{Array, Chunk, Known};
-
-/// Whether the lists of an event hold everything so far or only what is new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
-    /// Everything so far.
-    Full,
-    /// Only what is new.
-    Delta,
-}
 
 /// One sequence.
 #[derive(Debug)]
@@ -29,6 +22,8 @@ pub struct Sequence {
     /// Top-k rows seen.
     top_rows: usize,
     chosen_content: Bytes,
+    /// `output_ids` of the last event whose lists held all tokens.
+    ids_content: Bytes,
     top_content: Bytes,
     exact_content: Bytes,
     /// Numbers of the engine's own seen.
@@ -45,34 +40,10 @@ pub struct Sequence {
     pub exact: bool,
     /// The event with a finish reason has been seen.
     pub finished: bool,
-}
-
-/// What the events of a stream are expected to hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
-    /// As the probe found, or as the events so far have shown.
-    Known(Content),
-    /// The first two events of a sequence will show.
-    Unknown,
-}
-
-impl Expected {
-    /// What the probe found; 0.5.6 with `--stream-output` repeats its logprobs, but not its ids.
-    #[must_use]
-    pub fn of(streaming: Option<Streaming>, logprobs: bool) -> Self {
-        match streaming {
-            Some(Streaming::Incremental) => Self::Known(Content::Delta),
-            Some(Streaming::IncrementalIds) if !logprobs => Self::Known(Content::Delta),
-            Some(Streaming::Cumulative | Streaming::IncrementalIds) => Self::Known(Content::Full),
-            None => Self::Unknown,
-        }
-    }
-
-    /// Whether events repeat everything.
-    #[must_use]
-    pub fn is_full(self) -> bool {
-        self == Self::Known(Content::Full)
-    }
+    /// A row was no part of a distribution, and its token has no number.
+    pub inconsistent: bool,
+    /// An event contradicted the others: what its tokens are is not known, and from there on nothing is measured.
+    pub contradicted: bool,
 }
 
 /// Where the tokens of one event lie among those of the sequence.
@@ -86,8 +57,10 @@ pub struct Step {
     pub chosen_from: usize,
     /// Tokens of the event before, in front of everything: an abort was merged with it.
     pub merged: usize,
-    /// Among the rows that were read, the one of the first new token; `None` where rows are missing and it cannot be told which.
+    /// Among the rows that were read, the one of the first new token; `None` where there is not one row a token.
     pub row_from: Option<usize>,
+    /// What is wrong with the event.
+    pub anomaly: Option<Anomaly>,
 }
 
 impl Default for Sequence {
@@ -96,6 +69,7 @@ impl Default for Sequence {
             tokens: 0,
             top_rows: 0,
             chosen_content: Bytes::new(),
+            ids_content: Bytes::new(),
             top_content: Bytes::new(),
             exact_content: Bytes::new(),
             exact_seen: 0,
@@ -106,6 +80,8 @@ impl Default for Sequence {
             width: 0,
             exact: true,
             finished: false,
+            inconsistent: false,
+            contradicted: false,
         }
     }
 }
@@ -141,7 +117,13 @@ impl Sequence {
         let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);
         let read = if chunk.chosen.is_some() { chosen } else { chunk.count_ids(bytes) };
         let completion = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
-        let content = if known(&chunk.chosen) { Content::Full } else { self.content(read, completion, expected) };
+        let (content, anomaly) = if known(&chunk.chosen) {
+            (Content::Full, None)
+        } else {
+            let event = Event { bytes, chunk, read, completion };
+            self.content(&event, expected)
+        };
+        self.contradicted |= anomaly == Some(Anomaly::Contradiction);
         let repeats = content == Content::Full && !known(&chunk.chosen);
         // an abort merged with the event before it holds that event's delta in front of everything
         let merged = match (*expected, completion) {
@@ -154,38 +136,19 @@ impl Sequence {
             // lists may be ahead of their event, but not behind the end
             new = new.min(all.saturating_sub(self.tokens));
         }
-        let rows_before = if known(&chunk.top) || content == Content::Delta { 0 } else { before };
-        let enough = match content {
-            Content::Delta => rows >= new,
-            Content::Full if known(&chunk.top) => self.top_rows == self.tokens && rows >= new,
-            Content::Full => rows >= before + new,
+        // one row a token, or nothing says which token a row belongs to
+        let row_from = match content {
+            _ if self.contradicted => None,
+            Content::Full if known(&chunk.top) => {
+                (self.top_rows == self.tokens && rows == read - before && known(&chunk.chosen)).then_some(0)
+            }
+            Content::Full if known(&chunk.chosen) => (rows == self.tokens + read).then_some(self.tokens),
+            Content::Full => (rows == read).then_some(before),
+            Content::Delta => (rows == read).then_some(0),
         };
         self.tokens += new;
         self.top_rows = if known(&chunk.top) || content == Content::Delta { self.top_rows + rows } else { rows };
-        Step { content, new, merged, chosen_from: before, row_from: enough.then_some(rows_before) }
-    }
-
-    /// What this event's lists hold. The expectation stands unless the event cannot be read by it: `completion_tokens` counts from
-    /// the start of the sequence in every kind of stream. An abort repeats everything even in an incremental one, so each event is
-    /// looked at anew.
-    fn content(&self, read: usize, completion: Option<usize>, expected: &mut Expected) -> Content {
-        if self.tokens == 0 {
-            return if let Expected::Known(content) = expected { *content } else { Content::Full };
-        }
-        match (*expected, completion) {
-            (Expected::Known(Content::Delta), Some(all)) if self.tokens + read > all && read >= all => Content::Full,
-            (Expected::Known(Content::Full), _) if read < self.tokens => Content::Delta,
-            (Expected::Known(content), _) => content,
-            (Expected::Unknown, Some(all)) if self.tokens + read == all => {
-                *expected = Expected::Known(Content::Delta);
-                Content::Delta
-            }
-            (Expected::Unknown, _) if read >= self.tokens => {
-                *expected = Expected::Known(Content::Full);
-                Content::Full
-            }
-            (Expected::Unknown, _) => Content::Delta,
-        }
+        Step { content, new, merged, chosen_from: before, row_from, anomaly }
     }
 
     /// Remembers the event's lists, so that the next one is read only where it is new.
@@ -195,6 +158,8 @@ impl Sequence {
         self.chosen_content = content(&chunk.chosen);
         self.top_content = content(&chunk.top);
         self.exact_content = content(&chunk.exact);
+        let ids = chunk.output_ids.as_ref().map(|span| bytes.slice(span.start + 1..span.end - 1));
+        self.ids_content = ids.unwrap_or_default();
     }
 
     /// Counts one token's number, NaN where it has none.
@@ -216,6 +181,7 @@ impl Sequence {
     pub fn lack(&self, exact: Option<Exact>) -> Option<Reason> {
         match (self.tokens, self.width) {
             (0, _) => None,
+            _ if self.contradicted => Some(Reason::StreamContradiction),
             _ if exact.is_some() => Some(Reason::MissingValues),
             (_, 0) => Some(Reason::MissingRows),
             _ => Some(Reason::UnusableRows),

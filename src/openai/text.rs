@@ -18,8 +18,8 @@ pub struct TextSpeaker {
     n: usize,
     /// How many sequences were asked for.
     most: usize,
-    /// The engine's events repeat the text, also those that do not repeat the ids.
-    repeats: bool,
+    /// The streaming mode that the engine names.
+    streaming: Option<Streaming>,
     include_usage: bool,
     running_usage: bool,
     choices: Vec<Choice>,
@@ -32,9 +32,30 @@ pub struct TextSpeaker {
 #[derive(Debug, Default)]
 struct Choice {
     tokens: usize,
-    /// Bytes of its text.
-    text: usize,
+    text: String,
+    /// An event has shown that events hold new text alone.
+    is_incremental: bool,
     begun: bool,
+}
+
+impl Choice {
+    /// What is new in the text of an event, which holds all text or what is new. Ids that repeat show the first; where ids are new ones
+    /// alone, only the text tells the modes apart (SGLang 0.5.6 with `--stream-output` repeats text but not ids).
+    fn new_text<'a>(&mut self, text: &'a str, ids_repeat: bool, streaming: Option<Streaming>) -> &'a str {
+        let known = self.text.len();
+        let continues = text.starts_with(&self.text) && text.len() > known;
+        let repeats = match streaming {
+            _ if ids_repeat => true,
+            Some(Streaming::Incremental) => false,
+            // a stop string may be cut off the end of what came before
+            Some(Streaming::IncrementalIds) if self.text.starts_with(text) => true,
+            _ => known > 0 && continues && !self.is_incremental,
+        };
+        self.is_incremental |= known > 0 && !repeats && !text.is_empty();
+        let new = if repeats { text.get(known..).unwrap_or_default() } else { text };
+        self.text.push_str(new);
+        new
+    }
 }
 
 impl TextSpeaker {
@@ -49,7 +70,7 @@ impl TextSpeaker {
             echo: request.echo.clone(),
             n: request.n,
             most: request.prompts * request.n,
-            repeats: matches!(streaming, Some(Streaming::Cumulative | Streaming::IncrementalIds)),
+            streaming,
             include_usage: request.include_usage,
             running_usage: request.running_usage,
             choices: Vec::new(),
@@ -99,9 +120,7 @@ impl TextSpeaker {
         }
         let text = sample.text();
         let choice = &mut self.choices[at];
-        let said = if sample.repeats || self.repeats { choice.text } else { 0 };
-        let new = text.get(said..).unwrap_or_default();
-        choice.text += new.len();
+        let new = choice.new_text(&text, sample.repeats, self.streaming);
         choice.tokens = sample.tokens;
         let first = !std::mem::replace(&mut choice.begun, true);
         let text = if first { format!("{}{new}", self.prompt(at)) } else { new.to_owned() };
@@ -188,4 +207,30 @@ fn logprobs(said: &[Said], top: bool) -> String {
         joined(said.iter().map(texts).collect()),
         if top { joined(said.iter().map(likeliest).collect()) } else { String::new() },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(streaming: Option<Streaming>, ids_repeat: bool, texts: &[&str]) -> String {
+        let mut choice = Choice::default();
+        texts.iter().map(|text| choice.new_text(text, ids_repeat, streaming).to_owned()).collect()
+    }
+
+    #[test]
+    fn text_of_events_is_read_by_what_they_show() {
+        use Streaming::{Cumulative, Incremental, IncrementalIds};
+        let (all, new) = (["The", "The sea", "The sea is"], ["The", " sea", " is"]);
+        for streaming in [None, Some(Cumulative), Some(Incremental), Some(IncrementalIds)] {
+            assert_eq!(told(streaming, true, &all), "The sea is", "{streaming:?}: ids repeat");
+            assert_eq!(told(streaming, false, &new), "The sea is", "{streaming:?}: ids and text are new");
+        }
+        for streaming in [None, Some(Cumulative), Some(IncrementalIds)] {
+            assert_eq!(told(streaming, false, &all), "The sea is", "{streaming:?}: text repeats, ids do not");
+        }
+        assert_eq!(told(Some(Incremental), false, &["ha", "ha", "haha"]), "hahahaha");
+        assert_eq!(told(None, false, &["ha", "ha", " no"]), "haha no");
+        assert_eq!(told(Some(IncrementalIds), false, &["a st", "a "]), "a st", "a stop string is cut off");
+    }
 }

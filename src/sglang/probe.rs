@@ -2,8 +2,10 @@
 
 mod ask;
 mod facts;
+mod logprobs;
 mod plugin;
 mod refusal;
+mod stream;
 
 use std::sync::Arc;
 
@@ -116,6 +118,8 @@ pub struct Capabilities {
     pub disaggregated: bool,
     /// How its own chat endpoint works.
     pub chat: ChatFacts,
+    /// The scheduler overlaps with the device; sglang-jax streams logprobs only then.
+    pub overlap_schedule: Option<bool>,
     /// Takes ids only.
     pub skip_tokenizer_init: bool,
     /// `weight_version`.
@@ -126,8 +130,8 @@ pub struct Capabilities {
     pub original_logprobs: Option<bool>,
     /// Logprobs are rounded to bfloat16.
     pub bf16: bool,
-    /// Its own sampling defaults.
-    pub preferred: Preferred,
+    /// The sampling defaults that the engine puts under a request's; `None`: not known.
+    pub preferred: Option<Preferred>,
     /// `version`, only to be shown.
     pub version: Option<String>,
     /// What could not be found out, and why.
@@ -154,12 +158,13 @@ impl Default for Capabilities {
             refuses_logprobs: false,
             disaggregated: false,
             chat: ChatFacts::default(),
+            overlap_schedule: None,
             skip_tokenizer_init: false,
             weight_version: None,
             probed: false,
             original_logprobs: None,
             bf16: false,
-            preferred: Preferred::default(),
+            preferred: None,
             version: None,
             notes: Vec::new(),
         }
@@ -177,6 +182,13 @@ impl Capabilities {
     #[must_use]
     pub fn loses_ids(&self) -> bool {
         self.streaming == Some(Streaming::IncrementalIds)
+    }
+
+    /// Whether its `output_ids` are the sampled tokens. Those of sglang-jax are not: it leaves out special ids and the stop token, and
+    /// repeats ids whose text is not complete.
+    #[must_use]
+    pub fn lists_sampled_ids(&self) -> bool {
+        self.dialect == Some(Dialect::Sglang) || self.skip_tokenizer_init
     }
 
     /// The largest k that a request may ask: the setting, or what disaggregation can hand over.

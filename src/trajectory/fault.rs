@@ -20,6 +20,9 @@ pub enum Fault {
     CompletionMismatch,
     /// `output_ids` and the ids of the logprobs are not the same.
     IdsMismatch,
+    /// Nothing shows that the ids which the engine lists are the sampled ones: it is not known to be SGLang and sent no logprobs, or the
+    /// events of its stream contradict each other.
+    IdsUnverified,
     /// Not one logprob a token.
     LogprobsMismatch,
     /// Not one entropy a token.
@@ -34,7 +37,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Aborted,
         Self::Disconnected,
         Self::Broken,
@@ -42,6 +45,7 @@ impl Fault {
         Self::PromptMismatch,
         Self::CompletionMismatch,
         Self::IdsMismatch,
+        Self::IdsUnverified,
         Self::LogprobsMismatch,
         Self::EntropiesMismatch,
         Self::Unreadable,
@@ -60,6 +64,7 @@ impl Fault {
             Self::PromptMismatch => "prompt_mismatch",
             Self::CompletionMismatch => "completion_mismatch",
             Self::IdsMismatch => "ids_mismatch",
+            Self::IdsUnverified => "ids_unverified",
             Self::LogprobsMismatch => "logprobs_mismatch",
             Self::EntropiesMismatch => "entropies_mismatch",
             Self::Unreadable => "unreadable",

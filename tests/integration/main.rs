@@ -29,6 +29,8 @@ mod gate;
 mod giving_way;
 mod grpc;
 mod guard;
+mod information_routes;
+mod jax;
 mod kernels;
 mod leaving;
 mod limits;

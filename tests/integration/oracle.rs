@@ -19,6 +19,8 @@ pub(crate) struct Naive {
     /// `1 - sum p` over all known tokens, and the error bar on it.
     pub(crate) residual: f64,
     pub(crate) error: f64,
+    /// The most that the tail can hold.
+    pub(crate) cap: f64,
 }
 
 const MASKED: f64 = -1e30;
@@ -39,6 +41,7 @@ pub(crate) fn measure(row: &[f32], chosen: f32, vocab: Option<u32>) -> Naive {
         rank: 0,
         residual: f64::NAN,
         error: f64::NAN,
+        cap: f64::NAN,
     };
     if row.iter().any(|l| l.is_nan() || *l == f32::INFINITY) {
         return naive;
@@ -83,7 +86,11 @@ pub(crate) fn measure(row: &[f32], chosen: f32, vocab: Option<u32>) -> Naive {
     let bf16 = bf16 && head.iter().any(|l| *l != 0.0);
     let error = 1e-6 + if bf16 { 1.1 / 256.0 * truncated } else { 0.0 };
     (naive.residual, naive.error) = (residual, error);
-    if residual < -error {
+    let too_wide = vocab.is_some_and(|vocab| head.len() > vocab as usize);
+    let lacks_first = known && chosen > first + 1e-3;
+    naive.cap = n * last.exp();
+    let too_little = residual > naive.cap + error;
+    if residual < -error || too_little || too_wide || lacks_first || (known && chosen < last && whole) {
         return naive;
     }
     if whole {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, post};
+use crate::support::client::{Answer, get, post};
 use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Upstream, stream, torn_stream};
@@ -149,6 +149,31 @@ async fn each_event_has_the_entropies_of_its_tokens() {
         indexed(event("p", &[3], 3, &length), 1),
     ];
     check("interleaved deltas", deltas, "incremental", two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_contradict_each_other_have_no_numbers_and_a_reason() {
+    let length = json!({"type": "length", "length": 9});
+    for streaming in ["cumulative", "incremental"] {
+        let nature = Nature { streaming, ..Nature::default() };
+        // neither nine tokens so far nor nine less one new ones
+        let events =
+            vec![event("r", &[1], 1, &RUNNING), event("r", &[4, 5, 6], 9, &RUNNING), event("r", &[7], 10, &length)];
+        let text = written(&events, true);
+        let upstream = Upstream::start(nature, move |_| stream(&[&text])).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let answer = post(proxy.data, "/generate", br#"{"input_ids":[1,2,3],"stream":true,"session_id":"s"}"#).await;
+        let got = answer.events();
+        let anomalies = |kind: &str| format!("tokentap_logprob_anomalies_total{{kind=\"{kind}\"}}");
+        let turns = get(proxy.control, "/v1/sessions/s").await.json();
+        if streaming == "cumulative" {
+            let numbers = got[1]["meta_info"]["output_token_entropy"].as_array().unwrap();
+            assert!(numbers[1..].iter().all(Value::is_null), "{numbers:?}");
+            assert_eq!(got[2]["meta_info"]["entropy_info"]["reason"], "stream_contradiction");
+            assert!(proxy.metric(&anomalies("stream_contradiction")).await >= 1.0);
+        }
+        assert!(turns["list"][0]["fault"].is_string(), "{streaming}: not trained: {turns}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

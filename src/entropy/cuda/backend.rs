@@ -147,7 +147,10 @@ fn part(batch: &TopK<'_>, from: usize) -> Option<(TopKJob, Receiver<Vec<TopKOut>
 fn stats(batch: &TopK<'_>, row: usize, numbers: &TopKOut) -> TokenStats {
     let chosen = batch.chosen.get(row).copied().unwrap_or(f32::NAN);
     let wanted = |number: f32| if batch.stats { number } else { f32::NAN };
-    TokenStats {
+    let flags = Flags::from_bits(numbers.flags as u8);
+    let first = batch.rows.row(row).iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let lacks_first = flags.is_measured() && report::lacks_first(chosen, first);
+    let stats = TokenStats {
         renormalized: numbers.renormalized,
         lower: numbers.lower,
         upper: numbers.upper,
@@ -158,6 +161,7 @@ fn stats(batch: &TopK<'_>, row: usize, numbers: &TopKOut) -> TokenStats {
         confidence: wanted(numbers.confidence),
         surprisal: report::surprisal(chosen),
         rank: if batch.stats { numbers.rank } else { 0 },
-        flags: Flags::from_bits(numbers.flags as u8),
-    }
+        flags: flags | Flags::INCONSISTENT.when(lacks_first),
+    };
+    stats.checked()
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::Capture;
-use crate::entropy::{Estimator, TopK, whole_entropy};
+use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::Info;
 use crate::generation::forcing::{Exact, Item};
 use crate::generation::reason::Reason;
@@ -26,6 +26,9 @@ impl Capture {
         let step = sequence.step(bytes, chunk, read, &mut self.content);
         if self.plan.stream && step.content == Content::Full {
             sequence.remember(bytes, chunk);
+        }
+        if let Some(anomaly) = step.anomaly {
+            self.tools.metrics.anomalies.with_label_values(&[anomaly.name()]).inc();
         }
         self.tools.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
         self.values.clear();
@@ -64,6 +67,7 @@ impl Capture {
                     by_rows.of(stats)
                 }
             };
+            sequence.inconsistent |= value.is_nan() && stats.flags.contains(Flags::INCONSISTENT);
             sequence.count(value);
             self.values.push(value);
         }
@@ -114,7 +118,8 @@ impl Capture {
     pub(super) fn info(&self, item: &Item, index: usize) -> Info {
         let sequence = &self.sequences[index];
         let reason = match (sequence.is_measured(), sequence.lost) {
-            (true, None) => None,
+            (true, _) if sequence.contradicted => Some(Reason::StreamContradiction),
+            (true, None) => sequence.inconsistent.then_some(Reason::UnusableRows),
             (true, Some(_)) => Some(Reason::MissingValues).filter(|_| sequence.exact),
             (false, _) => item.reason.or_else(|| sequence.lack(item.exact)),
         };

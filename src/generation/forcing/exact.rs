@@ -68,7 +68,7 @@ impl Facts<'_> {
         let place = sampling.is_some() || matches!(self.request.sampling, PerItem::Absent);
         let free = match custom {
             // the server's own would be replaced: SGLang merges parameters, but not what is inside of them
-            Custom::Absent => !self.upstream.preferred.custom_params,
+            Custom::Absent => self.upstream.preferred.is_some_and(|preferred| !preferred.custom_params),
             Custom::Free | Custom::Switched(true) => true,
             Custom::Switched(false) | Custom::Other => false,
         };
@@ -84,19 +84,23 @@ impl Facts<'_> {
         self.request.sampling.get(at).is_some_and(|sampling| sampling.custom == Custom::Switched(true))
     }
 
-    /// The temperature and `top_k` that this item is sampled with: its own, else the engine's defaults.
-    pub(super) fn drawn(&self, at: usize) -> (f64, Option<i64>) {
+    /// The temperature and `top_k` that this item is sampled with: its own, else the engine's defaults. No temperature where neither is
+    /// known.
+    pub(super) fn drawn(&self, at: usize) -> (Option<f64>, Option<i64>) {
         let sampling = self.request.sampling.get(at);
-        let preferred = &self.upstream.preferred;
-        let temperature = sampling.and_then(|sampling| sampling.temperature).or(preferred.temperature).unwrap_or(1.0);
-        (temperature, sampling.and_then(|sampling| sampling.top_k).or(preferred.top_k))
+        let preferred = self.upstream.preferred;
+        let default = preferred.map(|preferred| preferred.temperature.unwrap_or(1.0));
+        let temperature = sampling.and_then(|sampling| sampling.temperature).or(default);
+        let top_k = preferred.and_then(|preferred| preferred.top_k);
+        (temperature, sampling.and_then(|sampling| sampling.top_k).or(top_k))
     }
 
     /// Of how many tokens at most the engine says that this item's are sampled from them, where it does or can be asked to.
     fn support(&self, at: usize) -> Option<u64> {
         let (request, limit) = (self.request, self.upstream.sampling_mask?);
         let (temperature, top_k) = self.drawn(at);
-        let tokens = if temperature < 1e-6 { 1 } else { u64::try_from(top_k?).ok()? };
+        let tokens =
+            if temperature.is_some_and(|temperature| temperature < 1e-6) { 1 } else { u64::try_from(top_k?).ok()? };
         // tokens that are equally likely come on top, and above its limit the engine ends the request
         let finite = (1..=u64::from(limit) / 2).contains(&tokens);
         let asks_itself = !matches!(request.sampling_mask, PerItem::Absent) || request.sampling_mode.is_some();

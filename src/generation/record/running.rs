@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::Seen;
 use crate::generation::forcing::Item;
-use crate::generation::sequence::Content;
+use crate::generation::sequence::{Anomaly, Content};
 use crate::sglang::response::Chunk;
 use crate::trajectory::{Fault, Mark};
 
@@ -27,6 +27,8 @@ pub(super) struct Running {
     pub(super) label: Option<Box<str>>,
     /// An event's two lists of ids are not the same.
     differs: bool,
+    /// The events contradict each other.
+    contradicted: bool,
     pub(super) recorded: bool,
 }
 
@@ -34,6 +36,7 @@ impl Running {
     /// Adds the tokens of an object.
     pub(super) fn tokens(&mut self, seen: &Seen<'_>) {
         let Seen { bytes, chunk, numbers, step, .. } = seen;
+        self.contradicted |= step.anomaly == Some(Anomaly::Contradiction);
         if chunk.chosen.is_some() {
             let new = step.chosen_from..step.chosen_from + step.new;
             let ids = numbers.ids.get(new.clone()).unwrap_or_default();
@@ -122,10 +125,11 @@ impl Running {
             Chunk::ids(&unread, &(0..unread.len()), &mut listed).map_err(|_| Fault::Unreadable)?;
             listed.drain(..self.twice.min(listed.len()));
             self.ids = listed;
-            return if ids_are_sampled { Ok(()) } else { Err(Fault::IdsMismatch) };
+            return if ids_are_sampled { Ok(()) } else { Err(Fault::IdsUnverified) };
         }
         if !ids_are_sampled {
-            return if self.logprobs.is_empty() && !self.ids.is_empty() { Err(Fault::IdsMismatch) } else { Ok(()) };
+            let unverified = self.logprobs.is_empty() && !self.ids.is_empty();
+            return if unverified { Err(Fault::IdsUnverified) } else { Ok(()) };
         }
         let Some((bytes, chunk)) = last else { return Ok(()) };
         let (Some(span), Some(_)) = (&chunk.output_ids, &chunk.chosen) else { return Ok(()) };
@@ -143,6 +147,8 @@ impl Running {
             Some(Fault::PromptMismatch)
         } else if !is(chunk.completion_tokens, tokens) {
             Some(Fault::CompletionMismatch)
+        } else if self.contradicted {
+            Some(Fault::IdsUnverified)
         } else if item.logprob && self.logprobs.len() != tokens {
             Some(Fault::LogprobsMismatch)
         } else if !self.entropy.is_empty() && self.entropy.len() != tokens {

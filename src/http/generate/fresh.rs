@@ -23,7 +23,7 @@ use crate::http::stream::Enriched;
 use crate::http::whole::{Whole, collect};
 use crate::http::{Parts, error_reply, headers};
 use crate::sglang::client::{Call, Failure, Reply, UploadError};
-use crate::sglang::probe::{Capabilities, Dialect};
+use crate::sglang::probe::Capabilities;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::routes;
 use crate::trajectory::{self, Chat, Fault};
@@ -117,7 +117,7 @@ impl Fresh {
 
     /// What records the reply.
     fn recorder(&self, parts: &Parts, upstream: &Capabilities, ties: Option<Ties>) -> Recorder {
-        let sampled = upstream.dialect != Some(Dialect::Jax);
+        let sampled = upstream.lists_sampled_ids();
         let mut asked = Asked::of(&self.request, &upstream.model, parts.sessions.policy.epoch(), sampled);
         asked.chat = self.chat.clone();
         let mut call = trajectory::Call::new(Arc::clone(&parts.sessions), Arc::clone(&self.session));

@@ -4,29 +4,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::facts::{Facts, Models, dialect};
-use super::plugin::{self, FirstToken};
 use super::refusal::{config_vocab, mask_limit, range_end};
+use super::stream;
 use super::{Capabilities, Dialect, Plugin, VocabSource};
 use crate::sglang::client::{Client, Failure};
-use crate::sglang::request::PLUGIN_SWITCH;
 
 /// An id above every vocabulary that still fits 31 bits.
 const NO_TOKEN: u32 = 2_000_000_000;
 /// How long an information route may take that asks the scheduler.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Prompts for the temperature question: any ids do, as long as every vocabulary has them.
-const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
+pub(super) const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
 
 /// Asks the upstream what it is.
 #[derive(Debug, Clone)]
 pub struct Probe {
     client: Client,
     vocab_size: Option<u32>,
-    top_k: u32,
+    pub(super) top_k: u32,
 }
 
 /// The upstream cannot be probed.
@@ -45,13 +43,6 @@ pub enum ProbeError {
         /// What to do.
         hint: &'static str,
     },
-}
-
-/// The members of a reply that answer questions.
-#[derive(Debug, Deserialize)]
-struct Answer {
-    meta_info: Value,
-    prompt_token_ids: Option<Value>,
 }
 
 impl Probe {
@@ -79,7 +70,7 @@ impl Probe {
         let mut found = Capabilities::unknown(self.vocab_size);
         let (facts, has_model_info) = self.model_info().await?;
         facts.model(&mut found);
-        found.dialect = Some(dialect(has_model_info, &found));
+        found.dialect = dialect(has_model_info, &found);
         if let Some(models) = self.json::<Models>("/v1/models").await? {
             models.models(&mut found);
         }
@@ -108,16 +99,38 @@ impl Probe {
             self.logprobs(&mut found).await?;
             self.sampling_mask(&mut found).await?;
         }
-        if found.streaming.is_none() {
+        if found.streaming.is_none()
             // by now the engine has generated, which 0.5.6 needs before it answers
-            match self.server_info().await? {
-                Some(facts) => facts.server(&mut found),
-                None => found
-                    .notes
-                    .push("neither /server_info nor /get_server_info answers: the streaming mode is not known".into()),
-            }
+            && let Some(facts) = self.server_info().await?
+        {
+            facts.server(&mut found);
+        }
+        if found.streaming.is_none() {
+            self.streaming(&mut found).await?;
         }
         Ok(found)
+    }
+
+    /// The streaming mode, from the events of a short stream: for engines whose information routes do not name it, as behind a router.
+    /// sglang-jax is not asked, because a stream with logprobs can end it.
+    async fn streaming(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        if found.dialect == Some(Dialect::Sglang) {
+            let body = json!({
+                "input_ids": PROMPTS[0],
+                "stream": true,
+                "return_logprob": !found.refuses_logprobs,
+                "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": true},
+            });
+            let (status, answer) = self.generate(&body).await?;
+            if status.is_success() {
+                found.streaming = stream::mode(&answer);
+            }
+        }
+        if found.streaming.is_none() {
+            let note = "the streaming mode is not known: no information route names it and a stream did not show it";
+            found.notes.push(note.into());
+        }
+        Ok(())
     }
 
     async fn get(&self, path: &'static str) -> Result<(StatusCode, Bytes), ProbeError> {
@@ -161,7 +174,7 @@ impl Probe {
         Ok(None)
     }
 
-    async fn generate(&self, body: &Value) -> Result<(StatusCode, Bytes), ProbeError> {
+    pub(super) async fn generate(&self, body: &Value) -> Result<(StatusCode, Bytes), ProbeError> {
         Ok(self.client.call(Method::POST, "/generate", Some(body.to_string())).await?)
     }
 
@@ -202,85 +215,4 @@ impl Probe {
         }
         Ok(())
     }
-
-    /// The same prompt at temperature 1 and 0.5: the gap between the two likeliest tokens doubles where logprobs are at the
-    /// request's temperature, and stays where they are at 1.
-    async fn logprobs(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
-        for prompt in PROMPTS {
-            let Some(at_one) = self.first_row(&prompt, 1.0, found).await? else { return Ok(()) };
-            let Some(at_half) = self.first_row(&prompt, 0.5, found).await? else { return Ok(()) };
-            found.plugin = plugin::judge(&[&at_one, &at_half], found.vocab_size);
-            let (at_one, at_half) = (at_one.logprobs, at_half.logprobs);
-            // a masked second token is equally far away at every temperature
-            let gap = |row: &[f64]| Some(row.first()? - row.get(1).filter(|second| **second > -1e30)?);
-            if let (Some(one), Some(half)) = (gap(&at_one), gap(&at_half)) {
-                found.bf16 |= [&at_one, &at_half].iter().all(|row| is_bf16(row));
-                // a gap this small could be noise; another prompt has another
-                if one > 0.05 && half / one > 1.8 {
-                    found.original_logprobs = Some(false);
-                    return Ok(());
-                }
-                if one > 0.05 && half / one < 1.2 {
-                    found.original_logprobs = Some(true);
-                    return Ok(());
-                }
-            }
-        }
-        found.notes.push("the temperature of logprobs could not be told: no prompt gave a clear gap".into());
-        Ok(())
-    }
-
-    async fn first_row(
-        &self,
-        prompt: &[u32],
-        temperature: f64,
-        found: &mut Capabilities,
-    ) -> Result<Option<FirstToken>, ProbeError> {
-        let jax = found.dialect == Some(Dialect::Jax);
-        let mut body = json!({
-            "input_ids": prompt,
-            "return_logprob": true,
-            "top_logprobs_num": found.max_top_logprobs(self.top_k).clamp(2, found.vocab_size.unwrap_or(20).max(2)),
-            "sampling_params": {"max_new_tokens": 1, "temperature": temperature, "top_k": -1},
-        });
-        if jax {
-            body["return_text_in_logprobs"] = json!(false);
-        } else {
-            body["return_flat_raw_output_top_logprobs"] = json!(true);
-            body["return_flat_raw_top_logprobs_b64"] = json!(true);
-            body["return_prompt_token_ids"] = json!(true);
-            // for the full vocabulary alone: else the plugin may have been told to renormalise over fewer tokens
-            body["sampling_params"]["custom_params"] = json!({PLUGIN_SWITCH: "full"});
-        }
-        let (status, answer) = self.generate(&body).await?;
-        if !status.is_success() {
-            let text = String::from_utf8_lossy(&answer);
-            found.notes.push(format!(
-                "a request with logprobs was answered {status}: {}",
-                text.chars().take(200).collect::<String>()
-            ));
-            return Ok(None);
-        }
-        let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(None) };
-        let meta = &answer.meta_info;
-        let exact = meta.get("output_token_entropy").cloned();
-        let flat = meta.get("output_top_logprobs_val_flat_b64").and_then(Value::as_str);
-        found.flat |= flat.is_some();
-        found.echoes_prompt |= answer.prompt_token_ids.as_ref() == Some(&json!(prompt));
-        if let Some(text) = flat {
-            let bytes = base64_simd::STANDARD.decode_to_vec(text).unwrap_or_default();
-            let floats =
-                bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
-            return Ok(Some(FirstToken { logprobs: floats.collect(), exact }));
-        }
-        let row = meta.pointer("/output_top_logprobs/0").and_then(Value::as_array);
-        let logprobs = row.map(|row| row.iter().filter_map(|triple| triple.get(0).and_then(Value::as_f64)).collect());
-        Ok(logprobs.map(|logprobs| FirstToken { logprobs, exact }))
-    }
-}
-
-/// Values that are all bfloat16: their float32 form ends in 16 zero bits.
-fn is_bf16(row: &[f64]) -> bool {
-    let mut told = row.iter().map(|value| *value as f32).filter(|value| *value != 0.0 && *value > -1e30).peekable();
-    told.peek().is_some() && told.all(|value| value.to_bits() & 0xffff == 0)
 }

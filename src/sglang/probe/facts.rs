@@ -1,31 +1,16 @@
 //! What the information routes say.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Capabilities, ChatFacts, Dialect, Preferred, Streaming};
 
-/// `/model_info` or `/get_model_info`, and `/server_info` or `/get_server_info`; unknown members are ignored.
+/// The JSON object of an information route. A member that is absent, or has another type than SGLang gives it, is unknown: other
+/// products answer under the same paths.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(transparent)]
 pub struct Facts {
-    model_path: Option<String>,
-    served_model_name: Option<String>,
-    tokenizer_path: Option<String>,
-    is_generation: Option<bool>,
-    weight_version: Option<String>,
-    preferred_sampling_params: Option<serde_json::Value>,
-    version: Option<String>,
-    context_length: Option<u64>,
-    incremental_streaming_output: Option<bool>,
-    stream_output: Option<bool>,
-    speculative_algorithm: Option<String>,
-    disaggregation_mode: Option<String>,
-    skip_tokenizer_init: Option<bool>,
-    tool_call_parser: Option<String>,
-    reasoning_parser: Option<String>,
-    sampling_defaults: Option<String>,
-    return_input_ids: Option<bool>,
-    return_output_ids: Option<bool>,
+    members: serde_json::Map<String, Value>,
 }
 
 /// `/v1/models`.
@@ -40,42 +25,62 @@ struct Model {
     max_model_len: Option<u64>,
 }
 
+/// A setting that only sglang-jax has.
+const JAX_SETTING: &str = "precompile_token_paddings";
 /// Kinds of speculation whose engines refuse logprobs.
 const REFUSING: [&str; 2] = ["UNO", "DFLASH"];
 
 impl Facts {
-    /// Takes over what /model_info says.
-    pub(super) fn model(self, found: &mut Capabilities) {
-        found.model_path = self.model_path;
-        found.tokenizer_path = self.tokenizer_path;
-        found.generates = self.is_generation;
-        found.weight_version = self.weight_version;
-        if let Some(name) = self.served_model_name {
-            found.model = name.into();
-        }
-        found.preferred = preferred(self.preferred_sampling_params.as_ref());
+    fn text(&self, name: &str) -> Option<String> {
+        self.members.get(name)?.as_str().map(str::to_owned)
     }
 
-    /// Takes over what /server_info says.
+    fn flag(&self, name: &str) -> Option<bool> {
+        self.members.get(name)?.as_bool()
+    }
+
+    /// Applies the answer of `/model_info` or `/get_model_info`.
+    pub(super) fn model(self, found: &mut Capabilities) {
+        found.model_path = self.text("model_path");
+        found.tokenizer_path = self.text("tokenizer_path");
+        found.generates = self.flag("is_generation");
+        found.weight_version = self.text("weight_version");
+        if let Some(name) = self.text("served_model_name") {
+            found.model = name.into();
+        }
+        found.preferred = self.members.get("preferred_sampling_params").and_then(preferred);
+    }
+
+    /// Applies the answer of `/server_info` or `/get_server_info`.
     pub(super) fn server(self, found: &mut Capabilities) {
-        found.streaming = Some(match (self.incremental_streaming_output, self.stream_output) {
-            (Some(true), _) => Streaming::Incremental,
-            (_, Some(true)) => Streaming::IncrementalIds,
-            _ => Streaming::Cumulative,
-        });
-        found.context_length = found.context_length.or(self.context_length);
-        found.refuses_logprobs = self.speculative_algorithm.as_deref().is_some_and(|kind| REFUSING.contains(&kind));
-        found.speculative = self.speculative_algorithm;
-        found.disaggregated = self.disaggregation_mode.is_some_and(|mode| mode != "null");
-        found.skip_tokenizer_init = self.skip_tokenizer_init.unwrap_or(false);
-        found.chat = ChatFacts {
-            tool_call_parser: self.tool_call_parser,
-            reasoning_parser: self.reasoning_parser,
-            model_defaults: self.sampling_defaults.as_deref() != Some("openai"),
-            input_ids: self.return_input_ids == Some(true),
-            output_ids: self.return_output_ids == Some(true),
+        if found.dialect.is_none_or(|dialect| dialect == Dialect::Jax) && self.members.contains_key(JAX_SETTING) {
+            found.dialect = Some(Dialect::Jax);
+        }
+        let incremental = self.flag("incremental_streaming_output");
+        let ids = self.flag("stream_output");
+        found.streaming = match (incremental, ids) {
+            (Some(true), _) => Some(Streaming::Incremental),
+            (_, Some(true)) => Some(Streaming::IncrementalIds),
+            (Some(false), _) | (_, Some(false)) => Some(Streaming::Cumulative),
+            (None, None) => found.streaming,
         };
-        found.version = self.version;
+        found.context_length =
+            found.context_length.or_else(|| self.members.get("context_length").and_then(Value::as_u64));
+        found.speculative = self.text("speculative_algorithm");
+        found.refuses_logprobs = found.speculative.as_deref().is_some_and(|kind| REFUSING.contains(&kind));
+        found.disaggregated = self.text("disaggregation_mode").is_some_and(|mode| mode != "null");
+        // sglang-jax switches it off by itself for these two
+        let switched_off = self.flag("multimodal") == Some(true) || found.disaggregated;
+        found.overlap_schedule = self.flag("disable_overlap_schedule").map(|disabled| !disabled && !switched_off);
+        found.skip_tokenizer_init = self.flag("skip_tokenizer_init").unwrap_or(false);
+        found.chat = ChatFacts {
+            tool_call_parser: self.text("tool_call_parser"),
+            reasoning_parser: self.text("reasoning_parser"),
+            model_defaults: self.text("sampling_defaults").as_deref() != Some("openai"),
+            input_ids: self.flag("return_input_ids") == Some(true),
+            output_ids: self.flag("return_output_ids") == Some(true),
+        };
+        found.version = self.text("version");
     }
 }
 
@@ -91,21 +96,103 @@ impl Models {
     }
 }
 
-/// The engine's sampling defaults: an object, or the text of one as the launch argument was.
-fn preferred(value: Option<&serde_json::Value>) -> Preferred {
-    let parsed = value.and_then(|value| match value {
-        serde_json::Value::String(text) => serde_json::from_str(text).ok(),
-        other => Some(other.clone()),
-    });
-    let number = |name: &str| parsed.as_ref().and_then(|object| object.get(name)).cloned();
-    Preferred {
-        temperature: number("temperature").and_then(|value| value.as_f64()),
-        top_k: number("top_k").and_then(|value| value.as_i64()),
-        custom_params: number("custom_params").is_some_and(|value| !value.is_null()),
+/// The engine's sampling defaults: an object, the text of one as the launch argument was, or null for none. `None` where it is
+/// neither.
+fn preferred(value: &Value) -> Option<Preferred> {
+    let parsed = match value {
+        Value::Null => return Some(Preferred::default()),
+        Value::String(text) => serde_json::from_str::<Value>(text).ok()?,
+        other => other.clone(),
+    };
+    let members = parsed.as_object()?;
+    Some(Preferred {
+        temperature: members.get("temperature").and_then(Value::as_f64),
+        top_k: members.get("top_k").and_then(Value::as_i64),
+        custom_params: members.get("custom_params").is_some_and(|value| !value.is_null()),
+    })
+}
+
+/// The engine's dialect as far as the model information shows it: SGLang names a weight version, sglang-jax has only the older route
+/// and names none.
+pub(super) fn dialect(has_model_info: bool, found: &Capabilities) -> Option<Dialect> {
+    if found.weight_version.is_some() {
+        return Some(Dialect::Sglang);
+    }
+    let names_model = found.tokenizer_path.is_some() && found.generates.is_some();
+    match (has_model_info, names_model) {
+        (true, true) => Some(Dialect::Sglang),
+        (false, true) => Some(Dialect::Jax),
+        (_, false) => None,
     }
 }
 
-/// sglang-jax knows neither `/model_info` nor a weight version.
-pub(super) fn dialect(has_model_info: bool, found: &Capabilities) -> Dialect {
-    if has_model_info || found.weight_version.is_some() { Dialect::Sglang } else { Dialect::Jax }
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn server(answer: &Value) -> Capabilities {
+        let mut found = Capabilities::unknown(None);
+        serde_json::from_value::<Facts>(answer.clone()).unwrap().server(&mut found);
+        found
+    }
+
+    fn model(answer: &Value, has_model_info: bool) -> Capabilities {
+        let mut found = Capabilities::unknown(None);
+        serde_json::from_value::<Facts>(answer.clone()).unwrap().model(&mut found);
+        found.dialect = dialect(has_model_info, &found);
+        found
+    }
+
+    #[test]
+    fn streaming_mode_is_unknown_where_no_member_names_it() {
+        let streaming = |answer: &Value| server(answer).streaming;
+        assert_eq!(streaming(&json!({"router_manager": true, "workers_count": 2})), None);
+        assert_eq!(streaming(&json!({})), None);
+        assert_eq!(streaming(&json!({"incremental_streaming_output": "yes", "stream_output": 1})), None);
+        assert_eq!(streaming(&json!({"incremental_streaming_output": false})), Some(Streaming::Cumulative));
+        assert_eq!(streaming(&json!({"stream_output": false})), Some(Streaming::Cumulative));
+        assert_eq!(streaming(&json!({"stream_output": true})), Some(Streaming::IncrementalIds));
+        assert_eq!(
+            streaming(&json!({"incremental_streaming_output": true, "stream_output": false})),
+            Some(Streaming::Incremental)
+        );
+    }
+
+    #[test]
+    fn one_member_of_another_type_leaves_the_others() {
+        let found = server(&json!({"version": 7, "context_length": "long", "stream_output": true}));
+        assert_eq!((found.version, found.context_length), (None, None));
+        assert_eq!(found.streaming, Some(Streaming::IncrementalIds));
+    }
+
+    #[test]
+    fn dialect_is_unknown_where_another_product_answers() {
+        let jax =
+            json!({"model_path": "m", "tokenizer_path": "m", "is_generation": true, "preferred_sampling_params": null});
+        assert_eq!(model(&jax, false).dialect, Some(Dialect::Jax));
+        assert_eq!(model(&jax, true).dialect, Some(Dialect::Sglang));
+        let sglang = json!({"model_path": "m", "weight_version": "default"});
+        assert_eq!(model(&sglang, false).dialect, Some(Dialect::Sglang));
+        for other in [json!({}), json!({"object": "list", "data": []}), json!({"model_path": "m"})] {
+            assert_eq!(model(&other, true).dialect, None, "{other}");
+            assert_eq!(model(&other, false).dialect, None, "{other}");
+        }
+        let mut found = Capabilities::unknown(None);
+        let settings = json!({"precompile_token_paddings": null, "stream_output": false});
+        serde_json::from_value::<Facts>(settings).unwrap().server(&mut found);
+        assert_eq!(found.dialect, Some(Dialect::Jax), "a setting that only sglang-jax has");
+    }
+
+    #[test]
+    fn sampling_defaults_are_unknown_where_the_member_is_absent() {
+        let preferred = |answer: &Value| model(answer, true).preferred;
+        assert_eq!(preferred(&json!({})), None);
+        assert_eq!(preferred(&json!({"preferred_sampling_params": "not JSON"})), None);
+        assert_eq!(preferred(&json!({"preferred_sampling_params": null})), Some(Preferred::default()));
+        let half = Preferred { temperature: Some(0.5), ..Preferred::default() };
+        assert_eq!(preferred(&json!({"preferred_sampling_params": {"temperature": 0.5}})), Some(half));
+        assert_eq!(preferred(&json!({"preferred_sampling_params": "{\"temperature\":0.5}"})), Some(half));
+    }
 }

@@ -38,6 +38,11 @@ fn of_item(field: &Value, item: usize) -> &Value {
     if field.is_array() { &field[item] } else { field }
 }
 
+/// Each token is half as likely as the one before it, so that every prefix is the top-k of a distribution.
+fn logprob(rank: usize) -> f64 {
+    -(rank as f64 + 1.0) * std::f64::consts::LN_2
+}
+
 fn object(body: &Value, index: usize, n: usize, tokens: usize) -> Value {
     let rid = match &body["rid"] {
         Value::String(rid) => rid.clone(),
@@ -49,12 +54,12 @@ fn object(body: &Value, index: usize, n: usize, tokens: usize) -> Value {
     let item = index / n;
     if *of_item(&body["return_logprob"], item) == true {
         let k = of_item(&body["top_logprobs_num"], item).as_u64().unwrap_or(0) as usize;
-        let row: Vec<Value> = (0..k).map(|rank| json!([-0.5 - 1.0 * rank as f64, 10 + rank, null])).collect();
+        let row: Vec<Value> = (0..k).map(|rank| json!([logprob(rank), 10 + rank, null])).collect();
         meta["input_token_logprobs"] = json!([]);
-        meta["output_token_logprobs"] = json!(vec![json!([-0.5, 10, null]); tokens]);
+        meta["output_token_logprobs"] = json!(vec![json!([logprob(0), 10, null]); tokens]);
         if k > 0 && body["return_flat_raw_top_logprobs_b64"] == true {
             let values: Vec<u8> =
-                (0..tokens).flat_map(|_| (0..k).flat_map(|rank| (-0.5 - 1.0 * rank as f32).to_le_bytes())).collect();
+                (0..tokens).flat_map(|_| (0..k).flat_map(|rank| (logprob(rank) as f32).to_le_bytes())).collect();
             meta["output_top_logprobs_val_flat_b64"] = json!(base64_simd::STANDARD.encode_to_string(values));
             meta["output_top_logprobs_shape"] = json!([tokens, k]);
             meta["output_top_logprobs_null_prefix"] = json!(0);

@@ -40,6 +40,8 @@ pub enum Deed {
     SayAndClose(Vec<Vec<u8>>),
     /// Says nothing for as long as the connection lives.
     Silence,
+    /// Sends the request to this server and its answer back, then closes the connection.
+    Forward(SocketAddr),
 }
 
 /// What a fake knows about itself; the probe asks for it.
@@ -56,6 +58,8 @@ pub struct Nature {
     pub masks: bool,
     /// Its own sampling parameters.
     pub preferred: Value,
+    /// No information route names them.
+    pub hides_preferred: bool,
     pub server_info: Value,
     /// Whether the probe gets answers by nature; else its questions go to the script.
     pub answers_probe: bool,
@@ -72,6 +76,7 @@ impl Default for Nature {
             plugin: false,
             masks: false,
             preferred: Value::Null,
+            hides_preferred: false,
             server_info: json!({}),
             answers_probe: true,
         }
@@ -168,6 +173,7 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, 
             Deed::Say(said) => (said, false),
             Deed::SayAndClose(said) => (said, true),
             Deed::Silence => (Vec::new(), false),
+            Deed::Forward(server) => return forward(&asked, server, &mut stream).await,
         };
         let silent = said.is_empty();
         for piece in said {
@@ -186,6 +192,20 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, 
             return;
         }
     }
+}
+
+/// Sends a request to `server` and everything that it answers to `client`.
+async fn forward(asked: &Asked, server: SocketAddr, client: &mut TcpStream) {
+    let mut head = format!("{} {} HTTP/1.1\r\n", asked.method, asked.path);
+    let hop = ["connection", "content-length", "transfer-encoding"];
+    for (name, value) in asked.headers.iter().filter(|(name, _)| !hop.contains(&name.as_str())) {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += &format!("content-length: {}\r\nconnection: close\r\n\r\n", asked.body.len());
+    let mut upstream = TcpStream::connect(server).await.unwrap();
+    upstream.write_all(&[head.as_bytes(), &asked.body].concat()).await.unwrap();
+    // a client that has left ends it as well
+    let _ = tokio::io::copy(&mut upstream, client).await;
 }
 
 async fn next(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
@@ -249,14 +269,15 @@ impl Nature {
         }
         let body = asked.json();
         let sampling = &body["sampling_params"];
-        let info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": true});
+        let mut info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": true});
+        if !self.hides_preferred {
+            info["preferred_sampling_params"] = self.preferred.clone();
+        }
         match asked.path.as_str() {
             "/model_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
             "/model_info" => {
-                let mut info = info;
                 info["weight_version"] = json!("default");
                 info["served_model_name"] = json!("tiny");
-                info["preferred_sampling_params"] = self.preferred.clone();
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
             "/get_model_info" => return Some(json_message(200, info.to_string().as_bytes())),
@@ -284,8 +305,8 @@ impl Nature {
             };
             return Some(json_message(400, json!({"error": {"message": refusal}}).to_string().as_bytes()));
         }
-        let probing =
-            body["input_ids"] == json!([10, 11, 12]) && sampling["max_new_tokens"] == 1 && sampling["top_k"] == -1;
+        let open = sampling["top_k"] == -1 || self.hides_preferred && sampling["top_k"].is_null();
+        let probing = body["input_ids"] == json!([10, 11, 12]) && sampling["max_new_tokens"] == 1 && open;
         if !probing {
             return None;
         }
@@ -293,10 +314,12 @@ impl Nature {
             let refusal = "return_sampling_mask requires top_k=1 for greedy sampling or finite 1 < top_k <= 4096; got";
             return Some(json_message(400, json!({"error": {"message": refusal}}).to_string().as_bytes()));
         }
-        let gap = if self.original || sampling["temperature"] == 1.0 { -1.5 } else { -3.0 };
+        let default = self.preferred["temperature"].as_f64().unwrap_or(1.0);
+        let temperature = sampling["temperature"].as_f64().unwrap_or(default);
+        let gap = if self.original { -1.5 } else { -1.5 / temperature };
         let mut meta = json!({"id": "probe", "output_token_logprobs": [[-0.1, 1, null]]});
         if self.flat && body["return_flat_raw_top_logprobs_b64"] == true {
-            let raw: Vec<u8> = [-0.1_f32, -0.1 + gap].iter().flat_map(|value| value.to_le_bytes()).collect();
+            let raw: Vec<u8> = [-0.1_f32, -0.1 + gap as f32].iter().flat_map(|value| value.to_le_bytes()).collect();
             meta["output_top_logprobs_val_flat_b64"] = json!(base64_simd::STANDARD.encode_to_string(raw));
         } else {
             meta["output_top_logprobs"] = json!([[[-0.1, 1, null], [-0.1 + gap, 2, null]]]);
