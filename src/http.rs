@@ -40,6 +40,7 @@ use crate::generation::forcing::Since;
 use crate::generation::plan::Shape;
 use crate::metrics::Metrics;
 use crate::openai::model::Chats;
+use crate::rl::ThinkTokens;
 use crate::server::Phase;
 use crate::sglang::client::Client;
 use crate::sglang::probe::Capabilities;
@@ -97,6 +98,18 @@ impl Parts {
             refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
             plugin_failed: self.tools.plugin_failed.load(Ordering::Relaxed),
         }
+    }
+
+    /// The tokens around the thinking, by the settings or by the tokenizer that chats are rendered with; `None` where neither names them.
+    #[must_use]
+    pub fn think_tokens(&self) -> Option<ThinkTokens> {
+        let sessions = &self.config.sessions;
+        let named = sessions.think_start.zip(sessions.think_end);
+        let by_tokenizer = || match &**self.chats.borrow() {
+            Chats::Rendered(model) => model.renderer.think_tokens(),
+            Chats::Forwarded(_) => None,
+        };
+        named.or_else(by_tokenizer).map(|(start, end)| ThinkTokens { start, end })
     }
 
     /// Notes that the engine fails on this shape when it is forced.

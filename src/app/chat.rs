@@ -60,6 +60,11 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
             Chats::Rendered(model) => {
                 known = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
+                if parts.think_tokens().is_none() {
+                    tracing::info!(
+                        "the tokenizer names no think tokens: entropies of the thinking are null; see --think-start"
+                    );
+                }
             }
             Chats::Forwarded(reason) => {
                 tracing::info!(%reason, "chat completions go to the engine's own endpoint");

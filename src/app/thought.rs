@@ -5,12 +5,11 @@ use std::sync::Arc;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::http::Parts;
-use crate::rl::{HIGH_ENTROPY, Think, ThinkTokens};
+use crate::rl::{HIGH_ENTROPY, Think};
 
 /// Observes the mean entropy of the thinking of each turn that has any, until the store has gone. Turns that come too fast for it, a
 /// thousand at once, are left out: a mean over many is not changed by it, and nobody waits.
 pub(super) async fn watch(parts: Arc<Parts>) {
-    let tokens = ThinkTokens { start: parts.config.sessions.think_start, end: parts.config.sessions.think_end };
     let mut turns = parts.sessions.watch_turns();
     loop {
         let turn = match turns.recv().await {
@@ -19,7 +18,7 @@ pub(super) async fn watch(parts: Arc<Parts>) {
             Err(RecvError::Closed) => return,
         };
         let Some(turn) = turn else { continue };
-        if let Some(mean) = Think::of_turn(&turn, tokens, HIGH_ENTROPY).mean {
+        if let Some(mean) = Think::of_turn(&turn, parts.think_tokens(), HIGH_ENTROPY).mean {
             parts.metrics.think_entropy.with_label_values(&[&*turn.about.model]).observe(mean);
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::cli::print;
 use crate::config::Config;
+use crate::generation::forcing::affordable_k;
 use crate::openai::model::Chats;
 use crate::sglang::client::Client;
 use crate::sglang::probe::{Capabilities, Dialect, Plugin, Probe, Streaming, VocabSource};
@@ -269,6 +270,13 @@ fn logprobs(config: &Config, found: &Capabilities, report: &mut Report) {
             "logprobs are rounded to bfloat16: intervals are wider; --rl-on-policy-target does this",
         );
     }
+    if let Some(k) = lowered_k(config, found) {
+        let text = format!(
+            "lowered from {} to {k} where a client that does not stream sets no length: the reply could exceed --max-reply-bytes",
+            config.entropy.top_logprobs
+        );
+        report.line(Warn, "top-k", text);
+    }
     if found.disaggregated {
         report.line(Warn, "prefill", "disaggregated: top-k is at most 128");
     }
@@ -292,4 +300,12 @@ fn logprobs(config: &Config, found: &Capabilities, report: &mut Report) {
                     ask for logprobs (return_logprob or return_entropy) or start the engine with --skip-tokenizer-init";
         report.line(Warn, "trajectories", text);
     }
+}
+
+/// The k of replies as long as the context allows, where it is smaller than the setting.
+fn lowered_k(config: &Config, found: &Capabilities) -> Option<u32> {
+    let wanted = config.entropy.top_logprobs;
+    let bound = config.entropy.reply_budget.max(config.limits.max_reply_bytes);
+    let k = affordable_k(wanted, found.context_length?, found.flat, bound);
+    (k < wanted).then_some(k)
 }

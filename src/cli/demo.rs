@@ -10,8 +10,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::cli::{descriptors, print, serve};
 use crate::config::Config;
-use crate::demo::{Engine, EngineOptions, Model, Streaming, THINK_TOKENS};
-use crate::rl::ThinkTokens;
+use crate::demo::{Engine, EngineOptions, Model, Streaming};
 use crate::server::{Phase, ServerLimits, serve as accept};
 use crate::tokenizer::Renderer;
 
@@ -27,11 +26,6 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     let (addr, engine) =
         engine(Engine::new(options), stopped).await.map_err(|error| format!("the demo engine: {error}"))?;
     config.upstream = format!("http://{addr}");
-    let usual = ThinkTokens::default();
-    if (config.sessions.think_start, config.sessions.think_end) == (usual.start, usual.end) {
-        // nobody said otherwise, and this model is known
-        [config.sessions.think_start, config.sessions.think_end] = THINK_TOKENS;
-    }
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?.rendering(Renderer::new(Model::folder()));
     let [data, control] = app.urls().map_err(|error| error.to_string())?;

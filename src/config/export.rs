@@ -47,12 +47,12 @@ pub struct ExportArgs {
     /// Tokens of the response side of tensors; else as many as the longest response has
     #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N", value_parser = length)]
     pub max_response_length: Option<usize>,
-    /// Id of the token that opens a span of thought, for jsonl from a log
-    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", default_value = "151667")]
-    pub think_start: u32,
+    /// Id of the token that opens a span of thought, for jsonl from a log, which has no tokenizer
+    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", requires = "think_end")]
+    pub think_start: Option<u32>,
     /// Id of the token that closes it
-    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", default_value = "151668")]
-    pub think_end: u32,
+    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", requires = "think_start")]
+    pub think_end: Option<u32>,
     /// What is logged.
     #[command(flatten)]
     pub logging: LogConfig,

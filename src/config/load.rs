@@ -160,7 +160,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
     config.keys.complete().map_err(Invalid::Line)?;
     let keys = &config.keys;
-    if config.sessions.think_start == config.sessions.think_end {
+    if config.sessions.think_start.is_some() && config.sessions.think_start == config.sessions.think_end {
         return Err(Invalid::Line(
             "--think-start and --think-end are the same token, so no span could be closed".into(),
         ));

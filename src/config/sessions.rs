@@ -57,10 +57,10 @@ pub struct SessionConfig {
     /// When it is forced to the disk itself: never (survives a crash of tokentap), interval (a second), always
     #[arg(long, env = "TOKENTAP_FSYNC", value_name = "WHEN", default_value = "interval")]
     pub fsync: FsyncPolicy,
-    /// Id of the token that opens a span of thought
-    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", default_value = "151667")]
-    pub think_start: u32,
+    /// Id of the token that opens a span of thought; else as the tokenizer names it
+    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", requires = "think_end")]
+    pub think_start: Option<u32>,
     /// Id of the token that closes it
-    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", default_value = "151668")]
-    pub think_end: u32,
+    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", requires = "think_start")]
+    pub think_end: Option<u32>,
 }

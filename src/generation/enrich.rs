@@ -21,6 +21,8 @@ pub struct Info {
     pub temperature: Option<f64>,
     /// k of the widest row.
     pub width: usize,
+    /// The k that was wanted, where a smaller one was asked.
+    pub lowered_from: Option<u32>,
     /// Vocabulary size, where it is known.
     pub vocab: Option<u32>,
     /// Mean of the numbers there are, in nats.
@@ -55,8 +57,9 @@ impl Info {
         };
         let count = |value: Option<usize>| value.map_or("null".to_owned(), |value| value.to_string());
         let reason = self.reason.map(|reason| format!(",\"reason\":\"{}\"", reason.name())).unwrap_or_default();
+        let lowered = self.lowered_from.map(|k| format!(",\"top_k_lowered_from\":{k}")).unwrap_or_default();
         format!(
-            "{{\"source\":\"{}\",\"estimator\":\"{}\",\"unit\":\"nats\",\"temperature\":{},\"top_k\":{},\"vocab_size\":{},\"mean\":{}{reason}}}",
+            "{{\"source\":\"{}\",\"estimator\":\"{}\",\"unit\":\"nats\",\"temperature\":{},\"top_k\":{}{lowered},\"vocab_size\":{},\"mean\":{}{reason}}}",
             self.source(),
             self.estimator.name(),
             number(self.temperature),

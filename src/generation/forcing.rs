@@ -43,6 +43,8 @@ pub struct Item {
     pub placeholder: bool,
     /// Why there is no top-k although entropy was wanted.
     pub reason: Option<Reason>,
+    /// The k that was wanted, where a smaller one is asked so that the reply fits its bound.
+    pub lowered_from: Option<u32>,
 }
 
 /// The facts that decide.
@@ -59,12 +61,23 @@ pub struct Facts<'a> {
     /// The flat base64 form is asked for instead of the nested one: the engine offers it (not on streams), and no item wants lists
     /// of its own.
     pub flat: bool,
+    /// `--max-reply-bytes`: the size up to which a reply is read.
+    pub max_reply_bytes: u64,
     /// The engine refused this shape since the last probe.
     refused_before: bool,
     /// The plugin may be asked: it is there, and has not failed since the last probe.
     plugin: bool,
     /// Some items asked for logprobs and others did not.
     mixed: bool,
+}
+
+/// The largest of `k`, 20, 5, 0 with which a reply of `tokens` tokens is expected to have at most `bound` bytes.
+#[must_use]
+pub fn affordable_k(k: u32, tokens: u64, flat: bool, bound: u64) -> u32 {
+    // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
+    let entry = if flat { 11 } else { 36 };
+    let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
+    [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= bound).unwrap_or(0)
 }
 
 impl<'a> Facts<'a> {
@@ -79,7 +92,18 @@ impl<'a> Facts<'a> {
     ) -> Self {
         let plugin = upstream.plugin == Plugin::Exact && !since.plugin_failed;
         let refused_before = since.refused;
-        let mut facts = Self { request, wish, upstream, config, refused_before, plugin, flat: false, mixed: false };
+        let max_reply_bytes = config.reply_budget;
+        let mut facts = Self {
+            request,
+            wish,
+            upstream,
+            config,
+            max_reply_bytes,
+            refused_before,
+            plugin,
+            flat: false,
+            mixed: false,
+        };
         let asked = (0..facts.prompts()).filter(|at| facts.asked(*at)).count();
         let lists = (0..facts.prompts()).any(|at| facts.asked_k(at) > 0);
         facts.mixed = asked > 0 && asked < facts.prompts();
@@ -182,7 +206,9 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The largest of k, 20, 5, 0 with which the expected reply fits the budget. Incremental streams are never held whole.
+    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: `--reply-budget`, or `--max-reply-bytes` where the client
+    /// sets no length. Such a reply rarely is as long as the context allows, and its size is checked while it is read. Incremental streams
+    /// are never held whole.
     fn within_budget(&self) -> u32 {
         let k = self.wanted_k();
         if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {
@@ -190,10 +216,11 @@ impl<'a> Facts<'a> {
         }
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
-        // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
-        let entry = if self.flat { 11 } else { 36 };
-        let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
-        [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= self.config.reply_budget).unwrap_or(0)
+        let open_ended = (0..self.prompts())
+            .all(|at| self.request.sampling.get(at).is_some_and(|sampling| sampling.max_new_tokens == Some(None)));
+        let bound =
+            if open_ended { self.config.reply_budget.max(self.max_reply_bytes) } else { self.config.reply_budget };
+        affordable_k(k, tokens, self.flat, bound)
     }
 
     fn item(&self, at: usize, whole: Option<(Reason, bool)>, budget: u32) -> Item {
@@ -213,6 +240,7 @@ impl<'a> Facts<'a> {
                 && asked_k == 0
                 && self.is_logprob_only(at),
             reason: None,
+            lowered_from: None,
         };
         if self.wish.wanted {
             let exact = self.exact(at, whole);
@@ -253,6 +281,7 @@ impl<'a> Facts<'a> {
         }
         item.logprob = true;
         item.k = item.asked_k.max(budget);
+        item.lowered_from = Some(self.wanted_k()).filter(|wanted| item.k > 0 && item.k < *wanted);
         item.reason = (item.k == 0 && item.exact.is_none()).then_some(Reason::ReplyBudget);
     }
 

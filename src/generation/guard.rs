@@ -12,6 +12,8 @@ use crate::sglang::request::{GenerateRequest, IdShape, PerItem, Texts};
 /// What the guard knows besides the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
+    /// Whether the engine generates, where it is known; one that serves an embedding model ends.
+    pub generates: Option<bool>,
     /// Vocabulary size, where it is known.
     pub vocab_size: Option<u32>,
     /// `--max-top-logprobs`, or 128 under prefill/decode disaggregation.
@@ -37,6 +39,11 @@ fn refuse(rule: &'static str, message: String) -> Result<(), Refusal> {
 /// # Errors
 /// [`Refusal`] with the first rule that is broken.
 pub fn check(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
+    if bounds.generates == Some(false) {
+        let message =
+            "this engine serves an embedding model, which ends when it is asked to generate: use /v1/embeddings";
+        return refuse("embedding_model", message.into());
+    }
     if request.wide {
         return refuse("encoding", "the body must be UTF-8".into());
     }

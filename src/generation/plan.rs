@@ -69,7 +69,8 @@ impl Plan {
     ) -> Result<Self, Error> {
         let wish = Wish::of(request, config)?;
         let shape = shape(request);
-        let facts = Facts::new(request, wish, upstream, config, (context.since)(shape));
+        let mut facts = Facts::new(request, wish, upstream, config, (context.since)(shape));
+        facts.max_reply_bytes = context.max_reply_bytes;
         let items = facts.items();
         let given = if context.assign_rid { assigned(request) } else { Vec::new() };
         let echo = context.record && wish.wanted && wants_echo(request, upstream);
@@ -145,6 +146,8 @@ pub struct Context<'a> {
     pub assign_rid: bool,
     /// Whether turns are recorded.
     pub record: bool,
+    /// `--max-reply-bytes`, bytes.
+    pub max_reply_bytes: u64,
     /// What happened since the last probe, to requests of this shape or to all.
     pub since: &'a dyn Fn(Shape) -> Since,
 }

@@ -116,6 +116,11 @@ fn readyz(parts: &Parts) -> Response<Body> {
     if *parts.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
+    if parts.upstream.borrow().generates == Some(false) {
+        let reason =
+            format!("the engine at {} serves an embedding model and does not generate\n", parts.client.upstream());
+        return text(StatusCode::SERVICE_UNAVAILABLE, reason);
+    }
     if *parts.ready.borrow() {
         let chat = parts.chats.borrow().describe();
         text(StatusCode::OK, format!("ok\nchat completions {chat}\n"))

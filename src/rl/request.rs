@@ -100,16 +100,18 @@ impl RequestError {
 }
 
 impl Request {
-    /// Reads a body and checks it; `think` are the tokens around the thinking where it names none.
+    /// Reads a body and checks it; `think` are the tokens around the thinking where it names none and they are known.
     ///
     /// # Errors
     ///
     /// What is wrong with it, and where.
-    pub fn parse(body: &[u8], think: ThinkTokens) -> Result<Self, RequestError> {
+    pub fn parse(body: &[u8], think: Option<ThinkTokens>) -> Result<Self, RequestError> {
         let mut request: Self =
             serde_json::from_slice(body).map_err(|error| RequestError::new("invalid_json", "", error.to_string()))?;
-        request.think_start.get_or_insert(think.start);
-        request.think_end.get_or_insert(think.end);
+        if let Some(think) = think {
+            request.think_start.get_or_insert(think.start);
+            request.think_end.get_or_insert(think.end);
+        }
         request.check()?;
         Ok(request)
     }
@@ -130,8 +132,15 @@ impl Request {
         if !is_float32(self.high_entropy_threshold) {
             return invalid("high_entropy_threshold", "not a finite float32");
         }
-        let think = self.think_tokens();
-        if think.start == think.end {
+        let known = self.think_start.is_some() && self.think_end.is_some();
+        if !known && (self.think_start.is_some() || self.think_end.is_some()) {
+            return invalid("think_start", "only one of think_start and think_end is known; send both");
+        }
+        if !known && self.estimator == AdvantageEstimator::Egpo {
+            let message = "egpo needs the tokens around the thinking, and no tokenizer names them: send think_start and think_end";
+            return invalid("think_start", message);
+        }
+        if known && self.think_start == self.think_end {
             return invalid("think_end", "the same token as think_start, so no span could be closed");
         }
         let mut seen = HashSet::new();
@@ -151,11 +160,10 @@ impl Request {
         Shaping { lambda: self.lambda, alpha: self.alpha }
     }
 
-    /// The tokens around the thinking.
+    /// The tokens around the thinking; `None` where they are not known.
     #[must_use]
-    pub fn think_tokens(&self) -> ThinkTokens {
-        let usual = ThinkTokens::default();
-        ThinkTokens { start: self.think_start.unwrap_or(usual.start), end: self.think_end.unwrap_or(usual.end) }
+    pub fn think_tokens(&self) -> Option<ThinkTokens> {
+        Some(ThinkTokens { start: self.think_start?, end: self.think_end? })
     }
 }
 
@@ -195,20 +203,21 @@ fn high_entropy() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::THINK;
     use super::*;
 
     fn refused(body: &str) -> String {
-        let error = Request::parse(body.as_bytes(), ThinkTokens::default()).unwrap_err();
+        let error = Request::parse(body.as_bytes(), Some(THINK)).unwrap_err();
         format!("{} {error}", error.code)
     }
 
     #[test]
     fn a_short_body_gets_the_defaults() {
         let body = br#"{"groups":[{"id":"a","samples":[{"session":"s","reward":1}]},{"id":7,"samples":[{"session":"t","leaf":3,"reward":-0.5}]}]}"#;
-        let request = Request::parse(body, ThinkTokens::default()).unwrap();
+        let request = Request::parse(body, Some(THINK)).unwrap();
         assert_eq!(request.estimator, AdvantageEstimator::Grpo);
         assert_eq!(request.shaping(), Shaping { lambda: 0.4, alpha: 2.0 });
-        assert_eq!(request.think_tokens(), ThinkTokens { start: 151_667, end: 151_668 });
+        assert_eq!(request.think_tokens(), Some(THINK));
         assert!(request.normalize_std);
         assert_eq!(request.high_entropy_threshold, 0.672);
         assert_eq!(request.groups[0].samples[0].leaf, None);
@@ -220,7 +229,10 @@ mod tests {
         let sample = r#"{"session":"s","reward":1}"#;
         assert_eq!(refused(r#"{"groups":[],"alpha":0}"#), "invalid_parameter alpha: not a positive, finite float32");
         assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");
-        assert!(refused(r#"{"groups":[],"think_end":151667}"#).starts_with("invalid_parameter think_end: "));
+        assert!(
+            refused(&format!(r#"{{"groups":[],"think_end":{}}}"#, THINK.start))
+                .starts_with("invalid_parameter think_end: ")
+        );
         assert_eq!(
             refused(r#"{"groups":[{"id":"a","samples":[]}]}"#),
             "empty_group groups[0].samples: a group has no samples"
@@ -238,13 +250,22 @@ mod tests {
     }
 
     #[test]
+    fn egpo_without_think_tokens_is_refused() {
+        let parsed = |body: &str| Request::parse(body.as_bytes(), None).map(|request| request.think_tokens());
+        let error = parsed(r#"{"groups":[],"estimator":"egpo"}"#).unwrap_err();
+        assert_eq!((error.code, &*error.at), ("invalid_parameter", "think_start"));
+        assert_eq!(parsed(r#"{"groups":[],"estimator":"grpo"}"#).unwrap(), None);
+        let given = parsed(r#"{"groups":[],"estimator":"egpo","think_start":5,"think_end":6}"#).unwrap();
+        assert_eq!(given, Some(ThinkTokens { start: 5, end: 6 }));
+        assert_eq!(&*parsed(r#"{"groups":[],"think_start":5}"#).unwrap_err().at, "think_start");
+    }
+
+    #[test]
     fn rewards_that_json_cannot_hold_are_refused_too() {
         for reward in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let mut request = Request::parse(
-                br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#,
-                ThinkTokens::default(),
-            )
-            .unwrap();
+            let mut request =
+                Request::parse(br#"{"groups":[{"id":1,"samples":[{"session":"s","reward":1}]}]}"#, Some(THINK))
+                    .unwrap();
             request.groups[0].samples[0].reward = reward;
             let error = request.check().unwrap_err();
             assert_eq!((error.code, &*error.at), ("invalid_reward", "groups[0].samples[0].reward"));

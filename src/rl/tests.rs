@@ -5,11 +5,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Answer, Request, SampleAnswer, advantages};
+use super::{Answer, Request, SampleAnswer, ThinkTokens, advantages};
 use crate::trajectory::{About, Measured, Path, Step, Turn};
 
 pub(super) const START: u32 = 151_667;
 pub(super) const END: u32 = 151_668;
+pub(super) const THINK: ThinkTokens = ThinkTokens { start: START, end: END };
 
 /// A turn of these tokens, with its entropies in nats.
 pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
@@ -34,7 +35,7 @@ pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
 }
 
 fn request(body: &Value) -> Request {
-    Request::parse(body.to_string().as_bytes(), crate::rl::ThinkTokens::default()).unwrap()
+    Request::parse(body.to_string().as_bytes(), Some(THINK)).unwrap()
 }
 
 fn answer(request: &Request, paths: &[Path]) -> Answer {

@@ -7,20 +7,13 @@ use crate::trajectory::{Path, Turn};
 /// Nats above which a token counts as one of high entropy: the 80th percentile that the "80/20" paper (arXiv 2506.01939) found.
 pub const HIGH_ENTROPY: f64 = 0.672;
 
-/// The ids of the tokens around the thinking.
+/// The ids of the tokens around the thinking, which differ between models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThinkTokens {
     /// `<think>`.
     pub start: u32,
     /// `</think>`.
     pub end: u32,
-}
-
-impl Default for ThinkTokens {
-    /// Those of the Qwen3 family.
-    fn default() -> Self {
-        Self { start: 151_667, end: 151_668 }
-    }
 }
 
 /// The thinking of a trajectory: the spans of all its responses together.
@@ -50,9 +43,9 @@ pub struct Think {
 }
 
 impl Think {
-    /// Measures a path; `threshold` in nats is what a token of high entropy exceeds.
+    /// Measures a path; `threshold` in nats is what a token of high entropy exceeds. Without think tokens there are no spans.
     #[must_use]
-    pub fn of(path: &Path, tokens: ThinkTokens, threshold: f64) -> Self {
+    pub fn of(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
         let mut walk = Walk { tokens, threshold, ..Walk::default() };
         for step in &path.steps {
             walk.turn(&step.turn);
@@ -62,7 +55,7 @@ impl Think {
 
     /// Measures one turn, as if it were a path.
     #[must_use]
-    pub fn of_turn(turn: &Turn, tokens: ThinkTokens, threshold: f64) -> Self {
+    pub fn of_turn(turn: &Turn, tokens: Option<ThinkTokens>, threshold: f64) -> Self {
         let mut walk = Walk { tokens, threshold, ..Walk::default() };
         walk.turn(turn);
         walk.finish()
@@ -81,7 +74,7 @@ enum Place {
 
 #[derive(Debug, Default)]
 struct Walk {
-    tokens: ThinkTokens,
+    tokens: Option<ThinkTokens>,
     threshold: f64,
     place: Place,
     found: Think,
@@ -99,9 +92,10 @@ impl Walk {
         // No token in between: the policy goes on in the very context that it left, whatever the turn's cause is called.
         if !turn.prompt.is_empty() {
             self.end_run();
-            let ThinkTokens { start, end } = self.tokens;
-            let last = turn.prompt.iter().rev().find(|id| **id == start || **id == end);
-            self.place = if last == Some(&start) { Place::Promised } else { Place::Outside };
+            let opens = self.tokens.is_some_and(|ThinkTokens { start, end }| {
+                turn.prompt.iter().rev().find(|id| **id == start || **id == end) == Some(&start)
+            });
+            self.place = if opens { Place::Promised } else { Place::Outside };
         }
         let entropies = trusted(turn);
         for (at, id) in turn.response.iter().enumerate() {
@@ -118,10 +112,10 @@ impl Walk {
             self.place = Place::Inside;
             (self.found.present, self.found.in_prompt) = (true, true);
         }
-        if id == self.tokens.start {
+        if self.tokens.is_some_and(|tokens| id == tokens.start) {
             self.place = Place::Inside;
             self.found.present = true;
-        } else if id == self.tokens.end {
+        } else if self.tokens.is_some_and(|tokens| id == tokens.end) {
             self.place = Place::Outside;
         } else if self.place == Place::Inside {
             self.found.tokens += 1;
@@ -162,12 +156,12 @@ fn trusted(turn: &Turn) -> &[f32] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{END, START, path, turn};
+    use super::super::tests::{END, START, THINK, path, turn};
     use super::*;
     use crate::trajectory::Fault;
 
     fn think(turns: Vec<Turn>) -> Think {
-        Think::of(&path("s", turns), ThinkTokens::default(), HIGH_ENTROPY)
+        Think::of(&path("s", turns), Some(THINK), HIGH_ENTROPY)
     }
 
     #[test]
@@ -208,7 +202,7 @@ mod tests {
         ];
         let mut path = path("s", turns);
         path.steps[0].trained = false;
-        let found = Think::of(&path, ThinkTokens::default(), HIGH_ENTROPY);
+        let found = Think::of(&path, Some(THINK), HIGH_ENTROPY);
         assert_eq!((found.mean, found.tokens, found.closed), (Some(2.0), 4, true));
     }
 

@@ -94,6 +94,13 @@ impl Renderer {
         &self.folder.tokenizer
     }
 
+    /// The ids of the tokens that open and close its thinking; `None` where the tokenizer has none.
+    #[must_use]
+    pub fn think_tokens(&self) -> Option<(u32, u32)> {
+        let (start, end) = self.family.think()?;
+        Some((self.tokenizer().token_to_id(start)?, self.tokenizer().token_to_id(end)?))
+    }
+
     /// The files.
     #[must_use]
     pub fn folder(&self) -> &Folder {

@@ -139,6 +139,27 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
+            nature: Nature { context: 131_072, flat: false, ..Nature::default() },
+            ..case(
+                "a reply of open length keeps k: its size is checked while it is read",
+                json!({"text": "a", "sampling_params": {"max_new_tokens": null}}),
+                json!({"top_logprobs_num": 20}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
+            nature: Nature { context: 131_072, flat: false, ..Nature::default() },
+            flags: &["--max-reply-bytes", "64MiB"],
+            ..case(
+                "unless it could exceed --max-reply-bytes",
+                json!({"text": "a", "sampling_params": {"max_new_tokens": null}}),
+                json!({"top_logprobs_num": 5}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
             nature: jax(),
             ..case(
                 "sglang-jax is not forced",
@@ -424,4 +445,16 @@ async fn a_panic_costs_the_entropy_and_never_the_generation() {
     }
     assert_eq!(proxy.metric("tokentap_panics_caught_total").await, 5.0, "one reply and four events");
     ask(&proxy, &json!({"text": "a", "return_entropy": false})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lowered_k_is_named_in_entropy_info() {
+    let (_upstream, proxy) = start(Nature::default(), &["--reply-budget", "30000"]).await;
+    let lowered = info(&ask(&proxy, &json!({"text": "a", "entropy_options": {"top_k": 100}})).await);
+    assert_eq!((&lowered["top_k"], &lowered["top_k_lowered_from"]), (&json!(5), &json!(100)), "{lowered}");
+    let whole = info(
+        &ask(&proxy, &json!({"text": "a", "entropy_options": {"top_k": 20}, "sampling_params": {"max_new_tokens": 4}}))
+            .await,
+    );
+    assert_eq!((&whole["top_k"], whole.get("top_k_lowered_from")), (&json!(20), None), "{whole}");
 }

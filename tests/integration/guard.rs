@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::client::post;
+use crate::support::client::{get, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Upstream};
@@ -137,4 +137,18 @@ async fn a_rid_that_is_running_is_refused_until_it_has_ended() {
         tokio::task::yield_now().await;
     }
     assert_eq!(post(proxy.data, "/generate", second.as_bytes()).await.status, 200, "the id is free again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_embedding_engine_is_never_asked_to_generate() {
+    let upstream = Upstream::start(Nature { embeds: true, ..Nature::default() }, engine::answer).await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    proxy.until(|found| found.generates == Some(false)).await;
+    let answer = post(proxy.data, "/generate", br#"{"text":"a"}"#).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("embedding model"), "{}", answer.text());
+    assert_eq!(upstream.generations().len(), 0, "nothing went upstream");
+    let ready = get(proxy.control, "/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains("embedding model"), "{}", ready.text());
 }

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
 
+use tokentap::openai::model::Chats;
+
 use crate::support::demo::Demo;
 use crate::support::hand::soon;
 
@@ -21,7 +23,19 @@ fn thinking(reply: &Value) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_thinking_of_each_turn_is_counted_once() {
     let flags = ["--think-start", "1020", "--think-end", "1021"];
-    let demo = Demo::start(EngineOptions::default(), &flags).await;
+    counted(&Demo::start(EngineOptions::default(), &flags).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn think_tokens_are_those_that_the_tokenizer_names() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
+    let demo = Demo::start(EngineOptions::default(), &["--tokenizer", folder]).await;
+    let mut chats = demo.proxy.parts.chats.clone();
+    chats.wait_for(|chats| matches!(**chats, Chats::Rendered(_))).await.unwrap();
+    counted(&demo).await;
+}
+
+async fn counted(demo: &Demo) {
     let sampling = json!({"max_new_tokens": 12, "temperature": 0.8, "ignore_eos": true});
     let mut sum = 0.0;
     for last in [START, START, END, 300] {

@@ -32,7 +32,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
         tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
     }
     let sessions = chosen(&store, &args.session)?;
-    let tokens = ThinkTokens { start: args.think_start, end: args.think_end };
+    let tokens = args.think_start.zip(args.think_end).map(|(start, end)| ThinkTokens { start, end });
     let mut batch = Batch {
         shape: Shape {
             pad_token_id: args.pad_token_id,

@@ -129,6 +129,7 @@ impl Capture {
             estimator: self.estimator(item, index),
             temperature: item.temperature.ok(),
             width: sequence.width,
+            lowered_from: item.lowered_from.filter(|_| sequence.is_measured() && sequence.width > 0),
             vocab: self.vocab,
             mean: sequence.mean(),
             reason: reason.or(item.temperature.err()),

@@ -136,13 +136,15 @@ fn plan(parts: &Parts, upstream: &Capabilities, request: &GenerateRequest, assig
     let config = &parts.config.entropy;
     if !config.no_guard {
         let bounds = Bounds {
+            generates: upstream.generates,
             vocab_size: upstream.vocab_size,
             max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
         };
         guard::check(request, bounds).map_err(|refusal| refused(parts, refusal))?;
     }
     let record = parts.config.sessions.record;
-    let context = Context { assign_rid, record, since: &|shape| parts.since(shape) };
+    let max_reply_bytes = parts.config.limits.max_reply_bytes;
+    let context = Context { assign_rid, record, max_reply_bytes, since: &|shape| parts.since(shape) };
     let mut plan = Plan::try_new(request, upstream, config, &context)?;
     // copies, beside the request itself, which has been let in
     plan.body = counted(parts, request, plan.body)?;

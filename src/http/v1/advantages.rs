@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::sessions::think_tokens;
 use super::{Problem, refused, session};
 use crate::http::body::Body;
 use crate::http::{Parts, json_reply};
@@ -19,7 +18,7 @@ struct Paths {
 }
 
 pub(super) fn compute(parts: &Parts, body: &Bytes) -> Result<Response<Body>, Problem> {
-    let request = Request::parse(body, think_tokens(parts)).map_err(|error| problem(&error))?;
+    let request = Request::parse(body, parts.think_tokens()).map_err(|error| problem(&error))?;
     let mut known: HashMap<String, Paths> = HashMap::new();
     for sample in request.groups.iter().flat_map(|group| &group.samples) {
         if !known.contains_key(&sample.session) {

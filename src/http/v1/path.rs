@@ -1,9 +1,10 @@
 //! `GET /v1/sessions/{id}/paths/{leaf}`: one path, in parts.
 
 use http::{Response, StatusCode};
+use serde_json::json;
 
 use super::query::Query;
-use super::sessions::{annotate, think_tokens};
+use super::sessions::annotate;
 use super::{Problem, refused, session};
 use crate::http::body::Body;
 use crate::http::{Parts, json_reply};
@@ -27,10 +28,8 @@ pub(super) fn show(parts: &Parts, id: &str, leaf: &str, query: Query) -> Result<
         None => {
             part::head(&path, Some(&annotate(parts)), &mut text);
             text.pop();
-            let tokens = think_tokens(parts);
-            text.extend_from_slice(
-                format!(",\"think\":{{\"start\":{},\"end\":{}}}}}", tokens.start, tokens.end).as_bytes(),
-            );
+            let think = parts.think_tokens().map(|tokens| json!({"start": tokens.start, "end": tokens.end}));
+            text.extend_from_slice(format!(",\"think\":{}}}", json!(think)).as_bytes());
         }
     }
     Ok(json_reply(StatusCode::OK, text))

@@ -12,7 +12,7 @@ use super::query::Query;
 use super::{Problem, made, ok, refused, session};
 use crate::http::Parts;
 use crate::http::body::Body;
-use crate::rl::{self, ThinkTokens};
+use crate::rl;
 use crate::trajectory::export::{Annotate, entry};
 use crate::trajectory::{Session, Turn};
 
@@ -163,15 +163,10 @@ pub(super) async fn reward(parts: &Parts, id: &str, said: RewardRequest) -> Resu
     Ok(ok(&json!({"session": id, "leaf": said.leaf, "applies": applies})))
 }
 
-/// The tokens around the thinking, by the settings.
-pub(super) fn think_tokens(parts: &Parts) -> ThinkTokens {
-    ThinkTokens { start: parts.config.sessions.think_start, end: parts.config.sessions.think_end }
-}
-
 /// Members that trainers compute from each path.
 #[must_use]
 pub fn annotate(parts: &Parts) -> Annotate {
-    let tokens = think_tokens(parts);
+    let tokens = parts.think_tokens();
     Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))
 }
 

@@ -50,6 +50,9 @@ pub struct Nature {
     pub vocab: Option<u32>,
     pub flat: bool,
     pub streaming: &'static str,
+    /// Tokens of prompt and reply together.
+    pub context: u64,
+    pub embeds: bool,
     pub jax: bool,
     pub original: bool,
     /// Its plugin answers the probe.
@@ -71,6 +74,8 @@ impl Default for Nature {
             vocab: Some(151_936),
             flat: true,
             streaming: "cumulative",
+            context: 2048,
+            embeds: false,
             jax: false,
             original: false,
             plugin: false,
@@ -269,7 +274,7 @@ impl Nature {
         }
         let body = asked.json();
         let sampling = &body["sampling_params"];
-        let mut info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": true});
+        let mut info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": !self.embeds});
         if !self.hides_preferred {
             info["preferred_sampling_params"] = self.preferred.clone();
         }
@@ -282,7 +287,8 @@ impl Nature {
             }
             "/get_model_info" => return Some(json_message(200, info.to_string().as_bytes())),
             "/v1/models" => {
-                return Some(json_message(200, br#"{"object":"list","data":[{"id":"tiny","max_model_len":2048}]}"#));
+                let models = json!({"object": "list", "data": [{"id": "tiny", "max_model_len": self.context}]});
+                return Some(json_message(200, models.to_string().as_bytes()));
             }
             "/server_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
             // who asks for JSON by name is an agent, whose answer is the test's to give
