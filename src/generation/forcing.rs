@@ -1,8 +1,10 @@
 //! How much is forced on a request, and when forcing gives way (the rules of design.md, by their numbers).
 
 mod exact;
+mod size;
 
 pub use exact::{Exact, Since};
+pub use size::affordable_k;
 
 use crate::config::EntropyConfig;
 use crate::entropy::Estimator;
@@ -13,11 +15,6 @@ use crate::sglang::request::{GenerateRequest, PerItem};
 
 /// Prefill/decode disaggregation hands over at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;
-/// SGLang's default of `max_new_tokens` on /generate.
-const DEFAULT_NEW_TOKENS: u64 = 128;
-/// What `max_new_tokens: null` may come to when the context length is not known.
-const UNKNOWN_CONTEXT: u64 = 32_768;
-
 /// What one item asked, and what is asked for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Item {
@@ -69,15 +66,6 @@ pub struct Facts<'a> {
     plugin: bool,
     /// Some items asked for logprobs and others did not.
     mixed: bool,
-}
-
-/// The largest of `k`, 20, 5, 0 with which a reply of `tokens` tokens is expected to have at most `bound` bytes.
-#[must_use]
-pub fn affordable_k(k: u32, tokens: u64, flat: bool, bound: u64) -> u32 {
-    // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
-    let entry = if flat { 11 } else { 36 };
-    let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));
-    [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= bound).unwrap_or(0)
 }
 
 impl<'a> Facts<'a> {
@@ -195,32 +183,6 @@ impl<'a> Facts<'a> {
         let batch = if request.n() > 1 { None } else { request.batch() };
         lists[..4].iter().flatten().all(|len| Some(*len) == batch)
             && lists[4].is_none_or(|len| Some(len) == request.batch())
-    }
-
-    fn new_tokens(&self, at: usize) -> u64 {
-        let context = self.upstream.context_length.unwrap_or(UNKNOWN_CONTEXT);
-        match self.request.sampling.get(at).and_then(|sampling| sampling.max_new_tokens) {
-            None => DEFAULT_NEW_TOKENS,
-            Some(None) => context,
-            Some(Some(tokens)) => tokens.min(context),
-        }
-    }
-
-    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: `--reply-budget`, or `--max-reply-bytes` where the client
-    /// sets no length. Such a reply rarely is as long as the context allows, and its size is checked while it is read. Incremental streams
-    /// are never held whole.
-    fn within_budget(&self) -> u32 {
-        let k = self.wanted_k();
-        if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {
-            return k;
-        }
-        let tokens: u64 =
-            (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
-        let open_ended = (0..self.prompts())
-            .all(|at| self.request.sampling.get(at).is_some_and(|sampling| sampling.max_new_tokens == Some(None)));
-        let bound =
-            if open_ended { self.config.reply_budget.max(self.max_reply_bytes) } else { self.config.reply_budget };
-        affordable_k(k, tokens, self.flat, bound)
     }
 
     fn item(&self, at: usize, whole: Option<(Reason, bool)>, budget: u32) -> Item {
