@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# qwen-code without a terminal: a task with two tools, and a second one, in the same process or (CLIENT_CONTINUES=true) in another.
+set -euo pipefail
+qwen() {
+  "$CLIENT_TOOLS/npm/node_modules/.bin/qwen" --auth-type openai --openai-base-url "$CLIENT_BASE_URL" --openai-api-key none --model scripted --yolo "$@"
+}
+mkdir -p work .qwen
+echo '{"privacy": {"usageStatisticsEnabled": false}, "general": {"enableAutoUpdate": false}}' >.qwen/settings.json
+cd work
+if [[ ${CLIENT_CONTINUES:-} ]]; then
+  qwen "Write a note." >"$HOME/answers"
+  qwen --continue "Read it again." >>"$HOME/answers"
+else
+  coproc QWEN { qwen --input-format stream-json --output-format stream-json; }
+  # the second task is sent once the first has its result: what waits in qwen-code's queue is not taken in order
+  for task in "Write a note." "Read it again."; do
+    printf '{"type": "user", "message": {"role": "user", "content": "%s"}}\n' "$task" >&"${QWEN[1]}"
+    while IFS= read -r line <&"${QWEN[0]}"; do
+      printf '%s\n' "$line" >>"$HOME/answers"
+      if [[ $line == '{"type":"result"'* ]]; then break; fi
+    done
+  done
+  pid=$QWEN_PID
+  exec {QWEN[1]}>&-
+  wait "$pid"
+fi
+cat "$HOME/answers"
+grep -q 'The note is in place.' "$HOME/answers"
+grep -q 'It still rains.' "$HOME/answers"
+[[ $(cat note.txt) == "Tromsø: 🌧" ]]

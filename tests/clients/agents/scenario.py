@@ -1,0 +1,33 @@
+"""The conversation that every library in this folder holds: its users, its tools, and the answers of the model."""
+
+from __future__ import annotations
+
+import os
+
+BASE = os.environ["CLIENT_BASE_URL"]
+KEY, MODEL = "none", "scripted"
+USERS = ["How is the weather in Oslo, and elsewhere?", "And 7 C in Fahrenheit?", "Thank you."]
+ANSWERS = ["Both are wet:  🌧 and ❄.\n\n- Bergen\n- Tromsø", "That is 44.6 F.", "You are welcome."]
+SYSTEM = "Be brief."
+
+
+def weather(city: str) -> str:
+    """The weather of a city.
+
+    Args:
+        city: Its name.
+    """
+    return {"Oslo": "rain, 7 C", "Bergen": "fog, 9 C", "Tromsø": "snow, -3 C"}[city]
+
+
+def fahrenheit(celsius: int) -> str:
+    """Converts a temperature.
+
+    Args:
+        celsius: Degrees Celsius.
+    """
+    return f"{celsius * 9 / 5 + 32:.1f} F"
+
+
+def check(turn: int, answer: str | None) -> None:
+    assert (answer or "").strip() == ANSWERS[turn], f"turn {turn}: {answer!r} instead of {ANSWERS[turn]!r}"

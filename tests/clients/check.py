@@ -1,0 +1,121 @@
+"""Runs each client once against a fresh session, and compares what was recorded with what the engine sampled.
+
+Prints a line a client; exit status 1 if one fails. Names as arguments choose clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from clients import CLIENTS, Client
+from engine import Call, Engine, Tokenizer
+from script import script
+from sidecar import Sidecar, sidecar
+
+HERE = Path(__file__).resolve().parent
+ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
+
+
+def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
+    """Runs a client to its end in a process group of its own and with an empty home.
+
+    A proxy that does not exist keeps it from the network: what it needs is installed.
+    """
+    command = [part.format(here=HERE, tools=tools) for part in client.command]
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "CLIENT_BASE_URL": base_url, "CLIENT_TOOLS": str(tools)}
+    env |= {name: "http://127.0.0.1:9" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+    env |= {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "CI": "1", "DO_NOT_TRACK": "1", **client.env}
+    with (home / ".output").open("w+b") as output:
+        process = subprocess.Popen(
+            command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = process.wait(client.limit_seconds)
+        except subprocess.TimeoutExpired:
+            code = "timeout"
+        finally:
+            # what it left running belongs to its group
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    assert code == 0, f"exit {code}:\n{text[-3000:]}"
+
+
+def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
+    """Each call is a turn of the session, and all that was sampled is trained exactly once. Returns the counts."""
+    turns, rows = tap.turns(client.session), tap.trajectories(client.session)
+    assert len(calls) >= client.least_turns, f"only {len(calls)} calls"
+    assert len(turns) == len(calls), f"{len(turns)} turns of {len(calls)} calls"
+    assert {turn["fault"] for turn in turns} == {None}, turns
+    causes = [turn["cause"] for turn in turns]
+    assert client.paths in (None, len(rows)), f"{len(rows)} paths instead of {client.paths}: {causes}"
+    if client.paths == 1:
+        assert causes == ["first", *["extends"] * (len(turns) - 1)], causes
+    retokenised = tuple(turn["turn"] for turn in turns if turn["context_retokenised"])
+    assert client.retokenised in (None, retokenised), f"turns {retokenised} have context that was tokenised anew"
+    recorded = sorted(pair for row in rows for pair in trained(row))
+    sampled = sorted((call.prompt, call.sampled) for call in calls)
+    assert recorded == sampled, "the trained tokens are not those that the engine sampled"
+    return f"{len(calls)} calls, {len(rows)} path{'s' * (len(rows) > 1)}, {sum(len(s) for _, s in sampled)} sampled tokens trained"
+
+
+def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
+    """Of each trained segment the ids before it and its own; the mask is 1 there and nowhere else."""
+    ids, mask, pairs = row["token_ids"], [0] * len(row["token_ids"]), []
+    for segment in row["segments"]:
+        if segment["loss_mask"]:
+            start, end = segment["start"], segment["end"]
+            pairs.append((ids[:start], ids[start:end]))
+            mask[start:end] = [1] * (end - start)
+    assert row["loss_mask"] == mask, "the mask is not that of the segments"
+    return pairs
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokentap", required=True)
+    parser.add_argument("--tools", required=True, type=Path, help="the folder with the installed clients")
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    tools = args.tools.absolute()
+    unknown = set(args.names) - {client.name for client in CLIENTS}
+    assert not unknown, f"no such client: {sorted(unknown)}"
+    # so that what was started is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    tokenizer, failed = Tokenizer(ASSETS), 0
+    for client in CLIENTS:
+        if args.names and client.name not in args.names:
+            continue
+        begun = time.monotonic()
+        engine = Engine(tokenizer, script(client.rules))
+        try:
+            with tempfile.TemporaryDirectory() as home, sidecar(args.tokentap, engine.url, ASSETS) as tap:
+                since = len(engine.calls)
+                run(client, f"{tap.data}/sessions/{client.session}/v1", Path(home), tools)
+                counts = compare(client, tap, engine.calls[since:])
+        except Exception as error:
+            failed += 1
+            print(f"FAIL {client.name}: {type(error).__name__}: {error}", flush=True)
+        else:
+            print(f"ok   {client.name}: {counts} ({time.monotonic() - begun:.1f} s)", flush=True)
+        finally:
+            engine.close()
+    print(f"{failed} failed" if failed else "all as it should be")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,243 @@
+"""An SGLang server without a model: it answers `/generate` with the text that a script gives for the prompt.
+
+Only the standard library. The ids are those of a byte-level BPE tokenizer, but a text is not cut into tokens as its tokenizer would cut it:
+sampling does not keep to the canonical tokens either, so a prompt that was tokenised anew differs from what was sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+CONTEXT_TOKENS = 1 << 18
+TOP = 20
+
+
+class Tokenizer:
+    """Reads a tokenizer.json of byte-level BPE: decodes as it says, encodes by the longest or the shortest token in turn."""
+
+    def __init__(self, folder: Path) -> None:
+        read = json.loads((folder / "tokenizer.json").read_text())
+        letters = byte_letters()
+        self.bytes_of = {i: bytes(letters[c] for c in token) for token, i in read["model"]["vocab"].items()}
+        self.id_of = {token: i for i, token in self.bytes_of.items()}
+        self.added = {token["content"]: token["id"] for token in read["added_tokens"]}
+        self.special = {token["id"] for token in read["added_tokens"] if token["special"]}
+        self.bytes_of |= {i: text.encode() for text, i in self.added.items()}
+        self.split = re.compile("(" + "|".join(map(re.escape, self.added)) + ")")
+        self.longest = max(map(len, self.id_of))
+        self.size = max(self.bytes_of) + 1
+        self.end = self.added["<|im_end|>"]
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for part in self.split.split(text):
+            ids += [self.added[part]] if part in self.added else self.pieces(part.encode())
+        return ids
+
+    def pieces(self, data: bytes) -> Iterator[int]:
+        at = count = 0
+        while at < len(data):
+            lengths = range(min(self.longest, len(data) - at), 0, -1)
+            fits = [n for n in lengths if data[at : at + n] in self.id_of]
+            # every third token is a single byte
+            length = fits[-1] if count % 3 == 2 else fits[0]
+            yield self.id_of[data[at : at + length]]
+            at, count = at + length, count + 1
+
+    def decode(self, ids: list[int], special: bool = True) -> bytes:
+        return b"".join(self.bytes_of[i] for i in ids if special or i not in self.special)
+
+
+def byte_letters() -> dict[str, int]:
+    """The letter by which byte-level BPE writes each byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + at): b for at, b in enumerate(others)}
+
+
+def instance(schema: dict[str, Any]) -> Any:
+    """The value that a grammar of this schema makes the model say."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return instance(schema["anyOf"][0])
+    match schema["type"]:
+        case "object":
+            return {name: instance(schema["properties"][name]) for name in schema.get("required", [])}
+        case "array":
+            return [instance(schema["items"])]
+        case "integer":
+            return 3
+        case "string":
+            return "你好 こんにちは 🌧"
+        case other:
+            raise NotImplementedError(other)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One generation: ids that were sent, ids that were sampled."""
+
+    prompt: list[int]
+    sampled: list[int]
+
+
+class Engine:
+    """Listens on 127.0.0.1 at a free port; `script` maps a decoded prompt to the text of the reply."""
+
+    def __init__(self, tokenizer: Tokenizer, script: Callable[[str], str]) -> None:
+        self.tokenizer = tokenizer
+        self.script = script
+        self.calls: list[Call] = []
+        handler = type("BoundHandler", (Handler,), {"engine": self})
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def sample(self, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+        """The sampled ids and the finish reason."""
+        params, prompt = request.get("sampling_params") or {}, request["input_ids"]
+        if schema := params.get("json_schema"):
+            text = json.dumps(instance(json.loads(schema)))
+        else:
+            text = self.script(self.tokenizer.decode(prompt).decode(errors="replace"))
+        sampled, finish = [*self.tokenizer.encode(text), self.tokenizer.end], {"type": "stop", "matched": self.tokenizer.end}
+        stop = params.get("stop") or []
+        for stop in [stop] if isinstance(stop, str) else stop:
+            for count in range(1, len(sampled)):
+                if stop.encode() in self.tokenizer.decode(sampled[:count]):
+                    sampled, finish = sampled[:count], {"type": "stop", "matched": stop}
+                    break
+        most = params.get("max_new_tokens") or CONTEXT_TOKENS
+        if len(sampled) > most:
+            sampled, finish = sampled[:most], {"type": "length", "length": most}
+        self.calls.append(Call(prompt, sampled))
+        return sampled, finish
+
+    def rows(self, ids: list[int]) -> list[list[tuple[float, int, None]]]:
+        """Nine tenths for the token that was sampled, the rest for its neighbours."""
+        others = math.log(0.1 / self.tokenizer.size)
+        near = [[(i + step) % self.tokenizer.size for step in range(1, TOP)] for i in ids]
+        return [[(math.log(0.9), i, None), *((others, n, None) for n in row)] for i, row in zip(ids, near, strict=True)]
+
+    def event(self, request: dict[str, Any], new: list[int], text: str, **meta: Any) -> dict[str, Any]:
+        told = {"id": request.get("rid") or "none", "prompt_tokens": len(request["input_ids"]), "weight_version": "scripted"}
+        if request.get("return_logprob"):
+            told["output_token_logprobs"] = [(math.log(0.9), i, None) for i in new]
+            told["input_token_logprobs"] = []
+            if request.get("top_logprobs_num"):
+                told["output_top_logprobs"], told["input_top_logprobs"] = self.rows(new), []
+        return {"text": text, "output_ids": new, "meta_info": told | meta}
+
+    def whole(self, request: dict[str, Any]) -> dict[str, Any]:
+        ids, finish = self.sample(request)
+        return self.event(request, ids, self.text(ids, finish), completion_tokens=len(ids), cached_tokens=0, finish_reason=finish)
+
+    def text(self, ids: list[int], finish: dict[str, Any]) -> str:
+        text = self.tokenizer.decode(ids, special=False).decode(errors="ignore")
+        matched = finish.get("matched")
+        return text[: text.index(matched)] if isinstance(matched, str) else text
+
+    def stream(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Events of three tokens; each has only what is new, and no half of a character."""
+        ids, finish = self.sample(request)
+        whole, sent = self.text(ids, finish), 0
+        for start in range(0, len(ids), 3):
+            new, count = ids[start : start + 3], min(start + 3, len(ids))
+            last = count == len(ids)
+            text = whole if last else self.tokenizer.decode(ids[:count], special=False).decode(errors="ignore")[: len(whole)]
+            yield self.event(
+                request, new, text[sent:], completion_tokens=count, cached_tokens=0, finish_reason=finish if last else None
+            )
+            sent = len(text)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    engine: Engine
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def answer(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response_only(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        name = "scripted"
+        facts = {
+            "/health": {},
+            "/model_info": {
+                "model_path": name,
+                "served_model_name": name,
+                "tokenizer_path": name,
+                "is_generation": True,
+                "preferred_sampling_params": None,
+                "weight_version": name,
+            },
+            "/server_info": {
+                "model_path": name,
+                "served_model_name": name,
+                "version": name,
+                "context_length": CONTEXT_TOKENS,
+                "incremental_streaming_output": True,
+                "skip_tokenizer_init": False,
+                "sampling_defaults": "openai",
+                "disaggregation_mode": "null",
+                "speculative_algorithm": None,
+            },
+            "/v1/models": {
+                "object": "list",
+                "data": [{"id": name, "object": "model", "owned_by": name, "max_model_len": CONTEXT_TOKENS}],
+            },
+        }
+        if self.path in facts:
+            self.answer(200, facts[self.path])
+        else:
+            self.answer(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.path == "/abort_request":
+            return self.answer(200, {})
+        if self.path != "/generate":
+            return self.answer(404, {"detail": "Not Found"})
+        request = json.loads(body)
+        size = self.engine.tokenizer.size
+        params = request.get("sampling_params") or {}
+        if any(int(token) >= size for token in params.get("logit_bias") or {}):
+            return self.answer(400, {"error": {"message": f"logit_bias must has keys in [0, {size - 1}], got another."}})
+        if request.get("return_sampling_mask") or (request.get("stream") and params.get("n", 1) > 1):
+            return self.answer(400, {"error": {"message": "not supported by the scripted engine"}})
+        if request.get("stream"):
+            return self.stream(self.engine.stream(request))
+        replies = [self.engine.whole(request) for _ in range(params.get("n", 1))]
+        return self.answer(200, replies[0] if len(replies) == 1 else replies)
+
+    def stream(self, events: Iterator[dict[str, Any]]) -> None:
+        self.send_response_only(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for event in [*(json.dumps(event) for event in events), "[DONE]"]:
+            data = f"data: {event}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.write(b"0\r\n\r\n")

@@ -1,0 +1,60 @@
+"""A `tokentap serve` in front of the scripted engine, and what it has recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 60.0
+# in either order; before the second the engine still gets questions of tokentap's own
+READY = {"chat completions are served from tokens", "the upstream has been probed"}
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The URLs of both ports."""
+
+    data: str
+    control: str
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.control}{path}", timeout=PATIENCE_SECONDS) as reply:
+            return json.load(reply)
+
+    def turns(self, session: str) -> list[dict[str, Any]]:
+        return self.get(f"/v1/sessions/{session}")["list"]
+
+    def trajectories(self, session: str) -> list[dict[str, Any]]:
+        return self.get(f"/v1/sessions/{session}/trajectories")["trajectories"]
+
+
+@contextlib.contextmanager
+def sidecar(binary: str, engine: str, tokenizer: Path) -> Iterator[Sidecar]:
+    """Yields once the log says that chats are served."""
+    command = [binary, "serve", "--upstream", engine, "--tokenizer", str(tokenizer), "--separate-reasoning", "always"]
+    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout
+    try:
+        ports, missing = None, set(READY)
+        while missing:
+            line = process.stdout.readline()
+            assert line, "tokentap ended before it was ready"
+            entry = json.loads(line)
+            if "data" in entry and "control" in entry:
+                ports = Sidecar(entry["data"], entry["control"])
+            missing.discard(entry["message"])
+        assert ports, "the log does not say where tokentap listens"
+        # a full pipe would stop it
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        yield ports
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
