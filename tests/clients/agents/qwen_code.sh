@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # qwen-code without a terminal: a task with two tools, and a second one, in the same process or (CLIENT_CONTINUES=true) in another.
 set -euo pipefail
+# it sends everything to a proxy, 127.0.0.1 too, whatever NO_PROXY says
+unset HTTP_PROXY HTTPS_PROXY http_proxy https_proxy
 qwen() {
   "$CLIENT_TOOLS/npm/node_modules/.bin/qwen" --auth-type openai --openai-base-url "$CLIENT_BASE_URL" --openai-api-key none --model scripted --yolo "$@"
 }
