@@ -6,6 +6,7 @@ Prints a line a client; exit status 1 if one fails. Names as arguments choose cl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,13 +26,14 @@ ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
 
 
 def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
-    """Runs a client to its end in a process group of its own and with an empty home.
+    """Runs a client in a new process group with an empty home, and waits until it exits.
 
     A proxy that does not exist keeps it from the network: what it needs is installed.
     """
     command = [part.format(here=HERE, tools=tools) for part in client.command]
-    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "CLIENT_BASE_URL": base_url, "CLIENT_TOOLS": str(tools)}
-    env |= {name: "http://127.0.0.1:9" for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home)}
+    env |= {"CLIENT_BASE_URL": base_url, "CLIENT_TOOLS": str(tools)}
+    env |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     env |= {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     env |= {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "CI": "1", "DO_NOT_TRACK": "1", **client.env}
     with (home / ".output").open("w+b") as output:
@@ -39,19 +41,18 @@ def run(client: Client, base_url: str, home: Path, tools: Path) -> None:
             command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            code = process.wait(client.limit_seconds)
+            code: int | None = process.wait(client.limit_seconds)
         except subprocess.TimeoutExpired:
-            code = "timeout"
+            code = None
         finally:
-            # what it left running belongs to its group
-            try:
+            # its group holds the processes that it left running
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         output.seek(0)
         text = output.read().decode(errors="replace")
-    assert code == 0, f"exit {code}:\n{text[-3000:]}"
+    how = f"no end after {client.limit_seconds} s" if code is None else f"exit {code}"
+    assert code == 0, f"{how}:\n{text[-3000:]}"
 
 
 def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
@@ -69,7 +70,8 @@ def compare(client: Client, tap: Sidecar, calls: list[Call]) -> str:
     recorded = sorted(pair for row in rows for pair in trained(row))
     sampled = sorted((call.prompt, call.sampled) for call in calls)
     assert recorded == sampled, "the trained tokens are not those that the engine sampled"
-    return f"{len(calls)} calls, {len(rows)} path{'s' * (len(rows) > 1)}, {sum(len(s) for _, s in sampled)} sampled tokens trained"
+    tokens = sum(len(ids) for _, ids in sampled)
+    return f"{len(calls)} calls, {len(rows)} path{'s' * (len(rows) > 1)}, {tokens} sampled tokens trained"
 
 
 def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:

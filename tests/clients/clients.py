@@ -1,4 +1,4 @@
-"""The clients: how each is started, what the model says to it, and what it leaves."""
+"""The clients: how each is started, what the model answers it, and what it has to leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Client:
     env: dict[str, str] = field(default_factory=dict)
     # None where its conversations have nothing to do with each other
     paths: int | None = 1
-    # turns whose context holds text of an assistant that is not what was sampled, token by token; None where they are not counted
+    # turns whose context has assistant text that was tokenised anew; None where they are not compared
     retokenised: tuple[int, ...] | None = ()
     least_turns: int = 6
     limit_seconds: int = 120
@@ -76,5 +76,13 @@ CLIENTS: list[Client] = [
     # its first message is answered by a fixed greeting
     program("qwen-code", "qwen_code", QWEN_CODE, retokenised=(0,), least_turns=5),
     # a process that continues begins with a new listing of the folder
-    program("qwen-code-continued", "qwen_code", QWEN_CODE, env={"CLIENT_CONTINUES": "true"}, paths=2, retokenised=(0, 3), least_turns=5),
+    program(
+        "qwen-code-continued",
+        "qwen_code",
+        QWEN_CODE,
+        env={"CLIENT_CONTINUES": "true"},
+        paths=2,
+        retokenised=(0, 3),
+        least_turns=5,
+    ),
 ]

@@ -1,7 +1,7 @@
 """An SGLang server without a model: it answers `/generate` with the text that a script gives for the prompt.
 
-Only the standard library. The ids are those of a byte-level BPE tokenizer, but a text is not cut into tokens as its tokenizer would cut it:
-sampling does not keep to the canonical tokens either, so a prompt that was tokenised anew differs from what was sampled.
+It needs only the standard library. Ids are those of a byte-level BPE tokenizer, but a text is split into other tokens
+than the tokenizer would choose, as a model may sample them, so a prompt that was tokenised anew differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOP = 20
 
 
 class Tokenizer:
-    """Reads a tokenizer.json of byte-level BPE: decodes as it says, encodes by the longest or the shortest token in turn."""
+    """Reads a tokenizer.json of byte-level BPE: encodes into tokens that it would not choose."""
 
     def __init__(self, folder: Path) -> None:
         read = json.loads((folder / "tokenizer.json").read_text())
@@ -114,9 +114,10 @@ class Engine:
             text = json.dumps(instance(json.loads(schema)))
         else:
             text = self.script(self.tokenizer.decode(prompt).decode(errors="replace"))
-        sampled, finish = [*self.tokenizer.encode(text), self.tokenizer.end], {"type": "stop", "matched": self.tokenizer.end}
-        stop = params.get("stop") or []
-        for stop in [stop] if isinstance(stop, str) else stop:
+        sampled = [*self.tokenizer.encode(text), self.tokenizer.end]
+        finish: dict[str, Any] = {"type": "stop", "matched": self.tokenizer.end}
+        stops = params.get("stop") or []
+        for stop in [stops] if isinstance(stops, str) else stops:
             for count in range(1, len(sampled)):
                 if stop.encode() in self.tokenizer.decode(sampled[:count]):
                     sampled, finish = sampled[:count], {"type": "stop", "matched": stop}
@@ -134,17 +135,18 @@ class Engine:
         return [[(math.log(0.9), i, None), *((others, n, None) for n in row)] for i, row in zip(ids, near, strict=True)]
 
     def event(self, request: dict[str, Any], new: list[int], text: str, **meta: Any) -> dict[str, Any]:
-        told = {"id": request.get("rid") or "none", "prompt_tokens": len(request["input_ids"]), "weight_version": "scripted"}
+        meta |= {"id": request.get("rid") or "none", "prompt_tokens": len(request["input_ids"])}
+        meta |= {"weight_version": "scripted", "cached_tokens": 0}
         if request.get("return_logprob"):
-            told["output_token_logprobs"] = [(math.log(0.9), i, None) for i in new]
-            told["input_token_logprobs"] = []
+            meta["output_token_logprobs"] = [(math.log(0.9), i, None) for i in new]
+            meta["input_token_logprobs"] = []
             if request.get("top_logprobs_num"):
-                told["output_top_logprobs"], told["input_top_logprobs"] = self.rows(new), []
-        return {"text": text, "output_ids": new, "meta_info": told | meta}
+                meta["output_top_logprobs"], meta["input_top_logprobs"] = self.rows(new), []
+        return {"text": text, "output_ids": new, "meta_info": meta}
 
     def whole(self, request: dict[str, Any]) -> dict[str, Any]:
         ids, finish = self.sample(request)
-        return self.event(request, ids, self.text(ids, finish), completion_tokens=len(ids), cached_tokens=0, finish_reason=finish)
+        return self.event(request, ids, self.text(ids, finish), completion_tokens=len(ids), finish_reason=finish)
 
     def text(self, ids: list[int], finish: dict[str, Any]) -> str:
         text = self.tokenizer.decode(ids, special=False).decode(errors="ignore")
@@ -158,10 +160,10 @@ class Engine:
         for start in range(0, len(ids), 3):
             new, count = ids[start : start + 3], min(start + 3, len(ids))
             last = count == len(ids)
-            text = whole if last else self.tokenizer.decode(ids[:count], special=False).decode(errors="ignore")[: len(whole)]
-            yield self.event(
-                request, new, text[sent:], completion_tokens=count, cached_tokens=0, finish_reason=finish if last else None
-            )
+            text = self.tokenizer.decode(ids[:count], special=False).decode(errors="ignore")
+            text = whole if last else text[: len(whole)]
+            reason = finish if last else None
+            yield self.event(request, new, text[sent:], completion_tokens=count, finish_reason=reason)
             sent = len(text)
 
 
@@ -224,7 +226,7 @@ class Handler(BaseHTTPRequestHandler):
         size = self.engine.tokenizer.size
         params = request.get("sampling_params") or {}
         if any(int(token) >= size for token in params.get("logit_bias") or {}):
-            return self.answer(400, {"error": {"message": f"logit_bias must has keys in [0, {size - 1}], got another."}})
+            return self.answer(400, {"error": {"message": f"logit_bias must has keys in [0, {size - 1}]"}})
         if request.get("return_sampling_mask") or (request.get("stream") and params.get("n", 1) > 1):
             return self.answer(400, {"error": {"message": "not supported by the scripted engine"}})
         if request.get("stream"):

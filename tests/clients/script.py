@@ -1,4 +1,7 @@
-"""What the model says: the first rule whose needle is in the last user turn of the prompt, results of tools included."""
+"""What the model answers: the text of the first rule whose needle is in the last user turn of the prompt.
+
+Results of tools are a user turn in the template of the demo.
+"""
 
 from __future__ import annotations
 

@@ -29,10 +29,12 @@ class Sidecar:
             return json.load(reply)
 
     def turns(self, session: str) -> list[dict[str, Any]]:
-        return self.get(f"/v1/sessions/{session}")["list"]
+        turns: list[dict[str, Any]] = self.get(f"/v1/sessions/{session}")["list"]
+        return turns
 
     def trajectories(self, session: str) -> list[dict[str, Any]]:
-        return self.get(f"/v1/sessions/{session}/trajectories")["trajectories"]
+        rows: list[dict[str, Any]] = self.get(f"/v1/sessions/{session}/trajectories")["trajectories"]
+        return rows
 
 
 @contextlib.contextmanager

@@ -3,17 +3,9 @@
 import json
 
 import litellm
-from scenario import BASE, KEY, MODEL, SYSTEM, USERS, check, fahrenheit, weather
+from scenario import BASE, FUNCTIONS, KEY, MODEL, SYSTEM, TOOLS, USERS, check
 
-
-def function(name: str, **properties: str):
-    schema = {"type": "object", "properties": {k: {"type": v} for k, v in properties.items()}, "required": [*properties]}
-    return {"type": "function", "function": {"name": name, "parameters": schema}}
-
-
-functions = {"weather": weather, "fahrenheit": fahrenheit}
-to = {"model": f"openai/{MODEL}", "api_base": BASE, "api_key": KEY}
-to["tools"] = [function("weather", city="string"), function("fahrenheit", celsius="integer")]
+to = {"model": f"openai/{MODEL}", "api_base": BASE, "api_key": KEY, "tools": TOOLS}
 messages = [{"role": "system", "content": SYSTEM}]
 for turn, user in enumerate(USERS):
     messages.append({"role": "user", "content": user})
@@ -27,6 +19,6 @@ for turn, user in enumerate(USERS):
         if not message.tool_calls:
             break
         for call in message.tool_calls:
-            result = functions[call.function.name](**json.loads(call.function.arguments))
+            result = FUNCTIONS[call.function.name](**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     check(turn, message.content)

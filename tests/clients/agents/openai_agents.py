@@ -10,7 +10,8 @@ from scenario import BASE, KEY, MODEL, SYSTEM, USERS, check, fahrenheit, weather
 async def main() -> None:
     set_tracing_disabled(True)
     model = OpenAIChatCompletionsModel(MODEL, AsyncOpenAI(base_url=BASE, api_key=KEY))
-    agent = Agent("forecaster", instructions=SYSTEM, model=model, tools=[function_tool(weather), function_tool(fahrenheit)])
+    tools = [function_tool(weather), function_tool(fahrenheit)]
+    agent = Agent("forecaster", instructions=SYSTEM, model=model, tools=tools)
     session = SQLiteSession("one")
     for turn, user in enumerate(USERS):
         if turn == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 BASE = os.environ["CLIENT_BASE_URL"]
 KEY, MODEL = "none", "scripted"
@@ -27,6 +28,16 @@ def fahrenheit(celsius: int) -> str:
         celsius: Degrees Celsius.
     """
     return f"{celsius * 9 / 5 + 32:.1f} F"
+
+
+def schema(name: str, **properties: str) -> dict[str, Any]:
+    described = {name: {"type": kind} for name, kind in properties.items()}
+    parameters = {"type": "object", "properties": described, "required": [*properties]}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+FUNCTIONS = {"weather": weather, "fahrenheit": fahrenheit}
+TOOLS = [schema("weather", city="string"), schema("fahrenheit", celsius="integer")]
 
 
 def check(turn: int, answer: str | None) -> None:
