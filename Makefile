@@ -45,7 +45,7 @@ openai: ## the official openai SDK, sync, async and streaming, in front of the d
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/openai/run.sh
 
-clients: ## fourteen SDKs and agents of others, in front of a scripted engine: what they sample is trained whole (two minutes, 2 GB, PyPI, npm)
+clients: ## twelve SDKs and agents of others, in front of a scripted engine: what it sampled for them is trained, once (two minutes, 2 GB, PyPI, npm)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh
 

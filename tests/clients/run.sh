@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [NAME...]   Agents and SDKs as users have them, each through tokentap to a scripted engine: NAMEs of clients.py, all without one.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
-#   PYTHON     the interpreter (python3)
+#   PYTHON     the interpreter (python3), 3.11 or newer
 # Builds nothing. The clients are installed once into target/clients, exactly as the requirements and package-lock.json name them; that
 # needs PyPI and npm, which they do not need afterwards. Node 20 or newer is needed too. Exit status 1 if a client failed.
 set -euo pipefail
