@@ -103,7 +103,7 @@ fn export(store: &Arc<Store>, format: Format) {
         let mut batch = Batch::default();
         for session in 0..1000 {
             let session = store.session(&format!("session-{session:05}")).unwrap();
-            let (mut rows, mut refused) = session.snapshot(None).unwrap().paths(true);
+            let (mut rows, mut refused) = session.snapshot(None).unwrap().rows(true);
             batch.rows.append(&mut rows);
             batch.refused.append(&mut refused);
         }

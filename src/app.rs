@@ -252,7 +252,9 @@ async fn sweep(parts: Arc<Parts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         ticks.tick().await;
-        parts.sessions.sweep();
+        let store = Arc::clone(&parts.sessions);
+        // a panic there must not end the sweeping
+        drop(tokio::task::spawn_blocking(move || store.sweep()).await);
         parts.attempts.sweep(parts.config.sessions.session_idle);
         let evicted = parts.tools.store.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {

@@ -12,6 +12,7 @@ pub mod gathered;
 pub mod generate;
 pub mod headers;
 pub mod identity;
+pub mod offload;
 pub mod openai;
 pub mod page;
 pub mod policy;

@@ -6,17 +6,22 @@
 
 mod call;
 mod chat;
+mod counts;
 mod early;
 pub mod export;
 mod fault;
 mod forest;
 mod keeping;
+mod lineage;
+mod listing;
 pub mod log;
 mod news;
 mod order;
 mod path;
 mod policy;
 mod restore;
+mod rewards;
+mod row;
 mod said;
 mod session;
 mod snapshot;
@@ -26,12 +31,14 @@ mod view;
 
 pub use call::{Call, Turns};
 pub use chat::{Chat, Digest, Reading};
+pub use counts::TurnCounts;
 pub use fault::Fault;
 pub use forest::{Forest, Place};
 pub use news::Ended;
 pub use order::Gone;
 pub use path::{Path, Segment, Step};
 pub use policy::{Mark, Policy, Reported, Span};
+pub use row::Row;
 pub use session::{Finished, Reward, Session, SessionError};
 pub use snapshot::{Snapshot, Summary};
 pub use store::{Store, StoreLimits, now_ms};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
+use prost::Message;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::pb::trajectories_server::Trajectories;
@@ -10,6 +11,8 @@ use super::pb::{export_reply, samples_reply, watch_request};
 use super::sample::sample;
 use super::session::{counts, evicted, session, summary, wide};
 use super::{Answers, pb, status, watch};
+use crate::http::offload::{Items, OffloadedIter, offload};
+use crate::http::v1::Problem;
 use crate::http::{Parts, v1};
 use crate::trajectory::export::{Export, Needs, settle};
 
@@ -21,23 +24,37 @@ fn narrow(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// Answers that blocking threads make as they are taken; `size` returns the bytes of one.
+fn answers<T: Send + 'static>(items: Items<T>, size: fn(&T) -> usize) -> Answers<T> {
+    let mut steps = OffloadedIter::new(items, size);
+    stream::poll_fn(move |cx| steps.poll_next(cx)).map(Ok).boxed()
+}
+
 #[async_trait]
 impl Trajectories for Recorded {
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListReply>, Status> {
         let pb::ListRequest { after, limit } = request.into_inner();
-        let page = v1::sessions::Page::of(&self.0, after, limit.map(narrow));
-        Ok(Response::new(pb::ListReply {
-            sessions: page.sessions.iter().map(|session| summary(session)).collect(),
-            next: page.next,
-            evicted: self.0.sessions.evicted().iter().map(evicted).collect(),
-        }))
+        let parts = Arc::clone(&self.0);
+        let listed = offload(move || {
+            let page = v1::sessions::Page::of(&parts, after, limit.map(narrow));
+            pb::ListReply {
+                sessions: page.sessions.iter().map(|session| summary(session)).collect(),
+                next: page.next,
+                evicted: parts.sessions.evicted().iter().map(evicted).collect(),
+            }
+        });
+        Ok(Response::new(listed.await))
     }
 
     async fn get(&self, request: Request<pb::GetRequest>) -> Result<Response<pb::Session>, Status> {
         let pb::GetRequest { session: id, version } = request.into_inner();
-        let found = v1::session(&self.0, &id).map_err(|problem| status::problem(&problem))?;
-        let snapshot = found.snapshot(version).map_err(|error| status::problem(&v1::refused(&id, error)))?;
-        Ok(Response::new(session(&found, &snapshot)))
+        let parts = Arc::clone(&self.0);
+        let found = offload(move || {
+            let found = v1::session(&parts, &id)?;
+            let snapshot = found.snapshot(version).map_err(|error| v1::refused(&id, error))?;
+            Ok(session(&found, &snapshot))
+        });
+        Ok(Response::new(found.await.map_err(|problem| status::problem(&problem))?))
     }
 
     type WatchStream = Answers<pb::WatchReply>;
@@ -67,8 +84,10 @@ impl Trajectories for Recorded {
             include_branches: !said.no_branches,
             entropies: said.entropies,
         };
-        let export = v1::samples::export(&self.0, &said).map_err(|problem| status::problem(&problem))?;
-        let Export { content_type, length, chunks, tally } = export;
+        let parts = Arc::clone(&self.0);
+        let export = offload(move || v1::samples::export(&parts, &said)).await;
+        let export = export.map_err(|problem| status::problem(&problem))?;
+        let Export { content_type, length, chunks, tally, .. } = export;
         let head = pb::ExportHead {
             content_type: content_type.to_owned(),
             length,
@@ -77,20 +96,26 @@ impl Trajectories for Recorded {
         };
         let head = export_reply::Part::Head(head);
         let parts = std::iter::once(head).chain(chunks.map(export_reply::Part::Data));
-        let replies = parts.map(|part| Ok(pb::ExportReply { part: Some(part) }));
-        Ok(Response::new(stream::iter(replies).boxed()))
+        let replies = parts.map(|part| pb::ExportReply { part: Some(part) });
+        Ok(Response::new(answers(Box::new(replies), |reply| match &reply.part {
+            Some(export_reply::Part::Data(data)) => data.len(),
+            _ => 0,
+        })))
     }
 
     type SamplesStream = Answers<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
         let pb::SamplesRequest { sessions, version, no_branches } = request.into_inner();
-        let batch = v1::samples::batch(&self.0, &sessions, version, !no_branches);
-        let batch = batch.map_err(|problem| status::problem(&problem))?;
+        let parts = Arc::clone(&self.0);
+        let settled = offload(move || {
+            let batch = v1::samples::batch(&parts, &sessions, version, !no_branches)?;
+            Ok(settle(batch.rows, batch.refused, Needs::default()))
+        });
+        let settled = settled.await.map_err(|problem: Problem| status::problem(&problem))?;
         let annotate = v1::sessions::annotate(&self.0);
-        let settled = settle(batch.rows, batch.refused, Needs::default());
         let rows = settled.rows;
-        let samples = (0..rows.len()).map(move |at| samples_reply::What::Sample(sample(&rows[at], &annotate)));
+        let samples = (0..rows.len()).map(move |at| samples_reply::What::Sample(sample(&rows[at].path(), &annotate)));
         let refused = settled.refused.into_iter().map(|refused| {
             samples_reply::What::Refused(pb::Refused {
                 session: refused.session.to_string(),
@@ -98,7 +123,7 @@ impl Trajectories for Recorded {
                 reason: refused.reason.to_owned(),
             })
         });
-        let replies = samples.chain(refused).map(|what| Ok(pb::SamplesReply { what: Some(what) }));
-        Ok(Response::new(stream::iter(replies).boxed()))
+        let replies = samples.chain(refused).map(|what| pb::SamplesReply { what: Some(what) });
+        Ok(Response::new(answers(Box::new(replies), Message::encoded_len)))
     }
 }

@@ -13,9 +13,10 @@ use super::sample::sample;
 use super::session::{ended, wide};
 use super::{Answers, pb, status};
 use crate::http::Parts;
+use crate::http::offload::offload;
 use crate::http::v1::{self, Problem};
-use crate::trajectory::Ended;
 use crate::trajectory::export::Annotate;
+use crate::trajectory::{Ended, Store};
 
 /// Finished paths that are looked up at once.
 const BATCH: usize = 64;
@@ -77,7 +78,10 @@ impl Paths {
                         ..said(What::Missed(missed))
                     });
                 }
-                Some(Next::Path(number, session)) => return Some(self.reply(number, &session)),
+                Some(Next::Path(number, session)) => {
+                    let (store, annotate) = (Arc::clone(&self.parts.sessions), Arc::clone(&self.annotate));
+                    return Some(offload(move || reply(&store, &annotate, number, &session)).await);
+                }
                 None => {}
             }
             // looked at before the store is, so that nothing that finishes in between is slept over
@@ -91,20 +95,19 @@ impl Paths {
             }
         }
     }
+}
 
-    /// A path with its cursor; of one whose session is gone, only that.
-    fn reply(&self, number: u64, session: &str) -> WatchReply {
-        let store = &self.parts.sessions;
-        let cursor = v1::finished::cursor(store, number);
-        let what = match store.session(session).and_then(|session| session.finished(number)) {
-            Some(path) => What::Path(sample(&path, &self.annotate)),
-            None => {
-                let reason = v1::finished::reason(store, session).to_owned();
-                What::Gone(pb::Gone { session: session.to_owned(), reason })
-            }
-        };
-        WatchReply { what: Some(what), cursor }
-    }
+/// A path with its cursor; of one whose session is gone, only that.
+fn reply(store: &Store, annotate: &Annotate, number: u64, session: &str) -> WatchReply {
+    let cursor = v1::finished::cursor(store, number);
+    let what = match store.session(session).and_then(|session| session.finished(number)) {
+        Some(path) => What::Path(sample(&path, annotate)),
+        None => {
+            let reason = v1::finished::reason(store, session).to_owned();
+            What::Gone(pb::Gone { session: session.to_owned(), reason })
+        }
+    };
+    WatchReply { what: Some(what), cursor }
 }
 
 /// Each finished path once, from behind the cursor `since` on.

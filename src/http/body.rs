@@ -13,6 +13,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::generation::Observed;
 use crate::http::attempt::Reader;
+use crate::http::offload::{Items, OffloadedIter};
 use crate::http::openai::{Overheard, Spoken};
 use crate::http::served::Served;
 use crate::http::stream::Enriched;
@@ -37,14 +38,11 @@ enum Inner {
     Full(Bytes),
     Forwarded(Box<Forwarded>),
     Enriched(Box<Enriched>),
-    Made(Chunks),
+    Made(OffloadedIter<Bytes>),
     Shared(Reader),
     Spoken(Box<Spoken>),
     Overheard(Box<Overheard>),
 }
-
-/// A body that is made as it is taken.
-pub type Chunks = Box<dyn Iterator<Item = Bytes> + Send>;
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -101,10 +99,10 @@ impl Body {
         Self { inner, observed: None, served: None }
     }
 
-    /// A body that is made as it is taken.
+    /// A body that blocking threads make as it is taken.
     #[must_use]
-    pub fn made(chunks: Chunks) -> Self {
-        Self::of(Inner::Made(chunks))
+    pub fn made(chunks: Items<Bytes>) -> Self {
+        Self::of(Inner::Made(OffloadedIter::new(chunks, Bytes::len)))
     }
 
     /// The body, which `served` now lives as long as.
@@ -165,7 +163,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Enriched(body) => body.poll_frame(cx),
-            Inner::Made(chunks) => Poll::Ready(chunks.next().map(|chunk| Ok(Frame::data(chunk)))),
+            Inner::Made(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
             Inner::Shared(reader) => reader.poll_frame(cx),
             Inner::Spoken(spoken) => spoken.poll_frame(cx),
             Inner::Overheard(body) => body.poll_frame(cx),

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::http::body::{Body, Upload};
+use crate::http::offload::{Items, offload};
 use crate::http::running::settle;
 use crate::http::{Parts, json_reply};
 use crate::sglang::routes;
@@ -97,11 +98,20 @@ pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Res
 async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) -> Result<Response<Body>, Problem> {
     let query = Query::of(request.uri())?;
     match *names {
-        ["sessions"] => sessions::list(parts, query),
+        ["sessions"] => long(parts, move |parts| sessions::list(parts, query)).await,
         ["sessions", id] if request.method() == Method::DELETE => sessions::delete(parts, id).await,
-        ["sessions", id] => sessions::show(parts, id, query),
-        ["sessions", id, "trajectories"] => sessions::trajectories(parts, id, query),
-        ["sessions", id, "paths", leaf] => path::show(parts, id, leaf, query),
+        ["sessions", id] => {
+            let id = id.to_owned();
+            long(parts, move |parts| sessions::show(parts, &id, query)).await
+        }
+        ["sessions", id, "trajectories"] => {
+            let id = id.to_owned();
+            long(parts, move |parts| sessions::trajectories(parts, &id, query)).await
+        }
+        ["sessions", id, "paths", leaf] => {
+            let (id, leaf) = (id.to_owned(), leaf.to_owned());
+            long(parts, move |parts| path::show(parts, &id, &leaf, query)).await
+        }
         ["requests"] => Ok(running::list(parts, &query)),
         ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
         ["sessions", id, _] => sessions::reward(parts, id, read(parts, request).await?).await,
@@ -109,9 +119,24 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
         ["policy"] => Ok(policy::show(parts)),
         ["entropy"] => entropy::measure(parts, request).await,
-        ["samples"] => samples::export(parts, &read(parts, request).await?).map(samples::reply),
-        _ => advantages::compute(parts, &bytes(parts, request).await?),
+        ["samples"] => {
+            let said = read(parts, request).await?;
+            long(parts, move |parts| samples::export(parts, &said).map(samples::reply)).await
+        }
+        _ => {
+            let body = bytes(parts, request).await?;
+            long(parts, move |parts| advantages::compute(parts, &body)).await
+        }
     }
+}
+
+/// An answer whose work grows with the sessions that it is about.
+async fn long(
+    parts: &Arc<Parts>,
+    work: impl FnOnce(&Parts) -> Result<Response<Body>, Problem> + Send + 'static,
+) -> Result<Response<Body>, Problem> {
+    let parts = Arc::clone(parts);
+    offload(move || work(&parts)).await
 }
 
 async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
@@ -173,7 +198,7 @@ pub async fn written(parts: &Parts, ack: Ack) {
 }
 
 /// A reply made as it is taken.
-fn made(content_type: &'static str, length: Option<u64>, chunks: crate::http::body::Chunks) -> Response<Body> {
+fn made(content_type: &'static str, length: Option<u64>, chunks: Items<bytes::Bytes>) -> Response<Body> {
     let mut reply = Response::new(Body::made(chunks));
     reply.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
     if let Some(length) = length {

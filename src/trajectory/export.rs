@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Path;
+use super::{Path, Row};
 
 pub mod areal;
 pub mod arrow;
@@ -36,7 +36,7 @@ pub use facts::flags;
 pub use format::Format;
 pub use settle::{Settled, settle};
 pub use tally::Tally;
-pub use validate::{Needs, validate};
+pub use validate::Needs;
 
 /// Members that a caller adds to the entry of a path: their names, and their values as JSON texts.
 pub type Annotate = Arc<dyn Fn(&Path) -> Vec<(&'static str, String)> + Send + Sync>;
@@ -44,8 +44,8 @@ pub type Annotate = Arc<dyn Fn(&Path) -> Vec<(&'static str, String)> + Send + Sy
 /// What is to be exported.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// The rows in the order of the export.
-    pub rows: Vec<Path>,
+    /// The rows in the order of the export; those of one session stand together.
+    pub rows: Vec<Row>,
     /// Leaves that are not exported.
     pub refused: Vec<Refused>,
     /// How rows become tensors.
@@ -88,6 +88,12 @@ pub struct Export {
     pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
     /// What became of the rows.
     pub tally: Tally,
+}
+
+impl Export {
+    fn new(content_type: &'static str, chunks: Box<dyn Iterator<Item = Bytes> + Send>) -> Self {
+        Self { content_type, length: None, chunks, tally: Tally::default() }
+    }
 }
 
 /// The most bytes of one piece of an export.

@@ -3,10 +3,12 @@
 //! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
 //! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
 
-use std::collections::HashMap;
+mod leaves;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Cause, Digest, Turn};
+use super::{Cause, Digest, Turn, TurnCounts};
 
 /// Prompts behind one turn that a new one is compared with for its cause: the latest. Thousands of long ones would hold up the session.
 const COMPARED: usize = 64;
@@ -20,6 +22,9 @@ pub struct Forest {
     children: Vec<Vec<Stem>>,
     /// By conversation: the turns that answer it.
     answers: HashMap<Digest, Vec<u32>>,
+    /// Turns that a later one stands in place of.
+    superseded: HashSet<u32>,
+    counts: TurnCounts,
 }
 
 /// Turns that sampled the same prompt behind the same parent.
@@ -95,6 +100,7 @@ impl Forest {
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.
     pub fn push(&mut self, turn: Arc<Turn>) {
         debug_assert_eq!(turn.id, self.next_id());
+        self.count(&turn);
         if turn.about.cause != Cause::Unplaced {
             let stems = match turn.parent {
                 Some(parent) => &mut self.children[parent as usize],

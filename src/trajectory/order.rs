@@ -16,6 +16,9 @@ const REMEMBERED: usize = 1000;
 /// Finished paths that can be asked for; a consumer that is further behind is told so.
 const FINISHED: usize = 1 << 20;
 
+/// The tick of a session that has been evicted or deleted.
+const GONE: u64 = u64::MAX;
+
 /// A session that was evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gone {
@@ -52,7 +55,7 @@ impl Order {
 
     /// The session was used.
     pub(super) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
-        if session.state().gone {
+        if session.tick() == GONE {
             return;
         }
         self.ticks += 1;
@@ -75,6 +78,7 @@ impl Order {
         self.used.remove(&session.tick());
         self.open.remove(&session.tick());
         let own = if self.born.remove(&session.birth).is_some() { SESSION_OVERHEAD } else { 0 };
+        session.tick.store(GONE, Ordering::Relaxed);
         self.bytes -= signed(bytes + own);
     }
 
@@ -100,9 +104,9 @@ impl Order {
         self.born.range(from..).take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
     }
 
-    /// The latest sessions first, from before the one with the number `before` on, whose names hold `part`.
-    pub(super) fn page_back(&self, before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
-        let older = self.born.range(..before).rev().filter(|(_, session)| session.id.contains(part));
+    /// The latest sessions first, from before the one with the number `before` on.
+    pub(super) fn page_back(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        let older = self.born.range(..before).rev();
         older.take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
     }
 
@@ -111,10 +115,11 @@ impl Order {
         self.used.range(from..).next().map(|(tick, (used, session))| (*tick, *used, Arc::clone(session)))
     }
 
-    /// Sessions that have not been used for a time, and whose paths have not all been given out.
-    pub(super) fn idle(&self, now: Instant, idle: Duration) -> Vec<Arc<Session>> {
+    /// Sessions that have not been used for a time, and whose paths have not all been given out, from behind tick `after` on.
+    pub(super) fn idle(&self, now: Instant, idle: Duration, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let is_idle = |tick: &u64| self.used.get(tick).is_some_and(|(used, _)| now.duration_since(*used) >= idle);
-        self.open.iter().take_while(|(tick, _)| is_idle(tick)).map(|(_, session)| Arc::clone(session)).collect()
+        let open = self.open.range(after + 1..).take_while(|(tick, _)| is_idle(tick)).take(limit);
+        open.map(|(tick, session)| (*tick, Arc::clone(session))).collect()
     }
 
     pub(super) fn next_finished(&mut self) -> u64 {

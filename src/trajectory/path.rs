@@ -54,7 +54,10 @@ impl Path {
 
     /// The tokens in order. Empty segments are left out.
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
-        self.steps.iter().flat_map(Step::segments).filter(|segment| !segment.ids.is_empty())
+        self.steps
+            .iter()
+            .flat_map(|step| Segment::of(&step.turn, step.trained))
+            .filter(|segment| !segment.ids.is_empty())
     }
 
     /// Tokens of the first prompt: what trainers call the prompt.
@@ -88,15 +91,14 @@ impl Path {
     }
 }
 
-impl Step {
-    fn segments(&self) -> [Segment<'_>; 2] {
-        let turn = &*self.turn;
-        let prompt =
-            Segment { turn, is_response: false, trained: false, ids: &turn.prompt, logprobs: &[], entropy: &[] };
-        let response = Segment {
+impl<'a> Segment<'a> {
+    /// The prompt and the response of a turn.
+    pub(super) fn of(turn: &'a Turn, trained: bool) -> [Self; 2] {
+        let prompt = Self { turn, is_response: false, trained: false, ids: &turn.prompt, logprobs: &[], entropy: &[] };
+        let response = Self {
             turn,
             is_response: true,
-            trained: self.trained,
+            trained,
             ids: &turn.response,
             logprobs: &turn.logprobs,
             entropy: &turn.entropy,

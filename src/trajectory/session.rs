@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use super::snapshot::last_word;
+use super::lineage::Claims;
+use super::rewards::Rewards;
 use super::turn::Draft;
 use super::{Cause, Digest, Fault, Forest, Path, Step, Turn, View};
 
@@ -21,6 +22,8 @@ pub struct Session {
     pub(super) birth: u64,
     // held for the length of a look or of one insertion, never across an await
     state: Mutex<State>,
+    // held while paths are numbered, in the order in which they claim their turns; taken before the order's lock and the state's
+    finishing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +33,7 @@ pub(super) struct State {
     pub(super) created_ms: u64,
     /// How many turns each frozen version has.
     pub(super) frozen: Vec<u32>,
-    pub(super) rewards: Vec<Reward>,
+    pub(super) rewards: Rewards,
     /// The version that was open when a generation passed unseen.
     pub(super) incomplete: Option<u32>,
     /// A call said that it was the last.
@@ -41,8 +44,12 @@ pub(super) struct State {
     pub(super) running: u32,
     pub(super) bytes: u64,
     pub(super) finished: Vec<Finished>,
-    /// Turns that a finished path holds.
-    given: HashSet<u32>,
+    /// The leaves of these.
+    finished_leaves: HashSet<u32>,
+    /// Turns that they hold.
+    given: Claims,
+    /// How many turns there were when paths were last given out.
+    settled: u32,
 }
 
 /// What a trainer said a session, or one leaf of it, is worth.
@@ -72,8 +79,8 @@ pub struct Finished {
     pub leaf: u32,
     /// How many turns the session had.
     pub turns: u32,
-    /// Turns of it that no path given out before holds.
-    pub trained: Box<[u32]>,
+    /// The first turn of it that no path given out before holds: from there on it is trained.
+    pub trained_from: u32,
 }
 
 /// What cannot be done with a session.
@@ -101,25 +108,17 @@ impl State {
 
     /// Takes a reward for what was said of the same leaf and version before; returns by how many bytes the session grows.
     pub(super) fn reward(&mut self, reward: Reward) -> i64 {
-        let same = |known: &&mut Reward| (known.version, known.leaf) == (reward.version, reward.leaf);
         let new = reward.bytes();
-        let before = match self.rewards.iter_mut().find(same) {
-            Some(known) => std::mem::replace(known, reward).bytes(),
-            None => {
-                self.rewards.push(reward);
-                0
-            }
-        };
+        let before = self.rewards.set(reward).map_or(0, |before| before.bytes());
         self.bytes = (self.bytes + new).saturating_sub(before);
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
-    /// Notes a path as given out; numbers rise.
+    /// Adds a path that was given out before a restart; numbers rise.
     pub(super) fn finish(&mut self, number: u64, leaf: u32, turns: u32) {
-        let path = View::new(self.forest.turns()).path(leaf);
-        let fresh = path.iter().filter(|turn| turn.is_trainable() && self.given.insert(turn.id));
-        let trained = fresh.map(|turn| turn.id).collect();
-        self.finished.push(Finished { number, leaf, turns, trained });
+        let trained_from = self.given.claim(self.forest.turns(), leaf);
+        self.finished_leaves.insert(leaf);
+        self.finished.push(Finished { number, leaf, turns, trained_from });
     }
 
     /// Whether nothing came behind the last frozen version: no turn, and no generation that passed unseen.
@@ -131,7 +130,7 @@ impl State {
 impl Session {
     pub(super) fn new(id: Arc<str>, birth: u64, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
-        Self { id, birth, tick: AtomicU64::new(0), state: Mutex::new(state) }
+        Self { id, birth, tick: AtomicU64::new(0), state: Mutex::new(state), finishing: Mutex::default() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -240,20 +239,42 @@ impl Session {
         Some((bytes, recorded))
     }
 
-    /// Gives out the paths that have not been given out, under the numbers that `number` says.
-    pub(super) fn give_out(&self, mut number: impl FnMut() -> u64) -> Vec<(u64, u32, u32)> {
+    pub(super) fn finishing(&self) -> MutexGuard<'_, ()> {
+        self.finishing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many turns there are, where some came since paths were last given out.
+    pub(super) fn unsettled(&self) -> Option<u32> {
+        let mut state = self.state();
+        let turns = state.forest.next_id();
+        let is_new = std::mem::replace(&mut state.settled, turns) != turns;
+        (is_new && !state.gone).then_some(turns)
+    }
+
+    /// The first turn that each of these leaves trains, without those that have been given out. The caller holds `finishing`.
+    pub(super) fn claim(&self, leaves: &[u32]) -> Vec<(u32, u32)> {
+        let State { forest, given, finished_leaves, .. } = &mut *self.state();
+        let new = leaves.iter().filter(|leaf| !finished_leaves.contains(leaf));
+        new.map(|leaf| (*leaf, given.claim(forest.turns(), *leaf))).collect()
+    }
+
+    /// Gives out claimed paths of the first `turns` turns under the numbers that `number` returns.
+    pub(super) fn give_out(
+        &self,
+        turns: u32,
+        claimed: &[(u32, u32)],
+        mut number: impl FnMut() -> u64,
+    ) -> Vec<(u64, u32)> {
         let mut state = self.state();
         if state.gone {
             return Vec::new();
         }
-        let given: HashSet<u32> = state.finished.iter().map(|finished| finished.leaf).collect();
-        let leaves = View::new(state.forest.turns()).leaves().exported;
-        let turns = state.forest.next_id();
-        let mut out = Vec::new();
-        for leaf in leaves.into_iter().filter(|leaf| !given.contains(leaf)) {
+        let mut out = Vec::with_capacity(claimed.len());
+        for (leaf, trained_from) in claimed.iter().copied() {
             let number = number();
-            state.finish(number, leaf, turns);
-            out.push((number, leaf, turns));
+            state.finished_leaves.insert(leaf);
+            state.finished.push(Finished { number, leaf, turns, trained_from });
+            out.push((number, leaf));
         }
         out
     }
@@ -264,14 +285,14 @@ impl Session {
         let state = self.state();
         let at = state.finished.binary_search_by_key(&number, |finished| finished.number).ok()?;
         let finished = &state.finished[at];
-        let step = |turn: Arc<Turn>| Step { trained: finished.trained.contains(&turn.id), turn };
+        let step = |turn: Arc<Turn>| Step { trained: turn.is_trainable() && turn.id >= finished.trained_from, turn };
         let version = 1 + state.frozen.iter().filter(|turns| **turns < finished.turns).count();
         let version = u32::try_from(version).unwrap_or(u32::MAX);
         Some(Path {
             session: Arc::clone(&self.id),
             version,
             steps: View::new(state.forest.turns()).path(finished.leaf).into_iter().map(step).collect(),
-            reward: last_word(&state.rewards, version, finished.leaf),
+            reward: state.rewards.last(version, finished.leaf),
             incomplete: state.incomplete.is_some_and(|since| since <= version),
         })
     }

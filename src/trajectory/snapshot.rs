@@ -1,16 +1,20 @@
 //! A session at one moment, to be looked at without holding it up.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
 use super::export::Refused;
-use super::session::{Reward, Session, SessionError};
-use super::{Cause, Fault, Path, Step, Turn, View};
+use super::lineage::{Claims, Lineage, lineages};
+use super::session::{Session, SessionError};
+use super::{Path, Row, Turn, View};
 
-/// A version of a session, to be looked at without holding anything up.
-#[derive(Debug, Clone)]
+/// Turns that are copied under one hold of a session's lock.
+const COPIED: usize = 4096;
+
+/// A version of a session. It shares its turns with the session and is shared by all rows of an export.
+#[derive(Debug)]
 pub struct Snapshot {
     /// The session.
     pub session: Arc<str>,
@@ -21,7 +25,9 @@ pub struct Snapshot {
     /// A generation passed unseen.
     pub incomplete: bool,
     turns: Vec<Arc<Turn>>,
-    rewards: Vec<Reward>,
+    /// The last reward of each leaf, and of the session.
+    rewards: HashMap<Option<u32>, Arc<Value>>,
+    lineages: OnceLock<Box<[Lineage]>>,
 }
 
 /// What a session looks like from afar.
@@ -54,46 +60,65 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::NoVersion`].
-    pub fn snapshot(&self, version: Option<u32>) -> Result<Snapshot, SessionError> {
-        let state = self.state();
-        let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
-        let version = version.unwrap_or(frozen.max(1));
-        let turns = match version.checked_sub(1).map(|at| (at, state.frozen.get(at as usize))) {
-            Some((_, Some(turns))) => &state.forest.turns()[..*turns as usize],
-            Some((at, None)) if at == frozen => state.forest.turns(),
-            _ => return Err(SessionError::NoVersion),
+    pub fn snapshot(&self, version: Option<u32>) -> Result<Arc<Snapshot>, SessionError> {
+        let (mut snapshot, count) = {
+            let state = self.state();
+            let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
+            let version = version.unwrap_or(frozen.max(1));
+            let count = match version.checked_sub(1).map(|at| (at, state.frozen.get(at as usize))) {
+                Some((_, Some(turns))) => *turns,
+                Some((at, None)) if at == frozen => state.forest.next_id(),
+                _ => return Err(SessionError::NoVersion),
+            };
+            let snapshot = Snapshot {
+                session: Arc::clone(&self.id),
+                version,
+                is_frozen: version <= frozen,
+                incomplete: state.incomplete.is_some_and(|since| since <= version),
+                turns: Vec::new(),
+                rewards: state.rewards.until(version),
+                lineages: OnceLock::new(),
+            };
+            (snapshot, count)
         };
-        let rewards = state.rewards.iter().filter(|reward| reward.version <= version).cloned().collect();
-        Ok(Snapshot {
-            session: Arc::clone(&self.id),
-            version,
-            is_frozen: version <= frozen,
-            incomplete: state.incomplete.is_some_and(|since| since <= version),
-            turns: turns.to_vec(),
-            rewards,
-        })
+        snapshot.turns = self.turns(count);
+        Ok(Arc::new(snapshot))
+    }
+
+    /// How many turns a frozen version has; 0 where there is no such version.
+    #[must_use]
+    pub fn turns_of(&self, version: u32) -> u32 {
+        let at = version.checked_sub(1).map_or(usize::MAX, |at| at as usize);
+        self.state().frozen.get(at).copied().unwrap_or(0)
+    }
+
+    /// The first `count` turns. Turns are only ever added, so they may be copied under several holds of the lock.
+    pub(super) fn turns(&self, count: u32) -> Vec<Arc<Turn>> {
+        let mut turns = Vec::with_capacity(count as usize);
+        while turns.len() < count as usize {
+            let end = (turns.len() + COPIED).min(count as usize);
+            turns.extend_from_slice(&self.state().forest.turns()[turns.len()..end]);
+        }
+        turns
     }
 
     /// Whether an exported path ends in this turn, as the session stands now.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
-        View::new(self.state().forest.turns()).leaves().exported.contains(&leaf)
+        self.state().forest.ends_path(leaf)
     }
 
     /// What it looks like from afar.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let state = self.state();
-        let turns = state.forest.turns();
-        let count = |name: &'static str, count: usize| (count > 0).then_some((name, count));
-        let of = |fault: Fault| turns.iter().filter(|turn| turn.about.fault == Some(fault)).count();
-        let by = |cause: Cause| turns.iter().filter(|turn| turn.about.cause == cause).count();
+        let counts = state.forest.counts();
         Summary {
             created_ms: state.created_ms,
-            turns: turns.len(),
-            sampled_tokens: turns.iter().map(|turn| turn.response.len()).sum(),
-            faults: Fault::ALL.into_iter().filter_map(|fault| count(fault.name(), of(fault))).collect(),
-            causes: Cause::ALL.into_iter().filter_map(|cause| count(cause.name(), by(cause))).collect(),
+            turns: state.forest.turns().len(),
+            sampled_tokens: counts.sampled_tokens,
+            faults: counts.faults(),
+            causes: counts.causes(),
             frozen: state.frozen.len(),
             done: state.done,
             incomplete: state.incomplete.is_some(),
@@ -103,15 +128,6 @@ impl Session {
     }
 }
 
-/// The last word on a leaf, else on its session, in this version.
-pub(super) fn last_word(rewards: &[Reward], version: u32, leaf: u32) -> Option<Arc<Value>> {
-    let last = |of: Option<u32>| {
-        let mut said = rewards.iter().rev().filter(|reward| reward.version <= version && reward.leaf == of);
-        said.next().map(|reward| Arc::clone(&reward.value))
-    };
-    last(Some(leaf)).or_else(|| last(None))
-}
-
 impl Snapshot {
     /// Its turns.
     #[must_use]
@@ -119,14 +135,23 @@ impl Snapshot {
         &self.turns
     }
 
+    pub(super) fn lineage(&self, turn: u32) -> Lineage {
+        self.lineages.get_or_init(|| lineages(&self.turns))[turn as usize]
+    }
+
+    /// The reward of a leaf, else of the session.
+    pub(super) fn reward(&self, leaf: u32) -> Option<&Arc<Value>> {
+        self.rewards.get(&Some(leaf)).or_else(|| self.rewards.get(&None))
+    }
+
     /// The exported paths, and the leaves that are none. Without branches only the leaf with the most trainable tokens.
     #[must_use]
-    pub fn paths(&self, branches: bool) -> (Vec<Path>, Vec<Refused>) {
-        let view = View::new(&self.turns);
-        let leaves = view.leaves();
-        let chosen = if branches { leaves.exported } else { view.longest(&leaves.exported).into_iter().collect() };
-        let mut seen = HashSet::new();
-        let rows = chosen.into_iter().map(|leaf| self.row(leaf, view.steps(leaf, &mut seen))).collect();
+    pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<Refused>) {
+        let leaves = View::new(&self.turns).leaves();
+        let chosen = if branches { leaves.exported } else { self.longest(&leaves.exported).into_iter().collect() };
+        let mut claims = Claims::default();
+        let row = |leaf| Row::new(Arc::clone(self), leaf, claims.claim(&self.turns, leaf));
+        let rows = chosen.into_iter().map(row).collect();
         let refused = leaves.refused.into_iter().map(|(leaf, reason)| Refused {
             session: Arc::clone(&self.session),
             leaf,
@@ -135,16 +160,10 @@ impl Snapshot {
         (rows, refused.collect())
     }
 
-    /// The path that ends in `leaf`, or in the leaf with the most trainable tokens. What is trainable on it is trained, unless `seen`
-    /// has it; it has it afterwards.
-    ///
-    /// # Errors
-    /// [`SessionError::NoTurn`]; also where nothing is trainable.
-    pub fn path(&self, leaf: Option<u32>, seen: &mut HashSet<u32>) -> Result<Path, SessionError> {
-        let view = View::new(&self.turns);
-        let leaf = leaf.or_else(|| view.longest(&view.leaves().exported));
-        let leaf = leaf.filter(|leaf| (*leaf as usize) < self.turns.len()).ok_or(SessionError::NoTurn)?;
-        Ok(self.row(leaf, view.steps(leaf, seen)))
+    /// Of these leaves the one with the most trainable tokens on its path; the earliest of several.
+    fn longest(&self, leaves: &[u32]) -> Option<u32> {
+        let tokens = |leaf: u32| self.lineage(leaf).trainable;
+        leaves.iter().copied().max_by_key(|leaf| (tokens(*leaf), std::cmp::Reverse(*leaf)))
     }
 
     /// The path that ends in `leaf`, trained as in an export of the session with its branches; a leaf that is not exported has nothing
@@ -152,34 +171,39 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SessionError::NoTurn`].
-    pub fn look(&self, leaf: u32) -> Result<Path, SessionError> {
+    pub fn path(self: &Arc<Self>, leaf: u32) -> Result<Path, SessionError> {
         if leaf as usize >= self.turns.len() {
             return Err(SessionError::NoTurn);
         }
-        let (view, mut seen) = (View::new(&self.turns), HashSet::new());
-        for exported in view.leaves().exported {
-            let steps = view.steps(exported, &mut seen);
-            if exported == leaf {
-                return Ok(self.row(leaf, steps));
-            }
-        }
-        Ok(self.context(leaf))
+        let exported = self.rows(true).0.into_iter().find(|row| row.leaf() == leaf);
+        Ok(exported.unwrap_or_else(|| self.context(leaf)).path())
     }
 
     /// The path of a leaf that is not exported: nothing on it is trained.
     #[must_use]
-    pub fn context(&self, leaf: u32) -> Path {
-        let untrained = |turn| Step { turn, trained: false };
-        self.row(leaf, View::new(&self.turns).path(leaf).into_iter().map(untrained).collect())
+    pub fn context(self: &Arc<Self>, leaf: u32) -> Row {
+        Row::new(Arc::clone(self), leaf, u32::MAX)
+    }
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// A snapshot of these turns.
+    pub(super) fn of(turns: &[Arc<Turn>]) -> Arc<Self> {
+        let path = Path { session: "s".into(), version: 1, steps: Vec::new(), reward: None, incomplete: false };
+        Self::of_path(&path, turns.to_vec(), HashMap::new())
     }
 
-    fn row(&self, leaf: u32, steps: Vec<Step>) -> Path {
-        Path {
-            session: Arc::clone(&self.session),
-            version: self.version,
-            steps,
-            reward: last_word(&self.rewards, self.version, leaf),
-            incomplete: self.incomplete,
-        }
+    /// A snapshot whose rows are of the session and version of `path`.
+    pub(super) fn of_path(path: &Path, turns: Vec<Arc<Turn>>, rewards: HashMap<Option<u32>, Arc<Value>>) -> Arc<Self> {
+        Arc::new(Self {
+            session: Arc::clone(&path.session),
+            version: path.version,
+            is_frozen: false,
+            incomplete: path.incomplete,
+            turns,
+            rewards,
+            lineages: OnceLock::new(),
+        })
     }
 }

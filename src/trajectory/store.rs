@@ -1,6 +1,6 @@
 //! Every session there is, within bounds of bytes and time, and the log beneath.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,8 +35,10 @@ pub struct StoreLimits {
 #[derive(Debug)]
 pub struct Store {
     pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
-    // taken before a session's own lock, never behind it, and never across an await
+    // taken before a session's own lock, never behind it, and never across an await; held for a bounded number of entries
     order: Mutex<Order>,
+    /// A blocking thread evicts, or is about to.
+    pub(super) evicting: AtomicBool,
     pub(super) early: Early,
     pub(super) news: News,
     pub(super) limits: StoreLimits,
@@ -61,7 +63,7 @@ impl Store {
         let policy = Policy::new(0);
         let name = super::log::fresh_store();
         let (sessions, order, early, news) = (DashMap::new(), Mutex::default(), Early::default(), News::default());
-        Self { sessions, order, early, news, limits, log, name, policy, metrics }
+        Self { sessions, order, evicting: AtomicBool::new(false), early, news, limits, log, name, policy, metrics }
     }
 
     /// From now on records go there.
@@ -117,18 +119,6 @@ impl Store {
     #[must_use]
     pub fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions.get(id).map(|session| Arc::clone(session.value()))
-    }
-
-    /// Sessions in the order of their birth, from behind the one with the number `after`.
-    #[must_use]
-    pub fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
-        self.order().page(after, limit)
-    }
-
-    /// The latest sessions first, from before the one with the number `before` on, whose names hold `part`.
-    #[must_use]
-    pub fn page_back(&self, before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
-        self.order().page_back(before, limit, part)
     }
 
     /// Sessions that were evicted, the latest last; older ones are only counted.
@@ -188,7 +178,7 @@ impl Store {
     }
 
     /// A call has ended; `done`: it was the session's last.
-    pub(super) fn leave(&self, session: &Arc<Session>, done: bool) {
+    pub(super) fn leave(self: &Arc<Self>, session: &Arc<Session>, done: bool) {
         // used now, before it may go: nobody finds it unused since before a long call
         self.order().touch(session, Instant::now());
         {
@@ -197,9 +187,9 @@ impl Store {
             state.done |= done;
         }
         if done {
-            self.finish(session);
+            self.finish_soon(session);
         }
-        self.evict();
+        self.evict_soon();
     }
 
     /// Adds a turn; it is in the store when this returns, and in the log when the answer says so.
@@ -225,7 +215,7 @@ impl Store {
     }
 
     /// A generation passed unseen.
-    pub fn incomplete(&self, id: &Arc<str>) {
+    pub fn incomplete(self: &Arc<Self>, id: &Arc<str>) {
         let session = self.enter(id);
         let new = {
             let mut state = session.state();
@@ -270,15 +260,14 @@ impl Store {
     pub fn last_finished(&self) -> u64 {
         self.order().last_finished()
     }
-
-    /// Finished paths behind `after`: their numbers and sessions, in order.
-    #[must_use]
-    pub fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
-        self.order().finished_after(after, limit)
-    }
 }
 
 impl Session {
+    /// Whether it has more turns than that.
+    pub(super) fn is_longer_than(&self, turns: u32) -> bool {
+        self.state().forest.next_id() > turns
+    }
+
     pub(super) fn tick(&self) -> u64 {
         self.tick.load(Ordering::Relaxed)
     }

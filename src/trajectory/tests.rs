@@ -11,7 +11,8 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{About, Call, Draft, Path, Store, StoreLimits};
+use super::export::Refused;
+use super::{About, Call, Draft, Path, Row, Store, StoreLimits};
 use crate::metrics::Metrics;
 
 /// Nothing leaves by itself, and what nobody uses is idle at once.
@@ -35,6 +36,14 @@ fn draft(prompt: &[u32], response: &[u32]) -> Draft {
 /// One call with one turn.
 fn turn(store: &Arc<Store>, id: &str, prompt: &[u32], response: &[u32]) -> u32 {
     call(store, id).commit(draft(prompt, response)).0.expect("nobody deletes it")
+}
+
+impl super::Snapshot {
+    /// The rows with their turns listed.
+    pub(in crate::trajectory) fn paths(self: &Arc<Self>, branches: bool) -> (Vec<Path>, Vec<Refused>) {
+        let (rows, refused) = self.rows(branches);
+        (rows.iter().map(Row::path).collect(), refused)
+    }
 }
 
 fn tokens(path: &Path) -> Vec<u32> {

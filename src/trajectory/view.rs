@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Step, Turn};
+use super::Turn;
+use super::lineage::upwards;
 
 /// The turns of one version of a session.
 #[derive(Debug, Clone, Copy)]
@@ -68,42 +69,21 @@ impl<'a> View<'a> {
     /// The turns from the root to `leaf`.
     #[must_use]
     pub fn path(&self, leaf: u32) -> Vec<Arc<Turn>> {
-        let mut path = Vec::new();
-        let mut next = Some(leaf);
-        while let Some(turn) = next.and_then(|id| self.turns.get(id as usize)) {
-            path.push(Arc::clone(turn));
-            next = turn.parent;
-        }
+        let mut path: Vec<Arc<Turn>> = upwards(self.turns, leaf).map(Arc::clone).collect();
         path.reverse();
         path
-    }
-
-    /// The steps of `leaf`. A turn is trained where `seen` does not have it yet; it has it afterwards.
-    pub fn steps(&self, leaf: u32, seen: &mut HashSet<u32>) -> Vec<Step> {
-        let step = |turn: Arc<Turn>| Step { trained: turn.is_trainable() && seen.insert(turn.id), turn };
-        self.path(leaf).into_iter().map(step).collect()
-    }
-
-    /// Of these leaves the one with the most trainable tokens on its path; the earliest of several.
-    #[must_use]
-    pub fn longest(&self, leaves: &[u32]) -> Option<u32> {
-        let tokens = |leaf: u32| -> usize {
-            self.path(leaf).iter().filter(|turn| turn.is_trainable()).map(|turn| turn.response.len()).sum()
-        };
-        leaves.iter().copied().max_by_key(|leaf| (tokens(*leaf), std::cmp::Reverse(*leaf)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::forest::{Forest, tests::add};
+    use super::super::{Row, Snapshot};
     use super::*;
 
     fn trained(forest: &Forest) -> Vec<(u32, Vec<bool>)> {
-        let view = View::new(forest.turns());
-        let mut seen = HashSet::new();
-        let row = |leaf: &u32| (*leaf, view.steps(*leaf, &mut seen).iter().map(|step| step.trained).collect());
-        view.leaves().exported.iter().map(row).collect()
+        let rows = Snapshot::of(forest.turns()).rows(true).0;
+        rows.iter().map(|row| (row.leaf(), row.path().steps.iter().map(|step| step.trained).collect())).collect()
     }
 
     #[test]
@@ -113,7 +93,8 @@ mod tests {
         add(&mut forest, &[1, 2, 3], &[4], "stop");
         add(&mut forest, &[1, 2, 5], &[6, 6], "stop");
         assert_eq!(trained(&forest), [(1, vec![true, true]), (2, vec![false, true])]);
-        assert_eq!(View::new(forest.turns()).longest(&[1, 2]), Some(2));
+        let longest = Snapshot::of(forest.turns()).rows(false).0;
+        assert_eq!(longest.iter().map(Row::leaf).collect::<Vec<_>>(), [2]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod agent;
+mod branched;
 mod breaker;
 mod budget;
 mod chat;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
-use tokentap::trajectory::Path;
+use tokentap::trajectory::{Path, Row};
 use tokio::net::TcpSocket;
 
 use crate::support::client::{Answer, Connection, request, written};
@@ -86,8 +86,8 @@ async fn read(client: &mut Connection, ids: &[u32]) {
 /// The exported rows of a session, and what is not exported: the last turn of each, and why.
 fn rows(proxy: &Proxy, session: &str) -> (Vec<Path>, Vec<(u32, &'static str)>) {
     let snapshot = proxy.parts.sessions.session(session).expect("the session exists").snapshot(None).unwrap();
-    let (rows, refused) = snapshot.paths(true);
-    (rows, refused.iter().map(|refused| (refused.leaf, refused.reason)).collect())
+    let (rows, refused) = snapshot.rows(true);
+    (rows.iter().map(Row::path).collect(), refused.iter().map(|refused| (refused.leaf, refused.reason)).collect())
 }
 
 /// The last turns of the exported rows, and what is not exported.

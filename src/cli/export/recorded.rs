@@ -46,7 +46,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
     };
     for session in &sessions {
         let snapshot = session.snapshot(args.version).map_err(|error| format!("session {:?}: {error}", session.id))?;
-        let (mut rows, mut refused) = snapshot.paths(!args.no_branches);
+        let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);
     }

@@ -9,11 +9,11 @@ use super::{Problem, refused, session};
 use crate::http::body::Body;
 use crate::http::{Parts, json_reply};
 use crate::rl::{self, Request, RequestError};
-use crate::trajectory::Path;
+use crate::trajectory::Row;
 
 /// The paths of a session as an export of it alone has them, and which of them is taken where none is named.
 struct Paths {
-    rows: HashMap<u32, Path>,
+    rows: HashMap<u32, Row>,
     longest: Option<u32>,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn compute(parts: &Parts, body: &Bytes) -> Result<Response<Body>, Pro
         let paths = known.get_mut(id).ok_or_else(|| format!("there is no session {id:?}"))?;
         let leaf = leaf.or(paths.longest).ok_or_else(|| format!("session {id:?} has no path that is exported"))?;
         let unknown = || format!("session {id:?}: turn {leaf} ends no exported path, or its path stands there already");
-        paths.rows.remove(&leaf).ok_or_else(unknown)
+        paths.rows.remove(&leaf).map(|row| row.path()).ok_or_else(unknown)
     });
     let answer = answer.map_err(|error| problem(&error))?;
     let internal =
@@ -40,8 +40,8 @@ pub(super) fn compute(parts: &Parts, body: &Bytes) -> Result<Response<Body>, Pro
 
 fn paths(parts: &Parts, id: &str, version: Option<u32>) -> Result<Paths, Problem> {
     let snapshot = session(parts, id)?.snapshot(version).map_err(|error| refused(id, error))?;
-    let longest = snapshot.paths(false).0.first().map(|row| row.leaf().id);
-    let rows = snapshot.paths(true).0.into_iter().map(|row| (row.leaf().id, row)).collect();
+    let longest = snapshot.rows(false).0.first().map(Row::leaf);
+    let rows = snapshot.rows(true).0.into_iter().map(|row| (row.leaf(), row)).collect();
     Ok(Paths { rows, longest })
 }
 

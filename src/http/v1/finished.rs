@@ -11,6 +11,7 @@ use super::sessions::annotate;
 use super::{Problem, made};
 use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::offload::offload;
 use crate::trajectory::Store;
 use crate::trajectory::export::{Annotate, entry};
 
@@ -43,7 +44,8 @@ pub(super) async fn stream(parts: &Arc<Parts>, query: Query) -> Result<Response<
     let store = Arc::clone(&parts.sessions);
     let after = query.since.as_deref().map_or(Ok(0), |since| number(&store, since))?;
     let annotate = annotate(parts);
-    let found = store.finished_after(after, query.limit.unwrap_or(LINES).max(1));
+    let (listed, limit) = (Arc::clone(&store), query.limit.unwrap_or(LINES).max(1));
+    let found = offload(move || listed.finished_after(after, limit)).await;
     // a cursor must mean the same after a crash
     super::written(parts, store.written()).await;
     let missed = found.first().map_or(0, |(first, _)| first - after - 1);

@@ -18,7 +18,7 @@ pub(super) fn show(parts: &Parts, id: &str, leaf: &str, query: Query) -> Result<
     let leaf = leaf.parse().map_err(|_| Problem::bad(format!("a path is named by its last turn, not {leaf:?}")))?;
     let session = session(parts, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
-    let path = snapshot.look(leaf).map_err(|error| refused(id, error))?;
+    let path = snapshot.path(leaf).map_err(|error| refused(id, error))?;
     let mut text = Vec::new();
     match query.from {
         Some(from) => {

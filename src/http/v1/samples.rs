@@ -64,7 +64,7 @@ pub fn batch(
             return Err(Problem::bad(format!("sessions: {id:?} stands there twice")));
         }
         let snapshot = session(parts, id)?.snapshot(version).map_err(|error| refused(id, error))?;
-        let (mut rows, mut out) = snapshot.paths(include_branches);
+        let (mut rows, mut out) = snapshot.rows(include_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut out);
     }

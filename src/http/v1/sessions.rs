@@ -12,9 +12,10 @@ use super::query::Query;
 use super::{Problem, made, ok, refused, session};
 use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::offload::offload;
 use crate::rl;
 use crate::trajectory::export::{Annotate, entry};
-use crate::trajectory::{Session, Turn};
+use crate::trajectory::{Row, Session, Turn};
 
 /// Entries of a page unless it says otherwise, and at most.
 const PAGE: (usize, usize) = (100, 10_000);
@@ -137,7 +138,8 @@ fn mean(entropy: &[f32]) -> Option<f64> {
 
 pub(super) async fn delete(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {
     session(parts, id)?;
-    if let Some(ack) = parts.sessions.delete(id) {
+    let (store, name) = (Arc::clone(&parts.sessions), id.to_owned());
+    if let Some(ack) = offload(move || store.delete(&name)).await {
         super::written(parts, ack).await;
     }
     Ok(ok(&json!({"deleted": id})))
@@ -145,9 +147,13 @@ pub(super) async fn delete(parts: &Parts, id: &str) -> Result<Response<Body>, Pr
 
 pub(super) async fn freeze(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {
     let session = session(parts, id)?;
-    let (version, ack) = parts.sessions.freeze(&session).map_err(|error| refused(id, error))?;
+    let store = Arc::clone(&parts.sessions);
+    let frozen = offload(move || {
+        let frozen = store.freeze(&session);
+        frozen.map(|(version, ack)| (version, ack, session.turns_of(version)))
+    });
+    let (version, ack, turns) = frozen.await.map_err(|error| refused(id, error))?;
     super::written(parts, ack).await;
-    let turns = session.snapshot(Some(version)).map_or(0, |snapshot| snapshot.turns().len());
     Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
 }
 
@@ -174,9 +180,9 @@ pub fn annotate(parts: &Parts) -> Annotate {
 pub(super) fn trajectories(parts: &Parts, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = session(parts, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
-    let (mut rows, out) = snapshot.paths(true);
+    let (mut rows, out) = snapshot.rows(true);
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
-    rows.sort_by_key(|row| row.leaf().id);
+    rows.sort_by_key(Row::leaf);
     let annotate = annotate(parts);
     let head = json!({
         "session": id,
@@ -189,7 +195,7 @@ pub(super) fn trajectories(parts: &Parts, id: &str, query: Query) -> Result<Resp
     let head = format!("{},\"trajectories\":[", &head[..head.len() - 1]);
     let entries = rows.into_iter().enumerate().map(move |(at, row)| {
         let mut text = if at == 0 { Vec::new() } else { vec![b','] };
-        entry::write(&row, Some(&annotate), &mut text);
+        entry::write(&row.path(), Some(&annotate), &mut text);
         Bytes::from(text)
     });
     let chunks = std::iter::once(Bytes::from(head)).chain(entries).chain(std::iter::once(Bytes::from_static(b"]}")));

@@ -3,28 +3,26 @@
 use std::sync::Arc;
 
 use super::column::Column;
-use super::safetensors::{self, Dtype, Run, Sink, Tensor};
-use super::table::{self, Entry};
+use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
+use super::table;
 use super::versions;
 use super::{Batch, Export, Needs, facts, settle};
-use crate::trajectory::{Path, Segment};
+use crate::trajectory::{Row, Segment};
 
 /// Whole rows, `[B, L]`. AReaL makes them of Python lists, whose integers are int64 in torch; so they are here.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, kept: None });
     let rows = settled.rows;
-    let groups = facts::groups(&rows);
-    let entries: Vec<Entry<'_>> =
-        rows.iter().zip(groups).map(|(path, group)| Entry { path, group, cut: [None, None] }).collect();
+    let entries = table::entries(&rows, |_| [None, None]);
     let mut metadata = table::metadata("areal", &entries, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
 
-    let width = rows.iter().map(Path::len).max().unwrap_or(0);
-    let tensor = |name: &str, dtype, row: fn(&Path, usize, Sink<'_>)| {
+    let width = rows.iter().map(Row::len).max().unwrap_or(0);
+    let tensor = |name: &str, dtype, row: fn(&Row, usize, Sink<'_>)| {
         let (count, paths) = (rows.len(), rows.clone());
         let row = Box::new(move |at: usize, sink: Sink<'_>| row(&paths[at], width, sink));
-        Tensor { name: name.to_owned(), dtype, shape: vec![count, width], rows: count, row }
+        Tensor { name: name.to_owned(), dtype, shape: vec![count, width], rows: Split::Even(count), row }
     };
     let pad = batch.shape.pad_token_id;
     let paths = rows.clone();
@@ -34,23 +32,23 @@ pub fn export(batch: Batch) -> Export {
             name: "input_ids".to_owned(),
             dtype: Dtype::I64,
             shape: vec![rows.len(), width],
-            rows: rows.len(),
+            rows: Split::Even(rows.len()),
             row: ids,
         },
-        tensor("loss_mask", Dtype::I64, |path, width, sink| Column::Mask.fill(path.segments(), width, sink)),
-        tensor("logprobs", Dtype::F32, |path, width, sink| Column::Logprobs.fill(path.segments(), width, sink)),
-        tensor("versions", Dtype::I64, |path, width, sink| {
-            path.segments().for_each(|segment| of_segment(&segment, sink));
-            sink(Run::Integer(UNKNOWN, width - path.len()));
+        tensor("loss_mask", Dtype::I64, |row, width, sink| Column::Mask.fill(row.segments(), width, sink)),
+        tensor("logprobs", Dtype::F32, |row, width, sink| Column::Logprobs.fill(row.segments(), width, sink)),
+        tensor("versions", Dtype::I64, |row, width, sink| {
+            row.segments().for_each(|segment| of_segment(&segment, sink));
+            sink(Run::Integer(UNKNOWN, width - row.len()));
         }),
-        tensor("attention_mask", Dtype::Bool, |path, width, sink| {
-            sink(Run::Integer(1, path.len()));
-            sink(Run::Integer(0, width - path.len()));
+        tensor("attention_mask", Dtype::Bool, |row, width, sink| {
+            sink(Run::Integer(1, row.len()));
+            sink(Run::Integer(0, width - row.len()));
         }),
     ];
     if settled.entropy {
-        tensors.push(tensor("entropy", Dtype::F32, |path, width, sink| {
-            Column::Entropy.fill(path.segments(), width, sink);
+        tensors.push(tensor("entropy", Dtype::F32, |row, width, sink| {
+            Column::Entropy.fill(row.segments(), width, sink);
         }));
     }
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
@@ -65,7 +63,7 @@ const UNKNOWN: i64 = -1;
 fn of_rewards(rewards: Arc<[f32]>) -> Tensor {
     let shape = vec![rewards.len()];
     let row = Box::new(move |_: usize, sink: Sink<'_>| sink(Run::Floats(&rewards)));
-    Tensor { name: "rewards".to_owned(), dtype: Dtype::F32, shape, rows: 1, row }
+    Tensor { name: "rewards".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(1), row }
 }
 
 /// Where two policies are possible the earlier one is named: too stale is the safe side.

@@ -28,7 +28,7 @@ pub fn export(batch: Batch) -> Export {
         let buffers = buffers.expect("a batch of this schema goes into memory");
         Some(buffers.iter().flat_map(|buffer| buffer.as_slice()).copied().collect())
     });
-    Export { content_type: "application/vnd.apache.arrow.stream", length: None, chunks: pieces(messages), tally }
+    Export::new("application/vnd.apache.arrow.stream", pieces(messages)).counted(tally)
 }
 
 #[cfg(test)]

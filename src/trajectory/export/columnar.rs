@@ -10,7 +10,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
 use super::{Batch, Needs, Tally, settle, text};
-use crate::trajectory::Path;
+use crate::trajectory::Row;
 
 /// Changes when a reader of the columns would have to.
 const SCHEMA_VERSION: &str = "1";
@@ -25,7 +25,7 @@ pub(super) struct Bounds {
 /// What is exported, as record batches that are made as they are taken.
 #[derive(Debug)]
 pub(super) struct Table {
-    rows: Arc<[Path]>,
+    rows: Arc<[Row]>,
     /// The first row of the next batch.
     at: usize,
     bounds: Bounds,
@@ -62,16 +62,16 @@ impl Iterator for Table {
     type Item = RecordBatch;
 
     fn next(&mut self) -> Option<RecordBatch> {
-        let rest = &self.rows[self.at..];
-        let mut bytes = 0;
-        let fits = |row: &&Path| {
-            bytes += row.steps.iter().map(|step| step.turn.bytes()).sum::<u64>();
-            bytes <= self.bounds.bytes
-        };
-        let count = rest.iter().take(self.bounds.rows).take_while(fits).count().max(1);
-        let rows = rest.get(..count)?;
-        self.at += count;
-        Some(record::batch(rows))
+        let (mut paths, mut bytes) = (Vec::new(), 0);
+        for row in self.rows[self.at..].iter().take(self.bounds.rows) {
+            bytes += row.upwards().map(|turn| turn.bytes()).sum::<u64>();
+            if bytes > self.bounds.bytes && !paths.is_empty() {
+                break;
+            }
+            paths.push(row.path());
+        }
+        self.at += paths.len();
+        (!paths.is_empty()).then(|| record::batch(&paths))
     }
 }
 
@@ -83,11 +83,7 @@ mod tests {
     fn lengths(bounds: Bounds) -> Vec<usize> {
         let mut batch = example();
         // two samples of one conversation in several sessions: rows that share no turn
-        for name in ["t", "u"] {
-            let mut more = example().rows;
-            more.iter_mut().for_each(|row| row.session = name.into());
-            batch.rows.append(&mut more);
-        }
+        (0..2).for_each(|_| batch.rows.append(&mut example().rows));
         Table::new(batch, "arrow", bounds).map(|record| record.num_rows()).collect()
     }
 
@@ -95,7 +91,7 @@ mod tests {
     fn batches_are_bounded() {
         assert_eq!(lengths(Bounds { bytes: u64::MAX, rows: 4 }), [4, 2]);
         assert_eq!(lengths(Bounds { bytes: 0, rows: 4 }), [1; 6], "a row larger than a batch is one");
-        let row: u64 = example().rows[0].steps.iter().map(|step| step.turn.bytes()).sum();
+        let row: u64 = example().rows[0].upwards().map(|turn| turn.bytes()).sum();
         assert_eq!(lengths(Bounds { bytes: 2 * row, rows: 4 }), [2; 3]);
     }
 

@@ -139,18 +139,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::trajectory::export::fixture::{rows_of, turns};
-    use crate::trajectory::export::{Needs, settle};
+    use crate::trajectory::export::fixture::{rows_of, settled, turns};
     use crate::trajectory::{Cause, Turn};
 
     fn entries(turns: [Turn; 3]) -> Vec<Value> {
-        let settled = settle(rows_of(turns), Vec::new(), Needs::default());
         let read = |path: &Path| {
             let mut line = Vec::new();
             write(path, None, &mut line);
             serde_json::from_slice(&line).unwrap()
         };
-        settled.rows.iter().map(read).collect()
+        settled(&rows_of(turns)).iter().map(read).collect()
     }
 
     #[test]

@@ -1,31 +1,41 @@
 //! What is known of a whole row besides its tokens.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::trajectory::{Cause, Fault, Path};
+use crate::trajectory::{Cause, Fault, Path, Row};
 
 /// The names of what a trainer should know before it uses the row.
 #[must_use]
 pub fn flags(path: &Path) -> Vec<&'static str> {
-    let turns = || path.steps.iter().map(|step| &step.turn);
-    let spans = || turns().flat_map(|turn| &turn.about.policy);
-    let epochs: BTreeSet<u64> = spans().map(|span| span.epoch).collect();
-    let mut flags = Vec::new();
-    let mut add = |holds: bool, name| flags.extend(holds.then_some(name));
-    add(path.incomplete, "incomplete");
-    add(epochs.len() > 1, "crosses_versions");
-    add(spans().any(|span| !span.is_certain()), "policy_uncertain");
-    add(turns().any(|turn| turn.about.cause == Cause::ExtendsLength), "extends_length");
-    let chats = || turns().filter_map(|turn| turn.about.chat.as_ref());
-    add(chats().any(|chat| chat.retokenised), "context_retokenised");
-    add(chats().any(|chat| chat.inserted_end_of_turn > 0), "inserted_end_of_turn");
-    for fault in Fault::ALL {
-        add(turns().any(|turn| turn.about.fault == Some(fault)), fault.name());
+    let mut epochs = None;
+    let (mut crosses, mut uncertain, mut extends, mut retokenised, mut inserted) = (false, false, false, false, false);
+    let mut faults = HashSet::new();
+    // one walk: a path may have thousands of turns
+    for turn in path.steps.iter().map(|step| &step.turn) {
+        for span in &turn.about.policy {
+            crosses |= *epochs.get_or_insert(span.epoch) != span.epoch;
+            uncertain |= !span.is_certain();
+        }
+        extends |= turn.about.cause == Cause::ExtendsLength;
+        if let Some(chat) = &turn.about.chat {
+            retokenised |= chat.retokenised;
+            inserted |= chat.inserted_end_of_turn > 0;
+        }
+        faults.extend(turn.about.fault);
     }
-    flags
+    let facts = [
+        (path.incomplete, "incomplete"),
+        (crosses, "crosses_versions"),
+        (uncertain, "policy_uncertain"),
+        (extends, "extends_length"),
+        (retokenised, "context_retokenised"),
+        (inserted, "inserted_end_of_turn"),
+    ];
+    let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
+    facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
 }
 
 /// How the row ended.
@@ -61,16 +71,16 @@ impl Status {
 }
 
 /// The reward as one number: itself, or the `reward` or `score` of an object.
-pub(super) fn reward(path: &Path) -> Option<f64> {
-    let value = path.reward.as_deref()?;
+pub(super) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
+    let value = value?;
     let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
     number.filter(|number| number.is_finite())
 }
 
 /// The rewards of all rows as float32, if all have one.
-pub(super) fn rewards(rows: &[Path]) -> Option<Vec<f32>> {
+pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
     #[expect(clippy::cast_possible_truncation, reason = "trainers keep rewards in float32")]
-    let single = |row| reward(row).map(|reward| reward as f32).filter(|reward| reward.is_finite());
+    let single = |row: &Row| reward(row.reward()).map(|reward| reward as f32).filter(|reward| reward.is_finite());
     rows.iter().map(single).collect()
 }
 
@@ -80,21 +90,18 @@ pub(super) fn reward_as_given(path: &Path) -> &Value {
 }
 
 /// For each row the number of its group: rows whose first prompts are the same tokens are samples of one prompt, whatever their sessions.
-pub(super) fn groups(rows: &[Path]) -> Vec<usize> {
-    let mut numbers: HashMap<Arc<[u32]>, usize> = HashMap::new();
-    let prompts = rows.iter().map(|row| row.steps.first().map_or_else(Arc::default, |step| step.turn.prompt.clone()));
-    prompts
-        .map(|prompt| {
-            let next = numbers.len();
-            *numbers.entry(prompt).or_insert(next)
-        })
-        .collect()
+pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
+    let mut numbers: HashMap<&[u32], usize> = HashMap::new();
+    let number = |row| {
+        let next = numbers.len();
+        *numbers.entry(Row::prompt(row)).or_insert(next)
+    };
+    rows.iter().map(number).collect()
 }
 
 /// A name of the first prompt, the same in every export: what verl groups samples by, its `uid`. FNV-1a over the ids.
-pub(super) fn prompt_name(path: &Path) -> String {
-    let ids = path.steps.first().map_or(&[][..], |step| &step.turn.prompt[..]);
-    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+pub(super) fn prompt_name(row: &Row) -> String {
+    let bytes = row.prompt().iter().flat_map(|id| id.to_le_bytes());
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     format!("{hash:016x}")
@@ -105,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::trajectory::export::fixture::{path, rows_of, turn, turns};
+    use crate::trajectory::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
     use crate::trajectory::{Chat, Digest, Reading};
 
     #[test]
@@ -150,7 +157,7 @@ mod tests {
         let of = |value: Value| {
             let mut row = rows_of(turns()).swap_remove(0);
             row.reward = Some(Arc::new(value));
-            reward(&row)
+            reward(row.reward.as_ref())
         };
         assert_eq!(of(json!(2)), Some(2.0));
         assert_eq!(of(json!({"reward": 0.5, "score": 9})), Some(0.5));
@@ -158,8 +165,8 @@ mod tests {
         assert_eq!((of(json!({"acc": 1})), of(json!("1")), of(json!(true))), (None, None, None));
         let mut rows = rows_of(turns());
         rows[0].reward = Some(Arc::new(json!(1e300)));
-        assert_eq!(rewards(&rows), None, "no float32 holds it");
+        assert_eq!(rewards(&rows_from(&rows)), None, "no float32 holds it");
         rows[0].reward = None;
-        assert_eq!(rewards(&rows), None);
+        assert_eq!(rewards(&rows_from(&rows)), None);
     }
 }

@@ -1,12 +1,13 @@
 //! Rows for the tests of the formats: a conversation of two turns, a branch behind its first turn, and readers of what comes out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-use super::{Batch, Export, Shape};
-use crate::trajectory::{About, Path, Span, Step, Turn};
+use super::{Batch, Export, Needs, Shape, settle};
+use crate::trajectory::{About, Path, Row, Snapshot, Span, Step, Turn};
 
 /// A turn whose logprobs are -0.5, -1.0, … and whose entropies are 0.25, 0.5, ….
 pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Turn {
@@ -52,8 +53,39 @@ pub(super) fn rows_of(turns: [Turn; 3]) -> Vec<Path> {
     rows
 }
 
-pub(super) fn batch(rows: Vec<Path>) -> Batch {
-    Batch { rows, shape: Shape { pad_token_id: 99, ..Shape::default() }, ..Batch::default() }
+/// Rows of these paths. Neighbours that agree on their turns share them, as the rows of a session do.
+pub(super) fn rows(mut paths: &[Path]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    while let Some(first) = paths.first() {
+        let mut turns: BTreeMap<u32, Arc<Turn>> = BTreeMap::new();
+        let mut agrees = |path: &&Path| {
+            let same = (&path.session, path.incomplete) == (&first.session, first.incomplete);
+            let known = |step: &Step| turns.get(&step.turn.id).is_none_or(|turn| Arc::ptr_eq(turn, &step.turn));
+            let agrees = same && path.steps.iter().all(known);
+            if agrees {
+                turns.extend(path.steps.iter().map(|step| (step.turn.id, Arc::clone(&step.turn))));
+            }
+            agrees
+        };
+        let count = paths.iter().take_while(&mut agrees).count();
+        let (own, others) = paths.split_at(count);
+        let last = turns.keys().next_back().copied().unwrap_or_default();
+        let filled = (0..=last).map(|id| turns.remove(&id).unwrap_or_else(|| turn(id, None, &[1], &[]).into()));
+        let rewards = own.iter().filter_map(|path| Some((Some(path.leaf().id), path.reward.clone()?))).collect();
+        let snapshot = Snapshot::of_path(first, filled.collect(), rewards);
+        rows.extend(own.iter().map(|path| snapshot.context(path.leaf().id)));
+        paths = others;
+    }
+    rows
+}
+
+/// What is left of these paths for a format that needs nothing.
+pub(super) fn settled(paths: &[Path]) -> Vec<Path> {
+    settle(rows(paths), Vec::new(), Needs::default()).rows.iter().map(Row::path).collect()
+}
+
+pub(super) fn batch(paths: Vec<Path>) -> Batch {
+    Batch { rows: rows(&paths), shape: Shape { pad_token_id: 99, ..Shape::default() }, ..Batch::default() }
 }
 
 /// The two rows.

@@ -10,7 +10,7 @@ pub fn export(batch: Batch) -> Export {
     let (rows, refused, annotate) = (settled.rows, settled.refused, batch.annotate);
     let entries = (0..rows.len()).map(move |at| {
         let mut line = Vec::new();
-        entry::write(&rows[at], annotate.as_ref(), &mut line);
+        entry::write(&rows[at].path(), annotate.as_ref(), &mut line);
         line.push(b'\n');
         line
     });
@@ -22,7 +22,7 @@ pub fn export(batch: Batch) -> Export {
         line
     });
     let chunks = pieces(entries.chain(refusals));
-    Export { content_type: "application/x-ndjson", length: None, chunks, tally: settled.tally }
+    Export::new("application/x-ndjson", chunks).counted(settled.tally)
 }
 
 #[cfg(test)]
@@ -33,13 +33,14 @@ mod tests {
 
     use super::*;
     use crate::trajectory::export::Refused;
-    use crate::trajectory::export::fixture::{bytes, example};
+    use crate::trajectory::export::fixture::{batch, bytes, rows_of, turns};
 
     #[test]
     fn entries_then_refusals() {
-        let mut batch = example();
+        let mut turns = turns();
         // as a client may write it: over several lines
-        Arc::make_mut(&mut batch.rows[0].steps[1].turn).about.sampling = Some("{\n  \"top_k\": 1\r\n}".into());
+        turns[1].about.sampling = Some("{\n  \"top_k\": 1\r\n}".into());
+        let mut batch = batch(rows_of(turns));
         batch.refused.push(Refused { session: "t".into(), leaf: 7, reason: "aborted" });
         batch.annotate = Some(Arc::new(|path| vec![("egpo", format!("{{\"tokens\":{}}}", path.trained_tokens()))]));
         let export = export(batch);

@@ -1,12 +1,14 @@
 //! miles: the reply of its session server to `/sessions/{id}/samples`.
 
-use super::column::{self, Column};
+use std::sync::Arc;
+
+use super::column::Column;
 use super::facts::{self, Status};
-use super::safetensors::{self, Dtype, Run, Sink, Tensor};
+use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Needs, Refused, settle};
-use crate::trajectory::Path;
+use crate::trajectory::{Path, Row};
 
 /// `tokens.i` of the whole row, the other tensors of what follows its first prompt, and `_samples_meta`.
 ///
@@ -16,50 +18,57 @@ pub fn export(batch: Batch) -> Export {
     let settled =
         settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, kept: None });
     let rows = settled.rows;
-    let tensor = |name: &str, at: usize, dtype, width, row: fn(&Path, usize, Sink<'_>)| {
+    let tensor = |name: &str, at: usize, dtype, width, row: fn(&Row, usize, Sink<'_>)| {
         let paths = rows.clone();
         let row = Box::new(move |_: usize, sink: Sink<'_>| row(&paths[at], width, sink));
-        Tensor { name: format!("{name}.{at}"), dtype, shape: vec![width], rows: 1, row }
+        Tensor { name: format!("{name}.{at}"), dtype, shape: vec![width], rows: Split::Even(1), row }
     };
     let mut tensors = Vec::with_capacity(4 * rows.len() + 1);
-    for (at, path) in rows.iter().enumerate() {
-        let width = path.response_len();
-        tensors.push(tensor("tokens", at, Dtype::I64, path.len(), |path, width, sink| {
-            Column::Ids { pad: 0 }.fill(path.segments(), width, sink);
+    for (at, row) in rows.iter().enumerate() {
+        let width = row.response_len();
+        tensors.push(tensor("tokens", at, Dtype::I64, row.len(), |row, width, sink| {
+            Column::Ids { pad: 0 }.fill(row.segments(), width, sink);
         }));
-        tensors.push(tensor("loss_mask", at, Dtype::U8, width, |path, width, sink| {
-            Column::Mask.fill(column::response(path), width, sink);
+        tensors.push(tensor("loss_mask", at, Dtype::U8, width, |row, width, sink| {
+            Column::Mask.fill(row.response(), width, sink);
         }));
-        tensors.push(tensor("rollout_log_probs", at, Dtype::F64, width, |path, width, sink| {
-            Column::Logprobs.fill(column::response(path), width, sink);
+        tensors.push(tensor("rollout_log_probs", at, Dtype::F64, width, |row, width, sink| {
+            Column::Logprobs.fill(row.response(), width, sink);
         }));
         if settled.entropy {
-            tensors.push(tensor("rollout_entropys", at, Dtype::F32, width, |path, width, sink| {
-                Column::Entropy.fill(column::response(path), width, sink);
+            tensors.push(tensor("rollout_entropys", at, Dtype::F32, width, |row, width, sink| {
+                Column::Entropy.fill(row.response(), width, sink);
             }));
         }
     }
-    tensors.push(samples_meta(meta(&rows, &settled.refused)));
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
+    tensors.push(samples_meta(Arc::clone(&rows), settled.refused));
     safetensors::export(tensors, &metadata).counted(settled.tally)
 }
 
-fn samples_meta(meta: Vec<u8>) -> Tensor {
-    let shape = vec![meta.len()];
-    let row = Box::new(move |_: usize, sink: Sink<'_>| sink(Run::Bytes(&meta)));
-    Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: 1, row }
+/// JSON as a tensor of bytes. Each part of it is written once to be measured and once for the file, so that none is held.
+fn samples_meta(rows: Arc<[Row]>, refused: Vec<Refused>) -> Tensor {
+    let lengths: Box<[usize]> = (0..=rows.len()).map(|at| meta(&rows, &refused, at).len()).collect();
+    let shape = vec![lengths.iter().sum()];
+    let row = Box::new(move |at: usize, sink: Sink<'_>| sink(Run::Bytes(&meta(&rows, &refused, at))));
+    Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: Split::Each(lengths), row }
 }
 
-fn meta(rows: &[Path], refused: &[Refused]) -> Vec<u8> {
-    let mut text = Text::default();
-    text.object(|text| {
-        text.key("samples").array(|list| rows.iter().for_each(|path| sample(path, list)));
-        text.key("session_metadata").object(|text| {
-            text.key("refused").array(|list| refused.iter().for_each(|leaf| text::refusal(list, leaf)));
-        });
-        text.key("empty_reason").maybe_string(rows.is_empty().then_some("no_records"));
+/// A part of the meta data: a sample, or what follows the last one.
+fn meta(rows: &[Row], refused: &[Refused], at: usize) -> Vec<u8> {
+    let mut text = Text::behind(if at == 0 { r#"{"samples":["# } else { "," });
+    if let Some(row) = rows.get(at) {
+        sample(&row.path(), &mut text);
+        return text.into_bytes();
+    }
+    let mut text = Text::behind(if at == 0 { r#"{"samples":[],"# } else { "]," });
+    text.key("session_metadata").object(|text| {
+        text.key("refused").array(|list| refused.iter().for_each(|leaf| text::refusal(list, leaf)));
     });
-    text.into_bytes()
+    text.key("empty_reason").maybe_string(rows.is_empty().then_some("no_records"));
+    let mut bytes = text.into_bytes();
+    bytes.push(b'}');
+    bytes
 }
 
 fn sample(path: &Path, list: &mut Text) {
@@ -128,13 +137,9 @@ mod tests {
 
     #[test]
     fn each_sample_has_its_tensors() {
-        let mut batch = example();
-        batch.rows[1].steps[1].turn = {
-            let mut turn = (*batch.rows[1].steps[1].turn).clone();
-            turn.about.cached_tokens = Some(5);
-            turn.into()
-        };
-        let file = File::of(export(batch));
+        let mut turns = turns();
+        turns[2].about.cached_tokens = Some(5);
+        let file = File::of(export(batch(rows_of(turns))));
         let names = [
             "_samples_meta",
             "loss_mask.0",

@@ -35,7 +35,7 @@ pub fn export(batch: Batch) -> Export {
         open = Some(writer);
         Some(written)
     });
-    Export { content_type: "application/vnd.apache.parquet", length: None, chunks: pieces(groups), tally }
+    Export::new("application/vnd.apache.parquet", pieces(groups)).counted(tally)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Needs, facts, settle};
-use crate::trajectory::{Path, Turn};
+use crate::trajectory::{Path, Row, Turn};
 
 /// A record a trained turn, so that each trained token is in exactly one. Lists and objects that are not known are empty instead of null
 /// where rLLM's own type has no null.
@@ -11,13 +11,14 @@ use crate::trajectory::{Path, Turn};
 pub fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: false, kept: None });
     let rows = settled.rows;
-    let steps = |(at, path): (usize, &Path)| -> Vec<(usize, usize)> {
-        (0..path.steps.len()).filter(|step| path.steps[*step].trained).map(|step| (at, step)).collect()
+    let steps = |(at, row): (usize, &Row)| -> Vec<(usize, usize)> {
+        let steps = row.path().steps;
+        (0..steps.len()).filter(|step| steps[*step].trained).map(|step| (at, step)).collect()
     };
     let calls: Vec<(usize, usize)> = rows.iter().enumerate().flat_map(steps).collect();
     let records = text::list(r#"{"samples":["#, calls.len(), move |at, text| {
         let (row, step) = calls[at];
-        text.object(|text| record(&rows[row], step, text));
+        text.object(|text| record(&rows[row].path(), step, text));
     });
     text::samples(records, text::REFUSED, settled.refused).counted(settled.tally)
 }
@@ -80,14 +81,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::trajectory::export::fixture::{batch, example, json as read, rows_of, turns};
+    use crate::trajectory::export::fixture::{batch, json as read, rows_of, turns};
 
     #[test]
     fn a_trained_turn_is_a_record() {
-        let mut batch = example();
-        let turn = std::sync::Arc::make_mut(&mut batch.rows[0].steps[1].turn);
+        let mut turns = turns();
+        let turn = &mut turns[1];
         (turn.about.started_ms, turn.about.elapsed_ms, turn.about.rid) = (1500, 250, Some("r".into()));
-        let whole = read(export(batch));
+        let whole = read(export(batch(rows_of(turns))));
         let records = whole["samples"].as_array().unwrap();
         let ids: Vec<&Value> = records.iter().map(|record| &record["trace_id"]).collect();
         assert_eq!(ids, ["s:0:0", "s:0:1", "s:0:2"], "the shared turn is there once");

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::text::Text;
-use super::{Export, PIECE, Tally, pieces};
+use super::{Export, PIECE, pieces};
 
 /// The type of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,15 @@ pub(super) enum Run<'a> {
     Ramp(i64, usize),
 }
 
+/// How the elements of a tensor are divided among calls.
+#[derive(Debug)]
+pub(super) enum Split {
+    /// So many equal shares.
+    Even(usize),
+    /// Shares of these lengths.
+    Each(Box<[usize]>),
+}
+
 /// Takes the runs of a row in order.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(Run<'_>);
 
@@ -43,8 +52,8 @@ pub(super) struct Tensor {
     pub(super) dtype: Dtype,
     /// Its dimensions. The first one counts rows; a tensor of one dimension may also be a single row.
     pub(super) shape: Vec<usize>,
-    /// How many times `row` is called, each for an equal share of the elements.
-    pub(super) rows: usize,
+    /// How many times `row` is called, and for how many elements.
+    pub(super) rows: Split,
     /// Hands over the runs of a row. A row on the edge of two pieces is asked for twice.
     pub(super) row: Box<dyn Fn(usize, Sink<'_>) + Send>,
 }
@@ -58,7 +67,7 @@ pub(super) fn export(mut tensors: Vec<Tensor>, metadata: &[(&str, String)]) -> E
     let length = Some((header.len() + data) as u64);
     let stream = Stream { tensors: tensors.into_iter(), tensor: None, row: 0, done: 0 };
     let chunks = pieces(std::iter::once(header).chain(stream));
-    Export { content_type: "application/octet-stream", length, chunks, tally: Tally::default() }
+    Export { length, ..Export::new("application/octet-stream", chunks) }
 }
 
 fn header(tensors: &[Tensor], metadata: &[(&str, String)]) -> Vec<u8> {
@@ -101,7 +110,7 @@ impl Iterator for Stream {
     fn next(&mut self) -> Option<Vec<u8>> {
         let mut piece = Vec::with_capacity(PIECE);
         loop {
-            if self.tensor.as_ref().is_none_or(|tensor| self.row == tensor.rows) {
+            if self.tensor.as_ref().is_none_or(|tensor| self.row == tensor.count()) {
                 (self.row, self.done) = (0, 0);
                 self.tensor = self.tensors.next();
             }
@@ -110,11 +119,15 @@ impl Iterator for Stream {
             if room == 0 {
                 break;
             }
-            if self.row < tensor.rows {
+            if self.row < tensor.count() {
                 let written = tensor.write(self.row, self.done, room, &mut piece);
-                assert!(written > 0 || tensor.width() == 0, "a row of {} is shorter than its shape", tensor.name);
+                assert!(
+                    written > 0 || tensor.width(self.row) == 0,
+                    "a row of {} is shorter than its shape",
+                    tensor.name
+                );
                 self.done += written;
-                if self.done == tensor.width() {
+                if self.done == tensor.width(self.row) {
                     (self.row, self.done) = (self.row + 1, 0);
                 }
             }
@@ -132,9 +145,19 @@ impl Tensor {
         self.elements() * self.dtype.size()
     }
 
+    fn count(&self) -> usize {
+        match &self.rows {
+            Split::Even(count) => *count,
+            Split::Each(widths) => widths.len(),
+        }
+    }
+
     /// Elements of a row.
-    fn width(&self) -> usize {
-        self.elements() / self.rows.max(1)
+    fn width(&self, row: usize) -> usize {
+        match &self.rows {
+            Split::Even(count) => self.elements() / count,
+            Split::Each(widths) => widths[row],
+        }
     }
 
     /// Adds at most `room` elements of a row behind the first `skip` to `out`, and says how many.
@@ -232,6 +255,7 @@ mod tests {
 
     fn tensor(name: &str, dtype: Dtype, shape: &[usize], row: fn(usize, Sink<'_>)) -> Tensor {
         let rows = if shape.len() > 1 { shape[0] } else { 1 };
+        let rows = Split::Even(rows);
         Tensor { name: name.to_owned(), dtype, shape: shape.to_vec(), rows, row: Box::new(row) }
     }
 

@@ -13,11 +13,11 @@ pub fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: false, kept: None });
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
-        let path = &rows[at];
+        let path = rows[at].path();
         text.object(|text| {
             text.key("index").integer(at);
             text.key("group_index").integer(groups[at]);
-            sample(path, text);
+            sample(&path, text);
         });
     });
     text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)

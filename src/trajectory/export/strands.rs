@@ -13,7 +13,8 @@ pub fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs::default());
     let rows = settled.rows;
     let count = rows.len();
-    let samples = text::list(r#"{"samples":["#, count, move |at, text| text.object(|text| sample(&rows[at], text)));
+    let samples =
+        text::list(r#"{"samples":["#, count, move |at, text| text.object(|text| sample(&rows[at].path(), text)));
     text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
 }
 

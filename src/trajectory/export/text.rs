@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Export, Refused, Tally, pieces};
+use super::{Export, Refused, pieces};
 use crate::json::write_ids;
 
 /// A JSON text in the making. Whoever writes says what comes; the commas come by themselves.
@@ -167,7 +167,7 @@ pub(super) fn samples(
 ) -> Export {
     let end = list(end, refused.len(), move |at, text| refusal(text, &refused[at]));
     let chunks = pieces(texts.chain(end).chain(std::iter::once(b"]}".to_vec())));
-    Export { content_type: "application/json", length: None, chunks, tally: Tally::default() }
+    Export::new("application/json", chunks)
 }
 
 /// A leaf that is not exported.

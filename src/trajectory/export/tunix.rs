@@ -6,7 +6,7 @@ use super::slime::entropies;
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Needs, settle};
-use crate::trajectory::Path;
+use crate::trajectory::{Path, Row};
 
 /// `samples` are the dictionaries of token mode, `rollout_output` has a list a member with one item a row.
 #[must_use]
@@ -15,17 +15,17 @@ pub fn export(batch: Batch) -> Export {
     let (rows, count) = (settled.rows.clone(), settled.rows.len());
     let groups = facts::groups(&rows);
     let pad = batch.shape.pad_token_id.to_string();
-    let longest = rows.iter().map(Path::prompt_len).max().unwrap_or(0);
+    let longest = rows.iter().map(Row::prompt_len).max().unwrap_or(0);
     let width = batch.shape.max_prompt_length.unwrap_or(longest);
     let each = |before: &'static str, write: fn(&Path, &mut Text)| {
         let rows = rows.clone();
-        text::list(before, count, move |at, text| write(&rows[at], text))
+        text::list(before, count, move |at, text| write(&rows[at].path(), text))
     };
     let paths = rows.clone();
     let samples = text::list(r#"{"samples":["#, count, move |at, text| {
         text.object(|text| {
             text.key("group_id").integer(groups[at]);
-            trajectory(&paths[at], text);
+            trajectory(&paths[at].path(), text);
         });
     });
     let texts = each(r#"],"rollout_output":{"text":["#, |_, text| text.string(""));
@@ -34,7 +34,7 @@ pub fn export(batch: Batch) -> Export {
     });
     let paths = rows.clone();
     let prompts = text::list(r#"],"left_padded_prompt_tokens":["#, count, move |at, text| {
-        let ids = column::prompt(&paths[at]);
+        let ids = paths[at].prompt();
         let kept = &ids[ids.len().saturating_sub(width)..];
         text.array(|list| {
             list.repeat(&pad, width - kept.len());
@@ -62,7 +62,7 @@ fn trajectory(path: &Path, text: &mut Text) {
         Status::Truncated => "MAX_CONTEXT_LIMIT_REACHED",
         Status::Aborted | Status::Failed => "FAILED",
     });
-    match facts::reward(path) {
+    match facts::reward(path.reward.as_ref()) {
         Some(reward) => text.key("trajectory_reward").float(reward),
         None => text.key("trajectory_reward").literal("null"),
     }
@@ -84,10 +84,9 @@ mod tests {
 
     #[test]
     fn rows_are_trajectories_and_one_output() {
-        let mut batch = example();
-        let other = turn(0, None, &[20], &[21]).into();
-        batch.rows.push(path(&[&other]));
-        let whole = read(export(batch));
+        let mut rows = rows_of(turns());
+        rows.push(path(&[&turn(0, None, &[20], &[21]).into()]));
+        let whole = read(export(batch(rows)));
         assert_eq!(
             whole["samples"][0],
             json!({

@@ -1,6 +1,8 @@
 //! The last look at a row before it leaves.
 
-use crate::trajectory::{Path, Turn};
+use std::sync::Arc;
+
+use crate::trajectory::Turn;
 
 /// What a format needs of the tokens that it trains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -13,49 +15,33 @@ pub struct Needs {
     pub kept: Option<usize>,
 }
 
-/// Whether the row is whole and has what the format needs.
-///
-/// # Errors
-///
-/// The name of what is wrong with it.
-pub fn validate(path: &Path, needs: Needs) -> Result<(), &'static str> {
-    let steps = &path.steps;
-    let rooted = steps.first().is_some_and(|step| step.turn.parent.is_none());
-    let linked = steps.windows(2).all(|pair| {
-        let (turn, next) = (&pair[0].turn, &pair[1].turn);
-        next.parent == Some(turn.id) && next.id > turn.id
-    });
-    if !rooted || !linked {
-        return Err("broken_path");
+/// For each turn whether the path that ends in it may leave, else the name of what is wrong with it. What is wrong with a turn is wrong
+/// with every path that holds it: a row that would train it is refused, so no other row does.
+pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs) -> Vec<Result<(), &'static str>> {
+    let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());
+    for turn in turns {
+        let before = match turn.parent {
+            Some(parent) => known[parent as usize],
+            None if turn.prompt.is_empty() => Err("no_prompt"),
+            None => Ok(()),
+        };
+        known.push(before.and_then(|()| whole(turn, needs)));
     }
-    if path.prompt_len() == 0 {
-        return Err("no_prompt");
-    }
-    for step in steps {
-        lengths(&step.turn)?;
-    }
-    if path.trained_tokens() == 0 {
-        return Err("no_trained_tokens");
-    }
-    if needs.kept.is_some_and(|kept| first_trained(path) >= kept) {
-        return Err("truncated");
-    }
-    for step in steps.iter().filter(|step| step.trained) {
-        let turn = &step.turn;
-        if needs.logprobs && !is_full(&turn.logprobs, turn) {
-            return Err("missing_logprobs");
-        }
-        if needs.entropy && !is_full(&turn.entropy, turn) {
-            return Err("missing_entropy");
-        }
-    }
-    Ok(())
+    known
 }
 
-/// Where behind the first prompt the first trained token stands.
-fn first_trained(path: &Path) -> usize {
-    let before = path.segments().take_while(|segment| !segment.trained).map(|segment| segment.ids.len());
-    before.sum::<usize>().saturating_sub(path.prompt_len())
+fn whole(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
+    lengths(turn)?;
+    if !turn.is_trainable() {
+        return Ok(());
+    }
+    if needs.logprobs && !is_full(&turn.logprobs, turn) {
+        return Err("missing_logprobs");
+    }
+    if needs.entropy && !is_full(&turn.entropy, turn) {
+        return Err("missing_entropy");
+    }
+    Ok(())
 }
 
 fn lengths(turn: &Turn) -> Result<(), &'static str> {
@@ -77,59 +63,47 @@ fn is_full(values: &[f32], turn: &Turn) -> bool {
 mod tests {
     use super::*;
     use crate::trajectory::Fault;
-    use crate::trajectory::export::fixture::{rows_of, turns};
+    use crate::trajectory::export::fixture::turns;
 
     const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None };
 
-    /// What is said of the first row when its second turn, or the row itself, is changed.
-    fn verdict(turn: impl FnOnce(&mut Turn), row: impl FnOnce(&mut Path), needs: Needs) -> Result<(), &'static str> {
+    /// What is said of the path through the second turn when a turn of it is changed.
+    fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
         let mut turns = turns();
-        turn(&mut turns[1]);
-        let mut path = rows_of(turns).swap_remove(0);
-        path.steps.iter_mut().for_each(|step| step.trained = step.turn.is_trainable());
-        row(&mut path);
-        validate(&path, needs)
+        change(&mut turns[at]);
+        verdicts(&turns.map(Arc::new), needs)[1]
     }
 
     #[test]
     fn what_is_whole_passes() {
-        assert_eq!(verdict(|_| {}, |_| {}, ALL), Ok(()));
-        assert_eq!(verdict(|turn| turn.about.fault = Some(Fault::Aborted), |_| {}, ALL), Ok(()), "it is context");
+        assert_eq!(verdict(1, |_| {}, ALL), Ok(()));
+        assert_eq!(verdict(1, |turn| turn.about.fault = Some(Fault::Aborted), ALL), Ok(()), "it is context");
     }
 
     #[test]
-    fn paths_are_in_order() {
-        for parent in [None, Some(1), Some(3)] {
-            assert_eq!(verdict(|turn| turn.parent = parent, |_| {}, ALL), Err("broken_path"), "{parent:?}");
+    fn lengths_agree_on_the_whole_path() {
+        for at in 0..2 {
+            assert_eq!(verdict(at, |turn| turn.logprobs = [0.0; 9].into(), ALL), Err("logprobs_mismatch"));
+            assert_eq!(verdict(at, |turn| turn.entropy = [0.0; 9].into(), ALL), Err("entropies_mismatch"));
         }
-        assert_eq!(verdict(|turn| turn.id = 0, |_| {}, ALL), Err("broken_path"));
-        assert_eq!(verdict(|_| {}, |row| drop(row.steps.remove(0)), ALL), Err("broken_path"), "no root");
-        assert_eq!(verdict(|_| {}, |row| row.steps.clear(), ALL), Err("broken_path"));
+        assert_eq!(verdict(2, |turn| turn.entropy = [0.0; 9].into(), ALL), Ok(()), "a branch is not on the path");
     }
 
     #[test]
-    fn lengths_agree() {
-        assert_eq!(verdict(|turn| turn.logprobs = [0.0; 2].into(), |_| {}, ALL), Err("logprobs_mismatch"));
-        assert_eq!(verdict(|turn| turn.entropy = [0.0; 4].into(), |_| {}, ALL), Err("entropies_mismatch"));
-    }
-
-    #[test]
-    fn there_is_something_to_train_and_a_prompt() {
-        let untrained = |row: &mut Path| row.steps.iter_mut().for_each(|step| step.trained = false);
-        assert_eq!(verdict(|_| {}, untrained, ALL), Err("no_trained_tokens"));
-        let mut turns = turns();
-        turns[0].prompt = [].into();
-        assert_eq!(validate(&rows_of(turns)[0], ALL), Err("no_prompt"));
+    fn a_path_has_a_prompt() {
+        assert_eq!(verdict(0, |turn| turn.prompt = [].into(), ALL), Err("no_prompt"));
+        assert_eq!(verdict(1, |turn| turn.prompt = [].into(), ALL), Ok(()), "a resumed turn adds none");
     }
 
     #[test]
     fn numbers_are_there_where_they_are_needed() {
         let drop_logprob = |turn: &mut Turn| turn.logprobs[0] = f32::NAN;
-        assert_eq!(verdict(drop_logprob, |_| {}, ALL), Err("missing_logprobs"));
-        assert_eq!(verdict(drop_logprob, |_| {}, Needs::default()), Ok(()));
-        assert_eq!(verdict(drop_logprob, |row| row.steps[1].trained = false, ALL), Ok(()), "context needs none");
+        assert_eq!(verdict(1, drop_logprob, ALL), Err("missing_logprobs"));
+        assert_eq!(verdict(1, drop_logprob, Needs::default()), Ok(()));
+        let context = |turn: &mut Turn| (turn.logprobs[0], turn.about.fault) = (f32::NAN, Some(Fault::Aborted));
+        assert_eq!(verdict(1, context, ALL), Ok(()), "context needs none");
         let drop_entropies = |turn: &mut Turn| turn.entropy = Box::default();
-        assert_eq!(verdict(drop_entropies, |_| {}, ALL), Err("missing_entropy"));
-        assert_eq!(verdict(drop_entropies, |_| {}, Needs { entropy: false, ..ALL }), Ok(()));
+        assert_eq!(verdict(1, drop_entropies, ALL), Err("missing_entropy"));
+        assert_eq!(verdict(1, drop_entropies, Needs { entropy: false, ..ALL }), Ok(()));
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::column::{self, Column};
-use super::safetensors::{self, Dtype, Run, Sink, Tensor};
-use super::table::{self, Entry};
+use super::column::Column;
+use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
+use super::table;
 use super::{Batch, Export, Needs, Shape, facts, settle};
-use crate::trajectory::Path;
+use crate::trajectory::Row;
 
 /// Prompts padded on the left, responses on the right, each to one length for all rows.
 ///
@@ -21,29 +21,27 @@ pub fn export(batch: Batch) -> Export {
     );
     let frame = Frame::of(settled.rows, batch.shape);
     let rewards = facts::rewards(&frame.rows).filter(|rewards| !rewards.is_empty());
-    let groups = facts::groups(&frame.rows);
-    let entries: Vec<Entry<'_>> =
-        frame.rows.iter().zip(groups).map(|(path, group)| Entry { path, group, cut: frame.cut(path) }).collect();
+    let entries = table::entries(&frame.rows, |row| frame.cut(row));
     let mut metadata = table::metadata("verl", &entries, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
 
     let pad = frame.shape.pad_token_id;
     let mut tensors = vec![
-        frame.tensor("prompts", Dtype::I64, frame.prompts, |frame, path, sink| frame.prompt(path, sink)),
+        frame.tensor("prompts", Dtype::I64, frame.prompts, |frame, row, sink| frame.prompt(row, sink)),
         frame.column("responses", Dtype::I64, Column::Ids { pad }),
         frame.column("response_mask", Dtype::I64, Column::Mask),
-        frame.tensor("input_ids", Dtype::I64, frame.prompts + frame.responses, move |frame, path, sink| {
-            frame.prompt(path, sink);
-            Column::Ids { pad }.fill(column::response(path), frame.responses, sink);
+        frame.tensor("input_ids", Dtype::I64, frame.prompts + frame.responses, move |frame, row, sink| {
+            frame.prompt(row, sink);
+            Column::Ids { pad }.fill(row.response(), frame.responses, sink);
         }),
-        frame.tensor("attention_mask", Dtype::I64, frame.prompts + frame.responses, |frame, path, sink| {
-            let (before, tokens, behind) = frame.extent(path);
+        frame.tensor("attention_mask", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
+            let (before, tokens, behind) = frame.extent(row);
             sink(Run::Integer(0, before));
             sink(Run::Integer(1, tokens));
             sink(Run::Integer(0, behind));
         }),
-        frame.tensor("position_ids", Dtype::I64, frame.prompts + frame.responses, |frame, path, sink| {
-            let (before, tokens, behind) = frame.extent(path);
+        frame.tensor("position_ids", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
+            let (before, tokens, behind) = frame.extent(row);
             sink(Run::Integer(0, before));
             sink(Run::Ramp(0, tokens));
             // as cumsum(attention_mask) - 1 has it: the last position goes on
@@ -64,7 +62,7 @@ pub fn export(batch: Batch) -> Export {
 /// The rows and the lengths of the two sides.
 #[derive(Clone)]
 struct Frame {
-    rows: Arc<[Path]>,
+    rows: Arc<[Row]>,
     shape: Shape,
     /// Tokens of the prompt side.
     prompts: usize,
@@ -73,10 +71,10 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(rows: Arc<[Path]>, shape: Shape) -> Self {
-        let longest = |length: fn(&Path) -> usize| rows.iter().map(length).max().unwrap_or(0);
-        let prompts = shape.max_prompt_length.unwrap_or_else(|| longest(Path::prompt_len));
-        let responses = shape.max_response_length.unwrap_or_else(|| longest(Path::response_len));
+    fn of(rows: Arc<[Row]>, shape: Shape) -> Self {
+        let longest = |length: fn(&Row) -> usize| rows.iter().map(length).max().unwrap_or(0);
+        let prompts = shape.max_prompt_length.unwrap_or_else(|| longest(Row::prompt_len));
+        let responses = shape.max_response_length.unwrap_or_else(|| longest(Row::response_len));
         Self { rows, shape, prompts, responses }
     }
 
@@ -85,17 +83,17 @@ impl Frame {
         name: &str,
         dtype: Dtype,
         width: usize,
-        row: impl Fn(&Self, &Path, Sink<'_>) + Send + 'static,
+        row: impl Fn(&Self, &Row, Sink<'_>) + Send + 'static,
     ) -> Tensor {
         let (count, frame) = (self.rows.len(), self.clone());
         let row = Box::new(move |at: usize, sink: Sink<'_>| row(&frame, &frame.rows[at], sink));
-        Tensor { name: name.to_owned(), dtype, shape: vec![count, width], rows: count, row }
+        Tensor { name: name.to_owned(), dtype, shape: vec![count, width], rows: Split::Even(count), row }
     }
 
     /// A tensor of the response side.
     fn column(&self, name: &str, dtype: Dtype, column: Column) -> Tensor {
-        self.tensor(name, dtype, self.responses, move |frame, path, sink| {
-            column.fill(column::response(path), frame.responses, sink);
+        self.tensor(name, dtype, self.responses, move |frame, row, sink| {
+            column.fill(row.response(), frame.responses, sink);
         })
     }
 
@@ -110,27 +108,27 @@ impl Frame {
             sink(Run::Float(0.0, frame.responses - tokens));
         });
         let shape = vec![count, self.responses];
-        Tensor { name: "rm_scores".to_owned(), dtype: Dtype::F32, shape, rows: count, row }
+        Tensor { name: "rm_scores".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(count), row }
     }
 
     /// The first prompt, padded or cut on the left.
-    fn prompt(&self, path: &Path, sink: Sink<'_>) {
-        let ids = column::prompt(path);
+    fn prompt(&self, row: &Row, sink: Sink<'_>) {
+        let ids = row.prompt();
         let kept = &ids[ids.len().saturating_sub(self.prompts)..];
         sink(Run::Integer(self.shape.pad_token_id.into(), self.prompts - kept.len()));
         sink(Run::Ids(kept));
     }
 
     /// Padding before, tokens, padding behind.
-    fn extent(&self, path: &Path) -> (usize, usize, usize) {
-        let prompt = path.prompt_len().min(self.prompts);
-        let response = path.response_len().min(self.responses);
+    fn extent(&self, row: &Row) -> (usize, usize, usize) {
+        let prompt = row.prompt_len().min(self.prompts);
+        let response = row.response_len().min(self.responses);
         (self.prompts - prompt, prompt + response, self.responses - response)
     }
 
-    fn cut(&self, path: &Path) -> [Option<&'static str>; 2] {
-        let prompt = (path.prompt_len() > self.prompts).then_some("truncated_prompt");
-        let response = (path.response_len() > self.responses).then_some("truncated_response");
+    fn cut(&self, row: &Row) -> [Option<&'static str>; 2] {
+        let prompt = (row.prompt_len() > self.prompts).then_some("truncated_prompt");
+        let response = (row.response_len() > self.responses).then_some("truncated_response");
         [prompt, response]
     }
 }
@@ -236,9 +234,9 @@ mod tests {
 
     #[test]
     fn scores_need_a_number_in_every_row() {
-        let mut batch = example();
-        batch.rows[1].reward = Some(Arc::new(json!({"style": 3})));
-        let file = File::of(export(batch));
+        let mut rows = rows_of(turns());
+        rows[1].reward = Some(Arc::new(json!({"style": 3})));
+        let file = File::of(export(batch(rows)));
         assert!(!file.names().contains(&"rm_scores".to_owned()), "one row has no number");
         assert_eq!(file.metadata_json("non_tensor_batch")["reward"], json!([1.5, {"style": 3}]));
     }

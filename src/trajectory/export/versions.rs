@@ -65,12 +65,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::trajectory::export::fixture::{rows_of, span, turns};
-    use crate::trajectory::export::{Needs, settle};
+    use crate::trajectory::export::fixture::{rows_of, settled, span, turns};
 
     #[test]
     fn the_trainers_numbers_come_first() {
-        let rows = settle(rows_of(turns()), Vec::new(), Needs::default()).rows;
+        let rows = settled(&rows_of(turns()));
         assert_eq!(range(&rows[0]), Some((10, 13)));
         assert_eq!(range(&rows[1]), Some((12, 12)), "of what is trained here");
         assert_eq!(of_generations(&rows[0]).collect::<Vec<_>>(), ["w1", "w2"]);
@@ -99,10 +98,9 @@ mod tests {
         let unlabelled = Span { weight_version: Some("".into()), ..span(1, 2, 5) };
         turns[0].about.policy = vec![span(0, 2, 4), unlabelled, span(2, 2, 6)];
         turns[1].about.policy = vec![span(1, 9, 7)];
-        let rows = settle(rows_of(turns), Vec::new(), Needs::default()).rows;
+        let mut rows = settled(&rows_of(turns));
         let calls: Vec<_> = of_calls(&rows[0]).collect();
         assert_eq!(calls, [vec![("4".to_owned(), 3, 5)], vec![("7".to_owned(), 7, 9)]]);
-        let mut rows = rows.to_vec();
         Arc::make_mut(&mut rows[0].steps[0].turn).about.policy[0].end = 1;
         assert_eq!(of_calls(&rows[0]).next().unwrap()[1], ("5".to_owned(), 4, 5), "an empty label is none");
     }
@@ -111,7 +109,7 @@ mod tests {
     fn nothing_known_is_nothing_said() {
         let mut turns = turns();
         turns.iter_mut().for_each(|turn| turn.about.policy.clear());
-        let rows = settle(rows_of(turns), Vec::new(), Needs::default()).rows;
+        let rows = settled(&rows_of(turns));
         assert_eq!(range(&rows[0]), None);
         assert_eq!(of_generations(&rows[0]).count(), 0);
         assert_eq!(of_calls(&rows[0]).collect::<Vec<_>>(), [vec![], vec![]], "a call all the same");

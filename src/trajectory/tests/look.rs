@@ -47,7 +47,7 @@ pub(super) fn keep(session: &Session, version: u32) -> Kept {
 
 /// The bytes that trainers get.
 pub(super) fn files(session: &Session, version: u32) -> Vec<Vec<u8>> {
-    let (rows, refused) = session.snapshot(Some(version)).unwrap().paths(true);
+    let (rows, refused) = session.snapshot(Some(version)).unwrap().rows(true);
     let bytes = |format: Format| {
         let batch = Batch { rows: rows.clone(), refused: refused.clone(), ..Batch::default() };
         format.export(batch).chunks.flatten().collect()

@@ -43,7 +43,7 @@ fn prompt(store: &Store, name: &str, seed: &mut u32) -> Vec<u32> {
     let open = |session: Arc<super::super::Session>| session.snapshot(Some(number(session.summary().frozen) + 1)).ok();
     if let Some(snapshot) = store.session(name).and_then(open).filter(|open| !open.turns().is_empty()) {
         let turn = random(seed, number(snapshot.turns().len()));
-        ids = tokens(&snapshot.path(Some(turn), &mut std::collections::HashSet::new()).unwrap());
+        ids = tokens(&snapshot.context(turn).path());
     }
     ids.truncate(ids.len().saturating_sub(random(seed, 3) as usize));
     // short paths meet more often

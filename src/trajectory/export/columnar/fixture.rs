@@ -25,9 +25,10 @@ pub(in crate::trajectory::export) fn rich() -> Batch {
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
     turns[2].entropy = Box::default();
-    let mut batch = batch(rows_of(turns));
-    batch.rows[1].reward = Some(Arc::new(value!({"style": 3})));
-    batch.rows[1].incomplete = true;
+    let mut rows = rows_of(turns);
+    rows[1].reward = Some(Arc::new(value!({"style": 3})));
+    rows.iter_mut().for_each(|row| row.incomplete = true);
+    let mut batch = batch(rows);
     batch.refused.push(Refused { session: "t".into(), leaf: 7, reason: "aborted" });
     batch
 }
@@ -49,8 +50,8 @@ pub(in crate::trajectory::export) const ROWS: &str = r#"[
       {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null},
       {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null}
     ],
-    "finish_reason": "length", "flags": ["crosses_versions", "policy_uncertain", "extends_length"],
-    "reward": 1.5, "reward_json": "1.5", "incomplete": false, "model": "m", "started_ms": 5, "elapsed_ms": 102,
+    "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length"],
+    "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
     "turns": [
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,

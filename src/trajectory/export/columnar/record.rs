@@ -114,7 +114,7 @@ fn ends(rows: &[Path]) -> Vec<Named> {
     vec![
         texts("finish_reason", rows.iter().map(|row| row.leaf().about.finish.as_deref())),
         required("flags", list(flags.iter().map(Vec::len), items, false)),
-        optional("reward", rows.iter().map(facts::reward).collect::<Float64Array>()),
+        optional("reward", rows.iter().map(|row| facts::reward(row.reward.as_ref())).collect::<Float64Array>()),
         optional("reward_json", rewards.collect::<StringArray>()),
         required("incomplete", rows.iter().map(|row| Some(row.incomplete)).collect::<BooleanArray>()),
         required("model", StringArray::from_iter_values(rows.iter().map(|row| &*row.leaf().about.model))),

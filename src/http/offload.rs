@@ -1,0 +1,160 @@
+//! Work of the control port on blocking threads, so that agents are served while trainers read.
+//!
+//! Long work is divided into steps. Each runs on a blocking thread and ends after a bounded amount of output; the next one begins when the
+//! client has taken that. So a slow client holds no thread, and an answer of any size takes the memory of one step.
+
+use std::collections::VecDeque;
+use std::num::NonZero;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// Bytes of output after which a step ends.
+const STEP: usize = 256 << 10;
+
+/// OffloadedIter at a time: half of the processors, so that the runtime keeps the other half, and at least two, so that a long first step of an
+/// export does not keep everyone else from a short one.
+static RUNNING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    Arc::new(Semaphore::new((processors / 2).max(2)))
+});
+
+/// Runs a step on a blocking thread.
+///
+/// # Panics
+/// When the work does.
+pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let permit = Arc::clone(&RUNNING).acquire_owned().await.expect("it is never closed");
+    let step = spawn_blocking(move || {
+        let result = work();
+        drop(permit);
+        result
+    });
+    match step.await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // the runtime shuts down and drops this future
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Items that are made as they are taken.
+pub type Items<T> = Box<dyn Iterator<Item = T> + Send>;
+
+/// What a step leaves: what it made, and the rest, unless it came to the end.
+type Made<T> = (VecDeque<T>, Option<Items<T>>);
+
+/// Items that blocking threads make, a step at a time.
+pub struct OffloadedIter<T: Send + 'static> {
+    /// Made and not taken yet.
+    ready: VecDeque<T>,
+    rest: Rest<T>,
+    /// Bytes of an item.
+    size: fn(&T) -> usize,
+}
+
+enum Rest<T> {
+    Waiting(Items<T>),
+    Running(Pin<Box<dyn Future<Output = Made<T>> + Send>>),
+    Ended,
+}
+
+impl<T: Send + 'static> OffloadedIter<T> {
+    /// The steps that make these items. `size` returns the bytes of one.
+    #[must_use]
+    pub fn new(items: Items<T>, size: fn(&T) -> usize) -> Self {
+        Self { ready: VecDeque::new(), rest: Rest::Waiting(items), size }
+    }
+
+    /// The next item.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Poll::Ready(Some(item));
+            }
+            match std::mem::replace(&mut self.rest, Rest::Ended) {
+                Rest::Waiting(items) => {
+                    let size = self.size;
+                    self.rest = Rest::Running(Box::pin(offload(move || step(items, size))));
+                }
+                Rest::Running(mut running) => match running.as_mut().poll(cx) {
+                    Poll::Ready((made, rest)) => {
+                        self.ready = made;
+                        self.rest = rest.map_or(Rest::Ended, Rest::Waiting);
+                    }
+                    Poll::Pending => {
+                        self.rest = Rest::Running(running);
+                        return Poll::Pending;
+                    }
+                },
+                Rest::Ended => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+fn step<T>(mut items: Items<T>, size: fn(&T) -> usize) -> Made<T> {
+    let (mut made, mut bytes) = (VecDeque::new(), 0);
+    while bytes < STEP {
+        let Some(item) = items.next() else { return (made, None) };
+        bytes += size(&item);
+        made.push_back(item);
+    }
+    (made, Some(items))
+}
+
+impl<T: Send + 'static> std::fmt::Debug for OffloadedIter<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OffloadedIter").field("ready", &self.ready.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Drop for OffloadedIter<T> {
+    fn drop(&mut self) {
+        // what is left may hold the last reference to a large session
+        if let (Rest::Waiting(items), Ok(runtime)) =
+            (std::mem::replace(&mut self.rest, Rest::Ended), Handle::try_current())
+        {
+            drop(runtime.spawn_blocking(move || drop(items)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn items_are_made_on_other_threads_and_only_as_far_as_they_are_taken() {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let items = (0..1000).map(|at| {
+            MADE.fetch_add(1, Ordering::Relaxed);
+            (at, std::thread::current().id())
+        });
+        let mut steps: OffloadedIter<(usize, ThreadId)> = OffloadedIter::new(Box::new(items), |_| STEP / 4);
+        let first = poll_fn(|cx| steps.poll_next(cx)).await.unwrap();
+        assert_eq!((first.0, MADE.load(Ordering::Relaxed)), (0, 4), "a step ends at its bytes");
+        assert_ne!(first.1, std::thread::current().id());
+        let mut next = 1;
+        while let Some((at, thread)) = poll_fn(|cx| steps.poll_next(cx)).await {
+            assert_eq!(at, next);
+            assert_ne!(thread, std::thread::current().id());
+            next += 1;
+        }
+        assert_eq!((next, MADE.load(Ordering::Relaxed)), (1000, 1000));
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "the work")]
+    async fn a_panic_is_the_callers() {
+        offload(|| panic!("the work")).await;
+    }
+}

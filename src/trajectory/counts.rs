@@ -1,0 +1,40 @@
+//! How many turns of which kind a session has, counted as they come.
+
+use std::collections::HashMap;
+
+use super::{Cause, Fault, Turn};
+
+/// Counts over all turns of a session.
+#[derive(Debug, Clone, Default)]
+pub struct TurnCounts {
+    /// Sampled tokens.
+    pub sampled_tokens: usize,
+    /// Turns that end a path.
+    pub leaves: usize,
+    faults: HashMap<Fault, usize>,
+    causes: HashMap<Cause, usize>,
+}
+
+impl TurnCounts {
+    /// Counts a turn. `extends` says that its parent ended a path until now.
+    pub(super) fn add(&mut self, turn: &Turn, extends: bool) {
+        self.sampled_tokens += turn.response.len();
+        self.leaves += usize::from(!extends);
+        if let Some(fault) = turn.about.fault {
+            *self.faults.entry(fault).or_default() += 1;
+        }
+        *self.causes.entry(turn.about.cause).or_default() += 1;
+    }
+
+    /// Turns that are not trained, by the name of what is wrong.
+    #[must_use]
+    pub fn faults(&self) -> Vec<(&'static str, usize)> {
+        Fault::ALL.into_iter().filter_map(|fault| Some((fault.name(), *self.faults.get(&fault)?))).collect()
+    }
+
+    /// Turns by how they found their place.
+    #[must_use]
+    pub fn causes(&self) -> Vec<(&'static str, usize)> {
+        Cause::ALL.into_iter().filter_map(|cause| Some((cause.name(), *self.causes.get(&cause)?))).collect()
+    }
+}

@@ -1,0 +1,61 @@
+//! What paths add up to and which of their turns are new, without a list of turns for each path.
+//!
+//! A branched session has far fewer turns than its paths have steps together. Everything here costs time in turns, not in steps.
+
+use std::sync::Arc;
+
+use super::Turn;
+
+/// Sums over the path from a root to one turn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lineage {
+    /// The first turn of the path.
+    pub(super) root: u32,
+    /// Tokens of the path.
+    pub(super) tokens: u64,
+    /// Sampled tokens of the trainable turns of the path.
+    pub(super) trainable: u64,
+}
+
+/// The lineage of each turn, by its number. A parent's number is below its children's.
+pub(super) fn lineages(turns: &[Arc<Turn>]) -> Box<[Lineage]> {
+    let mut known: Vec<Lineage> = Vec::with_capacity(turns.len());
+    for turn in turns {
+        let parent = turn.parent.map(|parent| known[parent as usize]);
+        let Lineage { root, tokens, trainable } = parent.unwrap_or(Lineage { root: turn.id, tokens: 0, trainable: 0 });
+        let sampled = turn.response.len() as u64;
+        known.push(Lineage {
+            root,
+            tokens: tokens + turn.prompt.len() as u64 + sampled,
+            trainable: trainable + if turn.is_trainable() { sampled } else { 0 },
+        });
+    }
+    known.into()
+}
+
+/// The turns from `leaf` up to its root.
+pub(super) fn upwards(turns: &[Arc<Turn>], leaf: u32) -> impl Iterator<Item = &Arc<Turn>> {
+    std::iter::successors(turns.get(leaf as usize), |turn| turns.get(turn.parent? as usize))
+}
+
+/// The turns that earlier paths hold. Whatever holds a turn holds the turns before it, so what is new on a path is the end of it, and
+/// each turn is walked over once.
+#[derive(Debug, Default)]
+pub(super) struct Claims(Vec<bool>);
+
+impl Claims {
+    /// Takes the path that ends in `leaf`; returns its first turn that no earlier path holds, `u32::MAX` where all are held.
+    pub(super) fn claim(&mut self, turns: &[Arc<Turn>], leaf: u32) -> u32 {
+        if self.0.len() < turns.len() {
+            self.0.resize(turns.len(), false);
+        }
+        let mut first = u32::MAX;
+        for turn in upwards(turns, leaf) {
+            if std::mem::replace(&mut self.0[turn.id as usize], true) {
+                break;
+            }
+            first = turn.id;
+        }
+        first
+    }
+}
