@@ -19,6 +19,7 @@ pub mod policy;
 pub mod prompts;
 pub mod redact;
 pub mod relief;
+pub mod room;
 pub mod running;
 pub mod served;
 pub mod sound;

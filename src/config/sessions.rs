@@ -48,6 +48,12 @@ pub struct SessionConfig {
     /// A session that nobody uses for so long has finished
     #[arg(long, env = "TOKENTAP_SESSION_IDLE", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub session_idle: Duration,
+    /// How many turns a session may have; the next call of a session that has them is answered 403
+    #[arg(long, env = "TOKENTAP_MAX_SESSION_TURNS", value_name = "N", default_value = "65536")]
+    pub max_session_turns: usize,
+    /// How many branches a session may have: turns that none continues; the next call is answered 403
+    #[arg(long, env = "TOKENTAP_MAX_SESSION_BRANCHES", value_name = "N", default_value = "16384")]
+    pub max_session_branches: usize,
     /// Folder of the log from which sessions are restored after a restart; without it they live in memory alone
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,

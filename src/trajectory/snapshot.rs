@@ -108,6 +108,13 @@ impl Session {
         self.state().forest.ends_path(leaf)
     }
 
+    /// How many turns it has, and how many of them end a path.
+    #[must_use]
+    pub fn extent(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.forest.turns().len(), state.forest.counts().leaves)
+    }
+
     /// What it looks like from afar.
     #[must_use]
     pub fn summary(&self) -> Summary {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::support::binary::Binary;
 use crate::support::client::{Connection, get, post, request};
+use crate::support::engine;
 use crate::support::hand::{END, Hand, STREAM, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::message;
+use crate::support::upstream::{Nature, Upstream, message};
 
 /// Long enough for a busy machine to do nothing wrong, short enough to wait for.
 const LIMIT: Duration = Duration::from_millis(200);
@@ -261,5 +263,30 @@ async fn more_files_may_be_open_than_the_soft_limit_says() {
         client.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         assert_eq!(soon("an answer", client.answer()).await.status, 200);
         open.push(client);
+    }
+}
+
+/// A session that has as many turns or branches as it may have is refused its next call, and others are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_session_is_answered_with_403() {
+    for (flag, what, continued) in
+        [("--max-session-turns", "turns", true), ("--max-session-branches", "branches", false)]
+    {
+        let upstream = Upstream::start(Nature::default(), engine::answer).await;
+        let proxy = Proxy::start(upstream.addr, &[flag, "2"]).await;
+        let call = async |session: &str, ids: Value| {
+            let body = json!({"input_ids": ids, "sampling_params": {"max_new_tokens": 4}}).to_string();
+            request(proxy.data, "POST", "/generate", &[("x-session-id", session)], body.as_bytes()).await
+        };
+        assert_eq!(call("full", json!([1, 2])).await.status, 200);
+        let session = proxy.parts.sessions.session("full").unwrap();
+        let ids = if continued { session.tokens(0) } else { vec![9, 9] };
+        assert_eq!(call("full", json!(ids)).await.status, 200);
+        let refused = call("full", json!([7])).await;
+        assert_eq!(refused.status, 403, "{}", refused.text());
+        let text = refused.text();
+        assert!(text.contains(flag) && text.contains(&format!("2 {what}")), "{text}");
+        assert_eq!(session.summary().turns, 2, "nothing was sampled for it");
+        assert_eq!(call("other", json!([7])).await.status, 200);
     }
 }

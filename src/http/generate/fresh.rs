@@ -21,7 +21,7 @@ use crate::http::prompts::Prompts;
 use crate::http::running::{ABORT, Outcome, Running};
 use crate::http::stream::Enriched;
 use crate::http::whole::{Whole, collect};
-use crate::http::{Parts, error_reply, headers};
+use crate::http::{Parts, error_reply, headers, room};
 use crate::sglang::client::{Call, Failure, Reply, UploadError};
 use crate::sglang::probe::Capabilities;
 use crate::sglang::request::GenerateRequest;
@@ -73,6 +73,9 @@ impl Fresh {
     ) -> Result<Response<Body>, Error> {
         let upstream = Arc::clone(&parts.upstream.borrow());
         let record = parts.config.sessions.record;
+        if record {
+            room::check(parts, &self.session)?;
+        }
         let plan = plan(parts, &upstream, &self.request, self.assign_rid)?;
         named(plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())));
         if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {

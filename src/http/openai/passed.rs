@@ -14,7 +14,7 @@ use crate::http::generate::{SESSION, is_last};
 use crate::http::running::settle;
 use crate::http::served::Served;
 use crate::http::whole::{Whole, collect};
-use crate::http::{Parts, headers};
+use crate::http::{Parts, headers, room};
 use crate::openai::foreign::Foreign;
 use crate::openai::sglext::{Left, Told};
 use crate::sglang::client::{Call, Reply, ReplyBody};
@@ -38,6 +38,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served)
         unseen.answered(reply.status());
         return Ok(forwarded(parts, reply));
     };
+    room::check(parts, &identity.session)?;
     let name = HeaderValue::try_from(&*identity.session);
     let mut turns = trajectory::Call::new(Arc::clone(&parts.sessions), identity.session);
     if is_last(&head.headers) {
