@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::{LogConfig, Secret};
+use super::{LogConfig, Secret, bytes};
 
 /// What is exported, from where, and where to.
 #[derive(Debug, Clone, Args)]
@@ -47,6 +47,9 @@ pub struct ExportArgs {
     /// Tokens of the response side of tensors; else as many as the longest response has
     #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N", value_parser = length)]
     pub max_response_length: Option<usize>,
+    /// The largest file whose size is known before it is written, as it is where rows are padded to the longest
+    #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
+    pub max_export_bytes: u64,
     /// Id of the token that opens a span of thought, for jsonl from a log, which has no tokenizer
     #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", requires = "think_end")]
     pub think_start: Option<u32>,

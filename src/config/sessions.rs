@@ -54,6 +54,9 @@ pub struct SessionConfig {
     /// How many branches a session may have: turns that none continues; the next call is answered 403
     #[arg(long, env = "TOKENTAP_MAX_SESSION_BRANCHES", value_name = "N", default_value = "16384")]
     pub max_session_branches: usize,
+    /// The largest file of an export whose rows are padded to the longest, or whose size is known before it is written
+    #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
+    pub max_export_bytes: u64,
     /// Folder of the log from which sessions are restored after a restart; without it they live in memory alone
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,

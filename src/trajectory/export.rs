@@ -22,6 +22,7 @@ pub mod part;
 pub mod rllm;
 mod safetensors;
 mod settle;
+mod size;
 pub mod slime;
 pub mod strands;
 mod table;
@@ -35,6 +36,7 @@ mod versions;
 pub use facts::flags;
 pub use format::Format;
 pub use settle::{Settled, settle};
+pub use size::{Longest, TooLarge};
 pub use tally::Tally;
 pub use validate::Needs;
 
@@ -88,11 +90,15 @@ pub struct Export {
     pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
     /// What became of the rows.
     pub tally: Tally,
+    /// Bytes that the file has at least, as far as rows are padded; see [`Export::within`].
+    least: u64,
+    /// The longest row of a file whose size depends on it.
+    longest: Option<Longest>,
 }
 
 impl Export {
     fn new(content_type: &'static str, chunks: Box<dyn Iterator<Item = Bytes> + Send>) -> Self {
-        Self { content_type, length: None, chunks, tally: Tally::default() }
+        Self { content_type, length: None, chunks, tally: Tally::default(), least: 0, longest: None }
     }
 }
 

@@ -188,3 +188,37 @@ async fn an_export_that_breaks_off_leaves_nothing() {
     assert!(code == Some(1) && stderr.starts_with("tokentap: the export broke off"), "{stderr}");
     assert_eq!(names(out.path()), Vec::<String>::new());
 }
+
+/// The size of a padded file is known before it is written, by whoever makes it and by whoever is sent it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_would_be_too_large_is_refused() {
+    let out = tempdir().unwrap();
+    let path = out.path().join("rows.verl");
+    let fixed = ["--format", "verl", "--out", path.to_str().unwrap()];
+    let log = recorded().await;
+    let (code, _, stderr) =
+        export(&[&fixed[..], &["--data-dir", log.path().to_str().unwrap(), "--max-export-bytes", "200"]].concat())
+            .await;
+    assert!(code == Some(1) && stderr.contains("more than --max-export-bytes (200)"), "{stderr}");
+    assert!(stderr.contains("path 1 of session \"a\" with 2 prompt and 4 response tokens"), "{stderr}");
+
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    for (server, client) in [("200", "8GiB"), ("8GiB", "200")] {
+        let proxy = Proxy::probed(upstream.addr, &["--max-export-bytes", server]).await;
+        let asked = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
+        assert_eq!(post(proxy.data, "/sessions/one/generate", asked).await.status, 200);
+        let url = format!("http://{}", proxy.control);
+        let (code, _, stderr) =
+            export(&[&fixed[..], &["--control", &url, "--max-export-bytes", client]].concat()).await;
+        assert!(code == Some(1) && stderr.contains("more than --max-export-bytes (200)"), "{stderr}");
+        let body = br#"{"sessions":["one"],"format":"verl"}"#;
+        let direct = post(proxy.control, "/v1/samples", body).await;
+        assert_eq!(direct.status, if server == "200" { 413 } else { 200 });
+        if direct.status == 413 {
+            assert_eq!(direct.json()["error"]["code"], "export_too_large");
+            let streamed = post(proxy.control, "/v1/samples", br#"{"sessions":["one"],"format":"jsonl"}"#).await;
+            assert_eq!(streamed.status, 200, "rows as they come are not padded");
+        }
+    }
+    assert_eq!(names(out.path()), Vec::<String>::new());
+}

@@ -50,7 +50,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);
     }
-    let export = format.export(batch);
+    let export = format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let outcome = Outcome::of(sessions.len(), &export.tally);
     Ok(Source { length: export.length, chunks: Chunks::Made(export.chunks), outcome })
 }

@@ -1,13 +1,13 @@
 //! `POST /v1/samples`: sessions in the format of a trainer.
 
-use http::{HeaderName, Response};
+use http::{HeaderName, Response, StatusCode};
 use serde::Deserialize;
 
 use super::sessions::annotate;
 use super::{Problem, made, refused, session};
 use crate::http::Parts;
 use crate::http::body::Body;
-use crate::trajectory::export::{Batch, Export, Format, Shape};
+use crate::trajectory::export::{Batch, Export, Format, Shape, TooLarge};
 
 /// How many rows the body holds.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
@@ -94,7 +94,11 @@ pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
         max_response_length: said.max_response_length,
         entropies: said.entropies,
     };
-    Ok(format.export(batch))
+    format.export(batch).within(parts.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
+}
+
+fn too_large(error: &TooLarge) -> Problem {
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "export_too_large", error.to_string())
 }
 
 pub(super) fn reply(export: Export) -> Response<Body> {

@@ -54,7 +54,7 @@ pub fn export(batch: Batch) -> Export {
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
         tensors.push(of_rewards(rewards.into()));
     }
-    safetensors::export(tensors, &metadata).counted(settled.tally)
+    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&rows, 0)
 }
 
 /// The version of tokens that are not trained, or of which no policy is known.

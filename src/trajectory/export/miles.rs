@@ -43,7 +43,7 @@ pub fn export(batch: Batch) -> Export {
     }
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
     tensors.push(samples_meta(Arc::clone(&rows), settled.refused));
-    safetensors::export(tensors, &metadata).counted(settled.tally)
+    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&rows, 0)
 }
 
 /// JSON as a tensor of bytes. Each part of it is written once to be measured and once for the file, so that none is held.

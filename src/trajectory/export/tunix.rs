@@ -15,6 +15,7 @@ pub fn export(batch: Batch) -> Export {
     let (rows, count) = (settled.rows.clone(), settled.rows.len());
     let groups = facts::groups(&rows);
     let pad = batch.shape.pad_token_id.to_string();
+    let pad_length = pad.len();
     let longest = rows.iter().map(Row::prompt_len).max().unwrap_or(0);
     let width = batch.shape.max_prompt_length.unwrap_or(longest);
     let each = |before: &'static str, write: fn(&Path, &mut Text)| {
@@ -45,7 +46,10 @@ pub fn export(batch: Batch) -> Export {
         Column::Logprobs.list(column::response(path), "0.0", text);
     });
     let texts = samples.chain(texts).chain(tokens).chain(prompts).chain(logprobs);
-    text::samples(texts, r#"]},"refused":["#, settled.refused).counted(settled.tally)
+    let padding: usize = settled.rows.iter().map(|row| width.saturating_sub(row.prompt_len())).sum();
+    let least = (padding * (pad_length + 1)) as u64;
+    let export = text::samples(texts, r#"]},"refused":["#, settled.refused).counted(settled.tally);
+    export.sized(&settled.rows, least)
 }
 
 /// Everything but its group; `conversation_*` begin behind the first prompt.

@@ -56,7 +56,7 @@ pub fn export(batch: Batch) -> Export {
     if let Some(rewards) = rewards {
         tensors.push(frame.rewards(rewards));
     }
-    safetensors::export(tensors, &metadata).counted(settled.tally)
+    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&frame.rows, 0)
 }
 
 /// The rows and the lengths of the two sides.
