@@ -11,6 +11,8 @@ use super::units::{bytes, duration};
 pub enum EntropyDefault {
     /// For every generation, unless it says `return_entropy: false`.
     On,
+    /// For every generation, whatever a request says: sglang-router adds `return_entropy: false` to each.
+    Always,
     /// Only for generations that say `return_entropy: true`.
     Request,
     /// Never, whatever a request says.
@@ -21,7 +23,7 @@ pub enum EntropyDefault {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Entropy")]
 pub struct EntropyConfig {
-    /// Compute entropy: on, request (only with return_entropy), off
+    /// Compute entropy: on (unless return_entropy is false), always (behind a router that adds a false), request (only with return_entropy), off
     #[arg(long, env = "TOKENTAP_ENTROPY", value_name = "WHEN", default_value = "on")]
     pub entropy: EntropyDefault,
     /// k: how many top logprobs are asked for each token

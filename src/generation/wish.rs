@@ -53,8 +53,9 @@ impl Wish {
             )));
         }
         let wanted = match (config.entropy, request.return_entropy) {
+            (EntropyDefault::Always, _) | (EntropyDefault::On | EntropyDefault::Request, Some(true)) => true,
+            (EntropyDefault::On, None) => true,
             (EntropyDefault::Off, _) | (_, Some(false)) | (EntropyDefault::Request, None) => false,
-            (EntropyDefault::On, None) | (_, Some(true)) => true,
         };
         Ok(Self {
             wanted,

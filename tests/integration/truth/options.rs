@@ -132,6 +132,8 @@ async fn without_the_wish_the_reply_is_the_engine_s() {
         (&["--entropy", "request"], json!({}), false),
         (&["--entropy", "request"], json!({"return_entropy": false}), false),
         (&["--entropy", "request"], json!({"return_entropy": true}), true),
+        (&["--entropy", "always"], json!({}), true),
+        (&["--entropy", "always"], json!({"return_entropy": false}), true),
         (&["--entropy", "off"], json!({}), false),
         (&["--entropy", "off"], json!({"return_entropy": true}), false),
     ] {
