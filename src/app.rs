@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::openai::model::Chats;
 use crate::server::{Door, Phase, ServerLimits, Tls, serve};
 use crate::sglang::client::Client;
+use crate::sglang::engines::Engines;
 use crate::sglang::probe::Capabilities;
 use crate::tokenizer::Renderer;
 use crate::trajectory::log::{Fsync, Options};
@@ -80,6 +81,7 @@ impl App {
         let data = bound("--listen", config.listen).await?;
         let control = bound("--control-listen", config.control_listen).await?;
         let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
+        let engines = Engines::try_new(client.clone(), &config.engine)?;
         let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
         let metrics = Arc::new(Metrics::new(name));
         let door = |listener, files: Option<TlsFiles>, port| {
@@ -103,6 +105,8 @@ impl App {
         let sessions = sessions(&config.sessions, Arc::clone(&metrics)).await?;
         let parts = Parts {
             client,
+            engines,
+            abort_unsupported: AtomicBool::new(false),
             sessions: Arc::new(sessions),
             metrics,
             tools: Arc::new(tools),

@@ -125,6 +125,9 @@ pub struct Config {
     /// The SGLang server
     #[arg(long, env = "TOKENTAP_UPSTREAM", value_name = "URL", default_value = "http://127.0.0.1:30000")]
     pub upstream: String,
+    /// An engine behind the upstream, where that is a router that does not name its own: aborts and probes go to each
+    #[arg(long, env = "TOKENTAP_ENGINE", value_name = "URL", value_delimiter = ',')]
+    pub engine: Vec<String>,
     /// Data port: where agents send what they would send to SGLang
     #[arg(long, env = "TOKENTAP_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:30001")]
     pub listen: SocketAddr,

@@ -1,5 +1,6 @@
 //! The HTTP edge: bytes to types and back, on the data port and on the control port.
 
+pub mod aborts;
 pub mod access;
 pub mod attempt;
 pub mod body;
@@ -45,6 +46,7 @@ use crate::openai::model::Chats;
 use crate::rl::ThinkTokens;
 use crate::server::Phase;
 use crate::sglang::client::Client;
+use crate::sglang::engines::Engines;
 use crate::sglang::probe::Capabilities;
 use crate::trajectory::Store;
 use body::Body;
@@ -56,6 +58,10 @@ pub struct Parts {
     pub config: Config,
     /// The upstream.
     pub client: Client,
+    /// The engines that run what is sent there.
+    pub engines: Engines,
+    /// It has been logged that the upstream takes no aborts.
+    pub abort_unsupported: AtomicBool,
     /// Every metric.
     pub metrics: Arc<Metrics>,
     /// What is recorded.

@@ -2,6 +2,7 @@
 
 mod breaker;
 pub mod client;
+pub mod engines;
 mod failure;
 pub mod flat;
 pub mod probe;

@@ -50,7 +50,7 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
         let mut decided =
             read.unwrap_or_else(|error| Chats::Forwarded(format!("the tokenizer could not be read: {error}")));
         if let Chats::Rendered(model) = &decided
-            && let Err(reason) = model.agrees(&parts.client).await
+            && let Err(reason) = model.agrees(&parts.engines.any()).await
         {
             decided = Chats::Forwarded(reason);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::http::Parts;
-use crate::sglang::probe::{Capabilities, Probe};
+use crate::sglang::probe::{Capabilities, ProbeError, Survey};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
@@ -21,10 +21,12 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Keeps what is known of the upstream up to date: at start, and whenever it has come back.
 pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilities>>, ready: watch::Sender<bool>) {
     let entropy = &parts.config.entropy;
-    let probe = Probe::new(parts.client.clone(), entropy.vocab_size, entropy.top_logprobs);
+    let probe = Survey::new(parts.engines.clone(), entropy.vocab_size, entropy.top_logprobs);
     let mut asking: Option<tokio::task::JoinHandle<()>> = None;
     let mut missed = 0;
     let mut told = false;
+    // the engines have changed since they were last asked
+    let mut stale = false;
     let mut asked = tokio::time::Instant::now();
     loop {
         let up = *ready.borrow();
@@ -34,17 +36,22 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
         };
         let look = async {
             if up {
-                return probe.is_up().await.map(|label| {
-                    shown(&label);
-                    None
-                });
+                let pulse = probe.is_up().await?;
+                shown(&pulse.weight_version);
+                stale |= pulse.changed;
+                if !stale {
+                    return Ok(None);
+                }
             }
-            probe.look().await.inspect(|found| shown(&found.weight_version)).map(Some)
+            let found = probe.look().await?;
+            stale = false;
+            shown(&found.weight_version);
+            Ok(Some(found))
         };
         let answer = tokio::time::timeout(ANSWER, look).await;
         match answer
             .map_err(|_| "no answer in time".to_owned())
-            .and_then(|answer| answer.map_err(|error| error.to_string()))
+            .and_then(|answer: Result<_, ProbeError>| answer.map_err(|error| error.to_string()))
         {
             Ok(found) => {
                 missed = 0;
@@ -85,9 +92,10 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
 
 /// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
 /// rarely, as long as the engine did not answer them.
-async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
+async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
     let mut pause = Duration::from_secs(1);
     let again = found.original_logprobs.is_some();
+    let mut notes = Vec::new();
     loop {
         // it generates under ids of the engine's
         let random = parts.tools.flights.random();
@@ -113,6 +121,11 @@ async fn ask(parts: Arc<Parts>, probe: Probe, found: Capabilities, probed: watch
                     original_logprobs = found.original_logprobs,
                     "the upstream has been probed"
                 );
+                // asked again and again, and logged once
+                if found.notes != notes {
+                    found.notes.iter().for_each(|note| tracing::warn!(%note, "the upstream is not used in full"));
+                    notes.clone_from(&found.notes);
+                }
                 if answered {
                     return;
                 }

@@ -1,5 +1,7 @@
 //! `tokentap check`: what the upstream is, and in plain words why numbers could be wrong or dear.
 
+mod route;
+
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -8,7 +10,8 @@ use crate::config::Config;
 use crate::generation::forcing::affordable_k;
 use crate::openai::model::Chats;
 use crate::sglang::client::Client;
-use crate::sglang::probe::{Capabilities, Dialect, Plugin, Probe, Streaming, VocabSource};
+use crate::sglang::engines::Engines;
+use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming, Survey, VocabSource};
 
 /// How long the questions that generate may take: a paused engine never answers them.
 const GENERATION: Duration = Duration::from_secs(60);
@@ -23,7 +26,7 @@ enum Verdict {
 
 /// The report as it grows.
 #[derive(Debug, Default)]
-struct Report {
+pub(super) struct Report {
     text: String,
     failed: bool,
 }
@@ -47,7 +50,8 @@ impl Report {
 /// A line for the user when the settings cannot be used.
 pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
     let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
-    let probe = Probe::new(client.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
+    let engines = Engines::try_new(client, &config.engine)?;
+    let probe = Survey::new(engines.clone(), config.entropy.vocab_size, config.entropy.top_logprobs);
     let mut report = Report::default();
     match look(&probe, wait).await {
         Ok(found) => {
@@ -62,9 +66,16 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
                     found
                 }
             };
-            describe(&config, &found, &mut report);
+            describe(&config, &found, &engines, &mut report);
             if found.generates != Some(false) {
-                chats(&config, &found, &client, &mut report).await;
+                route::aborts(&engines, &mut report).await;
+                if config.sessions.record {
+                    route::prompts(&found, &engines, &mut report).await;
+                }
+                chats(&config, &found, &engines.any(), &mut report).await;
+            }
+            for note in &found.notes {
+                report.line(Verdict::Warn, "note", note);
             }
         }
         Err(error) => {
@@ -76,7 +87,7 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
 }
 
 /// A server that is not there yet is waited for.
-async fn look(probe: &Probe, wait: Duration) -> Result<Capabilities, crate::sglang::probe::ProbeError> {
+async fn look(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::sglang::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         match probe.look().await {
@@ -88,17 +99,12 @@ async fn look(probe: &Probe, wait: Duration) -> Result<Capabilities, crate::sgla
     }
 }
 
-fn describe(config: &Config, found: &Capabilities, report: &mut Report) {
+fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Fail, Ok, Warn};
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
-    let kind = if found.dialect == Some(Dialect::Jax) { "sglang-jax" } else { "SGLang" };
+    route::upstream(config, found, engines, report);
     report.line(
-        Ok,
-        "upstream",
-        format!("{} is {kind} {}", config.upstream, found.version.as_deref().unwrap_or("(no version)")),
-    );
-    report.line(
-        Ok,
+        if found.model_path.is_some() { Ok } else { Warn },
         "model",
         format!("{} from {}, tokenizer {}", found.model, shown(&found.model_path), shown(&found.tokenizer_path)),
     );
@@ -112,24 +118,43 @@ fn describe(config: &Config, found: &Capabilities, report: &mut Report) {
     }
     vocabulary(found, report);
     streaming(config, found, report);
+    if found.probed {
+        generated(found, report);
+    } else {
+        report.line(Warn, "not asked", "top-k form, exact entropies, temperature and logprobs: nothing was generated");
+    }
+    known(config, found, report);
+    match &found.weight_version {
+        Some(version) => report.line(Ok, "weights", format!("weight_version {version}")),
+        None => report.line(Warn, "weights", "weight_version unknown"),
+    }
+}
+
+/// What only a generation shows.
+fn generated(found: &Capabilities, report: &mut Report) {
     if found.flat {
-        report.line(Ok, "top-k form", "flat base64 for replies that do not stream");
+        report.line(Verdict::Ok, "top-k form", "flat base64 for replies that do not stream");
     } else {
         report.line(
-            Warn,
+            Verdict::Warn,
             "top-k form",
             "nested JSON only: about three times the bytes of flat base64, which 0.5.23 offers",
         );
     }
     plugin(found, report);
     temperature(found, report);
-    logprobs(config, found, report);
-    if config.sessions.record {
-        prompts(found, report);
-    }
-    report.line(Ok, "weights", format!("weight_version {}", shown(&found.weight_version)));
-    for note in &found.notes {
-        report.line(Warn, "note", note);
+    if !found.refuses_logprobs {
+        match found.gives_logprobs {
+            Some(true) => report.line(Verdict::Ok, "logprobs", "asked and given"),
+            Some(false) => {
+                report.line(
+                    Verdict::Fail,
+                    "logprobs",
+                    "a request with logprobs was not answered with them, see the note",
+                );
+            }
+            None => report.line(Verdict::Warn, "logprobs", "unknown"),
+        }
     }
 }
 
@@ -227,23 +252,8 @@ fn temperature(found: &Capabilities, report: &mut Report) {
     }
 }
 
-/// Where the ids of text prompts come from, without which a turn is not trained.
-fn prompts(found: &Capabilities, report: &mut Report) {
-    if found.dialect == Some(Dialect::Jax) {
-        let text = "sglang-jax has no /tokenize: turns with a text prompt are not trained; send input_ids";
-        report.line(Verdict::Warn, "prompts", text);
-    } else if found.echoes_prompt {
-        report.line(
-            Verdict::Ok,
-            "prompts",
-            "ids of text are echoed by the engine, and in streams asked from /tokenize",
-        );
-    } else if !found.skip_tokenizer_init {
-        report.line(Verdict::Ok, "prompts", "ids of text are asked from /tokenize");
-    }
-}
-
-fn logprobs(config: &Config, found: &Capabilities, report: &mut Report) {
+/// What the information routes say about logprobs and prompts.
+fn known(config: &Config, found: &Capabilities, report: &mut Report) {
     use Verdict::{Fail, Ok, Warn};
     if found.refuses_logprobs {
         let kind = found.speculative.as_deref().unwrap_or_default();
@@ -257,11 +267,6 @@ fn logprobs(config: &Config, found: &Capabilities, report: &mut Report) {
             "{kind}: some engines (0.5.6 EAGLE v2) send rows for the first token only; see tokentap_logprob_anomalies_total"
         );
         report.line(Warn, "speculation", text);
-    } else if found.original_logprobs.is_none() && found.notes.iter().any(|note| note.contains("logprobs was answered"))
-    {
-        report.line(Fail, "logprobs", "a request with logprobs was refused, see the note");
-    } else {
-        report.line(Ok, "logprobs", "asked and given");
     }
     if found.bf16 {
         report.line(

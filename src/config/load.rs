@@ -174,6 +174,9 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     config.limits.check().map_err(Invalid::Line)?;
     config.tls.check().map_err(Invalid::Line)?;
     config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
+    for engine in &mut config.engine {
+        *engine = authority("--engine", &["http://"], engine)?;
+    }
     Ok(cli)
 }
 

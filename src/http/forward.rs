@@ -9,9 +9,10 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::http::aborts::{self, LARGEST_ABORT};
 use crate::http::body::{Body, Forwarded, Upload};
 use crate::http::identity::Identity;
-use crate::http::{Parts, headers, policy};
+use crate::http::{Parts, gate, headers, policy};
 use crate::sglang::client::{Call, Failure, Reply};
 use crate::sglang::routes::{Kind, Route};
 
@@ -28,6 +29,11 @@ pub async fn forward(
     let unseen = (route.kind == Kind::Uncaptured && request.method() == Method::POST)
         .then(|| Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None));
     let unseen = unseen.map(|identity| Unseen::new(parts, route, &identity));
+    if route.endpoint == gate::ABORT && request.method() == Method::POST && aborts::are_sent_to_engines(parts) {
+        let (head, body) = request.into_parts();
+        let body = Upload::new(body, parts.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
+        return Ok(aborts::send_to_engines(parts, &head.headers, &body).await);
+    }
     let change = route.changes_policy().then(|| policy::Change::new(parts));
     let (head, body) = request.into_parts();
     let target = target(&head.uri);

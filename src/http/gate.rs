@@ -8,16 +8,14 @@ use hyper::body::Incoming;
 
 use crate::error::Error;
 use crate::http::Parts;
+use crate::http::aborts::{self, LARGEST_ABORT};
 use crate::http::body::{Body, Upload};
 use crate::http::forward::{forwarded, send, upstream_headers};
 use crate::sglang::client::Call;
 use crate::sglang::routes::Route;
 
 /// The one control route of which agents have a part.
-const ABORT: &str = "/abort_request";
-
-/// More than any id needs.
-const LARGEST_ABORT: u64 = 64 << 10;
+pub(super) const ABORT: &str = "/abort_request";
 
 /// Answers a control route on the data port: the abort of a request that is in flight here passes, anything else is refused.
 ///
@@ -52,6 +50,9 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
     let mut headers = upstream_headers(head.headers);
     if parts.config.keys.agent_token.is_some() {
         parts.client.sign(&mut headers);
+    }
+    if aborts::are_sent_to_engines(parts) {
+        return Ok(aborts::send_to_engines(parts, &headers, &Bytes::from(body)).await);
     }
     let call = Call::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
     Ok(forwarded(parts, send(parts, route, call).await?))

@@ -35,7 +35,7 @@ impl Prompts {
     /// Never; the type is what `try_join` wants.
     pub async fn tokenize(self, parts: &Parts) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
         let text = String::from_utf8_lossy(&self.text);
-        let answer = tokio::time::timeout(PATIENCE, tokenize(&parts.client, &text)).await;
+        let answer = tokio::time::timeout(PATIENCE, tokenize(&parts.engines.any(), &text)).await;
         Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
             Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
             Err(error) => {

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -12,6 +13,7 @@ use crate::generation::capture::Capture;
 use crate::generation::reason::Reason;
 use crate::generation::record::Recorder;
 use crate::http::Parts;
+use crate::sglang::engines::{AbortOutcome, PATIENCE};
 use crate::trajectory::Fault;
 use crate::trajectory::log::Ack;
 
@@ -160,14 +162,24 @@ impl Drop for Running {
     }
 }
 
-/// How long an abort may take; the engine answers at once or is gone.
-pub(super) const ABORT: Duration = Duration::from_secs(5);
+/// How long an abort may take.
+pub(super) const ABORT: Duration = PATIENCE;
 
 async fn abort(parts: &Parts, rid: &str, key: Option<HeaderValue>) {
-    match tokio::time::timeout(ABORT, parts.client.abort(rid, key)).await {
-        Ok(Ok(status)) if status.is_success() => parts.metrics.aborts.inc(),
-        Ok(Ok(status)) => tracing::warn!(rid, %status, "the engine refused to abort; is --upstream-admin-key set?"),
-        Ok(Err(error)) => tracing::warn!(rid, %error, "the abort did not reach the engine"),
-        Err(_) => tracing::warn!(rid, "the engine did not answer the abort"),
+    let outcomes = parts.engines.abort(rid, key).await;
+    if outcomes.iter().any(AbortOutcome::is_accepted) {
+        parts.metrics.aborts.inc();
+    }
+    if outcomes.iter().all(AbortOutcome::is_unsupported) {
+        if !parts.abort_unsupported.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                upstream = parts.client.upstream(),
+                "the upstream has no /abort_request: closing the connection is all that ends a generation; name its engines with --engine"
+            );
+        }
+        return;
+    }
+    for problem in outcomes.iter().filter_map(AbortOutcome::problem) {
+        tracing::warn!(rid, %problem, "an engine did not take an abort");
     }
 }

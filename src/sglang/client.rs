@@ -55,6 +55,15 @@ impl Call {
     }
 }
 
+/// Where a server at `url` generates.
+fn generate(url: &str) -> Result<http::Uri, String> {
+    let parsed = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+    if parsed.host().is_none() {
+        return Err(format!("{url}: names no host"));
+    }
+    format!("{url}/generate").parse().map_err(|error| format!("{url}: {error}"))
+}
+
 /// A client of one SGLang server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -75,12 +84,7 @@ impl Client {
     /// # Errors
     /// A line for the user when `upstream` is no such URL or a key cannot stand in a header.
     pub fn try_new(upstream: &str, keys: &KeyConfig, limits: &LimitConfig) -> Result<Self, String> {
-        let url = reqwest::Url::parse(upstream).map_err(|error| format!("--upstream {upstream}: {error}"))?;
-        if url.host().is_none() {
-            return Err(format!("--upstream {upstream}: names no host"));
-        }
-        let generate =
-            format!("{upstream}/generate").parse().map_err(|error| format!("--upstream {upstream}: {error}"))?;
+        let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
         let own = reqwest::Client::builder()
             .http1_only()
             .no_proxy()
@@ -111,6 +115,15 @@ impl Client {
             api_key: bearer(keys.upstream_api_key.as_ref())?,
             admin_key: bearer(keys.upstream_admin_key.as_ref())?,
         })
+    }
+
+    /// A client of the engine at `url`, with the same keys: it shares the connections, and not the breaker.
+    ///
+    /// # Errors
+    /// A line for the user when it is no such URL.
+    pub fn at(&self, url: &str) -> Result<Self, String> {
+        let generate = generate(url)?;
+        Ok(Self { upstream: url.to_owned(), generate, breaker: Breaker::new(0), ..self.clone() })
     }
 
     /// Where the server is.
@@ -203,13 +216,16 @@ impl Client {
         self.own_call(method, path, body, self.api_key.clone()).await
     }
 
-    /// Aborts exactly `rid`, signed with the admin key, else the client's own key, else tokentap's.
+    /// What signs an abort: the admin key, else the client's own key, else tokentap's.
+    pub(super) fn abort_key(&self, client_key: Option<HeaderValue>) -> Option<HeaderValue> {
+        self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone())
+    }
+
+    /// Sends this body to `/abort_request`.
     ///
     /// # Errors
     /// [`Failure`] when no whole reply came.
-    pub async fn abort(&self, rid: &str, client_key: Option<HeaderValue>) -> Result<StatusCode, Failure> {
-        let body = serde_json::json!({ "rid": rid }).to_string();
-        let key = self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone());
+    pub(super) async fn send_abort(&self, body: String, key: Option<HeaderValue>) -> Result<StatusCode, Failure> {
         let (status, _) = self.own_call(Method::POST, "/abort_request", Some(body), key).await?;
         Ok(status)
     }

@@ -1,16 +1,20 @@
 //! What the upstream is and can do, found by asking it: never by its version.
 
 mod ask;
+mod common;
 mod facts;
 mod logprobs;
 mod plugin;
 mod refusal;
 mod stream;
+mod survey;
 
 use std::sync::Arc;
 
-pub use ask::{Probe, ProbeError};
+use ask::Probe;
+pub use ask::ProbeError;
 pub use facts::Facts;
+pub use survey::{Pulse, Survey};
 
 /// Whose wire dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +130,8 @@ pub struct Capabilities {
     pub weight_version: Option<String>,
     /// The questions that generate have been asked; what is not known now could not be told.
     pub probed: bool,
+    /// A request with logprobs was answered with them; `None`: none was answered.
+    pub gives_logprobs: Option<bool>,
     /// Logprobs are at temperature 1 whatever the request says; `false`: at the request's.
     pub original_logprobs: Option<bool>,
     /// Logprobs are rounded to bfloat16.
@@ -162,6 +168,7 @@ impl Default for Capabilities {
             skip_tokenizer_init: false,
             weight_version: None,
             probed: false,
+            gives_logprobs: None,
             original_logprobs: None,
             bf16: false,
             preferred: None,

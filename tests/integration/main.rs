@@ -43,6 +43,7 @@ mod page;
 mod recordings;
 mod restart;
 mod retries;
+mod router;
 mod rows;
 mod shm;
 mod slices;

@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Prompts for the temperature question: any ids do, as long as every vocabulary has them.
 pub(super) const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
 
-/// Asks the upstream what it is.
+/// Asks one server what it is.
 #[derive(Debug, Clone)]
-pub struct Probe {
+pub(super) struct Probe {
     client: Client,
     vocab_size: Option<u32>,
     pub(super) top_k: u32,
@@ -33,6 +33,9 @@ pub enum ProbeError {
     /// It did not answer.
     #[error(transparent)]
     Failure(#[from] Failure),
+    /// The router has no engine that answers.
+    #[error("the router lists engines, and none of them answers")]
+    NoEngine,
     /// It answered, but not as SGLang would.
     #[error("GET {path} answered {status}: {hint}")]
     Answer {
@@ -45,10 +48,20 @@ pub enum ProbeError {
     },
 }
 
+/// What `/server_info` says.
+enum ServerInfo {
+    /// An engine's answer.
+    Engine(Facts),
+    /// A router's.
+    Router,
+    /// None that can be read.
+    Unknown,
+}
+
 impl Probe {
     /// A probe that sends k = `top_k`, because sglang-jax compiles the model anew for each k.
     #[must_use]
-    pub fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
+    pub(super) fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
         Self { client, vocab_size, top_k }
     }
 
@@ -56,17 +69,17 @@ impl Probe {
     ///
     /// # Errors
     /// [`ProbeError`] when it does not.
-    pub async fn is_up(&self) -> Result<Option<String>, ProbeError> {
+    pub(super) async fn is_up(&self) -> Result<Option<String>, ProbeError> {
         let mut found = Capabilities::unknown(None);
         self.model_info().await?.0.model(&mut found);
         Ok(found.weight_version)
     }
 
-    /// What the information routes say: quick, and also answered by an engine that is paused.
+    /// What the information routes say, and whether they are a router's: quick, and also answered by an engine that is paused.
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream does not answer as SGLang does.
-    pub async fn look(&self) -> Result<Capabilities, ProbeError> {
+    pub(super) async fn look(&self) -> Result<(Capabilities, bool), ProbeError> {
         let mut found = Capabilities::unknown(self.vocab_size);
         let (facts, has_model_info) = self.model_info().await?;
         facts.model(&mut found);
@@ -74,20 +87,23 @@ impl Probe {
         if let Some(models) = self.json::<Models>("/v1/models").await? {
             models.models(&mut found);
         }
-        if let Some(facts) = self.server_info().await? {
+        let info = self.server_info().await?;
+        let is_router = matches!(info, ServerInfo::Router);
+        if let ServerInfo::Engine(facts) = info {
             facts.server(&mut found);
         }
-        Ok(found)
+        Ok((found, is_router))
     }
 
     /// What only generating shows: vocabulary, flat form, the temperature of logprobs. Waits while the engine is paused.
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream stops answering.
-    pub async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
+    pub(super) async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
         found.probed = true;
         // what was known may have changed, and an engine that does not answer now says nothing of it
-        (found.plugin, found.sampling_mask, found.original_logprobs) = (Plugin::Absent, None, None);
+        (found.plugin, found.sampling_mask) = (Plugin::Absent, None);
+        (found.gives_logprobs, found.original_logprobs) = (None, None);
         found.notes.clear();
         if found.generates == Some(false) {
             return Ok(found);
@@ -101,7 +117,7 @@ impl Probe {
         }
         if found.streaming.is_none()
             // by now the engine has generated, which 0.5.6 needs before it answers
-            && let Some(facts) = self.server_info().await?
+            && let ServerInfo::Engine(facts) = self.server_info().await?
         {
             facts.server(&mut found);
         }
@@ -133,6 +149,12 @@ impl Probe {
         Ok(())
     }
 
+    /// Asks again what depends on fields of a request, which a router may drop: `found` is what holds for its engines.
+    pub(super) async fn through(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        self.logprobs(found).await?;
+        self.sampling_mask(found).await
+    }
+
     async fn get(&self, path: &'static str) -> Result<(StatusCode, Bytes), ProbeError> {
         Ok(self.client.call(Method::GET, path, None).await?)
     }
@@ -162,16 +184,21 @@ impl Probe {
 
     /// 0.5.6 lets this hang until it has generated for the first time (measured, with `--skip-server-warmup`), so it is not waited
     /// for.
-    async fn server_info(&self) -> Result<Option<Facts>, ProbeError> {
+    async fn server_info(&self) -> Result<ServerInfo, ProbeError> {
         for path in ["/server_info", "/get_server_info"] {
-            match tokio::time::timeout(PATIENCE, self.json(path)).await {
-                Ok(Ok(Some(facts))) => return Ok(Some(facts)),
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Ok(None),
+            let answer = match tokio::time::timeout(PATIENCE, self.json::<Value>(path)).await {
+                Ok(answer) => answer?,
+                Err(_) => return Ok(ServerInfo::Unknown),
+            };
+            // sglang-router answers for itself, and says nothing of its engines
+            if answer.as_ref().is_some_and(|answer| answer["router_manager"] == true) {
+                return Ok(ServerInfo::Router);
+            }
+            if let Some(facts) = answer.and_then(|answer| serde_json::from_value(answer).ok()) {
+                return Ok(ServerInfo::Engine(facts));
             }
         }
-        Ok(None)
+        Ok(ServerInfo::Unknown)
     }
 
     pub(super) async fn generate(&self, body: &Value) -> Result<(StatusCode, Bytes), ProbeError> {

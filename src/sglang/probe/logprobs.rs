@@ -91,13 +91,18 @@ impl Probe {
         let (status, answer) = self.generate(&body).await?;
         if !status.is_success() {
             let text = String::from_utf8_lossy(&answer);
+            found.gives_logprobs = Some(false);
             found.notes.push(format!(
                 "a request with logprobs was answered {status}: {}",
                 text.chars().take(200).collect::<String>()
             ));
             return Ok(None);
         }
-        let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(None) };
+        let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else {
+            found.gives_logprobs = Some(false);
+            found.notes.push(format!("a request with logprobs was answered {status} without meta_info"));
+            return Ok(None);
+        };
         let meta = &answer.meta_info;
         if found.dialect.is_none() && meta.get("weight_version").is_some() {
             found.dialect = Some(Dialect::Sglang);
@@ -112,9 +117,14 @@ impl Probe {
             let bytes = base64_simd::STANDARD.decode_to_vec(text).unwrap_or_default();
             let floats =
                 bytes.chunks_exact(4).map(|raw| f64::from(f32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])));
+            found.gives_logprobs = Some(true);
             return Ok(Some(FirstToken { logprobs: floats.collect(), exact }));
         }
         let row = meta.pointer("/output_top_logprobs/0").and_then(Value::as_array);
+        found.gives_logprobs = Some(row.is_some());
+        if row.is_none() {
+            found.notes.push(format!("a request with logprobs was answered {status} without them"));
+        }
         let logprobs = row.map(|row| row.iter().filter_map(|triple| triple.get(0).and_then(Value::as_f64)).collect());
         Ok(logprobs.map(|logprobs| FirstToken { logprobs, exact }))
     }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use tokentap::sglang::client::Client;
-use tokentap::sglang::probe::{Capabilities, Plugin, Probe};
+use tokentap::sglang::engines::Engines;
+use tokentap::sglang::probe::{Capabilities, Plugin, Survey};
 
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;
@@ -269,7 +270,7 @@ async fn an_engine_that_does_not_answer_a_probe_is_known_for_nothing() {
     let upstream = Upstream::start(nature, |_| json_message(503, b"{}")).await;
     let config = crate::support::proxy::config(upstream.addr, &[]);
     let client = Client::try_new(&config.upstream, &config.keys, &config.limits).unwrap();
-    let probe = Probe::new(client, Some(1024), 20);
+    let probe = Survey::new(Engines::try_new(client, &[]).unwrap(), Some(1024), 20);
     let before = Capabilities {
         plugin: Plugin::Exact,
         original_logprobs: Some(false),

@@ -64,8 +64,46 @@ pub struct Nature {
     /// No information route names them.
     pub hides_preferred: bool,
     pub server_info: Value,
+    /// It has a tokenizer, which the script plays.
+    pub tokenizes: bool,
+    /// It answers as sglang-router 0.3.2 does in front of engines.
+    pub router: Option<Router>,
     /// Whether the probe gets answers by nature; else its questions go to the script.
     pub answers_probe: bool,
+}
+
+/// How a fake answers as a router.
+#[derive(Debug, Clone, Default)]
+pub struct Router {
+    /// `/workers` names these; without a list it is 404.
+    pub workers: Option<Arc<Mutex<Vec<SocketAddr>>>>,
+}
+
+impl Router {
+    /// One that names these.
+    pub fn of(workers: &[SocketAddr]) -> Self {
+        Self { workers: Some(Arc::new(Mutex::new(workers.to_vec()))) }
+    }
+
+    fn answer(&self, path: &str) -> Option<Deed> {
+        match path {
+            "/workers" => self.workers.as_ref().map(|workers| {
+                let worker =
+                    |addr: &SocketAddr| json!({"url": format!("http://{addr}"), "is_healthy": true, "load": 0});
+                let workers: Vec<Value> = workers.lock().unwrap().iter().map(worker).collect();
+                json_message(200, json!({"total": workers.len(), "workers": workers}).to_string().as_bytes())
+            }),
+            "/get_server_info" => {
+                let said = br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#;
+                Some(Deed::Say(vec![message(200, &[("content-type", "text/plain; charset=utf-8")], said)]))
+            }
+            _ => None,
+        }
+        .or_else(|| {
+            let lacking = ["/workers", "/model_info", "/server_info", "/tokenize", "/abort_request"].contains(&path);
+            lacking.then(|| Deed::Say(vec![message(404, &[], b"")]))
+        })
+    }
 }
 
 impl Default for Nature {
@@ -83,6 +121,8 @@ impl Default for Nature {
             preferred: Value::Null,
             hides_preferred: false,
             server_info: json!({}),
+            tokenizes: false,
+            router: None,
             answers_probe: true,
         }
     }
@@ -274,6 +314,9 @@ impl Nature {
         }
         let body = asked.json();
         let sampling = &body["sampling_params"];
+        if let Some(answer) = self.router.as_ref().and_then(|router| router.answer(&asked.path)) {
+            return Some(answer);
+        }
         let mut info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": !self.embeds});
         if !self.hides_preferred {
             info["preferred_sampling_params"] = self.preferred.clone();
@@ -299,8 +342,11 @@ impl Nature {
                 info["stream_output"] = json!(self.streaming == "ids");
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
-            // asked for the sake of a record; this fake has no tokenizer
-            "/tokenize" if asked.is_own() => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
+            "/workers" if asked.is_own() => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
+            // asked for the sake of a record
+            "/tokenize" if asked.is_own() && !self.tokenizes => {
+                return Some(json_message(404, br#"{"detail":"Not Found"}"#));
+            }
             "/generate" => {}
             _ => return None,
         }

@@ -1,0 +1,100 @@
+//! How requests get from tokentap to the engines: a router in between, aborts, and the tokenizer.
+
+use crate::cli::check::{Report, Verdict};
+use crate::config::Config;
+use crate::generation::rid;
+use crate::sglang::engines::{AbortOutcome, Engines, Source};
+use crate::sglang::probe::{Capabilities, Dialect};
+use crate::sglang::tokenize::tokenize;
+
+/// What the upstream is, and where its engines are.
+pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
+    use Verdict::{Ok, Warn};
+    let current = engines.current();
+    let kind = match found.dialect {
+        Some(Dialect::Jax) => "sglang-jax",
+        Some(Dialect::Sglang) => "SGLang",
+        None => "of a kind that is not known",
+    };
+    let (verdict, version) = match &found.version {
+        Some(version) => (Ok, version.as_str()),
+        None => (Warn, "of a version that it does not name"),
+    };
+    let urls: Vec<&str> = current.engines.iter().map(|engine| engine.client.upstream()).collect();
+    let origin = match current.source {
+        Source::Upstream => {
+            return report.line(verdict, "upstream", format!("{} is {kind} {version}", config.upstream));
+        }
+        Source::Unlisted => {
+            report.line(
+                Warn,
+                "upstream",
+                format!(
+                    "{} is a router that does not name its engines: what follows is what it says for them",
+                    config.upstream
+                ),
+            );
+            return report.line(Warn, "engines", "unknown; name each with --engine URL");
+        }
+        Source::Flag => "as --engine says",
+        Source::Workers => "as its /workers says",
+    };
+    report.line(
+        Warn,
+        "upstream",
+        format!(
+            "{} forwards to engines: generations go through it, aborts and probes go to the engines, and the control \
+             routes of SGLang (pause, weights) must be sent to each engine",
+            config.upstream
+        ),
+    );
+    if urls.is_empty() {
+        return report.line(Warn, "engines", format!("none, {origin}"));
+    }
+    report.line(verdict, "engines", format!("{} {origin}: {}; {kind} {version}", urls.len(), urls.join(", ")));
+    for engine in current.engines.iter().filter(|engine| !engine.healthy) {
+        report.line(Warn, "engines", format!("{} is not healthy, says the router", engine.client.upstream()));
+    }
+}
+
+/// Whether the engines take the abort of a request that none of them runs.
+pub(super) async fn aborts(engines: &Engines, report: &mut Report) {
+    let outcomes = engines.abort(&rid::fresh(), None).await;
+    if outcomes.iter().all(AbortOutcome::is_unsupported) {
+        let text = "there is no /abort_request: when a client leaves, closing the connection is all that ends its generation; name the engines with --engine";
+        return report.line(Verdict::Warn, "aborts", text);
+    }
+    let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();
+    if problems.is_empty() {
+        report.line(Verdict::Ok, "aborts", "of clients that leave are taken");
+    }
+    for problem in problems {
+        report.line(Verdict::Warn, "aborts", problem);
+    }
+}
+
+/// Where the ids of text prompts come from, without which a turn is not trained.
+pub(super) async fn prompts(found: &Capabilities, engines: &Engines, report: &mut Report) {
+    if found.skip_tokenizer_init {
+        return;
+    }
+    let answer = tokenize(&engines.any(), "\"tokentap\"").await;
+    match (answer, found.echoes_prompt) {
+        (Ok(_), true) => report.line(
+            Verdict::Ok,
+            "prompts",
+            "ids of text are echoed by the engine, and in streams asked from /tokenize",
+        ),
+        (Ok(_), false) => report.line(Verdict::Ok, "prompts", "ids of text are asked from /tokenize"),
+        (Err(error), true) => report.line(
+            Verdict::Warn,
+            "prompts",
+            format!("ids of text are echoed by the engine; streams with a text prompt are not trained: {error}"),
+        ),
+        (Err(error), false) => report.line(
+            Verdict::Warn,
+            "prompts",
+            format!("turns with a text prompt are not trained; send input_ids: {error}"),
+        ),
+    }
+}

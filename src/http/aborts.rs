@@ -1,0 +1,32 @@
+//! `/abort_request` behind a router, which has no such route: every engine gets it, and the one that runs the request ends it.
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header};
+use serde_json::json;
+
+use crate::http::body::Body;
+use crate::http::{Parts, json_reply};
+use crate::sglang::engines::AbortOutcome;
+
+/// More than any id needs.
+pub const LARGEST_ABORT: u64 = 64 << 10;
+
+/// Whether aborts go to the engines of a list, and not to the upstream.
+#[must_use]
+pub fn are_sent_to_engines(parts: &Parts) -> bool {
+    !parts.engines.current().engines.is_empty()
+}
+
+/// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request.
+pub async fn send_to_engines(parts: &Parts, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
+    let body = String::from_utf8_lossy(body).into_owned();
+    let outcomes = parts.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
+    let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();
+    if problems.is_empty() {
+        return Response::new(Body::full(Bytes::new()));
+    }
+    let failed = outcomes.iter().find(|outcome| !outcome.is_accepted());
+    let status = failed.and_then(|outcome| outcome.answer.as_ref().ok()).copied().unwrap_or(StatusCode::BAD_GATEWAY);
+    let message = format!("an engine did not take the abort: {}", problems.join("; "));
+    json_reply(status, json!({"error": {"code": "abort", "message": message}}).to_string().into_bytes())
+}

@@ -1,0 +1,305 @@
+//! The engines that run what is sent to the upstream: the upstream itself, the workers of a router, or those that `--engine` names.
+//!
+//! A router forwards generations only. Whatever must reach every engine (aborts) or asks what an engine is (probes) goes to the engines
+//! of this list.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderValue, Method, StatusCode};
+use serde::Deserialize;
+
+use super::client::{Client, Failure};
+
+/// How long an engine may take to answer an abort, and a router to name its engines: both answer at once or are gone.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the list of engines is from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Source {
+    /// The upstream is the engine.
+    #[default]
+    Upstream,
+    /// `--engine`.
+    Flag,
+    /// `GET /workers` of the router.
+    Workers,
+    /// The upstream is a router that does not name its engines.
+    Unlisted,
+}
+
+/// One engine.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    /// Sends calls to it.
+    pub client: Client,
+    /// The router sends requests there.
+    pub healthy: bool,
+}
+
+impl Engine {
+    fn is(&self, other: &Self) -> bool {
+        self.healthy == other.healthy && self.client.upstream() == other.client.upstream()
+    }
+}
+
+/// The list of engines at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Membership {
+    /// Where the list is from.
+    pub source: Source,
+    /// The engines; empty where the upstream stands for them.
+    pub engines: Arc<[Engine]>,
+}
+
+/// The current list of engines. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Engines {
+    upstream: Client,
+    // held for a comparison or a clone, never across an await
+    current: Arc<Mutex<Membership>>,
+}
+
+/// `GET /workers` of sglang-router.
+#[derive(Debug, Deserialize)]
+struct Workers {
+    workers: Vec<Worker>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Worker {
+    url: String,
+    #[serde(default = "yes")]
+    is_healthy: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Engines {
+    /// The engines of this upstream, or those at `urls` where there are any.
+    ///
+    /// # Errors
+    /// A line for the user when a URL cannot be used.
+    pub fn try_new(upstream: Client, urls: &[String]) -> Result<Self, String> {
+        let engine = |url: &String| {
+            let client = upstream.at(url).map_err(|error| format!("--engine {error}"))?;
+            Ok(Engine { client, healthy: true })
+        };
+        let engines = urls.iter().map(engine).collect::<Result<Arc<[Engine]>, String>>()?;
+        let source = if engines.is_empty() { Source::Upstream } else { Source::Flag };
+        let current = Arc::new(Mutex::new(Membership { source, engines }));
+        Ok(Self { upstream, current })
+    }
+
+    /// The upstream, to which generations go.
+    #[must_use]
+    pub fn upstream(&self) -> &Client {
+        &self.upstream
+    }
+
+    /// The list as it is now.
+    #[must_use]
+    pub fn current(&self) -> Membership {
+        self.lock().clone()
+    }
+
+    /// Any engine, for a question that all of them answer alike; the upstream where no engine is listed.
+    #[must_use]
+    pub fn any(&self) -> Client {
+        let current = self.current();
+        let engine = current.engines.iter().find(|engine| engine.healthy).or_else(|| current.engines.first());
+        engine.map_or_else(|| self.upstream.clone(), |engine| engine.client.clone())
+    }
+
+    /// Asks the upstream for its workers. Returns whether the list has changed. A list given by `--engine` stays.
+    ///
+    /// # Errors
+    /// [`Failure`] when the upstream does not answer.
+    pub async fn refresh(&self) -> Result<bool, Failure> {
+        if self.current().source == Source::Flag {
+            return Ok(false);
+        }
+        let asked = tokio::time::timeout(PATIENCE, self.upstream.call(Method::GET, "/workers", None)).await;
+        let (status, body) = asked.map_err(|_| Failure::Timeout)??;
+        let workers = serde_json::from_slice::<Workers>(&body).ok().filter(|_| status.is_success());
+        Ok(self.replace(match workers {
+            Some(listed) => Membership { source: Source::Workers, engines: self.members(listed) },
+            None => Membership::default(),
+        }))
+    }
+
+    /// Notes whether the upstream calls itself a router, which one without a list of workers may do.
+    pub fn note_router(&self, is_router: bool) {
+        let mut current = self.lock();
+        match current.source {
+            Source::Upstream | Source::Unlisted => {
+                current.source = if is_router { Source::Unlisted } else { Source::Upstream };
+            }
+            Source::Flag | Source::Workers => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Membership> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The workers that speak HTTP, sorted, so that an order that changes is no change. With `--dp-aware` a worker is listed once a
+    /// rank, as `http://HOST:PORT@RANK`.
+    fn members(&self, listed: Workers) -> Arc<[Engine]> {
+        let mut workers: Vec<(String, bool)> = listed
+            .workers
+            .into_iter()
+            .filter(|worker| worker.url.starts_with("http://"))
+            .map(|worker| {
+                let url = worker.url.trim_end_matches('/');
+                let engine = url.rsplit_once('@').filter(|(_, rank)| rank.bytes().all(|byte| byte.is_ascii_digit()));
+                (engine.map_or(url, |(engine, _)| engine).to_owned(), worker.is_healthy)
+            })
+            .collect();
+        workers.sort_unstable();
+        workers.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            earlier.1 |= same && later.1;
+            same
+        });
+        let engine = |(url, healthy): (String, bool)| Some(Engine { client: self.upstream.at(&url).ok()?, healthy });
+        workers.into_iter().filter_map(engine).collect()
+    }
+
+    fn replace(&self, new: Membership) -> bool {
+        let mut current = self.lock();
+        // a router that names no workers still names none
+        if current.source == Source::Unlisted && new.source == Source::Upstream {
+            return false;
+        }
+        let same = current.source == new.source
+            && current.engines.len() == new.engines.len()
+            && current.engines.iter().zip(new.engines.iter()).all(|(old, new)| old.is(new));
+        if !same {
+            *current = new;
+        }
+        !same
+    }
+
+    /// Aborts exactly `rid` wherever it runs: an engine that does not run it ignores the abort. One outcome per engine.
+    pub async fn abort(&self, rid: &str, client_key: Option<HeaderValue>) -> Vec<AbortOutcome> {
+        let key = self.upstream.abort_key(client_key);
+        self.send_abort(serde_json::json!({ "rid": rid }).to_string(), key).await
+    }
+
+    /// Sends this body to `/abort_request` of every engine. One outcome per engine.
+    pub async fn send_abort(&self, body: String, key: Option<HeaderValue>) -> Vec<AbortOutcome> {
+        let current = self.current();
+        let mut clients: Vec<Client> = current.engines.iter().map(|engine| engine.client.clone()).collect();
+        if clients.is_empty() {
+            clients.push(self.upstream.clone());
+        }
+        each(clients, move |client| {
+            let (body, key) = (body.clone(), key.clone());
+            async move {
+                let sent = tokio::time::timeout(PATIENCE, client.send_abort(body, key)).await;
+                let answer = sent.unwrap_or(Err(Failure::Timeout));
+                AbortOutcome { engine: client.upstream().to_owned(), answer }
+            }
+        })
+        .await
+    }
+}
+
+/// What an engine answered to an abort.
+#[derive(Debug)]
+pub struct AbortOutcome {
+    /// Its URL.
+    pub engine: String,
+    /// Its answer.
+    pub answer: Result<StatusCode, Failure>,
+}
+
+impl AbortOutcome {
+    /// The engine has taken it.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        self.answer.as_ref().is_ok_and(StatusCode::is_success)
+    }
+
+    /// The upstream has no such route, as routers do not.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.answer, Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
+    }
+
+    /// Why the engine did not take it, and what mends it; `None` where it did.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let Self { engine, answer } = self;
+        match answer {
+            Ok(status) if status.is_success() => None,
+            Ok(status) if self.is_unsupported() => Some(format!("{engine} has no /abort_request ({status})")),
+            Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
+                Some(format!("{engine} answered {status}; set --upstream-admin-key"))
+            }
+            Ok(status) => Some(format!("{engine} answered {status}")),
+            Err(failure) => Some(format!("{engine}: {failure}")),
+        }
+    }
+}
+
+/// Does the same with each item at once; the results are in the order of the items.
+pub(super) async fn each<T, R, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Vec<R>
+where
+    F: Future<Output = R> + Send + 'static,
+    R: Send + 'static,
+{
+    let mut tasks = tokio::task::JoinSet::new();
+    for (at, future) in items.into_iter().map(act).enumerate() {
+        tasks.spawn(async move { (at, future.await) });
+    }
+    let mut done = tasks.join_all().await;
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engines(urls: &[&str]) -> Engines {
+        let args = ["tokentap", "serve"].map(std::ffi::OsString::from);
+        let cli = crate::config::load(args).unwrap();
+        let config = cli.command.config().unwrap();
+        let client = Client::try_new("http://127.0.0.1:1", &config.keys, &config.limits).unwrap();
+        let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+        Engines::try_new(client, &urls).unwrap()
+    }
+
+    fn listed(engines: &Engines, text: &str) -> Vec<(String, bool)> {
+        let members = engines.members(serde_json::from_str(text).unwrap());
+        members.iter().map(|engine| (engine.client.upstream().to_owned(), engine.healthy)).collect()
+    }
+
+    #[test]
+    fn ranks_of_a_worker_are_one_engine_and_grpc_workers_are_left_out() {
+        let text = r#"{"workers":[
+            {"url":"http://b:1@1","is_healthy":false,"load":0},{"url":"http://b:1@0","is_healthy":true},
+            {"url":"grpc://c:1","is_healthy":true},{"url":"http://a:1/"}],"total":4}"#;
+        let want = [("http://a:1".to_owned(), true), ("http://b:1".to_owned(), true)];
+        assert_eq!(listed(&engines(&[]), text), want);
+    }
+
+    #[test]
+    fn a_list_changes_with_its_workers_and_their_health() {
+        let engines = engines(&[]);
+        let replace = |text: &str| {
+            let engines_listed = engines.members(serde_json::from_str(text).unwrap());
+            engines.replace(Membership { source: Source::Workers, engines: engines_listed })
+        };
+        assert!(replace(r#"{"workers":[{"url":"http://a:1"},{"url":"http://b:1"}]}"#));
+        assert!(!replace(r#"{"workers":[{"url":"http://b:1"},{"url":"http://a:1"}]}"#), "the order means nothing");
+        assert!(replace(r#"{"workers":[{"url":"http://b:1","is_healthy":false},{"url":"http://a:1"}]}"#));
+        assert_eq!(engines.any().upstream(), "http://a:1", "a healthy engine goes first");
+        assert!(replace(r#"{"workers":[]}"#));
+        assert_eq!(engines.any().upstream(), "http://127.0.0.1:1");
+    }
+}

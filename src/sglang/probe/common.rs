@@ -1,0 +1,179 @@
+//! What holds for all engines of a router, whichever of them runs a request.
+
+use std::fmt::Debug;
+
+use super::{Capabilities, ChatFacts, Plugin};
+
+/// The engines that differ in something are told of in a note, and the difference counts as not known. `None` where there is no engine.
+pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
+    let (_, first) = engines.first()?;
+    if engines.len() == 1 {
+        return engines.into_iter().next().map(|(_, found)| found);
+    }
+    let mut all = Engines { engines: &engines, notes: Vec::new() };
+    let any = |of: fn(&Capabilities) -> bool| engines.iter().any(|(_, found)| of(found));
+    let every = |of: fn(&Capabilities) -> bool| engines.iter().all(|(_, found)| of(found));
+    let differ = all.notes.len();
+    let preferred = all.agreed("the preferred sampling parameters", |found| found.preferred);
+    let other_defaults = all.notes.len() > differ;
+    let chat = all.agreed("what their chat endpoints do", |found| Some(found.chat.clone()));
+    let mut found = Capabilities {
+        model: all.agreed("the served name", |found| Some(found.model.clone())).unwrap_or_else(|| first.model.clone()),
+        model_path: all.agreed("the model's path", |found| found.model_path.clone()),
+        tokenizer_path: all.agreed("the tokenizer's path", |found| found.tokenizer_path.clone()),
+        dialect: all.agreed("the dialect", |found| found.dialect),
+        generates: all.agreed("whether they generate", |found| found.generates),
+        context_length: all.least("the context length", |found| found.context_length),
+        vocab_size: all.agreed("the size of the vocabulary", |found| found.vocab_size),
+        vocab_source: first.vocab_source,
+        streaming: all.agreed("the form of their streams", |found| found.streaming),
+        flat: every(|found| found.flat),
+        echoes_prompt: every(|found| found.echoes_prompt),
+        plugin: all.plugin(),
+        sampling_mask: all.least("the limit of the sampling mask", |found| found.sampling_mask),
+        speculative: engines.iter().find_map(|(_, found)| found.speculative.clone()),
+        refuses_logprobs: any(|found| found.refuses_logprobs),
+        disaggregated: any(|found| found.disaggregated),
+        chat: chat.unwrap_or_else(ChatFacts::default),
+        overlap_schedule: all.agreed("the overlap schedule", |found| found.overlap_schedule),
+        skip_tokenizer_init: any(|found| found.skip_tokenizer_init),
+        weight_version: all.agreed("weight_version", |found| found.weight_version.clone()),
+        probed: every(|found| found.probed),
+        gives_logprobs: all.agreed("whether they give logprobs", |found| found.gives_logprobs),
+        original_logprobs: all.agreed("the temperature of logprobs", |found| found.original_logprobs),
+        bf16: any(|found| found.bf16),
+        preferred,
+        version: all.agreed("the version", |found| found.version.clone()),
+        notes: Vec::new(),
+    };
+    if other_defaults {
+        // a request that names no temperature runs at another on each engine
+        found.original_logprobs = None;
+    }
+    found.notes = all.notes;
+    for (url, engine) in &engines {
+        for note in &engine.notes {
+            if !found.notes.contains(note) && !first.notes.contains(note) {
+                found.notes.push(format!("{url}: {note}"));
+            }
+        }
+    }
+    found.notes.extend(first.notes.iter().cloned());
+    Some(found)
+}
+
+/// The answers, and what they differ in.
+struct Engines<'a> {
+    engines: &'a [(String, Capabilities)],
+    notes: Vec<String>,
+}
+
+impl Engines<'_> {
+    /// What all of them have.
+    fn agreed<T: PartialEq + Debug>(&mut self, name: &str, of: impl Fn(&Capabilities) -> Option<T>) -> Option<T> {
+        let mut values: Vec<Option<T>> = self.engines.iter().map(|(_, found)| of(found)).collect();
+        let first = values.swap_remove(0);
+        if values.iter().all(|value| *value == first) {
+            return first;
+        }
+        self.differ(name, |found| format!("{:?}", of(found)));
+        None
+    }
+
+    /// The least, which all of them have; not known where one does not say.
+    fn least<T: Ord + Debug>(&mut self, name: &str, of: impl Fn(&Capabilities) -> Option<T>) -> Option<T> {
+        let values: Vec<Option<T>> = self.engines.iter().map(|(_, found)| of(found)).collect();
+        if values.iter().any(|value| *value != values[0]) {
+            self.differ(name, |found| format!("{:?}", of(found)));
+        }
+        values.into_iter().min().flatten()
+    }
+
+    fn plugin(&mut self) -> Plugin {
+        let plugins: Vec<&Plugin> = self.engines.iter().map(|(_, found)| &found.plugin).collect();
+        if plugins.iter().all(|plugin| *plugin == plugins[0]) {
+            return plugins[0].clone();
+        }
+        let broken = plugins.iter().find(|plugin| matches!(plugin, Plugin::Unusable(_)));
+        broken.map_or_else(
+            || Plugin::Unusable("not every engine of the router has it".to_owned()),
+            |plugin| Plugin::clone(plugin),
+        )
+    }
+
+    fn differ(&mut self, name: &str, shown: impl Fn(&Capabilities) -> String) {
+        let plain =
+            |text: String| text.strip_prefix("Some(").and_then(|text| text.strip_suffix(')')).map(str::to_owned);
+        let each = self.engines.iter().map(|(url, found)| {
+            let text = shown(found);
+            format!(
+                "{url} {}",
+                plain(text.clone()).unwrap_or_else(|| if text == "None" { "unknown".to_owned() } else { text })
+            )
+        });
+        let note = format!("the engines of the router differ in {name}: {}", each.collect::<Vec<_>>().join(", "));
+        self.notes.push(note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Preferred, Streaming};
+    use super::*;
+
+    fn common(engines: impl IntoIterator<Item = Capabilities>) -> Capabilities {
+        of(engines.into_iter().enumerate().map(|(at, found)| (format!("http://e{at}"), found)).collect()).unwrap()
+    }
+
+    #[test]
+    fn engines_that_differ_are_not_known_and_say_so() {
+        let one = Capabilities {
+            vocab_size: Some(100),
+            streaming: Some(Streaming::Incremental),
+            context_length: Some(4096),
+            flat: true,
+            plugin: Plugin::Exact,
+            original_logprobs: Some(false),
+            ..Capabilities::default()
+        };
+        let two = Capabilities {
+            streaming: Some(Streaming::Cumulative),
+            context_length: Some(2048),
+            flat: false,
+            plugin: Plugin::Absent,
+            bf16: true,
+            ..one.clone()
+        };
+        assert_eq!(common([one.clone(), one.clone()]), one, "engines that agree");
+        let found = common([one, two]);
+        assert_eq!((found.streaming, found.vocab_size, found.context_length), (None, Some(100), Some(2048)));
+        assert!(!found.flat && found.bf16 && matches!(found.plugin, Plugin::Unusable(_)), "{found:?}");
+        assert_eq!(found.original_logprobs, Some(false));
+        let notes = found.notes.join("\n");
+        assert!(
+            notes.contains("differ in the form of their streams: http://e0 Incremental, http://e1 Cumulative"),
+            "{notes}"
+        );
+        assert_eq!(found.notes.len(), 2, "{notes}");
+    }
+
+    #[test]
+    fn another_default_temperature_leaves_the_temperature_unknown() {
+        let one = Capabilities {
+            original_logprobs: Some(false),
+            preferred: Some(Preferred::default()),
+            ..Capabilities::default()
+        };
+        let preferred = Some(Preferred { temperature: Some(0.6), ..Preferred::default() });
+        let found = common([one.clone(), Capabilities { preferred, ..one }]);
+        assert_eq!((found.original_logprobs, found.preferred), (None, None));
+    }
+
+    #[test]
+    fn what_one_engine_does_not_say_is_not_known() {
+        let known = Capabilities { context_length: Some(4096), vocab_size: Some(7), ..Capabilities::default() };
+        let found = common([known, Capabilities::default()]);
+        assert_eq!((found.context_length, found.vocab_size), (None, None));
+        assert!(found.notes.iter().any(|note| note.ends_with("http://e0 7, http://e1 unknown")), "{:?}", found.notes);
+    }
+}

@@ -1,0 +1,247 @@
+//! A router between tokentap and the engines: the fake answers as sglang-router 0.3.2 was seen to.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokentap::sglang::engines::Source;
+use tokentap::sglang::probe::Streaming;
+
+use crate::support::binary::{Binary, output};
+use crate::support::client::{Connection, get, post, request, written};
+use crate::support::hand::soon;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Asked, Deed, Nature, Router, Upstream, json_message};
+
+/// An engine with incremental streams that takes aborts.
+async fn engine() -> Upstream {
+    with(Nature { streaming: "incremental", tokenizes: true, ..Nature::default() }).await
+}
+
+async fn with(nature: Nature) -> Upstream {
+    Upstream::start(nature, answer).await
+}
+
+fn answer(asked: &Asked) -> Deed {
+    match asked.path.as_str() {
+        "/tokenize" => json_message(200, br#"{"tokens":[7]}"#),
+        _ => json_message(200, b"{}"),
+    }
+}
+
+/// A router that never answers a generation; flat logprobs are dropped on the way.
+async fn router(router: Router) -> Upstream {
+    let nature = Nature { flat: false, router: Some(router), ..Nature::default() };
+    Upstream::start(nature, |asked| {
+        // the stream of the probe, which here shows no mode
+        let probing = asked.json()["input_ids"] == json!([10, 11, 12]);
+        if probing { json_message(200, b"{}") } else { Deed::Silence }
+    })
+    .await
+}
+
+/// The ids that an engine was told to abort.
+fn aborted(engine: &Upstream) -> Vec<Value> {
+    let asked = engine.asked();
+    asked.iter().filter(|asked| asked.path == "/abort_request").map(|asked| asked.json()["rid"].clone()).collect()
+}
+
+/// A generation in flight.
+async fn generating(addr: SocketAddr, router: &Upstream, rid: &str) -> Connection {
+    let mut client = Connection::open(addr).await;
+    let body = json!({"input_ids": [1], "rid": rid}).to_string();
+    let key = [("authorization", "Bearer client")];
+    client.send(&written(addr, "POST", "/generate", &key, body.as_bytes())).await;
+    let arrived = async {
+        while !router.generations().iter().any(|body| body["rid"] == rid) {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the generation is at the router", arrived).await;
+    client
+}
+
+async fn aborts_sent(proxy: &Proxy, count: f64) {
+    let name = "tokentap_aborts_sent_total";
+    soon("the aborts are counted", async { while proxy.metric(name).await != count {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_is_aborted_at_every_worker() {
+    let engines = [engine().await, engine().await];
+    let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let client = generating(proxy.data, &router, "r-1").await;
+    drop(client);
+    aborts_sent(&proxy, 1.0).await;
+    for engine in &engines {
+        assert_eq!(aborted(engine), ["r-1"]);
+        let signed = engine.asked().into_iter().find(|asked| asked.path == "/abort_request").unwrap();
+        assert_eq!(signed.header("authorization"), Some("Bearer client"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_given_by_hand_get_the_aborts() {
+    let engines = [engine().await, engine().await];
+    let router = router(Router::default()).await;
+    let urls = format!("http://{},http://{}/", engines[0].addr, engines[1].addr);
+    let proxy = Proxy::probed(router.addr, &["--engine", &urls]).await;
+    assert_eq!(proxy.parts.engines.current().source, Source::Flag);
+    drop(generating(proxy.data, &router, "r-1").await);
+    aborts_sent(&proxy, 1.0).await;
+    assert!(engines.iter().all(|engine| aborted(engine) == ["r-1"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aborts_of_agents_and_trainers_go_to_every_worker() {
+    let engines = [engine().await, engine().await];
+    let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
+    let proxy = Proxy::probed(router.addr, &["--allow-control"]).await;
+    let all = br#"{"abort_all":true}"#;
+    assert_eq!(post(proxy.control, "/abort_request", all).await.status, 200);
+    assert_eq!(post(proxy.data, "/abort_request", all).await.status, 200);
+    for engine in &engines {
+        let bodies: Vec<Value> = engine.asked().iter().map(Asked::json).collect();
+        assert_eq!(bodies, [json!({"abort_all": true}), json!({"abort_all": true})]);
+    }
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let _client = generating(proxy.data, &router, "agent-1").await;
+    let answer = post(proxy.data, "/abort_request", br#"{"rid":"agent-1"}"#).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(engines.iter().all(|engine| aborted(engine).last() == Some(&json!("agent-1"))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_refuses_an_abort_is_named() {
+    let open = engine().await;
+    let locked = Upstream::start(Nature::default(), |_| json_message(401, b"{}")).await;
+    let router = router(Router::of(&[open.addr, locked.addr])).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let answer = post(proxy.control, "/abort_request", br#"{"rid":"x"}"#).await;
+    assert_eq!(answer.status, 401);
+    let text = answer.text();
+    assert!(text.contains(&locked.addr.to_string()) && text.contains("--upstream-admin-key"), "{text}");
+    assert!(!text.contains(&open.addr.to_string()), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_list_the_log_says_once_that_aborts_are_lost() {
+    let router = router(Router::default()).await;
+    let mut binary = Binary::with_flags(router.addr, &[]).await;
+    for rid in ["r-1", "r-2"] {
+        drop(generating(binary.data, &router, rid).await);
+    }
+    let left = async {
+        while !get(binary.control, "/metrics").await.text().contains("tokentap_client_disconnects_total 2") {}
+    };
+    soon("both have left", left).await;
+    // aborts that are under way are waited for
+    binary.terminate();
+    binary.logged("drained").await;
+    let lines: Vec<String> = binary.told.iter().map(ToString::to_string).collect();
+    let told: Vec<&String> = lines.iter().filter(|line| line.contains("abort")).collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].contains("--engine") && !told[0].contains("admin"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_known_of_the_engines_is_asked_from_them() {
+    let info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
+    let nature = || Nature { streaming: "incremental", server_info: info.clone(), masks: true, ..Nature::default() };
+    let engines = [with(nature()).await, with(nature()).await];
+    let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let found = proxy.parts.upstream.borrow().clone();
+    assert_eq!((found.version.as_deref(), found.streaming), (Some("0.5.23"), Some(Streaming::Incremental)));
+    assert_eq!((found.vocab_size, found.chat.tool_call_parser.as_deref()), (Some(151_936), Some("qwen25")));
+    assert!(!found.flat, "the router drops the fields that ask for flat base64");
+    assert_eq!(found.sampling_mask, None, "and that for the sampling mask");
+    assert!(found.notes.iter().any(|note| note.contains("the router drops fields")), "{:?}", found.notes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_that_differ_leave_the_difference_unknown() {
+    let engines = [engine().await, with(Nature::default()).await];
+    let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let found = proxy.parts.upstream.borrow().clone();
+    assert_eq!((found.streaming, found.vocab_size), (None, Some(151_936)));
+    assert!(found.notes.iter().any(|note| note.contains("differ in the form of their streams")), "{:?}", found.notes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_says_nothing_of_its_engines_streams() {
+    let router = router(Router::default()).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    assert_eq!(proxy.parts.upstream.borrow().streaming, None);
+    assert_eq!(proxy.parts.engines.current().source, Source::Unlisted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_joins_later_is_probed_and_gets_aborts() {
+    let first = engine().await;
+    let later = with(Nature::default()).await;
+    let listed = Router::of(&[first.addr]);
+    let workers = listed.workers.clone().unwrap();
+    let router = router(listed).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    assert_eq!(proxy.parts.upstream.borrow().streaming, Some(Streaming::Incremental));
+    workers.lock().unwrap().push(later.addr);
+    proxy.until(|found| found.streaming.is_none() && found.original_logprobs.is_some()).await;
+    drop(generating(proxy.data, &router, "r-1").await);
+    aborts_sent(&proxy, 1.0).await;
+    assert_eq!((aborted(&first), aborted(&later)), (vec![json!("r-1")], vec![json!("r-1")]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_of_text_are_asked_from_an_engine() {
+    let engine = engine().await;
+    let nature = Nature { flat: false, router: Some(Router::of(&[engine.addr])), ..Nature::default() };
+    let router = Upstream::start(nature, crate::support::engine::answer).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let answer = request(proxy.data, "POST", "/generate", &[("x-session-id", "s")], br#"{"text":"a"}"#).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(engine.asked().iter().any(|asked| asked.path == "/tokenize" && asked.json()["prompt"] == "a"));
+}
+
+async fn check(upstream: SocketAddr, flags: &[&str]) -> String {
+    let url = format!("http://{upstream}");
+    let args: Vec<&str> = ["check", "--upstream", &url].into_iter().chain(flags.iter().copied()).collect();
+    String::from_utf8(output(&args).await.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_what_a_router_loses() {
+    let nature = || Nature {
+        streaming: "incremental",
+        server_info: json!({"version": "0.5.23"}),
+        tokenizes: true,
+        ..Nature::default()
+    };
+    let engines = [with(nature()).await, with(nature()).await];
+    let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
+    let text = check(router.addr, &[]).await;
+    for line in [
+        "warn  upstream",
+        "ok    engines      2 as its /workers says: ",
+        "ok    streams      incremental",
+        "warn  top-k form   nested JSON only",
+        "ok    aborts",
+        "ok    prompts      ids of text are asked from /tokenize",
+        "the router drops fields that its engines answer: return_flat_raw_top_logprobs_b64",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    let opaque = crate::router::router(Router::default()).await;
+    let text = check(opaque.addr, &[]).await;
+    for line in [
+        "is a router that does not name its engines",
+        "warn  engines      unknown; name each with --engine URL",
+        "warn  streams      unknown",
+        "warn  aborts       there is no /abort_request",
+        "warn  prompts",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    assert!(!text.contains("cumulative") && !text.contains("admin-key"), "{text}");
+}
