@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers templates grpc openai clients check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench real real-exact trainers readers templates grpc openai clients router check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -48,6 +48,10 @@ openai: ## the official openai SDK, sync, async and streaming, in front of the d
 clients: ## twelve SDKs and agents of others, in front of a scripted engine: what it sampled for them is trained, once (two minutes, 2 GB, PyPI, npm)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh
+
+router: ## sglang-router in front of tokentap and behind it, before demo engines (a minute, a package registry)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/router/run.sh
 
 deploy: ## every file under deploy/, offline, as CI does (half a minute, package registries, Debian's packages)
 	cargo build
