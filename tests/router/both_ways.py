@@ -63,14 +63,14 @@ def before_engines(processes, engines):
 
     for way, stream in [("a whole reply", False), ("a stream", True)]:
         # more work than an engine does in the seconds of this test
-        rids = [f"left-{stream}-{index}" for index in range(WORK)]
-        body = greedy(rid=rids, stream=stream, return_logprob=True, top_logprobs_num=20)
+        rid = f"left-{stream}"
+        body = greedy(rid=rid, stream=stream, return_logprob=True, top_logprobs_num=20)
         body["input_ids"] = [[10, 11, 12]] * WORK
         body["sampling_params"]["max_new_tokens"] = 4000
         sent = metric(control, "tokentap_aborts_sent_total")
 
         def runs():
-            return any("Duplicate" in ask(f"{engine}/generate", short(rids[-1])).body.decode() for engine in engines)
+            return any("Duplicate" in ask(f"{engine}/generate", short(f"{rid}_{WORK - 1}")).body.decode() for engine in engines)
 
         connection = leave(data, body)
         until(f"{way} is generated", runs)
