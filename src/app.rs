@@ -1,6 +1,7 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
 mod chat;
+mod restoration;
 mod thought;
 mod upstream;
 
@@ -30,7 +31,7 @@ use crate::sglang::client::Client;
 use crate::sglang::engines::Engines;
 use crate::sglang::probe::Capabilities;
 use crate::tokenizer::Renderer;
-use crate::trajectory::log::{Fsync, Options};
+use crate::trajectory::log::{Directory, Fsync, Options};
 use crate::trajectory::{Store, StoreLimits as SessionLimits};
 
 /// How long the aborts of what was cut may take at the end.
@@ -45,6 +46,8 @@ pub struct App {
     probed: watch::Sender<Arc<Capabilities>>,
     ready: watch::Sender<bool>,
     chats: watch::Sender<Arc<Chats>>,
+    /// The log from which sessions are restored while the ports are open.
+    directory: Option<Directory>,
     /// What renders chats, where that is known without reading files.
     renderer: Option<Arc<Renderer>>,
 }
@@ -102,7 +105,7 @@ impl App {
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
-        let sessions = sessions(&config.sessions, Arc::clone(&metrics)).await?;
+        let (sessions, directory) = sessions(&config.sessions, Arc::clone(&metrics))?;
         let parts = Parts {
             client,
             engines,
@@ -126,7 +129,7 @@ impl App {
             uncaptured: Mutex::default(),
             config,
         };
-        Ok(Self { parts: Arc::new(parts), data, control, probed, ready, chats, renderer: None })
+        Ok(Self { parts: Arc::new(parts), data, control, probed, ready, chats, directory, renderer: None })
     }
 
     /// Renders chats with this, unless `--tokenizer` says otherwise.
@@ -167,8 +170,11 @@ impl App {
     }
 
     /// Serves until the phase says otherwise; returns how many connections were cut at the end.
-    pub async fn run(self) -> usize {
-        let Self { parts, data, control, probed, ready, chats, renderer } = self;
+    ///
+    /// # Errors
+    /// A line for the user when sessions cannot be restored.
+    pub async fn run(self) -> Result<usize, String> {
+        let Self { parts, data, control, probed, ready, chats, directory, renderer } = self;
         let limits = &parts.config.limits;
         let limits = ServerLimits {
             header_timeout: limits.client_header_timeout,
@@ -177,8 +183,11 @@ impl App {
             connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
             drain: limits.drain_timeout,
         };
-        let watching = tokio::spawn(upstream::watch(Arc::clone(&parts), probed, ready));
-        let sweeping = tokio::spawn(sweep(Arc::clone(&parts)));
+        let (restored, is_restored) = watch::channel(directory.is_none());
+        let restoring = restoration::restore(Arc::clone(&parts), directory, restored);
+        // neither may touch sessions or the policy while those are restored
+        let watching = restoration::after(&is_restored, upstream::watch(Arc::clone(&parts), probed, ready));
+        let sweeping = restoration::after(&is_restored, sweep(Arc::clone(&parts)));
         let thinking = tokio::spawn(thought::watch(Arc::clone(&parts)));
         let rendering = tokio::spawn(chat::watch(Arc::clone(&parts), chats, renderer));
         let following = [&data, &control].map(|door| tokio::spawn(follow(door.tls.clone())));
@@ -202,7 +211,13 @@ impl App {
             }
         });
         let services = Services::new(Arc::clone(&parts), Port::Data, parts.phase.clone());
-        let cut = serve(data, Beside::new(services, Data(Arc::clone(&parts))), limits, parts.phase.clone()).await;
+        let serving = serve(data, Beside::new(services, Data(Arc::clone(&parts))), limits, parts.phase.clone());
+        let cut = tokio::select! {
+            cut = serving => Ok(cut),
+            error = restoring => Err(error),
+        };
+        // the runtime waits for threads that block
+        parts.sessions.cancel_restore();
         // what was cut is aborted before the process ends; an engine that is gone is not waited for
         let mut aborting = parts.aborting.subscribe();
         let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;
@@ -223,26 +238,20 @@ fn attempt_bounds(in_flight: u64) -> Bounds {
     Bounds { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
 
-/// The store of sessions, restored where there is a log.
-async fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<Store, String> {
+/// The store of sessions, and the log from which it is to be restored.
+fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<(Store, Option<Directory>), String> {
     let limits = SessionLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
-    let Some(dir) = config.data_dir.clone().filter(|_| config.record) else {
-        return Ok(Store::new(limits, None, metrics));
-    };
+    let store = Store::new(limits, None, metrics);
+    let Some(dir) = config.data_dir.clone().filter(|_| config.record) else { return Ok((store, None)) };
     let fsync = match config.fsync {
         FsyncPolicy::Never => Fsync::Never,
         FsyncPolicy::Interval => Fsync::Interval(Duration::from_secs(1)),
         FsyncPolicy::Always => Fsync::Always,
     };
     let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir) };
-    // reading a log takes seconds
-    let opened = tokio::task::spawn_blocking(move || Store::open(limits, &options, metrics)).await;
-    let (store, replayed) =
-        opened.map_err(|error| format!("--data-dir: {error}"))?.map_err(|error| format!("--data-dir: {error}"))?;
-    replayed.torn.iter().for_each(|torn| tracing::warn!(%torn, "a segment of the log ends early"));
-    let (sessions, _) = store.size();
-    tracing::info!(sessions, records = replayed.records, segments = replayed.segments, "sessions restored");
-    Ok(store)
+    let directory = Directory::lock(&options).map_err(|error| format!("--data-dir: {error}"))?;
+    store.begin_restore(directory.bytes());
+    Ok((store, Some(directory)))
 }
 
 /// Keeps the certificate of a port up to date.

@@ -18,7 +18,9 @@ pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
 pub use tls::TlsMetrics;
 
-use prometheus::{Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+};
 
 use buckets::{LATENCY_BUCKETS, OVERHEAD_BUCKETS};
 use declare::{Declare, options};
@@ -104,6 +106,14 @@ pub struct Metrics {
     pub log_records: IntCounter,
     /// Records that are not in the log: it could not be written, or its queue was full.
     pub log_lost: IntCounter,
+    /// 1 while sessions are restored from the log.
+    pub log_restoring: IntGauge,
+    /// Bytes of the log that were read at the start.
+    pub log_restored_bytes: IntGauge,
+    /// How long that took.
+    pub log_restore_seconds: Gauge,
+    /// Places in the log that were damaged when it was read.
+    pub log_damaged: IntCounter,
     /// Sessions in the store.
     pub sessions: IntGauge,
     /// Bytes in the store of sessions.
@@ -225,6 +235,11 @@ impl Metrics {
             log_bytes: d.gauge("log_bytes", "Bytes of the log on disk."),
             log_records: d.counter("log_records_total", "Records written to the log."),
             log_lost: d.counter("log_lost_records_total", "Records that are not in the log."),
+            log_restoring: d.gauge("log_restoring", "1 while sessions are restored from the log."),
+            log_restored_bytes: d.gauge("log_restored_bytes", "Bytes of the log that were read at the start."),
+            log_restore_seconds: d.seconds("log_restore_seconds", "How long the restoration at the start took."),
+            log_damaged: d
+                .counter("log_damaged_regions_total", "Places in the log whose records are damaged and lost."),
             sessions: d.gauge("sessions", "Sessions in the store."),
             sessions_bytes: d.gauge("sessions_bytes", "Bytes in the store of sessions."),
             panics: d.counter("panics_caught_total", "Panics caught while a reply was being enriched."),

@@ -37,10 +37,10 @@ pub async fn run(mut config: Config) -> Result<(), String> {
         }
     });
     tokio::spawn(serve::Signals::catch()?.follow(phase));
-    app.run().await;
+    let served = app.run().await;
     stop.send_replace(Phase::Ending);
     engine.abort();
-    Ok(())
+    served.map(drop)
 }
 
 /// Serves an engine on a loopback port of its own.

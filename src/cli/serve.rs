@@ -19,7 +19,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     let app = App::bind(config, watched).await?;
     tokio::spawn(Signals::catch()?.follow(phase));
     announce(&app)?;
-    let cut = app.run().await;
+    let cut = app.run().await?;
     if cut == 0 {
         tracing::info!("drained");
     } else {

@@ -30,7 +30,7 @@ use super::trajectories::Recorded;
 use super::{pb, status};
 use crate::http::body::{BoxError, Upload};
 use crate::http::budget::Share;
-use crate::http::{Parts, access, v1};
+use crate::http::{Parts, access, data, v1};
 use crate::server::Phase;
 
 /// The answer to a call, when it is there.
@@ -102,6 +102,11 @@ impl Services {
             && let Err(denied) = access::agent(&self.parts, request.headers_mut())
         {
             return refuse(status::denied(denied));
+        }
+        if matches!(name, Readings::NAME | Generations::NAME)
+            && let Err(error) = data::is_restored(&self.parts)
+        {
+            return refuse(status::error(&error));
         }
         let endless = matches!(method, "Watch" | "ServerReflectionInfo");
         let largest = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

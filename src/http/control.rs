@@ -13,7 +13,7 @@ use tower::Service;
 use crate::generation::measure::number;
 use crate::http::access::{self, Denied};
 use crate::http::body::Body;
-use crate::http::data::Answer;
+use crate::http::data::{self, Answer};
 use crate::http::forward::forward;
 use crate::http::{Parts, error_reply, json_reply, page, sound, v1};
 use crate::metrics::Metrics;
@@ -67,6 +67,9 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
     if let Err(denied) = access::token(parts.config.keys.control_token.as_ref(), request.headers()) {
         return refuse(denied);
     }
+    if let Err(error) = data::is_restored(parts) {
+        return error_reply(&error);
+    }
     let route = routes::route(path);
     if route.kind == Kind::Control {
         if parts.config.keys.control_token.is_some() {
@@ -115,6 +118,11 @@ fn refuse(denied: Denied) -> Response<Body> {
 fn readyz(parts: &Parts) -> Response<Body> {
     if *parts.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+    }
+    if let Some(progress) = parts.sessions.restore_progress() {
+        let (sessions, _) = parts.sessions.size();
+        let body = format!("restoring: {} of {} bytes, {sessions} sessions\n", progress.read, progress.total);
+        return text(StatusCode::SERVICE_UNAVAILABLE, body);
     }
     if parts.upstream.borrow().generates == Some(false) {
         let reason =

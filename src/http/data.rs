@@ -63,6 +63,8 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message })
     } else if let Err(error) = session {
         Err(error)
+    } else if let Err(error) = may_pass(&parts, route) {
+        Err(error)
     } else if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         generate(&parts, request, session.unwrap_or_default(), &mut served).await
     } else if openai::serves(&parts, route, &request, session.as_ref().ok().and_then(Option::as_ref)) {
@@ -92,6 +94,24 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(reply)
+}
+
+/// Whether a request may be answered before sessions are restored: only where it is neither recorded nor changes the policy.
+fn may_pass(parts: &Parts, route: Route) -> Result<(), Error> {
+    if matches!(route.kind, Kind::Info | Kind::Other) { Ok(()) } else { is_restored(parts) }
+}
+
+/// Fails while sessions are restored from the log: a call would begin a session anew that the log holds.
+///
+/// # Errors
+/// A 503.
+pub fn is_restored(parts: &Parts) -> Result<(), Error> {
+    let Some(progress) = parts.sessions.restore_progress() else { return Ok(()) };
+    let message = format!(
+        "sessions are restored from the log, {} of {} bytes are read; try again in a moment, or when /readyz is 200",
+        progress.read, progress.total
+    );
+    Err(Error::Unavailable { message })
 }
 
 /// Whether a request is for something else than HTTP. An upgrade to a later HTTP is an offer that may be ignored.

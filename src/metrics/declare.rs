@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use super::Tallies;
 
@@ -39,6 +39,11 @@ impl<'a> Declare<'a> {
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> IntGauge {
         self.keep(IntGauge::with_opts(options(name, help)))
+    }
+
+    /// A number of seconds, which has a fraction.
+    pub(super) fn seconds(&self, name: &str, help: &str) -> Gauge {
+        self.keep(Gauge::with_opts(options(name, help)))
     }
 
     pub(super) fn tallies(&self, name: &str, help: &str, labels: &[&str], edges: &[f64]) -> Tallies {

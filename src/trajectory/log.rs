@@ -5,6 +5,7 @@
 //! log is at its bound: what is read back may begin in the middle of a session, and lacks what was lost while the log was degraded.
 
 mod ack;
+mod directory;
 mod disk;
 #[cfg(test)]
 mod fake;
@@ -12,12 +13,14 @@ mod frame;
 mod health;
 mod record;
 mod replay;
+mod salvage;
 mod segment;
 mod tail;
 mod writer;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,12 +31,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use ack::{Ack, LogError};
+pub use directory::Directory;
 pub use health::{Health, LogStats};
 pub use record::Record;
-pub use replay::{Replayed, Torn, read};
+pub use replay::{Damaged, Replayed, Torn, read};
 
 use disk::Create;
-use frame::Encoder;
 use health::{Shared, add};
 use segment::StoreId;
 use tail::Tail;
@@ -134,28 +137,28 @@ impl Log {
     ///
     /// # Errors
     /// When another process has the directory, or it cannot be made, locked or listed.
-    pub fn open(options: &Options, each: impl FnMut(Record)) -> Result<(Self, Replayed), OpenError> {
-        Self::start(options, disk::files(), RETRY, each)
+    pub fn open(options: &Options, mut each: impl FnMut(Record)) -> Result<(Self, Replayed), OpenError> {
+        let opened = Directory::lock(options)?.open(&mut |_, record| {
+            record.into_iter().for_each(&mut each);
+            ControlFlow::Continue(())
+        })?;
+        Ok(opened.expect("nothing broke it off"))
     }
 
     fn start(
-        options: &Options,
+        directory: Directory,
+        store: Option<Box<str>>,
         create: Create,
         retry: Duration,
-        each: impl FnMut(Record),
-    ) -> Result<(Self, Replayed), OpenError> {
-        let dir = &options.dir;
-        std::fs::create_dir_all(dir).map_err(|cause| OpenError::new("make", dir, cause))?;
-        let lock = lock(dir)?;
-        let (found, segments) = replay::replay(dir, each)?;
-        let store = found.store.clone().map_or_else(StoreId::fresh, StoreId);
+    ) -> Result<Self, OpenError> {
+        let Directory { options, lock, segments, encoder, .. } = directory;
+        let store = store.map_or_else(StoreId::fresh, StoreId);
         let shared = Arc::<Shared>::default();
         let (queue, jobs) = sync_channel(options.queue_records.max(1));
-        let failed = |cause| OpenError::new("write", dir, cause);
         let mut writer = Writer {
             jobs,
-            tail: Tail::new(options, &store, segments, create, Arc::clone(&shared)),
-            encoder: Encoder::try_new().map_err(failed)?,
+            tail: Tail::new(&options, &store, segments, create, Arc::clone(&shared)),
+            encoder,
             shared: Arc::clone(&shared),
             fsync: options.fsync,
             group_bytes: Writer::group_bytes(options.segment_bytes),
@@ -165,9 +168,8 @@ impl Log {
         };
         writer.begin();
         let writer = std::thread::Builder::new().name("tokentap-log".to_owned()).spawn(|| writer.run());
-        let writer = Some(writer.map_err(failed)?);
-        let log = Self { shared, store, queue_bytes: options.queue_bytes, queue: Some(queue), writer, _lock: lock };
-        Ok((log, found))
+        let writer = Some(writer.map_err(|cause| OpenError::new("write", &options.dir, cause))?);
+        Ok(Self { shared, store, queue_bytes: options.queue_bytes, queue: Some(queue), writer, _lock: lock })
     }
 
     /// Puts `record` behind all that were appended before. Never blocks: where too much waits already, the record is lost and the
@@ -241,20 +243,9 @@ impl Drop for Log {
     }
 }
 
-fn lock(dir: &Path) -> Result<File, OpenError> {
-    let path = dir.join("lock");
-    let failed = |cause| OpenError::new("lock", &path, cause);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-    // std's own lock is younger than the oldest compiler we promise
-    match fs4::FileExt::try_lock(&file) {
-        Ok(()) => Ok(file),
-        Err(fs4::TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),
-        Err(fs4::TryLockError::Error(cause)) => Err(failed(cause)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -276,7 +267,7 @@ mod tests {
     }
 
     fn fake(options: &Options, disk: &Disk, retry: Duration) -> Log {
-        Log::start(options, disk.create(), retry, |_| ()).unwrap().0
+        Log::start(Directory::lock(options).unwrap(), None, disk.create(), retry).unwrap()
     }
 
     fn contents(dir: &TempDir) -> (Vec<Record>, Replayed) {
@@ -412,9 +403,9 @@ mod tests {
         drop(log);
         let files = files(&dir);
         assert_eq!(files.len(), 4, "each group turns over");
-        for (file, at) in [(&files[1], 60), (&files[2], 20)] {
+        for (file, at, bits) in [(&files[1], 60, 4), (&files[2], 20, 0xff)] {
             let mut bytes = std::fs::read(file).unwrap();
-            bytes[at] ^= 4;
+            bytes[at] ^= bits;
             std::fs::write(file, bytes).unwrap();
         }
         let (records, replayed) = contents(&dir);
@@ -620,7 +611,7 @@ mod tests {
             Ok(Box::new(OpenOptions::new().write(true).create(made != 2).open(path)?))
         });
         let options = Options { segment_bytes: 1, ..options(&dir) };
-        let log = Log::start(&options, create, Duration::ZERO, |_| ()).unwrap().0;
+        let log = Log::start(Directory::lock(&options).unwrap(), None, create, Duration::ZERO).unwrap();
         log.append(finished(0)).await.unwrap();
         let error = log.append(finished(1)).await.unwrap_err();
         assert!(error.to_string().contains("No space left on device"), "{error}");

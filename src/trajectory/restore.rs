@@ -1,28 +1,84 @@
 //! Sessions as they were, from the records of the log.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::log::{Log, OpenError, Options, Record, Replayed};
+use super::log::{Directory, OpenError, Record, Replayed};
 use super::session::{Reward, Session, State};
-use super::store::{Store, StoreLimits};
-use super::{About, Cause, Fault, Turn};
-use crate::metrics::Metrics;
+use super::store::Store;
+use super::{About, Cause, Fault, RestoreProgress, Turn};
+
+/// Names of damaged sessions that are logged; more are counted.
+const NAMED: usize = 20;
+
+/// Sessions that lack turns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct MissingTurns {
+    /// The names of the first ones.
+    pub names: Vec<Arc<str>>,
+    /// How many they are.
+    pub sessions: usize,
+}
 
 impl Store {
-    /// A store over a log: what the log holds is restored. Blocks while it is read.
+    /// Announces a restoration from this many bytes; until it has ended, nothing may be recorded.
+    pub fn begin_restore(&self, bytes: u64) {
+        self.restoration.begin(bytes);
+        self.metrics.log_restoring.set(1);
+    }
+
+    /// How far the restoration has come; `None` where none runs.
+    #[must_use]
+    pub fn restore_progress(&self) -> Option<RestoreProgress> {
+        self.restoration.progress()
+    }
+
+    /// Breaks the restoration off; the log stays as it is.
+    pub fn cancel_restore(&self) {
+        self.restoration.cancel();
+    }
+
+    /// Restores what the log in `directory` holds, and records to it from then on. Blocks while it is read; `None` where it was
+    /// cancelled.
     ///
     /// # Errors
-    /// When the folder cannot be used.
-    pub fn open(limits: StoreLimits, options: &Options, metrics: Arc<Metrics>) -> Result<(Self, Replayed), OpenError> {
-        let mut store = Self::new(limits, None, metrics);
-        let (log, replayed) = Log::open(options, |record| store.restore(record))?;
+    /// When the log cannot be opened for writing.
+    pub fn restore_from(&self, directory: Directory) -> Result<Option<Replayed>, OpenError> {
+        let begin = Instant::now();
+        let opened = directory.open(&mut |read, record| {
+            record.into_iter().for_each(|record| self.restore(record));
+            self.restoration.advance(read);
+            self.metrics.log_restored_bytes.set(i64::try_from(read).unwrap_or(i64::MAX));
+            if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed in between
-        store.policy.restore(store.policy.epoch() + 1, None);
-        store.keep_in(log);
-        store.sweep();
-        Ok((store, replayed))
+        self.policy.restore(self.policy.epoch() + 1, None);
+        self.keep_in(log);
+        self.sweep();
+        self.metrics.log_damaged.inc_by(replayed.damaged_regions());
+        self.metrics.log_restore_seconds.set(begin.elapsed().as_secs_f64());
+        self.metrics.log_restoring.set(0);
+        self.restoration.end();
+        Ok(Some(replayed))
+    }
+
+    /// Sessions in which turns are missing: by damage, or because the log was at its bound or could not be written.
+    #[must_use]
+    pub fn missing_turns(&self) -> MissingTurns {
+        let lacks =
+            |session: &Session| session.state().forest.turns().iter().any(|turn| turn.about.fault == Some(Fault::Lost));
+        let sessions = self.page(0, usize::MAX).into_iter().map(|(_, session)| session);
+        let mut missing = MissingTurns::default();
+        for session in sessions.filter(|session| lacks(session)) {
+            missing.sessions += 1;
+            if missing.names.len() < NAMED {
+                missing.names.push(Arc::clone(&session.id));
+            }
+        }
+        missing
     }
 
     /// Takes over one record. Records come in the order in which they were written; some may be missing.
@@ -138,6 +194,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
     use crate::trajectory::StoreLimits;
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {

@@ -1,7 +1,7 @@
 //! Every session there is, within bounds of bytes and time, and the log beneath.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
@@ -12,6 +12,7 @@ use super::early::Early;
 use super::log::{Ack, Log, Record};
 use super::news::{Ended, News};
 use super::order::{Gone, Order};
+use super::restoration::Restoration;
 use super::session::Session;
 use super::turn::Draft;
 use super::{Policy, Turn};
@@ -42,7 +43,9 @@ pub struct Store {
     pub(super) early: Early,
     pub(super) news: News,
     pub(super) limits: StoreLimits,
-    log: Option<Log>,
+    /// Set once, by the restoration.
+    log: OnceLock<Log>,
+    pub(super) restoration: Restoration,
     name: Box<str>,
     /// Whose tokens they are.
     pub policy: Policy,
@@ -63,24 +66,26 @@ impl Store {
         let policy = Policy::new(0);
         let name = super::log::fresh_store();
         let (sessions, order, early, news) = (DashMap::new(), Mutex::default(), Early::default(), News::default());
-        Self { sessions, order, evicting: AtomicBool::new(false), early, news, limits, log, name, policy, metrics }
+        let log = log.map_or_else(OnceLock::new, OnceLock::from);
+        let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
+        Self { sessions, order, evicting, early, news, limits, log, restoration, name, policy, metrics }
     }
 
     /// From now on records go there.
-    pub(super) fn keep_in(&mut self, log: Log) {
-        self.log = Some(log);
+    pub(super) fn keep_in(&self, log: Log) {
+        self.log.set(log).expect("a store is restored once");
     }
 
     /// The log.
     #[must_use]
     pub fn log(&self) -> Option<&Log> {
-        self.log.as_ref()
+        self.log.get()
     }
 
     /// What cursors depend on: another store counts anew.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.log.as_ref().map_or(&self.name, Log::store)
+        self.log.get().map_or(&self.name, Log::store)
     }
 
     pub(super) fn held(&self, bytes: u64) {
@@ -107,7 +112,7 @@ impl Store {
     }
 
     pub(super) fn record(&self, record: Record) -> Ack {
-        self.log.as_ref().map_or_else(Ack::done, |log| log.append(record))
+        self.log.get().map_or_else(Ack::done, |log| log.append(record))
     }
 
     /// Records what nobody waits for.
@@ -240,7 +245,7 @@ impl Store {
     /// Tells when everything so far is on disk.
     #[must_use]
     pub fn written(&self) -> Ack {
-        self.log.as_ref().map_or_else(Ack::done, Log::written)
+        self.log.get().map_or_else(Ack::done, Log::written)
     }
 
     /// Each turn from now on. A receiver that is more than 1,024 turns behind misses some and is told how many.

@@ -5,8 +5,8 @@ use std::process::Output;
 
 use crate::crash::Alone;
 use crate::crash::trainers::say;
-use crate::support::binary::{arguments, output};
-use crate::support::client::get;
+use crate::support::binary::{Binary, arguments, output};
+use crate::support::client::{get, post};
 
 async fn turns(control: std::net::SocketAddr, session: &str) -> String {
     get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
@@ -104,4 +104,72 @@ async fn a_directory_that_cannot_be_is_a_line() {
         let line = refused(alone.addr, path).await;
         assert!(line.contains(&format!("cannot make {path}")), "{line}");
     }
+}
+
+async fn metric(control: std::net::SocketAddr, name: &str) -> String {
+    let text = get(control, "/metrics").await.text();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned));
+    value.unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_answer_while_sessions_are_restored() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.behind(&dir, &[]).await;
+    say(binary.data, "s", &[1, 2, 3], "").await;
+    let before = turns(binary.control, "s").await;
+    binary.kill();
+    // a file that is read when the test opens its other end
+    let pipe = dir.path().join("segment-0000000000000009.log");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+
+    let binary = Binary::listening(alone.addr, &["--data-dir", dir.path().to_str().unwrap()]).await;
+    let control = binary.control;
+    let mut ready = get(control, "/readyz").await;
+    while !ready.text().ends_with(" bytes, 1 sessions\n") {
+        ready = get(control, "/readyz").await;
+    }
+    assert!(ready.status == 503 && ready.text().starts_with("restoring: "), "{}", ready.text());
+    assert_eq!(get(control, "/livez").await.status, 200);
+    assert_eq!(metric(control, "tokentap_log_restoring").await, "1");
+    let refused = post(binary.data, "/generate", br#"{"input_ids":[1,2,3]}"#).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
+    assert_eq!(get(control, "/v1/sessions/s").await.status, 503, "it is not unknown");
+    assert_eq!(get(binary.data, "/get_model_info").await.status, 200, "what is not recorded passes");
+
+    let open = move || drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
+    tokio::task::spawn_blocking(open).await.unwrap();
+    let binary = binary.probed().await;
+    assert_eq!(get(control, "/readyz").await.status, 200);
+    assert_eq!(metric(control, "tokentap_log_restoring").await, "0");
+    assert_eq!(turns(control, "s").await, before);
+    say(binary.data, "s", &[9, 9], "").await;
+    assert_eq!(get(control, "/v1/sessions/s").await.json()["turns"], 2, "the session goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_costs_one_record_and_is_counted() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.behind(&dir, &[]).await;
+    let control = binary.control;
+    let length = || std::fs::metadata(segments(&dir).pop().unwrap()).unwrap().len() as usize;
+    say(binary.data, "before", &[1, 2, 3], "").await;
+    let start = length();
+    say(binary.data, "damaged", &[1, 2, 3], "").await;
+    say(binary.data, "after", &[1, 2, 3], "").await;
+    let kept = [turns(control, "before").await, turns(control, "after").await];
+    binary.kill();
+    let segment = segments(&dir).pop().unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[start + 40] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+
+    let binary = alone.behind(&dir, &[]).await;
+    let control = binary.control;
+    let warnings: Vec<_> = binary.told.iter().filter(|line| line["level"] == "WARN").collect();
+    assert_eq!(warnings[0]["message"], "a segment of the log is damaged");
+    assert!(warnings[0]["damaged"].as_str().unwrap().contains(segment.to_str().unwrap()), "{}", warnings[0]);
+    assert_eq!(metric(control, "tokentap_log_damaged_regions_total").await, "1");
+    assert_eq!([turns(control, "before").await, turns(control, "after").await], kept);
+    assert_eq!(get(control, "/v1/sessions/damaged").await.status, 404);
 }

@@ -28,6 +28,9 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
     for torn in &found.torn {
         tracing::warn!(%torn, "not all of the log can be read");
     }
+    for damaged in &found.damaged {
+        tracing::warn!(%damaged, "not all of the log can be read");
+    }
     if found.unknown > 0 {
         tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
     }

@@ -119,7 +119,34 @@ impl Decoder {
     }
 }
 
-const CUT: &str = "it ends inside a record";
+/// Bytes of the frame that `bytes` begin with, as its length says; `None` where the length is out of bounds or not there.
+pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
+    let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+    (length <= MAX_PAYLOAD).then_some(ENVELOPE as usize + length)
+}
+
+/// Whether the checksum of this frame holds, which has the length that it says.
+pub(super) fn is_sound(frame: &[u8]) -> bool {
+    let Some(([_, _, _, _, a, b, c, d, flags], payload)) = frame.split_first_chunk() else { return false };
+    u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
+}
+
+/// Whether `bytes` begin as frames do: cheaper than a checksum, and true of little else.
+pub(super) fn looks_like_one(bytes: &[u8]) -> bool {
+    let Some((envelope, payload)) = bytes.split_first_chunk::<{ ENVELOPE as usize }>() else { return false };
+    let begins = match envelope[8] {
+        0 => payload.get(4..).is_some_and(|head| head.starts_with(br#"{"kind":""#)),
+        ZSTD => payload.starts_with(&ZSTD_MAGIC),
+        _ => false,
+    };
+    begins && whole(bytes).is_some_and(|length| length <= bytes.len())
+}
+
+/// What a compressed payload begins with.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// The end of a file that a crash has cut.
+pub(super) const CUT: &str = "it ends inside a record";
 
 fn reason(error: io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::UnexpectedEof { CUT } else { "the file cannot be read" }

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::Record;
 use super::frame::{Decoder, Frame};
+use super::salvage::Salvage;
 
 /// Bytes of the first line.
 pub(super) const FIRST_LINE: u64 = 41;
@@ -29,6 +31,27 @@ pub(super) struct Segment {
     /// Its length.
     pub(super) bytes: u64,
 }
+
+/// What stands in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Entry {
+    /// A record.
+    Record(Record),
+    /// A record that this version cannot read.
+    Unknown,
+    /// Bytes that cannot be read, between others that can.
+    Damage {
+        /// Where they begin.
+        offset: u64,
+        /// How many they are.
+        bytes: u64,
+        /// What is wrong with them.
+        reason: &'static str,
+    },
+}
+
+/// Takes each entry and the number of bytes of the file that have been read with it.
+pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, Entry) -> ControlFlow<()>;
 
 /// Why a file was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +80,15 @@ impl StoreId {
         let id = Self(id.into());
         (id.first_line().as_bytes() == line).then_some(id)
     }
+
+    /// The id of a first line in which one bit is flipped. The checksum keeps the lines of two stores further apart than that.
+    fn repair(line: &[u8; FIRST_LINE as usize]) -> Option<Self> {
+        (0..8 * line.len()).find_map(|bit| {
+            let mut line = *line;
+            line[bit / 8] ^= 1 << (bit % 8);
+            Self::parse(&line)
+        })
+    }
 }
 
 impl Segment {
@@ -80,17 +112,17 @@ impl Segment {
         Ok(found)
     }
 
-    /// Hands each record to `each`, and counts those that this version cannot read.
+    /// Hands each entry to `visit` until that breaks.
     ///
     /// `store` is set by the first file that says it; files of another store are not read.
     pub(super) fn read(
         &self,
         decoder: &mut Decoder,
         store: &mut Option<StoreId>,
-        each: &mut impl FnMut(Option<Record>),
+        visit: Visit<'_>,
     ) -> Result<(), Tear> {
         match File::open(&self.path) {
-            Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, decoder, store, each),
+            Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, decoder, store, visit),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(_) => Err(Tear { offset: 0, reason: "the file cannot be opened" }),
         }
@@ -103,30 +135,74 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn scan(
-    source: &mut impl Read,
+    source: &mut (impl Read + Seek),
     bytes: u64,
     decoder: &mut Decoder,
     store: &mut Option<StoreId>,
-    each: &mut impl FnMut(Option<Record>),
+    visit: Visit<'_>,
 ) -> Result<(), Tear> {
     let at_start = |reason| Tear { offset: 0, reason };
     let mut line = [0; FIRST_LINE as usize];
     source.read_exact(&mut line).map_err(|_| at_start("it ends inside its first line"))?;
-    let id = StoreId::parse(&line).ok_or(at_start("its first line is not of this format"))?;
+    let wrong = "its first line is not of this format";
+    let whole = StoreId::parse(&line);
+    let is_damaged = whole.is_none();
+    let id = whole.or_else(|| StoreId::repair(&line)).ok_or(at_start(wrong))?;
     if *store.get_or_insert_with(|| id.clone()) != id {
         return Err(at_start("it belongs to another store"));
     }
+    if is_damaged && visit(FIRST_LINE, Entry::Damage { offset: 0, bytes: FIRST_LINE, reason: wrong }).is_break() {
+        return Ok(());
+    }
     let mut offset = FIRST_LINE;
     while offset < bytes {
-        let frame = decoder.next(source, bytes - offset).map_err(|reason| Tear { offset, reason })?;
-        let (record, length) = match frame {
-            Frame::Record(record, length) => (Some(record), length),
-            Frame::Unknown(length) => (None, length),
+        let Ok(frame) = decoder.next(source, bytes - offset) else {
+            return scan_damaged(source, offset, bytes, decoder, visit);
         };
-        each(record);
+        let (entry, length) = entry(frame);
         offset += length;
+        if visit(offset, entry).is_break() {
+            break;
+        }
     }
     Ok(())
+}
+
+/// Reads what stands from `offset` on, where a frame cannot be read. The rest of the file is held in memory meanwhile.
+fn scan_damaged(
+    source: &mut (impl Read + Seek),
+    offset: u64,
+    bytes: u64,
+    decoder: &mut Decoder,
+    visit: Visit<'_>,
+) -> Result<(), Tear> {
+    let mut rest = Vec::new();
+    let read = source.seek(SeekFrom::Start(offset)).and_then(|_| source.take(bytes - offset).read_to_end(&mut rest));
+    read.map_err(|_| Tear { offset, reason: "the file cannot be read" })?;
+    let mut salvage = Salvage::new(rest.len() as u64);
+    let mut at = 0;
+    while at < rest.len() {
+        let here = offset + at as u64;
+        let (entry, length) = match decoder.next(&mut &rest[at..], (rest.len() - at) as u64) {
+            Ok(frame) => entry(frame),
+            Err(reason) => {
+                let length = salvage.resume(&rest[at..]).ok_or(Tear { offset: here, reason })? as u64;
+                (Entry::Damage { offset: here, bytes: length, reason }, length)
+            }
+        };
+        at += usize::try_from(length).expect("it is within the rest");
+        if visit(here + length, entry).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn entry(frame: Frame) -> (Entry, u64) {
+    match frame {
+        Frame::Record(record, length) => (Entry::Record(record), length),
+        Frame::Unknown(length) => (Entry::Unknown, length),
+    }
 }
 
 #[cfg(test)]
@@ -154,14 +230,26 @@ mod tests {
         (bytes, records, ends)
     }
 
-    fn read(bytes: &[u8]) -> (Vec<Record>, u64, Result<(), Tear>) {
-        let (mut records, mut unknown) = (Vec::new(), 0);
+    fn entries(bytes: &[u8]) -> (Vec<Entry>, Result<(), Tear>) {
+        let mut entries = Vec::new();
         let mut decoder = Decoder::try_new().unwrap();
-        let read = scan(&mut &*bytes, bytes.len() as u64, &mut decoder, &mut None, &mut |record| match record {
-            Some(record) => records.push(record),
-            None => unknown += 1,
+        let mut source = io::Cursor::new(bytes);
+        let read = scan(&mut source, bytes.len() as u64, &mut decoder, &mut None, &mut |_, entry| {
+            entries.push(entry);
+            ControlFlow::Continue(())
         });
-        (records, unknown, read)
+        (entries, read)
+    }
+
+    fn read(bytes: &[u8]) -> (Vec<Record>, u64, Result<(), Tear>) {
+        let (entries, read) = entries(bytes);
+        let unknown = entries.iter().filter(|entry| **entry == Entry::Unknown).count() as u64;
+        (records(entries), unknown, read)
+    }
+
+    fn records(entries: Vec<Entry>) -> Vec<Record> {
+        let record = |entry| if let Entry::Record(record) = entry { Some(record) } else { None };
+        entries.into_iter().filter_map(record).collect()
     }
 
     #[test]
@@ -179,16 +267,43 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_noticed_wherever_it_is() {
-        let (bytes, records, ends) = file();
-        for at in 0..bytes.len() {
+    fn a_flipped_bit_costs_only_the_frame_it_is_in() {
+        let (bytes, all, ends) = file();
+        for bit in 0..8 * bytes.len() {
+            let at = bit / 8;
             let mut changed = bytes.clone();
-            changed[at] ^= 1 << (at % 8);
-            let (found, unknown, read) = read(&changed);
-            let before = ends.iter().filter(|end| **end <= at).count().saturating_sub(1);
-            assert_eq!(found, records[..before], "changed at {at}");
-            assert!(read.is_err() && unknown == 0, "changed at {at}");
+            changed[at] ^= 1 << (bit % 8);
+            let (entries, read) = entries(&changed);
+            let damage = entries.iter().filter(|entry| matches!(entry, Entry::Damage { .. })).count();
+            let damaged = ends.iter().position(|end| at < *end).expect("it is in the file");
+            let mut expected = all.clone();
+            if damaged > 0 {
+                expected.remove(damaged - 1);
+            }
+            assert_eq!(records(entries), expected, "bit {} of byte {at}", bit % 8);
+            // behind the last frame nothing tells damage from a torn tail
+            let is_last = damaged == all.len();
+            assert_eq!((damage, read.is_err()), (usize::from(!is_last), is_last), "bit {} of byte {at}", bit % 8);
         }
+    }
+
+    #[test]
+    fn damage_at_several_places_costs_the_frames_it_is_in() {
+        let (bytes, all, ends) = file();
+        let mut changed = bytes.clone();
+        // a length, and a payload
+        changed[ends[0] + 1] ^= 2;
+        changed[ends[3] - 1] ^= 2;
+        let (entries, read) = entries(&changed);
+        let damage: Vec<_> = entries
+            .iter()
+            .filter_map(
+                |entry| if let Entry::Damage { offset, bytes, .. } = entry { Some((*offset, *bytes)) } else { None },
+            )
+            .collect();
+        let span = |frame: usize| (ends[frame] as u64, (ends[frame + 1] - ends[frame]) as u64);
+        assert_eq!((damage, read), (vec![span(0), span(2)], Ok(())));
+        assert_eq!(records(entries), [1, 3, 4].map(|frame: usize| all[frame].clone()));
     }
 
     #[test]
@@ -214,11 +329,11 @@ mod tests {
     #[test]
     fn a_length_out_of_bounds_reserves_nothing() {
         for length in [(1 << 30) + 1, u32::MAX, 1 << 29] {
-            let (mut bytes, ..) = file();
+            let (mut bytes, all, _) = file();
             let start = FIRST_LINE as usize;
             bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
             let (found, _, read) = read(&bytes);
-            assert!(found.is_empty() && read.is_err());
+            assert_eq!((found, read), (all[1..].to_vec(), Ok(())), "only the damaged frame is passed over");
         }
     }
 
@@ -234,14 +349,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_yields_a_prefix(at in any::<prop::sample::Index>(), garbage in prop::collection::vec(any::<u8>(), 1..80)) {
-            let (mut bytes, records, _) = file();
+        fn garbage_invents_nothing(at in any::<prop::sample::Index>(), garbage in prop::collection::vec(any::<u8>(), 1..80)) {
+            let (mut bytes, records, ends) = file();
             let at = at.index(bytes.len());
             let end = bytes.len().min(at + garbage.len());
             bytes[at..end].copy_from_slice(&garbage[..end - at]);
             let (found, unknown, _) = read(&bytes);
-            prop_assert!(records.starts_with(&found));
+            let mut written = records.iter();
+            prop_assert!(found.iter().all(|found| written.any(|record| record == found)), "in their order");
             prop_assert_eq!(unknown, 0);
+            // what lies outside of the garbage is read, unless the first line cannot say whose file it is
+            let whole = ends.windows(2).filter(|frame| frame[1] <= at || frame[0] >= end).count();
+            prop_assert!(at < FIRST_LINE as usize || found.len() >= whole);
         }
     }
 }

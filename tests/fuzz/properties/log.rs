@@ -13,8 +13,8 @@ const FIRST_LINE: usize = 41;
 const ENVELOPE: usize = 9;
 
 /// Between two good files lies one that a byte says the kind of: any bytes, records whose checksums hold, or a good log with a byte
-/// changed, an end cut off and bytes behind it. The good ones are read all the same; of the third what was written before the damage,
-/// and what never was written is not read.
+/// changed, an end cut off and bytes behind it. The good ones are read all the same; of the third all but the damaged record, and what
+/// never was written is not read.
 pub fn log(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     match kind % 3 {
@@ -160,7 +160,14 @@ fn damaged(rest: &[u8]) {
     let kept = ends.iter().filter(|end| **end <= whole).count().saturating_sub(1);
     assert!(records.starts_with(&known[..kept]), "{kept} records come before the damage: {}", shown(rest));
     if garbage.is_empty() {
-        assert_eq!((records.len(), replayed.unknown), (kept, 0), "nothing is made up: {}", shown(rest));
-        assert_eq!(replayed.torn.is_empty(), ends.contains(&whole) && *change == 0, "{}", shown(rest));
+        let is_damaged = *change != 0 && cut > 0;
+        // one flipped bit of the first line is repaired; more hide whose file it is
+        let is_hidden = is_damaged && whole < FIRST_LINE && change.count_ones() > 1;
+        let is_sound = |frame: &[usize]| frame[1] <= cut && !(is_damaged && (frame[0]..frame[1]).contains(&whole));
+        let sound = ends.windows(2).zip(known).filter(|(frame, _)| !is_hidden && is_sound(frame));
+        let sound: Vec<Record> = sound.map(|(_, record)| record.clone()).collect();
+        assert_eq!((told(&records), replayed.unknown), (told(&sound), 0), "{}", shown(rest));
+        let is_whole = replayed.torn.is_empty() && replayed.damaged.is_empty();
+        assert_eq!(is_whole, ends.contains(&cut) && !is_damaged, "{}", shown(rest));
     }
 }

@@ -110,7 +110,13 @@ impl Binary {
         Self::run(&mut command(&borrowed(&args))).await.probed().await
     }
 
-    /// The same where no file may become larger than so many blocks of the shell's `ulimit -f`.
+    /// With these flags; returns when its ports are open.
+    pub async fn listening(upstream: SocketAddr, flags: &[&str]) -> Self {
+        let args = arguments(upstream, flags);
+        Self::run(&mut command(&borrowed(&args))).await
+    }
+
+    /// As [`Self::with_flags`], where no file may become larger than so many blocks of the shell's `ulimit -f`.
     pub async fn with_small_files(upstream: SocketAddr, flags: &[&str], blocks: u32) -> Self {
         Self::within(upstream, flags, &format!("-f {blocks}")).await
     }

@@ -57,7 +57,7 @@ impl Proxy {
     fn run(app: App, phase: watch::Sender<Phase>) -> Self {
         let (data, control) = (app.data_addr().unwrap(), app.control_addr().unwrap());
         let parts = Arc::clone(app.parts());
-        let task = tokio::spawn(app.run());
+        let task = tokio::spawn(async { app.run().await.unwrap() });
         Self { data, control, parts, phase, task }
     }
 

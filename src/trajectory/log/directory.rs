@@ -1,0 +1,81 @@
+//! The directory of a log: it belongs to one process, and is read before it is written.
+
+use std::fs::{File, OpenOptions};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::frame::{Decoder, Encoder};
+use super::replay::{Replayed, replay};
+use super::segment::Segment;
+use super::{Log, OpenError, Options, RETRY, Record, disk};
+
+/// A directory that is locked and listed, and not read yet.
+pub struct Directory {
+    pub(super) options: Options,
+    pub(super) lock: File,
+    pub(super) segments: Vec<Segment>,
+    pub(super) decoder: Decoder,
+    pub(super) encoder: Encoder,
+}
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Directory").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Directory {
+    /// Locks the directory, which is made where there is none, and lists its files.
+    ///
+    /// # Errors
+    /// When another process has the directory, or it cannot be made, locked or listed.
+    pub fn lock(options: &Options) -> Result<Self, OpenError> {
+        let dir = &options.dir;
+        std::fs::create_dir_all(dir).map_err(|cause| OpenError::new("make", dir, cause))?;
+        let lock = lock(dir)?;
+        let failed = |cause| OpenError::new("read", dir, cause);
+        let segments = Segment::list(dir).map_err(failed)?;
+        let (decoder, encoder) = (Decoder::try_new().map_err(failed)?, Encoder::try_new().map_err(failed)?);
+        Ok(Self { options: options.clone(), lock, segments, decoder, encoder })
+    }
+
+    /// Bytes of its files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Hands every record to `restore`, in the order they were written, with the number of bytes read so far; then opens the log for
+    /// more. `None` where `restore` has broken off: nothing was written then. Blocks.
+    ///
+    /// # Errors
+    /// When the writer cannot be started.
+    pub fn open(
+        mut self,
+        restore: &mut dyn FnMut(u64, Option<Record>) -> ControlFlow<()>,
+    ) -> Result<Option<(Log, Replayed)>, OpenError> {
+        let mut interrupted = false;
+        let found = replay(&self.segments, &mut self.decoder, &mut |bytes, record| {
+            let flow = restore(bytes, record);
+            interrupted = flow.is_break();
+            flow
+        });
+        if interrupted {
+            return Ok(None);
+        }
+        let log = Log::start(self, found.store.clone(), disk::files(), RETRY)?;
+        Ok(Some((log, found)))
+    }
+}
+
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join("lock");
+    let failed = |cause| OpenError::new("lock", &path, cause);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    // std's own lock is younger than the oldest compiler we promise
+    match fs4::FileExt::try_lock(&file) {
+        Ok(()) => Ok(file),
+        Err(fs4::TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),
+        Err(fs4::TryLockError::Error(cause)) => Err(failed(cause)),
+    }
+}

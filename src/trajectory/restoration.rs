@@ -1,0 +1,51 @@
+//! How far the restoration of a store from its log has come.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes of the log that have been read, and all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoreProgress {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes of all files.
+    pub total: u64,
+}
+
+/// The state of a restoration; one that was never begun has ended.
+#[derive(Debug, Default)]
+pub(super) struct Restoration {
+    running: AtomicBool,
+    cancelled: AtomicBool,
+    read: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Restoration {
+    pub(super) fn begin(&self, total: u64) {
+        self.total.store(total, Ordering::Relaxed);
+        self.running.store(true, Ordering::Release);
+    }
+
+    pub(super) fn advance(&self, read: u64) {
+        self.read.store(read, Ordering::Relaxed);
+    }
+
+    /// What was restored is complete for everyone who sees that it does not run any more.
+    pub(super) fn end(&self) {
+        self.running.store(false, Ordering::Release);
+    }
+
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn progress(&self) -> Option<RestoreProgress> {
+        let progress =
+            || RestoreProgress { read: self.read.load(Ordering::Relaxed), total: self.total.load(Ordering::Relaxed) };
+        self.running.load(Ordering::Acquire).then(progress)
+    }
+}
