@@ -67,7 +67,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tracing_subscriber", &["src/main.rs"]),
     ("zstd", &["src/trajectory/log/frame.rs"]),
     ("crc32c", &["src/trajectory/log/frame.rs", "src/trajectory/log/segment.rs"]),
-    ("fs4", &["src/trajectory/log.rs"]),
+    ("fs4", &["src/trajectory/log/directory.rs"]),
     ("mimalloc", &["src/main.rs"]),
     ("arrow_array", &["src/trajectory/export/columnar.rs", "src/trajectory/export/columnar/"]),
     ("arrow_buffer", &["src/trajectory/export/columnar/"]),
