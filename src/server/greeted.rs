@@ -16,7 +16,17 @@ use super::busy::Streams;
 
 /// What HTTP/2 begins with; its first half ends as a head of HTTP/1 does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const END: &[u8] = b"\r\n\r\n";
+
+/// Where the bytes of an HTTP/1 head stand. Lines end in CRLF or in bare LF, for hyper accepts both (RFC 9112, 2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HeadLine {
+    /// Before the request line, where empty lines are skipped.
+    Before,
+    /// Within a line that has characters.
+    Within,
+    /// At the start of a line after the request line, or behind a CR there.
+    Start,
+}
 
 /// A stream whose first head must be complete before a deadline.
 #[derive(Debug)]
@@ -24,8 +34,7 @@ pub(super) struct Greeted<S> {
     stream: S,
     /// How much of the HTTP/2 preface has come, as long as nothing else has.
     preface: Option<usize>,
-    /// How much of the end of a head the last bytes were.
-    ending: usize,
+    line: HeadLine,
     /// `None` once the first head is there.
     deadline: Option<Pin<Box<Sleep>>>,
     streams: Streams,
@@ -35,7 +44,7 @@ impl<S> Greeted<S> {
     /// A stream that tells `streams` when the preface has come.
     pub(super) fn new(stream: S, deadline: Instant, streams: Streams) -> Self {
         let deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));
-        Self { stream, preface: Some(0), ending: 0, deadline, streams }
+        Self { stream, preface: Some(0), line: HeadLine::Before, deadline, streams }
     }
 
     /// Whether the first head ends within these bytes.
@@ -49,10 +58,13 @@ impl<S> Greeted<S> {
                 }
                 continue;
             }
-            self.ending = if END[self.ending] == *byte { self.ending + 1 } else { usize::from(*byte == b'\r') };
-            if self.ending == END.len() {
-                return true;
-            }
+            self.line = match (self.line, *byte) {
+                (HeadLine::Start, b'\n') => return true,
+                (HeadLine::Within, b'\n') => HeadLine::Start,
+                (line @ (HeadLine::Before | HeadLine::Start), b'\r') => line,
+                (HeadLine::Before, b'\n') => HeadLine::Before,
+                _ => HeadLine::Within,
+            };
         }
         false
     }

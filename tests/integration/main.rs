@@ -32,6 +32,7 @@ mod grpc;
 mod guard;
 mod information_routes;
 mod jax;
+mod heads;
 mod kernels;
 mod leaving;
 mod limits;
