@@ -1,15 +1,14 @@
 //! The client of the upstream: agents' traffic, and tokentap's own calls.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
 
 use crate::config::{KeyConfig, LimitConfig};
 use crate::sglang::breaker::Breaker;
 use crate::sglang::failure::causes;
 pub use crate::sglang::failure::{Failure, UploadError, innermost};
-use crate::sglang::transport::Transport;
+use crate::sglang::transport::{SendError, Transport};
 
 /// The body of an upstream reply.
 pub type ReplyBody = hyper::body::Incoming;
@@ -69,8 +68,6 @@ fn generate(url: &str) -> Result<http::Uri, String> {
 pub struct Client {
     transport: Transport,
     breaker: Breaker,
-    /// For tokentap's own calls.
-    own: reqwest::Client,
     /// Parsed once: nearly all traffic goes there.
     generate: http::Uri,
     upstream: String,
@@ -85,18 +82,6 @@ impl Client {
     /// A line for the user when `upstream` is no such URL or a key cannot stand in a header.
     pub fn try_new(upstream: &str, keys: &KeyConfig, limits: &LimitConfig) -> Result<Self, String> {
         let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
-        let own = reqwest::Client::builder()
-            .http1_only()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .tcp_nodelay(true)
-            .tcp_keepalive(Duration::from_secs(15))
-            .connect_timeout(limits.connect_timeout)
-            .pool_idle_timeout(limits.pool_idle_timeout)
-            .build()
-            .map_err(|error| format!("cannot set up the HTTP client: {error}"))?;
         let bearer = |key: Option<&crate::config::Secret>| {
             key.map(|key| {
                 let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
@@ -107,9 +92,8 @@ impl Client {
             .transpose()
         };
         Ok(Self {
-            transport: Transport::new(limits),
+            transport: Transport::try_new(upstream, limits).map_err(|error| format!("--upstream {error}"))?,
             breaker: Breaker::new(limits.breaker_failures),
-            own,
             generate,
             upstream: upstream.to_owned(),
             api_key: bearer(keys.upstream_api_key.as_ref())?,
@@ -123,7 +107,8 @@ impl Client {
     /// A line for the user when it is no such URL.
     pub fn at(&self, url: &str) -> Result<Self, String> {
         let generate = generate(url)?;
-        Ok(Self { upstream: url.to_owned(), generate, breaker: Breaker::new(0), ..self.clone() })
+        let transport = self.transport.to(url)?;
+        Ok(Self { transport, upstream: url.to_owned(), generate, breaker: Breaker::new(0), ..self.clone() })
     }
 
     /// Where the server is.
@@ -149,7 +134,7 @@ impl Client {
         *request.headers_mut() = call.headers;
         let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.clone(), failures };
         self.breaker.admit().map_err(unreachable)?;
-        let sent = self.transport.send(request).await.map_err(|error| self.failure(&error, error.is_connect()));
+        let sent = self.transport.send(request).await.map_err(|error| self.failure(&error));
         match &sent {
             Err(Failure::Connect { .. }) => self.breaker.refused(),
             Err(_) => {}
@@ -181,11 +166,11 @@ impl Client {
         if whole { Ok(uri) } else { Err(changed()) }
     }
 
-    fn failure(&self, error: &(dyn std::error::Error + 'static), connecting: bool) -> Failure {
+    fn failure(&self, error: &SendError) -> Failure {
         let cause = innermost(error);
         if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
             upload.clone().into()
-        } else if connecting {
+        } else if matches!(error, SendError::Connect(_)) {
             Failure::Connect { upstream: self.upstream.clone(), cause }
         } else {
             Failure::Broken(cause)
@@ -237,17 +222,22 @@ impl Client {
         body: Option<String>,
         key: Option<HeaderValue>,
     ) -> Result<(StatusCode, Bytes), Failure> {
-        let mut request = self.own.request(method, format!("{}{path}", self.upstream));
+        let is_json = body.is_some();
+        let mut request = Request::new(body.map_or_else(reqwest::Body::default, reqwest::Body::from));
+        *request.uri_mut() = self.uri(path)?;
+        *request.method_mut() = method;
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        if is_json {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
         if let Some(key) = key {
-            request = request.header(header::AUTHORIZATION, key);
+            headers.insert(header::AUTHORIZATION, key);
         }
-        if let Some(body) = body {
-            request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        }
-        let reply = request.send().await.map_err(|error| self.failure(&error, error.is_connect()))?;
+        let reply = self.transport.send(request).await.map_err(|error| self.failure(&error))?;
         self.breaker.connected();
         let status = reply.status();
-        let body = reply.bytes().await.map_err(|error| Failure::Broken(innermost(&error)))?;
-        Ok((status, body))
+        let body = reply.into_body().collect().await.map_err(|error| Failure::Broken(innermost(&error)))?;
+        Ok((status, body.to_bytes()))
     }
 }

@@ -44,6 +44,7 @@ mod page;
 mod recordings;
 mod restart;
 mod retries;
+mod reuse;
 mod router;
 mod rows;
 mod shm;
