@@ -10,7 +10,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
@@ -26,7 +25,7 @@ use crate::http::control::Control;
 use crate::http::data::Data;
 use crate::metrics::Metrics;
 use crate::openai::model::Chats;
-use crate::server::{Door, Phase, ServerLimits, Tls, serve};
+use crate::server::{Door, ListenDrops, Phase, ServerLimits, Tls, listen, serve};
 use crate::sglang::client::Client;
 use crate::sglang::engines::Engines;
 use crate::sglang::probe::Capabilities;
@@ -78,18 +77,17 @@ impl App {
         phase: watch::Receiver<Phase>,
         backend: Option<Arc<dyn Backend>>,
     ) -> Result<Self, String> {
-        let bound = |flag: &'static str, addr: SocketAddr| async move {
-            TcpListener::bind(addr).await.map_err(|error| format!("{flag} {addr}: {error}"))
-        };
-        let data = bound("--listen", config.listen).await?;
-        let control = bound("--control-listen", config.control_listen).await?;
+        let bound =
+            |flag: &'static str, addr: SocketAddr| listen(addr).map_err(|error| format!("{flag} {addr}: {error}"));
+        let data = bound("--listen", config.listen)?;
+        let control = bound("--control-listen", config.control_listen)?;
         let client = Client::try_new(&config.upstream, &config.keys, &config.limits)?;
         let engines = Engines::try_new(client.clone(), &config.engine)?;
         let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
         let metrics = Arc::new(Metrics::new(name));
         let door = |listener, files: Option<TlsFiles>, port| {
             let tls = files.map(|files| Tls::load(&files, port, &metrics).map(Arc::new)).transpose()?;
-            Ok::<_, String>(Door { listener, tls })
+            Ok::<_, String>(Door { listener, tls, drops: Some(ListenDrops::new(Arc::clone(&metrics))) })
         };
         let data = door(data, config.tls.data(), "data")?;
         let control = door(control, config.tls.control(), "control")?;

@@ -256,7 +256,7 @@ impl Metrics {
     fn begin(&self) {
         for (counters, values) in [
             (&self.upstream_errors, &["connect", "timeout", "reset", "5xx"][..]),
-            (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent"]),
+            (&self.shed, &["max_requests", "max_bytes", "breaker", "entropy_calls", "entropy_silent", "listen_queue"]),
             (&self.store_evictions, &["ttl", "entries", "bytes"]),
             (&self.sessions_evicted, &["ttl", "bytes"]),
             (&self.log_failures, &["write", "slow"]),

@@ -3,6 +3,7 @@
 mod busy;
 mod door;
 mod greeted;
+mod listen_queue;
 mod outgoing;
 #[cfg(not(feature = "tls"))]
 #[path = "server/no_tls.rs"]
@@ -24,8 +25,9 @@ use tokio::time::Instant;
 use tower::Service;
 
 use busy::Streams;
-pub use door::Door;
+pub use door::{Door, ListenDrops};
 use greeted::Greeted;
+pub use listen_queue::listen;
 use outgoing::Outgoing;
 pub use tls::Tls;
 

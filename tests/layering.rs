@@ -76,7 +76,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("parquet", &["src/trajectory/export/parquet.rs"]),
     // by its inner module: an export has one of its name
     ("safetensors::tensor", &["src/tensors/"]),
-    ("libc", &["src/tensors/shm.rs"]),
+    ("libc", &["src/server/listen_queue.rs", "src/tensors/shm.rs"]),
     ("rustix", &["src/cli/descriptors.rs", "src/sglang/transport/"]),
     ("cudarc", &["src/entropy/cuda.rs", "src/entropy/cuda/"]),
     ("crossbeam_channel", &["src/entropy/slices/", "src/entropy/cuda.rs", "src/entropy/cuda/"]),
@@ -85,7 +85,7 @@ const HOMES: &[(&str, &[&str])] = &[
 
 /// Where `unsafe` may stand.
 const UNSAFE: &[&str] =
-    &["src/entropy/cpu.rs", "src/entropy/cuda/", "src/sglang/scan/avx2.rs"];
+    &["src/entropy/cpu.rs", "src/entropy/cuda/", "src/server/listen_queue.rs", "src/sglang/scan/avx2.rs"];
 
 /// Where the time of day is read. It is written down there, and compared with nothing: a clock that is set must not end a wait, let a
 /// session go or put turns in another order.
