@@ -63,7 +63,7 @@ impl Admitted {
         match admitted {
             Ok(()) => Ok(Self(Arc::new(Mutex::new(Some(served))))),
             Err(error) => {
-                served.status = error.status();
+                served.status = Some(error.status());
                 Err(status::error(&error))
             }
         }
@@ -76,7 +76,7 @@ impl Admitted {
     /// The call has been answered; where its message did not come whole, this is what its sender was told.
     pub(super) fn answered<B>(&self, reply: &http::Response<B>) {
         if let Some(mut served) = self.take() {
-            served.status = status::of(reply).unwrap_or(StatusCode::BAD_REQUEST);
+            served.status = Some(status::of(reply).unwrap_or(StatusCode::BAD_REQUEST));
         }
     }
 }
@@ -90,7 +90,7 @@ impl Generate for Generation {
         let mut served = extensions.get::<Admitted>().and_then(Admitted::take).expect("no call comes in without");
         if !session.is_empty() && !identity::is_name(&session) {
             let message = format!("{session:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ -");
-            served.status = StatusCode::BAD_REQUEST;
+            served.status = Some(StatusCode::BAD_REQUEST);
             return Err(status::problem(&Problem::bad(message)));
         }
         let mut request = http::Request::new(self.parts.budget.hold(json));
@@ -100,7 +100,7 @@ impl Generate for Generation {
         let session = (!session.is_empty()).then(|| Arc::from(session));
         let reply = generate::answer(&self.parts, request, Origin { session, chat: None }, &mut served).await;
         let reply = reply.unwrap_or_else(|error| error_reply(&error));
-        served.status = reply.status();
+        served.status = Some(reply.status());
         if reply.status() != StatusCode::OK {
             return Err(status::answer(reply.map(|body| body.with(served))).await);
         }
@@ -135,7 +135,7 @@ async fn whole(parts: &Parts, mut body: Body, mut served: Box<Served>) -> Result
             } else {
                 (StatusCode::BAD_GATEWAY, Status::unavailable(error.to_string()))
             };
-            served.status = status;
+            served.status = Some(status);
             drop(body.with(served));
             return Err(told);
         }

@@ -87,7 +87,7 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         served.leave();
         error_reply(&error)
     });
-    served.status = reply.status();
+    served.status = Some(reply.status());
     let draining = *parts.phase.borrow() != crate::server::Phase::Serving;
     let mut reply = reply.map(|body| body.with(served));
     if (draining || !is_sound) && one_at_a_time {

@@ -11,6 +11,9 @@ use crate::generation::flight::Unnamed;
 use crate::http::Parts;
 use crate::sglang::routes::{self, Route};
 
+/// The status of a request whose client left before the reply: not one of HTTP, but the one that proxies log.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
 /// Lives in the reply's body and speaks when that is dropped.
 #[derive(Debug)]
 pub struct Served {
@@ -18,8 +21,8 @@ pub struct Served {
     route: Route,
     method: &'static str,
     started: Instant,
-    /// The status of the reply.
-    pub status: StatusCode,
+    /// The status of the reply, once there is one.
+    pub status: Option<StatusCode>,
     /// The reply is a stream.
     pub streaming: bool,
     /// The request's id, where it is known.
@@ -43,7 +46,7 @@ impl Served {
             route,
             method: routes::method_label(method),
             started: Instant::now(),
-            status: StatusCode::INTERNAL_SERVER_ERROR,
+            status: None,
             streaming: false,
             rid: None,
             attempt: None,
@@ -65,7 +68,11 @@ impl Drop for Served {
         let elapsed = self.started.elapsed();
         let endpoint = self.route.endpoint;
         metrics.active.with_label_values(&[endpoint]).dec();
-        metrics.requests.with_label_values(&[endpoint, self.method, self.status.as_str()]).inc();
+        let status = self.status.map_or_else(
+            || if std::thread::panicking() { 500 } else { CLIENT_CLOSED_REQUEST },
+            |status| status.as_u16(),
+        );
+        metrics.requests.with_label_values(&[endpoint, self.method, itoa::Buffer::new().format(status)]).inc();
         let rid = self.rid.as_ref().or_else(|| self.attempt.as_ref()?.get());
         let streaming = if self.streaming { "true" } else { "false" };
         metrics.duration.with_label_values(&[endpoint, streaming]).observe(elapsed.as_secs_f64());
@@ -76,7 +83,7 @@ impl Drop for Served {
         tracing::info!(
             endpoint,
             method = self.method,
-            status = self.status.as_u16(),
+            status,
             rid,
             stream = self.streaming,
             prompt_tokens = observed.prompt_tokens,

@@ -246,3 +246,25 @@ async fn a_client_that_leaves_what_is_not_captured_cuts_the_upstream_and_nothing
     assert!(client.answer().await.complete);
     assert!(!hand.has_more(), "ids that tokentap has not read are not its to abort");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_before_its_answer_is_counted_as_499() {
+    let (mut hand, proxy) = started(&[]).await;
+    for path in ["/generate", "/tokenize"] {
+        let mut client = Connection::open(proxy.data).await;
+        client.send(&written(proxy.data, "POST", path, &[], b"{\"text\":\"a\"}")).await;
+        let call = hand.next().await;
+        drop(client);
+        call.gone().await;
+        let name = |status: u16| {
+            format!("tokentap_http_requests_total{{endpoint=\"{path}\",method=\"POST\",status_code=\"{status}\"}}")
+        };
+        counted(&proxy, &name(499), 1.0).await;
+        assert_eq!(proxy.metric(&name(500)).await, 0.0, "{path}");
+        if path == "/generate" {
+            let abort = hand.next().await;
+            assert_eq!(abort.asked.path, "/abort_request");
+            abort.ok().await;
+        }
+    }
+}
