@@ -13,6 +13,7 @@ pub mod gathered;
 pub mod generate;
 pub mod headers;
 pub mod identity;
+mod long_work;
 pub mod offload;
 pub mod openai;
 pub mod page;

@@ -13,6 +13,7 @@ use crate::http::attempt::Key;
 use crate::http::body::{Body, Upload};
 use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
 use crate::http::identity::Identity;
+use crate::http::long_work::on_body;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
 use crate::sglang::request::{GenerateRequest, PerItem};
@@ -66,7 +67,7 @@ pub async fn answer(
     served: &mut Served,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
-    let request = parse(parts, &body)?;
+    let request = on_body(body.len(), || parse(parts, &body))?;
     let identity = Identity::of(&parts.config, origin.session.as_ref(), &head.uri, &head.headers, request.as_ref());
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let rid = head.headers.get(OVERRIDE_RID).cloned();

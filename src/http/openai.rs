@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::http::body::{Body, Upload};
 use crate::http::generate::{self, Origin};
 use crate::http::identity::Identity;
+use crate::http::long_work::on_body;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply, headers};
 use crate::openai::Unserved;
@@ -171,7 +172,8 @@ impl Heard {
     fn identity(&self, parts: &Parts) -> Identity {
         let head = &self.request;
         // names in the body count where none stands in the path, and a long body is not read for nothing
-        let named = self.session.is_none().then(|| GenerateRequest::parse(head.body().clone()).ok()).flatten();
+        let parsed = || on_body(head.body().len(), || GenerateRequest::parse(head.body().clone()).ok());
+        let named = self.session.is_none().then(parsed).flatten();
         Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), named.as_ref())
     }
 }

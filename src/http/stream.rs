@@ -12,6 +12,7 @@ use crate::generation::Observed;
 use crate::generation::reason::Reason;
 use crate::http::body::{BoxError, Failed};
 use crate::http::budget::Share;
+use crate::http::long_work::on_body;
 use crate::http::running::{Outcome, Recording, Running};
 use crate::sglang::client::ReplyBody;
 use crate::sglang::sse::{Decoder, Event};
@@ -178,7 +179,8 @@ impl Enriched {
             out.extend_from_slice(&event.raw);
             return;
         };
-        let outcome = self.running.guarded(|capture| capture.event(&event.raw, data));
+        let running = &mut self.running;
+        let outcome = on_body(data.len(), || running.guarded(|capture| capture.event(&event.raw, data)));
         if outcome == Outcome::Unreadable {
             self.running.capture_mut().incomplete();
         }

@@ -17,6 +17,7 @@ use crate::generation::record::{Asked, Recorder};
 use crate::http::attempt::Ties;
 use crate::http::body::{Body, Forwarded};
 use crate::http::forward::{failed, forwarded, send};
+use crate::http::long_work::on_body;
 use crate::http::prompts::Prompts;
 use crate::http::running::{ABORT, Outcome, Running};
 use crate::http::stream::Enriched;
@@ -76,7 +77,8 @@ impl Fresh {
         if record {
             room::check(parts, &self.session)?;
         }
-        let plan = plan(parts, &upstream, &self.request, self.assign_rid)?;
+        let length = self.request.bytes.len();
+        let plan = on_body(length, || plan(parts, &upstream, &self.request, self.assign_rid))?;
         named(plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())));
         if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
             return Err(Error::Strict { reason: reason.name().to_owned() });
@@ -89,8 +91,8 @@ impl Fresh {
         }
         // an id of ours is never used twice
         let lingers = again && (!self.assign_rid || !self.request.rids().is_empty());
-        let recorder = record.then(|| self.recorder(parts, &upstream, ties));
-        let prompts = record.then(|| Prompts::of(&self.request)).flatten();
+        let recorder = record.then(|| on_body(length, || self.recorder(parts, &upstream, ties)));
+        let prompts = record.then(|| on_body(length, || Prompts::of(&self.request))).flatten();
         let own_echo = self.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
         let Self { head, request, session, authorization, .. } = self;
@@ -259,7 +261,7 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
             return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(parts, read, rest))));
         }
     };
-    let outcome = running.guarded(|capture| capture.reply(&body));
+    let outcome = on_body(body.len(), || running.guarded(|capture| capture.reply(&body)));
     if outcome == Outcome::Unreadable {
         running.capture_mut().cut(Fault::Unreadable);
         running.capture_mut().incomplete();

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::http::body::{Body, Forwarded};
 use crate::http::forward::{Unseen, failed, forwarded, send, target, upstream_headers};
 use crate::http::generate::{SESSION, is_last};
+use crate::http::long_work::on_body;
 use crate::http::running::settle;
 use crate::http::served::Served;
 use crate::http::whole::{Whole, collect};
@@ -86,7 +87,9 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
         }
     };
     let mut told = Told::default();
-    let read = catch_unwind(AssertUnwindSafe(|| told.read(&body, 0..body.len(), witness.asked.wanted)));
+    let read = on_body(body.len(), || {
+        catch_unwind(AssertUnwindSafe(|| told.read(&body, 0..body.len(), witness.asked.wanted)))
+    });
     let left = match read {
         Ok(Ok(left)) => left,
         Ok(Err(error)) => {

@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep};
 use crate::error::Error;
 use crate::generation::Observed;
 use crate::http::body::{Body, BoxError};
+use crate::http::long_work::on_body;
 use crate::json::Cursor;
 use crate::openai::problem::Problem;
 use crate::openai::sample::Sample;
@@ -74,8 +75,10 @@ impl Spoken {
         let upstream = |message: String| Error::Upstream { status: StatusCode::BAD_GATEWAY, message };
         let read = Limited::new(&mut native, limit).collect().await;
         let bytes = read.map_err(|error| upstream(error.to_string()))?.to_bytes();
-        let samples = Sample::all(&bytes).map_err(|error| upstream(format!("the engine's reply is {error}")))?;
-        let said = voice.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })?;
+        let said = on_body(bytes.len(), || {
+            let samples = Sample::all(&bytes).map_err(|error| upstream(format!("the engine's reply is {error}")))?;
+            voice.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
+        })?;
         Ok(Self { native, state: State::Whole(said.into()), keepalive: Keepalive::new(Duration::ZERO) })
     }
 
