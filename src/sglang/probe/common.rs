@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::{Capabilities, ChatFacts, Plugin};
+use super::{Capabilities, Plugin};
 
 /// The engines that differ in something are told of in a note, and the difference counts as not known. `None` where there is no engine.
 pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
@@ -34,7 +34,7 @@ pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
         speculative: engines.iter().find_map(|(_, found)| found.speculative.clone()),
         refuses_logprobs: any(|found| found.refuses_logprobs),
         disaggregated: any(|found| found.disaggregated),
-        chat: chat.unwrap_or_else(ChatFacts::default),
+        chat: chat.unwrap_or_default(),
         overlap_schedule: all.agreed("the overlap schedule", |found| found.overlap_schedule),
         skip_tokenizer_init: any(|found| found.skip_tokenizer_init),
         weight_version: all.agreed("weight_version", |found| found.weight_version.clone()),
