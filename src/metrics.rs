@@ -6,6 +6,7 @@
 mod buckets;
 mod chat;
 mod declare;
+mod session;
 mod slices;
 mod tally;
 mod tls;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use buckets::{ENTROPY_BUCKETS, MASS_BUCKETS};
 pub use chat::ChatMetrics;
+pub use session::SessionMetrics;
 pub use slices::SliceMetrics;
 pub use tally::{Tallies, Tally};
 pub use tls::TlsMetrics;
@@ -92,8 +94,8 @@ pub struct Metrics {
     pub turns: IntCounterVec,
     /// Calls that came again after one whose reply did not reach the client, by `outcome`: joined, replayed, superseded.
     pub retries: IntCounterVec,
-    /// How turns found their place in their sessions, by `cause`.
-    pub attachments: IntCounterVec,
+    /// Names of sessions, and how turns attach.
+    pub session: SessionMetrics,
     /// Sessions that left the store, by `reason`: ttl, bytes.
     pub sessions_evicted: IntCounterVec,
     /// Records that did not reach the log in time, by `reason`: write, slow.
@@ -228,7 +230,7 @@ impl Metrics {
                 "Calls that came again after one whose reply did not reach the client.",
                 &["outcome"],
             ),
-            attachments: d.counters("attachments_total", "How turns found their place in their sessions.", &["cause"]),
+            session: SessionMetrics::declare(&d),
             sessions_evicted: d.counters("sessions_evicted_total", "Sessions that left the store.", &["reason"]),
             log_failures: d.counters("log_failures_total", "Records that did not reach the log in time.", &["reason"]),
             log_degraded: d.gauge("log_degraded", "1 while records cannot be written to the log."),

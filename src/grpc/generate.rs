@@ -89,7 +89,7 @@ impl Generate for Generation {
         let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
         let mut served = extensions.get::<Admitted>().and_then(Admitted::take).expect("no call comes in without");
         if !session.is_empty() && !identity::is_name(&session) {
-            let message = format!("{session:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ -");
+            let message = identity::InvalidName::new(&session, "the field session").to_string();
             served.status = Some(StatusCode::BAD_REQUEST);
             return Err(status::problem(&Problem::bad(message)));
         }

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
+use crate::http::identity::InvalidName;
 use crate::http::served::Served;
 use crate::http::{Parts, access, error_reply, gate, identity, openai, redact, sound};
 use crate::sglang::routes::{self, Kind, Route};
@@ -140,10 +141,7 @@ fn bind(request: &mut Request<Incoming>) -> Result<Option<Arc<str>>, Error> {
     let Some((id, rest)) = identity::in_path(request.uri().path()) else { return Ok(None) };
     let id = routes::decode(id);
     if !identity::is_name(&id) {
-        let message = format!(
-            "{id:?} cannot be a session: 1 to 128 of A-Z a-z 0-9 . _ ~ - in one segment, as in /sessions/my-run/generate"
-        );
-        return Err(Error::Client { status: StatusCode::NOT_FOUND, message });
+        return Err(InvalidName::new(&id, "the path").into());
     }
     let id = Arc::from(&*id);
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();

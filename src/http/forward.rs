@@ -26,9 +26,14 @@ pub async fn forward(
     request: Request<Incoming>,
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
-    let unseen = (route.kind == Kind::Uncaptured && request.method() == Method::POST)
-        .then(|| Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None));
-    let unseen = unseen.map(|identity| Unseen::new(parts, route, &identity));
+    let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+    let unseen = if generates {
+        let identity = Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None)?;
+        identity.report_ignored(parts);
+        Some(Unseen::new(parts, route, &identity))
+    } else {
+        None
+    };
     if route.endpoint == gate::ABORT && request.method() == Method::POST && aborts::are_sent_to_engines(parts) {
         let (head, body) = request.into_parts();
         let body = Upload::new(body, parts.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;

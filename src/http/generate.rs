@@ -68,7 +68,8 @@ pub async fn answer(
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let request = on_body(body.len(), || parse(parts, &body))?;
-    let identity = Identity::of(&parts.config, origin.session.as_ref(), &head.uri, &head.headers, request.as_ref());
+    let identity = Identity::of(&parts.config, origin.session.as_ref(), &head.uri, &head.headers, request.as_ref())?;
+    identity.report_ignored(parts);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let rid = head.headers.get(OVERRIDE_RID).cloned();
     let (is_last, is_retry) = (is_last(&head.headers), is_retry(&head.headers));
@@ -84,7 +85,7 @@ pub async fn answer(
     };
     served.streaming = request.stream == Some(true);
     let marked = is_retry || rid.is_some() || has_rid(&request);
-    let Identity { session, explicit } = identity;
+    let Identity { session, explicit, .. } = identity;
     let chat = origin.chat;
     let fresh = Fresh { head, request, session, chat, is_last, authorization, assign_rid: rid.is_none() };
     if !(parts.config.sessions.record && explicit) {

@@ -6,39 +6,109 @@ use std::sync::Arc;
 use http::{HeaderMap, Uri, header};
 
 use crate::config::{Config, SessionSource};
+use crate::error::Error;
 use crate::generation::rid;
-use crate::sglang::request::GenerateRequest;
+use crate::http::Parts;
+use crate::sglang::request::{GenerateRequest, SessionName};
 use crate::sglang::routes;
+
+/// Characters of the longest name.
+const LONGEST: usize = 128;
+
+/// Stands for a JSON value that is not a string; its blanks keep it from being a name.
+const NO_STRING: &str = "a value that is not a string";
 
 /// Keys that clients send because a field must not be empty.
 const PLACEHOLDERS: [&str; 4] = ["EMPTY", "NONE", "DUMMY", "NULL"];
 
-/// A session's name.
+/// The session that a call belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The name.
     pub session: Arc<str>,
     /// The client gave it; otherwise the session is this request's alone.
     pub explicit: bool,
+    /// The field whose value cannot name a session and was passed over; the call then has no other name.
+    pub ignored: Option<&'static str>,
+}
+
+/// A value that was given as the name of a session and cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{value:?} in {source_name} cannot name a session: a name is [A-Za-z0-9._~-]{{1,128}} and neither \".\" nor \"..\""
+)]
+pub struct InvalidName {
+    value: String,
+    source_name: &'static str,
+}
+
+impl InvalidName {
+    /// The value as far as an error message repeats it.
+    #[must_use]
+    pub fn new(value: &str, source_name: &'static str) -> Self {
+        Self { value: value.chars().take(LONGEST + 1).collect(), source_name }
+    }
+}
+
+impl From<InvalidName> for Error {
+    fn from(invalid: InvalidName) -> Self {
+        Self::bad_request(invalid.to_string())
+    }
+}
+
+/// A name that a request carries, and where.
+struct Candidate<'a> {
+    value: Cow<'a, str>,
+    source: Source,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    /// The place exists to name a session, so another value is a mistake.
+    Dedicated(&'static str),
+    /// Clients use the field for other things as well; the name is the label of the metric.
+    Shared(&'static str),
 }
 
 impl Identity {
-    /// The session of a call: of the names given, the first in the order path, headers, query, body. A name that cannot be one is
-    /// passed over, because many clients use the same places for something else.
-    #[must_use]
+    /// The session of a call: of the names given, the first in the order path, headers, query, body. An empty value is no name.
+    ///
+    /// # Errors
+    /// [`InvalidName`] where the first name cannot be one and stands where nothing but a session is named. Without recording no name
+    /// is checked, because none is used.
     pub fn of(
         config: &Config,
         path: Option<&Arc<str>>,
         uri: &Uri,
         headers: &HeaderMap,
         body: Option<&GenerateRequest>,
-    ) -> Self {
-        let given = path.cloned().or_else(|| {
-            named(uri, headers, body).or_else(|| from_settings(config, headers, body)).map(|name| Arc::from(&*name))
-        });
-        match given {
-            Some(session) => Self { session, explicit: true },
-            None => Self { session: rid::fresh().into(), explicit: false },
+    ) -> Result<Self, InvalidName> {
+        if let Some(session) = path {
+            return Ok(Self { session: Arc::clone(session), explicit: true, ignored: None });
+        }
+        let mut ignored = None;
+        for candidate in candidates(config, uri, headers, body).filter(|candidate| !candidate.value.is_empty()) {
+            let Candidate { value, source } = candidate;
+            match source {
+                _ if is_name(&value) => return Ok(Self { session: (&*value).into(), explicit: true, ignored: None }),
+                Source::Shared(field) => ignored = ignored.or(Some(field)),
+                Source::Dedicated(name) if config.sessions.record => return Err(InvalidName::new(&value, name)),
+                Source::Dedicated(_) => {}
+            }
+        }
+        Ok(Self { session: rid::fresh().into(), explicit: false, ignored })
+    }
+
+    /// Counts a name that was passed over, and logs the first of each field.
+    pub fn report_ignored(&self, parts: &Parts) {
+        let Some(field) = self.ignored.filter(|_| parts.config.sessions.record) else { return };
+        let counter = parts.metrics.session.names_ignored.with_label_values(&[field]);
+        counter.inc();
+        if counter.get() == 1 {
+            tracing::warn!(
+                field,
+                "a value of this field cannot name a session ([A-Za-z0-9._~-]{{1,128}}), so the call has a session of its own; name sessions by /sessions/ID/ or X-Session-Id"
+            );
         }
     }
 }
@@ -54,49 +124,58 @@ pub fn in_path(path: &str) -> Option<(&str, &str)> {
 /// Whether a name can be a session's. Dots alone cannot: whoever reads a path with them resolves it.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
-    (1..=128).contains(&name.len())
+    (1..=LONGEST).contains(&name.len())
         && !matches!(name, "." | "..")
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'))
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok().map(str::trim).filter(|value| is_name(value))
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
+    Some(String::from_utf8_lossy(headers.get(name)?.as_bytes().trim_ascii()))
 }
 
-fn named<'a>(uri: &'a Uri, headers: &'a HeaderMap, body: Option<&'a GenerateRequest>) -> Option<Cow<'a, str>> {
-    let headers = ["x-session-id", "proxy-x-session-id"].into_iter().find_map(|name| header(headers, name));
-    let query = || {
-        let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-        let value = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value)).next_back();
-        value.filter(|value| is_name(value))
-    };
-    let body = || {
-        let names = body?.sessions[..3].iter().flatten();
-        names.map(|name| Cow::Borrowed(name.as_str())).find(|name| is_name(name))
-    };
-    headers.map(Cow::Borrowed).or_else(query).or_else(body)
-}
-
-fn from_settings<'a>(
-    config: &Config,
+/// Every name that a request carries, in the order of precedence.
+fn candidates<'a>(
+    config: &'a Config,
+    uri: &'a Uri,
     headers: &'a HeaderMap,
     body: Option<&'a GenerateRequest>,
-) -> Option<Cow<'a, str>> {
-    config.sessions.session_from.iter().find_map(|source| {
-        let name = match source {
-            SessionSource::Key => key(config, headers)?,
-            SessionSource::User => body?.sessions[3].as_deref()?,
-            SessionSource::RoutingKey => header(headers, "x-smg-routing-key")?,
-        };
-        is_name(name).then_some(Cow::Borrowed(name))
-    })
+) -> impl Iterator<Item = Candidate<'a>> {
+    let dedicated = |value, name| Candidate { value, source: Source::Dedicated(name) };
+    let in_headers =
+        [("x-session-id", "the header x-session-id"), ("proxy-x-session-id", "the header proxy-x-session-id")];
+    let in_headers =
+        in_headers.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value)).next_back();
+    let in_query = in_query.map(|value| dedicated(value, "the query member session_id"));
+    let member = move |at: usize| match body?.sessions[at].as_ref()? {
+        SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),
+        SessionName::NoString => Some(Cow::Borrowed(NO_STRING)),
+    };
+    let in_body = [
+        (0, Source::Dedicated("the body member session_id")),
+        (1, Source::Shared("metadata")),
+        (2, Source::Dedicated("the body member _proxy_session_id")),
+    ];
+    let in_body = in_body.into_iter().filter_map(move |(at, source)| Some(Candidate { value: member(at)?, source }));
+    let configured = config.sessions.session_from.iter().filter_map(move |source| {
+        Some(match source {
+            SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: Source::Shared("key") },
+            SessionSource::User => Candidate { value: member(3)?, source: Source::Shared("user") },
+            SessionSource::RoutingKey => {
+                dedicated(header(headers, "x-smg-routing-key")?, "the header x-smg-routing-key")
+            }
+        })
+    });
+    in_headers.chain(in_query).chain(in_body).chain(configured)
 }
 
 /// A key that says who the client is, rather than that it may come in.
 fn key<'a>(config: &Config, headers: &'a HeaderMap) -> Option<&'a str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
-    let key = bearer.map(|(_, key)| key.trim()).or_else(|| header(headers, "x-api-key"))?;
+    let api_key = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
+    let key = bearer.map(|(_, key)| key.trim()).or_else(api_key)?;
     let is_ours = config.keys.all().any(|own| own.expose() == key);
     let placeholder = PLACEHOLDERS.iter().any(|word| key.eq_ignore_ascii_case(word))
         || key.to_ascii_lowercase().starts_with("sk-xxx");
@@ -116,7 +195,8 @@ mod tests {
             map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
         let body = GenerateRequest::parse(Bytes::copy_from_slice(body.as_bytes())).unwrap();
-        let identity = Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&body));
+        let identity =
+            Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&body)).unwrap();
         identity.explicit.then(|| identity.session.to_string())
     }
 
@@ -134,7 +214,6 @@ mod tests {
         );
         assert_eq!(of(&[], "/generate", r#"{"_proxy_session_id":"p","user":"u"}"#).as_deref(), Some("p"));
         assert_eq!(of(&[], "/generate", r#"{"user":"u"}"#), None);
-        assert_eq!(of(&[("x-session-id", "no/name")], "/generate", body).as_deref(), Some("b"));
         assert_eq!(of(&[("x-session-id", "")], "/generate", "{}"), None);
     }
 

@@ -22,7 +22,7 @@ use crate::config::ChatMode;
 use crate::error::Error;
 use crate::http::body::{Body, Upload};
 use crate::http::generate::{self, Origin};
-use crate::http::identity::Identity;
+use crate::http::identity::{Identity, InvalidName};
 use crate::http::long_work::on_body;
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply, headers};
@@ -53,7 +53,9 @@ const LONG: usize = 8 << 10;
 pub fn serves(parts: &Parts, route: Route, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
     let is_read = || {
         let length = request.body().size_hint().exact();
-        let named = Identity::of(&parts.config, session, request.uri(), request.headers(), None).explicit;
+        let identity = Identity::of(&parts.config, session, request.uri(), request.headers(), None);
+        // a name that cannot be one is refused in the shape that OpenAI's clients read
+        let named = identity.map_or(true, |identity| identity.explicit);
         let may_be_held = length.is_some_and(|length| length <= parts.config.limits.max_request_bytes);
         parts.config.sessions.record && named && may_be_held
     };
@@ -169,7 +171,7 @@ async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, 
 
 impl Heard {
     /// Whose session it is. Sessions are named as they are in a native request.
-    fn identity(&self, parts: &Parts) -> Identity {
+    fn identity(&self, parts: &Parts) -> Result<Identity, InvalidName> {
         let head = &self.request;
         // names in the body count where none stands in the path, and a long body is not read for nothing
         let parsed = || on_body(head.body().len(), || GenerateRequest::parse(head.body().clone()).ok());

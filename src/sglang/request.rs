@@ -17,6 +17,15 @@ pub use sampling::{Custom, PLUGIN_SWITCH, Sampling};
 use crate::json::{Cursor, Malformed, Object, Text};
 use crate::sglang::scan;
 
+/// What a member that may name a session holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionName {
+    /// A string.
+    Text(String),
+    /// Another value than a string or null.
+    NoString,
+}
+
 /// The fields of a request that tokentap reads; the last of repeated keys counts, as in Python.
 #[derive(Debug, Default)]
 pub struct GenerateRequest {
@@ -30,8 +39,8 @@ pub struct GenerateRequest {
     pub ids: Ids,
     /// Where `text` lies.
     pub text_span: Option<Range<usize>>,
-    /// `session_id`, `metadata.session_id`, `_proxy_session_id`, `user`, in this order.
-    pub sessions: [Option<String>; 4],
+    /// `session_id`, `metadata.session_id`, `_proxy_session_id`, `user`, in this order; null is none.
+    pub sessions: [Option<SessionName>; 4],
     /// `return_prompt_token_ids` is true.
     pub return_prompt_token_ids: bool,
     /// `stream`; `None` when it is not a boolean.
@@ -132,9 +141,9 @@ impl GenerateRequest {
             "return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
             "sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
             "return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
-            "session_id" => self.sessions[0] = field::string(cursor)?,
-            "_proxy_session_id" => self.sessions[2] = field::string(cursor)?,
-            "user" => self.sessions[3] = field::string(cursor)?,
+            "session_id" => self.sessions[0] = field::session_name(cursor)?,
+            "_proxy_session_id" => self.sessions[2] = field::session_name(cursor)?,
+            "user" => self.sessions[3] = field::session_name(cursor)?,
             "metadata" => {
                 // that of an earlier one does not count
                 self.sessions[1] = None;
@@ -143,7 +152,7 @@ impl GenerateRequest {
                 }
                 Object::read(cursor, |key, cursor| {
                     if key.is("session_id") {
-                        self.sessions[1] = field::string(cursor)?;
+                        self.sessions[1] = field::session_name(cursor)?;
                         return Ok(());
                     }
                     cursor.skip().map(drop)

@@ -216,7 +216,7 @@ impl Store {
     fn count(&self, turn: &Turn) {
         let outcome = turn.about.fault.map_or("trainable", super::Fault::name);
         self.metrics.turns.with_label_values(&[outcome]).inc();
-        self.metrics.attachments.with_label_values(&[turn.about.cause.name()]).inc();
+        self.metrics.session.attachments.with_label_values(&[turn.about.cause.name()]).inc();
     }
 
     /// A generation passed unseen.

@@ -60,7 +60,7 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     let chat = ChatRequest::parse(call.request.body().clone())?;
     limits::check(&chat.messages, &parts.config.chat)?;
     chat.check_fields()?;
-    let identity = call.identity(parts);
+    let identity = call.identity(parts).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
     let known = identity.explicit.then(|| parts.sessions.session(&identity.session)).flatten();
     let preparation = Preparation {
         renderer: &model.renderer,

@@ -13,7 +13,7 @@ use crate::openai::voice::Voice;
 /// The native call that a completion becomes.
 pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
     let completion = CompletionRequest::parse(call.request.body().clone())?;
-    let identity = call.identity(parts);
+    let identity = call.identity(parts).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
     let upstream = Arc::clone(&parts.upstream.borrow());
     let body = completion.native(&upstream.model, upstream.loses_ids())?;
     let speaker = TextSpeaker::new(&completion, now(), upstream.streaming);

@@ -27,7 +27,8 @@ use crate::trajectory;
 /// # Errors
 /// What the client is told when the engine's own answer cannot be given.
 pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
-    let identity = call.identity(parts);
+    let identity = call.identity(parts)?;
+    identity.report_ignored(parts);
     served.unnamed = Some(parts.tools.flights.unnamed());
     let unseen = Unseen::new(parts, call.route, &identity);
     let (head, body) = call.request.into_parts();

@@ -43,7 +43,7 @@ async fn a_session_is_named_by_the_path_a_header_the_query_or_the_body() {
         case("/generate", &[], all, "body"),
         case("/generate", &[], json!({"metadata": {"session_id": "meta"}, "_proxy_session_id": "proxied"}), "meta"),
         case("/generate", &[], json!({"_proxy_session_id": "proxied"}), "proxied"),
-        case("/generate", &[("x-session-id", "not a name")], json!({"session_id": "other"}), "other"),
+        case("/generate", &[("x-session-id", "")], json!({"session_id": "other"}), "other"),
     ];
     for case in &cases {
         let text = body(&case.more).to_string();
@@ -95,7 +95,7 @@ async fn a_path_that_names_no_session_is_refused_and_a_refused_call_leaves_none_
     let (upstream, proxy) = started().await;
     for path in ["/sessions/a%20b/generate", "/sessions//generate"] {
         let answer = request(proxy.data, "POST", path, &[], body(&json!({})).to_string().as_bytes()).await;
-        assert_eq!(answer.status, 404, "{path}: {}", answer.text());
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
     }
     let huge = json!({"top_logprobs_num": 4096, "return_logprob": true});
     let text = body(&huge).to_string();
@@ -103,4 +103,81 @@ async fn a_path_that_names_no_session_is_refused_and_a_refused_call_leaves_none_
     assert_eq!(answer.status, 400, "{}", answer.text());
     assert!(upstream.generations().is_empty(), "nothing of this reached the engine");
     assert_eq!(get(proxy.control, "/v1/sessions").await.json()["sessions"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_session_name_returns_400_with_the_rule_and_its_source() {
+    let (upstream, proxy) = started().await;
+    let names = ["run:7", "a@b", "a/b", "a+b", "a=b", "a b", "\u{fc}ber", ".", &"x".repeat(129)];
+    for name in names {
+        let query =
+            format!("/generate?session_id={}", name.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>());
+        let path = query.replace("/generate?session_id=", "/sessions/") + "/generate";
+        let member = |member: &str| body(&json!({member: name})).to_string();
+        let plain = body(&json!({"session_id": "valid"})).to_string();
+        let valid = "/generate";
+        for (target, headers, text, source) in [
+            (valid, vec![("x-session-id", name)], &plain, "the header x-session-id"),
+            (valid, vec![("proxy-x-session-id", name)], &plain, "the header proxy-x-session-id"),
+            (&query, vec![], &plain, "the query member session_id"),
+            (&path, vec![], &plain, "the path"),
+            (valid, vec![], &member("session_id"), "the body member session_id"),
+            (valid, vec![], &member("_proxy_session_id"), "the body member _proxy_session_id"),
+        ] {
+            let answer = request(proxy.data, "POST", target, &headers, text.as_bytes()).await;
+            assert_eq!(answer.status, 400, "{name} in {source}: {}", answer.text());
+            for part in ["[A-Za-z0-9._~-]{1,128}", source] {
+                assert!(answer.text().contains(part), "{part} of {name}: {}", answer.text());
+            }
+        }
+    }
+    for value in [json!(7), json!(true), json!(["run"])] {
+        let text = body(&json!({"session_id": value})).to_string();
+        let answer = request(proxy.data, "POST", "/generate", &[], text.as_bytes()).await;
+        assert_eq!(answer.status, 400, "{value} is no string: {}", answer.text());
+    }
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "session_id": "run:7"}).to_string();
+    for (path, text) in [("/v1/chat/completions", &chat), ("/v1/completions", &member_of("prompt", "x"))] {
+        let answer = request(proxy.data, "POST", path, &[("x-session-id", "run:7")], text.as_bytes()).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(answer.json()["message"].as_str().unwrap().contains("[A-Za-z0-9._~-]{1,128}"), "{}", answer.text());
+    }
+    assert!(upstream.generations().is_empty(), "no refused call reached the engine");
+    assert_eq!(get(proxy.control, "/v1/sessions").await.json()["sessions"], json!([]));
+}
+
+fn member_of(name: &str, value: &str) -> String {
+    json!({name: value, "max_tokens": 1}).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn field_with_other_uses_is_passed_over_and_counted() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let proxy = Proxy::probed(upstream.addr, &["--session-from", "key,user"]).await;
+    for (headers, more) in [
+        (vec![], json!({"metadata": {"session_id": "run:7"}})),
+        (vec![], json!({"user": "me@example.org"})),
+        (vec![("authorization", "Bearer a/b+c=")], json!({})),
+        (vec![], json!({"metadata": {"session_id": "run:7"}, "_proxy_session_id": "valid"})),
+    ] {
+        let text = body(&more).to_string();
+        let answer = request(proxy.data, "POST", "/generate", &headers, text.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(get(proxy.control, "/v1/sessions/valid").await.json()["turns"], 1);
+    let ignored = |field: &str| format!("tokentap_session_names_ignored_total{{field=\"{field}\"}}");
+    let mut counts = Vec::new();
+    for field in ["metadata", "user", "key"] {
+        counts.push(proxy.metric(&ignored(field)).await);
+    }
+    assert_eq!(counts, [1.0, 1.0, 1.0], "only calls that were left without a name count");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_names_are_not_checked_where_nothing_is_recorded() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let proxy = Proxy::probed(upstream.addr, &["--record", "false"]).await;
+    let text = body(&json!({})).to_string();
+    let answer = request(proxy.data, "POST", "/generate", &[("x-session-id", "run:7")], text.as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
 }

@@ -94,7 +94,7 @@ pub fn cases() -> Vec<Case> {
             "/sessions/%0a/p",
             "/sessions/a%20b/p",
         ],
-        || answered(&[404]),
+        || answered(&[400]),
     );
     let mut cases: Vec<Case> = [resolved, control, none, sessions].concat();
     cases.extend([
