@@ -62,13 +62,15 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// A count that is 1 where it is not given, and 1 at least.
+    /// A count of at least 1, which is 1 where it is not given.
     pub(super) fn count(&self, name: &str) -> Result<usize, Unserved> {
         match self.raw(name).filter(|raw| is_said(raw)) {
             None => Ok(1),
             Some(raw) => {
                 let count = std::str::from_utf8(raw).ok().and_then(|text| text.parse::<usize>().ok());
-                count.map(|count| count.max(1)).ok_or_else(|| wrong(format!("{name} must be a count")))
+                count
+                    .filter(|count| *count > 0)
+                    .ok_or_else(|| wrong(format!("{name} must be a whole number of at least 1")))
             }
         }
     }

@@ -28,6 +28,21 @@ pub struct Message {
     pub name: Option<String>,
 }
 
+/// The role that SGLang takes only as it is written here.
+const USER: &str = "user";
+
+/// The roles that SGLang takes.
+const ROLES: [&str; 7] = [USER, "system", "developer", "assistant", "tool", "function", "latest_reminder"];
+
+/// A role as SGLang reads it: the case of all but a user's does not count.
+fn known_role(role: String) -> Result<String, String> {
+    let lower = role.to_ascii_lowercase();
+    match ROLES.contains(&lower.as_str()) && (lower != USER || role == USER) {
+        true => Ok(lower),
+        false => Err(role),
+    }
+}
+
 /// One tool call of an assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
@@ -64,16 +79,21 @@ impl Message {
             Some(std::mem::take(value)).filter(|value| *value != Value::Null)
         };
         let mut text = |name: &str| match take(name) {
-            Some(Value::String(text)) => Some(text),
-            _ => None,
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(wrong(&format!(".{name} must be a string"))),
         };
-        let role = text("role").ok_or_else(|| wrong(".role must be a string"))?;
-        let (answers, name) = (text("tool_call_id"), text("name"));
-        let reasoning = [text("reasoning_content"), text("reasoning")].into_iter().flatten().next();
+        let role = text("role")?.ok_or_else(|| wrong(".role must be a string"))?;
+        let role =
+            known_role(role).map_err(|role| wrong(&format!(".role {role:?} is none of {}", ROLES.join(", "))))?;
+        let (answers, name, reasoning) = (text("tool_call_id")?, text("name")?, text("reasoning_content")?);
+        // no field of SGLang's, which ignores a value of another type
+        let reasoning = reasoning.or_else(|| text("reasoning").ok().flatten());
         let mut texts = Vec::new();
         let content = take("content");
         let in_parts = matches!(content, Some(Value::Array(_)));
         match content {
+            None if role == USER => return Err(wrong(".content is required")),
             None => {}
             Some(Value::String(text)) => texts.push(text),
             Some(Value::Array(parts)) => {

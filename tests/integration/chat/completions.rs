@@ -84,7 +84,7 @@ async fn what_is_wrong_is_a_400_that_says_what() {
         (json!({"prompt": ""}), "Prompt cannot be empty"),
         (json!({"prompt": []}), "Prompt cannot be empty"),
         (json!({"prompt": 5}), "prompt must be"),
-        (json!({"prompt": "x", "n": "two"}), "n must be a count"),
+        (json!({"prompt": "x", "n": "two"}), "n must be a whole number"),
         (json!({"prompt": "x", "logprobs": -1}), "logprobs must be a count"),
         (json!({"prompt": "x", "max_tokens": "many"}), ""),
     ] {

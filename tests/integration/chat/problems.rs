@@ -19,6 +19,16 @@ async fn what_is_wrong_is_a_400_that_says_what() {
         (json!({"messages": ["x"]}).to_string(), "messages[0] must be an object"),
         (json!({"messages": [{"content": "x"}]}).to_string(), "messages[0].role must be a string"),
         (json!({"messages": [{"role": "user", "content": 5}]}).to_string(), "messages[0].content must be"),
+        (json!({"messages": [{"role": "user"}]}).to_string(), "messages[0].content is required"),
+        (json!({"messages": [{"role": "user", "content": null}]}).to_string(), "messages[0].content is required"),
+        (json!({"messages": [{"role": "USER", "content": "x"}]}).to_string(), "messages[0].role \"USER\" is none of"),
+        (json!({"messages": [{"role": "human", "content": "x"}]}).to_string(), "messages[0].role \"human\" is none of"),
+        (
+            json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": 5}]}).to_string(),
+            "messages[0].tool_call_id must be a string",
+        ),
+        (json!({"messages": user, "n": 0}).to_string(), "n must be a whole number of at least 1"),
+        (json!({"messages": user, "n": -1}).to_string(), "n must be a whole number of at least 1"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}).to_string(),
             "messages[0].content has a part",
