@@ -4,8 +4,10 @@
 //! native requests go through.
 
 mod body;
+mod canonical;
 pub mod choice;
 pub mod completion;
+mod departure;
 pub mod drift;
 mod fields;
 pub mod foreign;

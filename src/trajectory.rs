@@ -6,6 +6,7 @@
 
 mod call;
 mod chat;
+mod conversation;
 mod counts;
 mod early;
 pub mod export;
@@ -19,6 +20,7 @@ mod news;
 mod order;
 mod path;
 mod policy;
+mod replies;
 mod restoration;
 mod restore;
 mod rewards;
@@ -32,6 +34,7 @@ mod view;
 
 pub use call::{Call, Turns};
 pub use chat::{Chat, Digest, Reading};
+pub use conversation::{Fingerprint, Prefix};
 pub use counts::TurnCounts;
 pub use fault::Fault;
 pub use forest::{Forest, Place};
@@ -39,8 +42,8 @@ pub use news::Ended;
 pub use order::Gone;
 pub use path::{Path, Segment, Step};
 pub use policy::{Mark, Policy, Reported, Span};
-pub use row::Row;
 pub use restoration::RestoreProgress;
+pub use row::Row;
 pub use session::{Finished, Reward, Session, SessionError};
 pub use snapshot::{Snapshot, Summary};
 pub use store::{Store, StoreLimits, now_ms};

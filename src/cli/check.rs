@@ -167,7 +167,7 @@ async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &
                 return report.line(
                     Verdict::Ok,
                     "chat",
-                    "what an assistant said is only kept as sampled in a session: /sessions/ID/v1, or X-Session-Id; else it is marked context_retokenised",
+                    "what an assistant said is only kept as sampled in a session: /sessions/ID/v1, or X-Session-Id; else it is text like any other, and marked foreign_assistant_text",
                 );
             }
             Err(reason) => reason,

@@ -73,6 +73,7 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
         first_ms: about.first_ms,
         elapsed_ms: about.elapsed_ms,
         cached_tokens: about.cached_tokens,
+        foreign_assistant_text: about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
         context_retokenised: about.chat.as_ref().is_some_and(|chat| chat.retokenised),
         inserted_end_of_turn: about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
         extras: about.extras.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),

@@ -20,7 +20,7 @@ impl ChatMetrics {
         let prompts =
             d.counters("chat_prompts_total", "Chats served from tokens, by what of the prompt was there.", &["how"]);
         // what an alert takes the rate of must begin somewhere
-        for how in ["extended", "whole", "retokenised"] {
+        for how in ["extended", "whole", "retokenised", "foreign"] {
             prompts.with_label_values(&[how]);
         }
         Self {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::message::{Message, canonical};
+use super::canonical::canonical;
+use super::departure::Outline;
+use super::message::Message;
 use super::reading;
 use super::request::ChatRequest;
 use crate::json::Value;
@@ -40,6 +42,11 @@ impl<'a> History<'a> {
     /// All that was said.
     pub(super) fn conversation(&self) -> Digest {
         *self.digests.last().expect("there is one before the first message")
+    }
+
+    /// What a later call is compared with.
+    pub(super) fn outline(&self) -> Outline {
+        Outline::of(self.request, &self.digests)
     }
 
     /// The turn whose conversation and reply this request repeats, the deepest: of several the one that gave its calls the ids that

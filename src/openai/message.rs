@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::json::{Value, python};
+use super::canonical::{canonical, dumps};
+use crate::json::Value;
 use crate::tokenizer::{Author, Content};
 use crate::trajectory::Digest;
 
@@ -119,6 +120,32 @@ impl Message {
         Ok(Self { role, texts, in_parts, reasoning, calls, answers, name })
     }
 
+    /// Of this message alone.
+    #[must_use]
+    pub fn own_digest(&self) -> Digest {
+        self.digest(Digest::default(), &HashMap::new())
+    }
+
+    /// Whether it is what a tool returned.
+    #[must_use]
+    pub fn is_tool_result(&self) -> bool {
+        matches!(&*self.role, "tool" | "function")
+    }
+
+    /// The same message with nothing in it.
+    #[must_use]
+    pub fn without_text(&self) -> Self {
+        let Self { role, answers, name, .. } = self;
+        let (role, answers, name) = (role.clone(), answers.clone(), name.clone());
+        Self { role, texts: Vec::new(), in_parts: false, reasoning: None, calls: Vec::new(), answers, name }
+    }
+
+    /// Whether it has neither text nor calls.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.texts.iter().all(|text| text.trim().is_empty())
+    }
+
     /// Whether the assistant says it.
     #[must_use]
     pub fn is_assistant(&self) -> bool {
@@ -126,7 +153,8 @@ impl Message {
     }
 
     /// Its parts as one text.
-    fn text(&self) -> Cow<'_, str> {
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
         match &self.texts[..] {
             [text] => text.into(),
             texts => texts.concat().into(),
@@ -144,7 +172,7 @@ impl Message {
     /// text, joined by spaces as SGLang joins them.
     #[must_use]
     pub fn shown(&self, marks: &Content, parts: bool) -> Value {
-        let author = if matches!(&*self.role, "tool" | "function") { Author::Tool } else { Author::Person };
+        let author = if self.is_tool_result() { Author::Tool } else { Author::Person };
         let string = |text: &str| Value::String(marks.mark(text, author).into_owned());
         let content = if self.in_parts && parts {
             let part = |text: &String| object([("type", "text".into()), ("text", string(text))]);
@@ -250,58 +278,4 @@ impl Call {
 
 fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-}
-
-/// A value written the same whatever the order of its keys and the spelling of its numbers.
-#[must_use]
-pub fn canonical(value: &Value) -> String {
-    let mut out = String::new();
-    write(&mut out, value, true);
-    out
-}
-
-/// A value as Python's `json.dumps` writes it.
-#[must_use]
-pub fn dumps(value: &Value) -> String {
-    let mut out = String::new();
-    write(&mut out, value, false);
-    out
-}
-
-fn write(out: &mut String, value: &Value, sorted: bool) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-        Value::Number(text) => match text.parse::<f64>() {
-            // a client in JavaScript writes 1 for 1.0
-            Ok(double) if sorted && double.fract() == 0.0 && double.abs() < 9e15 => {
-                out.push_str(&format!("{double:.0}"))
-            }
-            Ok(double) if text.contains(['.', 'e', 'E']) => out.push_str(&python::float(double)),
-            _ => out.push_str(text),
-        },
-        Value::String(text) => python::string(out, text, true),
-        Value::Array(values) => {
-            out.push('[');
-            for (at, value) in values.iter().enumerate() {
-                out.push_str(if at > 0 { ", " } else { "" });
-                write(out, value, sorted);
-            }
-            out.push(']');
-        }
-        Value::Object(members) => {
-            let mut members: Vec<&(String, Value)> = members.iter().collect();
-            if sorted {
-                members.sort_by(|a, b| a.0.cmp(&b.0));
-            }
-            out.push('{');
-            for (at, (key, value)) in members.into_iter().enumerate() {
-                out.push_str(if at > 0 { ", " } else { "" });
-                python::string(out, key, true);
-                out.push_str(": ");
-                write(out, value, sorted);
-            }
-            out.push('}');
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! A chat request as the body of /generate.
 
+use super::canonical::dumps;
 use super::fields::{self, Place};
-use super::message::dumps;
 use super::request::ChatRequest;
 use super::{Body, Unserved, is_said, quoted, wrong};
 use crate::json::{Value, write_ids};

@@ -4,6 +4,7 @@
 //! anything that is held is rendered from its text, which makes it a branch.
 
 use super::Unserved;
+use super::departure::AssistantText;
 use super::history::{Continued, History};
 use super::message::Message;
 use super::model::ChatModel;
@@ -34,10 +35,11 @@ impl Prepared {
     /// What of the prompt was there already; a label of metrics.
     #[must_use]
     pub fn how(&self) -> &'static str {
-        match (self.known > 0, self.chat.retokenised) {
-            (_, true) => "retokenised",
-            (true, false) => "extended",
-            (false, false) => "whole",
+        match &self.chat {
+            chat if chat.retokenised => "retokenised",
+            chat if chat.foreign_text => "foreign",
+            _ if self.known > 0 => "extended",
+            _ => "whole",
         }
     }
 }
@@ -89,8 +91,6 @@ struct Built {
     known: usize,
     /// Tokens of it that end the turn before.
     inserted: u32,
-    /// Something that an assistant had said is in it as text.
-    retokenised: bool,
 }
 
 impl<'a> Preparation<'a> {
@@ -123,15 +123,22 @@ impl<'a> Preparation<'a> {
             Some(continued) if !self.must_branch(request, continued) => self.extended(request, continued)?,
             _ => None,
         };
-        let Built { prompt, known, inserted, retokenised } = match (built, given) {
-            (Some(built), _) => built,
-            // the client has rendered it, and knows what of it was sampled
-            (None, Some(ids)) => Built { prompt: self.given(ids)?, ..Built::default() },
-            (None, None) => {
-                let retokenised = request.messages.iter().any(Message::is_assistant);
-                Built { prompt: self.whole(request)?, retokenised, ..Built::default() }
-            }
+        // the messages that are rendered as text; a client that has rendered them itself knows what of it was sampled
+        let rendered = match (&built, &given, &continued) {
+            (Some(_), _, Some(continued)) => &request.messages[continued.at + 1..],
+            (None, Some(_), _) => &[],
+            _ => &request.messages[..],
         };
+        let texts = AssistantText::of(rendered, session, self.renderer);
+        let Built { prompt, known, inserted } = match (built, given) {
+            (Some(built), _) => built,
+            (None, Some(ids)) => Built { prompt: self.given(ids)?, ..Built::default() },
+            (None, None) => Built { prompt: self.whole(request)?, ..Built::default() },
+        };
+        let outline = history.outline();
+        let departure = session
+            .filter(|_| known == 0 || texts != AssistantText::default())
+            .and_then(|session| outline.departure(&request.messages, texts, session, self.renderer));
         let continues = continued.as_ref().map(|continued| continued.turn.id);
         let tools = if known > 0 {
             continued.is_some_and(|continued| continued.turn.about.chat.as_ref().is_some_and(|chat| chat.tools))
@@ -140,7 +147,16 @@ impl<'a> Preparation<'a> {
         };
         let reading = self.told.reading(request, prompt.opened);
         let Prompt { ids, rendered, .. } = prompt;
-        let chat = Chat { conversation, tools, reading, retokenised, inserted_end_of_turn: inserted };
+        let chat = Chat {
+            conversation,
+            tools,
+            reading,
+            retokenised: texts.sampled.is_some(),
+            foreign_text: texts.foreign,
+            inserted_end_of_turn: inserted,
+            fingerprint: Some(outline.fingerprint),
+            departure,
+        };
         Ok(Prepared { ids, chat, continues: continues.filter(|_| known > 0), known, rendered })
     }
 
@@ -198,11 +214,10 @@ impl<'a> Preparation<'a> {
         let known = ids.len();
         ids.append(&mut suffix.ids);
         let mut prompt = Prompt { ids, ..suffix };
-        let retokenised = begun.is_some() || new.iter().any(Message::is_assistant);
         if let Some(begun) = begun {
             self.begin(&mut prompt, &begun)?;
         }
-        Ok(Some(Built { prompt, known, inserted: u32::from(end.is_some() && !ended), retokenised }))
+        Ok(Some(Built { prompt, known, inserted: u32::from(end.is_some() && !ended) }))
     }
 
     /// Whether the text of a turn ends within a thought.

@@ -5,7 +5,8 @@ use crate::parse::{Format, Grammar, Message as Parsed, Think, ToolCall};
 use crate::tokenizer::{Renderer, TokenizerError};
 use crate::trajectory::{Reading, Turn};
 
-use super::message::{Call, Message, dumps};
+use super::canonical::dumps;
+use super::message::{Call, Message};
 use super::reply::call_id;
 
 /// The format of calls that were forced: the reply is a JSON list of them.

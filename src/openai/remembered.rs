@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::departure::AssistantText;
 use super::history::History;
-use super::message::Message;
 use super::model::ChatModel;
 use super::prompt::is_opened;
 use super::request::ChatRequest;
 use crate::tokenizer::Renderer;
-use crate::trajectory::Chat;
+use crate::trajectory::{Chat, Session};
 
 /// A conversation as its turn will remember it, but for what only its prompt says.
 #[derive(Debug, Clone)]
@@ -18,16 +18,24 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Of a request that is not served from tokens.
+    /// Of a request that is not served from tokens, in its session, if that has turns.
     #[must_use]
-    pub fn of(request: &ChatRequest, model: &ChatModel) -> Self {
+    pub fn of(request: &ChatRequest, model: &ChatModel, session: Option<&Session>) -> Self {
+        let history = History::of(request);
+        let outline = history.outline();
+        // the engine makes one text of all that was said
+        let texts = AssistantText::of(&request.messages, session, &model.renderer);
+        let departure =
+            session.and_then(|session| outline.departure(&request.messages, texts, session, &model.renderer));
         let chat = Chat {
-            conversation: History::of(request).conversation(),
+            conversation: history.conversation(),
             tools: request.reads_calls(),
             reading: model.told.reading(request, false),
-            // the engine makes one text of all that was said
-            retokenised: request.messages.iter().any(Message::is_assistant),
+            retokenised: texts.sampled.is_some(),
+            foreign_text: texts.foreign,
             inserted_end_of_turn: 0,
+            fingerprint: Some(outline.fingerprint),
+            departure,
         };
         Self { chat, renderer: Arc::clone(&model.renderer) }
     }

@@ -83,7 +83,7 @@ impl Sample {
             None => false,
         };
         let reason = chunk.member(bytes, "finish_reason").and_then(|text| Value::parse(text).ok());
-        let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(super::message::dumps);
+        let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(super::canonical::dumps);
         let failed = reason.as_ref().is_some_and(|reason| reason.get("status_code").is_some());
         let mut sample = Self {
             index: chunk.index,

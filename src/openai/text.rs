@@ -3,7 +3,7 @@
 use super::completion::CompletionRequest;
 use super::reply::{Usage, list, metadata};
 use super::sample::{Said, Sample};
-use super::{message, quoted};
+use super::{canonical, quoted};
 use crate::json::Value;
 use crate::sglang::probe::Streaming;
 
@@ -198,7 +198,7 @@ fn logprobs(said: &[Said], top: bool) -> String {
                 None => members.push((text, value)),
             }
         }
-        message::dumps(&Value::Object(members))
+        canonical::dumps(&Value::Object(members))
     };
     format!(
         "{{\"text_offset\":[{}],\"token_logprobs\":[{}],\"tokens\":[{}],\"top_logprobs\":[{}]}}",

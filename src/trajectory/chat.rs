@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::{Cause, Fingerprint};
+
 /// Names what was said up to some message: equal for conversations that mean the same, else different.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 16]);
 
 /// The part of a turn that only a chat has.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
     /// The messages that the turn answers.
     pub conversation: Digest,
@@ -16,12 +18,22 @@ pub struct Chat {
     pub tools: bool,
     /// How its text was read; what the client was told follows from it and from the tokens.
     pub reading: Reading,
-    /// Something that an assistant had said went into its prompt as text, and was tokenised anew.
+    /// Its prompt holds text that was sampled in this session and had to be tokenised anew. Logs of version 0.1 say it of any text
+    /// of an assistant.
     #[serde(default)]
     pub retokenised: bool,
+    /// Its prompt holds text of an assistant that was not sampled in this session: examples, a prefill, a fixed greeting.
+    #[serde(default)]
+    pub foreign_text: bool,
     /// Tokens of its prompt that end the turn before, which ended by length.
     #[serde(default)]
     pub inserted_end_of_turn: u32,
+    /// What a later call is compared with; turns of older logs have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+    /// What the call changed in an earlier conversation, if it begins a branch; becomes the turn's cause.
+    #[serde(skip)]
+    pub departure: Option<Cause>,
 }
 
 /// How the text of a reply is read.

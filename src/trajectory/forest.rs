@@ -5,13 +5,17 @@
 
 mod leaves;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Cause, Digest, Turn, TurnCounts};
+use super::conversation::ConversationIndex;
+use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
 
 /// Prompts behind one turn that a new one is compared with for its cause: the latest. Thousands of long ones would hold up the session.
 const COMPARED: usize = 64;
+
+/// Tokens of the shortest response that shows by itself that a prompt holds an edited history; shorter ones occur by chance.
+const EVIDENCE: usize = 8;
 
 /// The turns of a session.
 #[derive(Debug, Default)]
@@ -20,8 +24,7 @@ pub struct Forest {
     roots: Vec<Stem>,
     /// By turn: what continues it.
     children: Vec<Vec<Stem>>,
-    /// By conversation: the turns that answer it.
-    answers: HashMap<Digest, Vec<u32>>,
+    conversations: ConversationIndex,
     /// Turns that a later one stands in place of.
     superseded: HashSet<u32>,
     counts: TurnCounts,
@@ -50,8 +53,7 @@ pub struct Place {
 /// How a prompt leaves the turns that are there, the closest resemblance last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Parting {
-    Nowhere,
-    InPrompt { shared: usize, most: bool },
+    InPrompt { shared: usize },
     InResponse { shared: usize, but_stop: bool },
     Ends,
 }
@@ -66,7 +68,13 @@ impl Forest {
     /// The turns that answer this conversation, in the order of their commits.
     #[must_use]
     pub fn answers(&self, conversation: Digest) -> &[u32] {
-        self.answers.get(&conversation).map_or(&[], Vec::as_slice)
+        self.conversations.answers(conversation)
+    }
+
+    /// What a call changed in the conversations that are there; `None` where they do not tell.
+    #[must_use]
+    pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+        self.conversations.departure(&self.turns, prefixes, call, edited)
     }
 
     /// The number of the next turn.
@@ -75,9 +83,9 @@ impl Forest {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
-    /// Where a call with this prompt belongs.
+    /// Where a call with this prompt belongs; `departure` is what its messages tell, where it has any.
     #[must_use]
-    pub fn place(&self, prompt: &[u32]) -> Place {
+    pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Place {
         let (parent, known) = self.deepest(prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
@@ -86,7 +94,10 @@ impl Forest {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
             (None, None) if self.roots.is_empty() => Cause::First,
-            (None, _) => self.branches(stems, parent.is_none(), rest),
+            (None, _) => self.branches(stems, rest, departure).unwrap_or(match parent {
+                Some(_) => Cause::Forks,
+                None => Cause::NewConversation,
+            }),
         };
         Place { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
     }
@@ -113,9 +124,7 @@ impl Forest {
                 None => stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: vec![turn.id] }),
             }
         }
-        if let Some(chat) = &turn.about.chat {
-            self.answers.entry(chat.conversation).or_default().push(turn.id);
-        }
+        self.conversations.insert(&turn);
         self.children.push(Vec::new());
         self.turns.push(turn);
     }
@@ -160,28 +169,31 @@ impl Forest {
         }
     }
 
-    fn branches(&self, stems: &[Stem], at_root: bool, rest: &[u32]) -> Cause {
-        let parting =
-            stems.iter().rev().take(COMPARED).map(|stem| self.parting(stem, rest)).max().unwrap_or(Parting::Nowhere);
-        match parting {
-            Parting::Ends => Cause::RolledBack,
-            Parting::InResponse { but_stop: true, .. } => Cause::StopReplaced,
-            Parting::InResponse { .. } => Cause::ResponseEdited,
-            Parting::InPrompt { most: true, .. } if at_root => Cause::PromptEdited,
-            _ if at_root => Cause::Unrelated,
-            _ => Cause::Forks,
+    /// What a branch changed. Messages tell more than tokens, except of a response, which only tokens show exactly.
+    fn branches(&self, stems: &[Stem], rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
+        let closest =
+            stems.iter().rev().take(COMPARED).map(|stem| (self.parting(stem, rest), stem)).max_by_key(|of| of.0);
+        let (parting, stem) = closest?;
+        match (departure, parting) {
+            (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Parting::Ends) => {
+                Some(Cause::RolledBack)
+            }
+            (Some(Cause::HistoryEdited | Cause::Forks) | None, Parting::InResponse { but_stop, .. }) => {
+                Some(if but_stop { Cause::StopReplaced } else { Cause::ResponseEdited })
+            }
+            (Some(departure), _) => Some(departure),
+            (None, Parting::InPrompt { shared }) => {
+                let responses = stem.turns.iter().rev().take(1).map(|id| &*self.turns[*id as usize].response);
+                let mut long = responses.filter(|response| response.len() >= EVIDENCE);
+                long.any(|response| contains(&rest[shared..], response)).then_some(Cause::HistoryEdited)
+            }
         }
     }
 
     fn parting(&self, stem: &Stem, rest: &[u32]) -> Parting {
         let shared = shared(&stem.prompt, rest);
         if shared < stem.prompt.len() {
-            return match shared {
-                _ if shared == rest.len() => Parting::Ends,
-                0 => Parting::Nowhere,
-                // a few tokens of a template's head are shared by unrelated prompts too
-                _ => Parting::InPrompt { shared, most: 2 * shared >= stem.prompt.len() },
-            };
+            return if shared == rest.len() { Parting::Ends } else { Parting::InPrompt { shared } };
         }
         let rest = &rest[shared..];
         let partings = stem.turns.iter().filter_map(|id| {
@@ -195,8 +207,30 @@ impl Forest {
             (!turn.response.is_empty()).then_some(Parting::InResponse { shared, but_stop })
         });
         // nothing was sampled there that could differ
-        partings.max().unwrap_or(Parting::InPrompt { shared, most: true })
+        partings.max().unwrap_or(Parting::InPrompt { shared })
     }
+}
+
+/// Whether a list holds another one in a row: Knuth, Morris and Pratt, because prompts may repeat themselves.
+fn contains(list: &[u32], part: &[u32]) -> bool {
+    let mut borders = vec![0; part.len()];
+    let advance = |borders: &[usize], mut matched: usize, token: u32| {
+        while matched > 0 && part[matched] != token {
+            matched = borders[matched - 1];
+        }
+        matched + usize::from(part[matched] == token)
+    };
+    for at in 1..part.len() {
+        borders[at] = advance(&borders, borders[at - 1], part[at]);
+    }
+    let mut matched = 0;
+    for token in list {
+        matched = advance(&borders, matched, *token);
+        if matched == part.len() {
+            return true;
+        }
+    }
+    part.is_empty()
 }
 
 /// Whether two lists are the same; from the end, because prompts share their beginnings: a system prompt, the tools.
@@ -217,7 +251,7 @@ pub(super) mod tests {
 
     /// Commits a call as a store would.
     pub(in crate::trajectory) fn add(forest: &mut Forest, prompt: &[u32], response: &[u32], finish: &str) -> Cause {
-        let place = forest.place(prompt);
+        let place = forest.place(prompt, None);
         let about = About {
             cause: place.cause,
             finish: Some(finish.into()),
@@ -258,9 +292,22 @@ pub(super) mod tests {
         assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 99, 6]), Cause::StopReplaced);
         assert_eq!(cause(&[1, 2, 9, 9, 3, 77, 5, 6]), Cause::ResponseEdited);
         assert_eq!(cause(&[1, 2, 9, 9, 3]), Cause::RolledBack);
-        assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::PromptEdited);
-        assert_eq!(cause(&[1, 55, 55, 55, 55, 55]), Cause::Unrelated);
-        assert_eq!(cause(&[42]), Cause::Unrelated);
+        assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::NewConversation, "three tokens may be there by chance");
+        assert_eq!(cause(&[1, 55, 55, 55, 55, 55]), Cause::NewConversation);
+        assert_eq!(cause(&[42]), Cause::NewConversation);
+    }
+
+    #[test]
+    fn a_long_response_after_a_changed_prompt_shows_an_edited_history() {
+        let long = [7, 8, 7, 8, 7, 8, 7, 8, 9];
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2], &long, "stop");
+        assert_eq!(add(&mut forest, &[&[1, 3][..], &[7, 8], &long, &[4]].concat(), &[5], "stop"), Cause::HistoryEdited);
+        assert_eq!(add(&mut forest, &[&[1, 4][..], &long[..8], &[4]].concat(), &[5], "stop"), Cause::NewConversation);
+        add(&mut forest, &[&[1, 2][..], &long, &[30, 31]].concat(), &long, "stop");
+        let behind = [&[1, 2][..], &long, &[30, 32], &long, &[6]].concat();
+        assert_eq!(add(&mut forest, &behind, &[5], "stop"), Cause::HistoryEdited);
+        assert_eq!(forest.turns().last().unwrap().parent, Some(0));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 
 use super::lineage::Claims;
+use super::replies::Replies;
 use super::rewards::Rewards;
 use super::turn::Draft;
 use super::{Cause, Digest, Fault, Forest, Path, Step, Turn, View};
@@ -22,6 +23,8 @@ pub struct Session {
     pub(super) birth: u64,
     // held for the length of a look or of one insertion, never across an await
     state: Mutex<State>,
+    // held while new replies are read, never across an await; taken before `state`
+    pub(super) replies: Mutex<Replies>,
     // held while paths are numbered, in the order in which they claim their turns; taken before the order's lock and the state's
     finishing: Mutex<()>,
 }
@@ -130,7 +133,8 @@ impl State {
 impl Session {
     pub(super) fn new(id: Arc<str>, birth: u64, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
-        Self { id, birth, tick: AtomicU64::new(0), state: Mutex::new(state), finishing: Mutex::default() }
+        let (state, finishing, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
+        Self { id, birth, tick: AtomicU64::new(0), state, finishing, replies }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -213,7 +217,7 @@ impl Session {
     }
 
     /// Gives a turn its place and adds it; returns the bytes it takes and what `record`, called in the order of the turns, said.
-    pub(super) fn commit<T>(&self, draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
+    pub(super) fn commit<T>(&self, mut draft: Draft, record: impl FnOnce(&Arc<Turn>) -> T) -> Option<(u64, T)> {
         let mut state = self.state();
         if state.gone {
             return None;
@@ -221,12 +225,12 @@ impl Session {
         let id = state.forest.next_id();
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {
-                let place = state.forest.place(prompt);
+                let departure = draft.about.chat.as_mut().and_then(|chat| chat.departure.take());
+                let place = state.forest.place(prompt, departure);
                 (place.parent, place.cause, place.suffix)
             }
             None => (None, Cause::Unplaced, Arc::default()),
         };
-        let mut draft = draft;
         if cause == Cause::Unplaced {
             // whoever drafted it: without its prompt nothing can be trained
             draft.about.fault.get_or_insert(Fault::PromptUnknown);

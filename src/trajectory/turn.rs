@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Chat, Fault, Span};
 
-/// Bytes by which a forest finds a turn of a chat.
-const CONVERSATION: usize = 64;
+/// Bytes by which a session finds a turn of a chat.
+const CONVERSATION: usize = 192;
 
 /// A finished turn. It never changes.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,36 +128,50 @@ pub enum Cause {
     Resumes,
     /// A branch: another sample of a prompt that was sampled before.
     Sample,
-    /// A branch: another prompt behind a turn that was continued before.
+    /// A branch: the same beginning, and another continuation.
     Forks,
-    /// A branch: the client changed tokens of an earlier prompt.
-    PromptEdited,
-    /// A branch: the client changed tokens that had been sampled.
+    /// A branch: a root that has no turn in common with what came before, like a sub-agent's.
+    #[serde(alias = "unrelated")]
+    NewConversation,
+    /// A branch: the messages of an earlier conversation under another system prompt.
+    SystemChanged,
+    /// A branch: the messages of an earlier conversation with other tools.
+    ToolsChanged,
+    /// A branch: a tool result of the history was emptied or shortened.
+    ToolResultCleared,
+    /// A branch: what the client had sent before was changed, and a response that was sampled after it is still there.
+    #[serde(alias = "prompt_edited")]
+    HistoryEdited,
+    /// A branch: other tokens stand where a response was sampled.
     ResponseEdited,
     /// A branch: all of a response but its last, the stop token, which the client replaced.
     StopReplaced,
     /// A branch: the prompt ends inside an earlier turn.
     RolledBack,
-    /// A branch: it shares nothing with what came before, like a sub-agent with a prompt of its own.
-    Unrelated,
+    /// A branch: earlier messages were left out or replaced by a summary that was sampled here.
+    Compacted,
     /// The ids of its prompt are not known, so it has no place.
     Unplaced,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::First,
         Self::Extends,
         Self::ExtendsLength,
         Self::Resumes,
         Self::Sample,
         Self::Forks,
-        Self::PromptEdited,
+        Self::NewConversation,
+        Self::SystemChanged,
+        Self::ToolsChanged,
+        Self::ToolResultCleared,
+        Self::HistoryEdited,
         Self::ResponseEdited,
         Self::StopReplaced,
         Self::RolledBack,
-        Self::Unrelated,
+        Self::Compacted,
         Self::Unplaced,
     ];
 
@@ -171,11 +185,15 @@ impl Cause {
             Self::Resumes => "resumes",
             Self::Sample => "sample",
             Self::Forks => "forks",
-            Self::PromptEdited => "prompt_edited",
+            Self::NewConversation => "new_conversation",
+            Self::SystemChanged => "system_changed",
+            Self::ToolsChanged => "tools_changed",
+            Self::ToolResultCleared => "tool_result_cleared",
+            Self::HistoryEdited => "history_edited",
             Self::ResponseEdited => "response_edited",
             Self::StopReplaced => "stop_replaced",
             Self::RolledBack => "rolled_back",
-            Self::Unrelated => "unrelated",
+            Self::Compacted => "compacted",
             Self::Unplaced => "unplaced",
         }
     }

@@ -1,6 +1,7 @@
 //! Chat completions, served from tokens.
 
 mod bytes;
+mod causes;
 mod completions;
 mod conversation;
 mod families;

@@ -155,12 +155,15 @@ pub struct Turn {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// What an assistant had said went into its prompt as text, and was tokenised anew.
+    /// Its prompt holds text that was sampled in this session and had to be tokenised anew.
     #[prost(bool, tag = "20")]
     pub context_retokenised: bool,
     /// Tokens of its prompt that end the turn before, which ended by length.
     #[prost(uint32, tag = "21")]
     pub inserted_end_of_turn: u32,
+    /// Its prompt holds text of an assistant that was not sampled in this session.
+    #[prost(bool, tag = "22")]
+    pub foreign_assistant_text: bool,
 }
 /// How entropies were obtained: see `entropy_info` of /generate.
 #[derive(Clone, PartialEq, ::prost::Message)]

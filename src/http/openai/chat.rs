@@ -47,7 +47,9 @@ pub(super) fn remembered(parts: &Parts, call: &Heard) -> Option<Remembered> {
     let chats = Arc::clone(&parts.chats.borrow());
     let Chats::Rendered(model) = &*chats else { return None };
     let chat = ChatRequest::parse(call.request.body().clone()).ok()?;
-    Some(Remembered::of(&chat, model))
+    let identity = call.identity(parts).ok().filter(|identity| identity.explicit)?;
+    let session = parts.sessions.session(&identity.session);
+    Some(Remembered::of(&chat, model, session.as_deref()))
 }
 
 /// The native call that a chat becomes.
@@ -70,7 +72,8 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     };
     let prepared = preparation.prepare(&chat)?;
     parts.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
-    if prepared.chat.retokenised && !parts.retokenised.swap(true, Ordering::Relaxed) {
+    let is_lost = prepared.chat.foreign_text && !identity.explicit || prepared.chat.retokenised;
+    if is_lost && !parts.retokenised.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "what an assistant said went into a prompt as text and was tokenised anew; in a session (/sessions/ID/v1, or X-Session-Id) it is kept as it was sampled"
         );

@@ -122,6 +122,7 @@ fn line(turn: &Turn) -> Value {
         "finish_reason": turn.about.finish,
         "rid": turn.about.rid,
         "context_retokenised": turn.about.chat.as_ref().is_some_and(|chat| chat.retokenised),
+        "foreign_assistant_text": turn.about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
         "inserted_end_of_turn": turn.about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
         "prompt_tokens": turn.prompt.len(),
         "sampled_tokens": turn.response.len(),

@@ -11,7 +11,7 @@ use crate::trajectory::{Cause, Fault, Path, Row};
 #[must_use]
 pub fn flags(path: &Path) -> Vec<&'static str> {
     let mut epochs = None;
-    let (mut crosses, mut uncertain, mut extends, mut retokenised, mut inserted) = (false, false, false, false, false);
+    let (mut crosses, mut uncertain, mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
     let mut faults = HashSet::new();
     // one walk: a path may have thousands of turns
     for turn in path.steps.iter().map(|step| &step.turn) {
@@ -22,6 +22,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         extends |= turn.about.cause == Cause::ExtendsLength;
         if let Some(chat) = &turn.about.chat {
             retokenised |= chat.retokenised;
+            foreign |= chat.foreign_text;
             inserted |= chat.inserted_end_of_turn > 0;
         }
         faults.extend(turn.about.fault);
@@ -32,6 +33,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (uncertain, "policy_uncertain"),
         (extends, "extends_length"),
         (retokenised, "context_retokenised"),
+        (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
@@ -112,8 +114,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::trajectory::Chat;
     use crate::trajectory::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
-    use crate::trajectory::{Chat, Digest, Reading};
 
     #[test]
     fn flags_name_what_happened() {
@@ -121,18 +123,21 @@ mod tests {
         let mut turns = turns();
         turns[0].about.fault = Some(Fault::IdsMismatch);
         turns[1].about.cause = Cause::ExtendsLength;
-        turns[1].about.chat = Some(Box::new(Chat {
-            conversation: Digest::of(b""),
-            tools: false,
-            reading: Reading::default(),
-            retokenised: true,
-            inserted_end_of_turn: 1,
-        }));
+        turns[1].about.chat =
+            Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
         let mut row = rows_of(turns).swap_remove(0);
         row.incomplete = true;
-        let chat = ["context_retokenised", "inserted_end_of_turn"];
-        let all =
-            ["incomplete", "crosses_versions", "policy_uncertain", "extends_length", chat[0], chat[1], "ids_mismatch"];
+        let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
+        let all = [
+            "incomplete",
+            "crosses_versions",
+            "policy_uncertain",
+            "extends_length",
+            chat[0],
+            chat[1],
+            chat[2],
+            "ids_mismatch",
+        ];
         assert_eq!(flags(&row), all);
     }
 

@@ -238,7 +238,7 @@ mod tests {
 
     use super::super::fake;
     use super::*;
-    use crate::trajectory::{Cause, Chat, Digest, Fault, Measured, Reading, Span};
+    use crate::trajectory::{Cause, Chat, Digest, Fault, Fingerprint, Measured, Reading, Span};
 
     fn bytes(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -308,7 +308,15 @@ mod tests {
                 tools: number.is_multiple_of(13),
                 reading,
                 retokenised: number.is_multiple_of(17),
+                foreign_text: number.is_multiple_of(19),
                 inserted_end_of_turn: index,
+                fingerprint: number.is_multiple_of(23).then(|| Fingerprint {
+                    body: conversation,
+                    tool_bytes: number,
+                    messages: index,
+                    ..Fingerprint::default()
+                }),
+                departure: None,
             })
         })
     }

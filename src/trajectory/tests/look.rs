@@ -66,8 +66,8 @@ pub(super) fn check_turns(model: &Model, turns: &[Turn]) {
         if let Some(cause) = known.cause {
             assert_eq!(turn.about.cause, cause, "turn {} of {:?}", turn.id, model.turns);
         } else {
-            use Cause::{Forks, PromptEdited, ResponseEdited, StopReplaced, Unrelated};
-            let branches = [Forks, PromptEdited, ResponseEdited, StopReplaced, Unrelated];
+            use Cause::{Forks, HistoryEdited, NewConversation, ResponseEdited, StopReplaced};
+            let branches = [Forks, HistoryEdited, NewConversation, ResponseEdited, StopReplaced];
             assert!(branches.contains(&turn.about.cause), "{:?} is no branch", turn.about.cause);
         }
     }

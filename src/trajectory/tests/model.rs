@@ -99,7 +99,7 @@ impl Model {
         // it has nothing in common with any other root, not even their first token
         let apart =
             |turn: &Known| turn.prompt.as_deref().is_some_and(|other| !other.is_empty() && other[0] != prompt[0]);
-        (parent.is_none() && siblings.iter().all(|turn| apart(turn))).then_some(Cause::Unrelated)
+        (parent.is_none() && siblings.iter().all(|turn| apart(turn))).then_some(Cause::NewConversation)
     }
 
     /// The turn and all before it, the root first.

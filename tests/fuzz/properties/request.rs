@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use tokentap::sglang::request::{GenerateRequest, PerItem};
+use tokentap::sglang::request::{GenerateRequest, PerItem, SessionName};
 
 use super::grammar::{Plain, shown};
 use super::json::agrees;
@@ -49,8 +49,13 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, told: &str) {
         same(&request.top_logprobs_num, get("top_logprobs_num"), Value::as_i64, told);
         same(&request.logprob_start_len, get("logprob_start_len"), Value::as_i64, told);
     }
-    let session = |name: &str| get(name).and_then(string);
-    let metadata = get("metadata").and_then(|metadata| metadata.get("session_id")).and_then(string);
+    let named = |value: &Value| match value {
+        Value::Null => None,
+        Value::String(name) => Some(SessionName::Text(name.clone())),
+        _ => Some(SessionName::NoString),
+    };
+    let session = |name: &str| get(name).and_then(named);
+    let metadata = get("metadata").and_then(|metadata| metadata.get("session_id")).and_then(named);
     let sessions = [session("session_id"), metadata, session("_proxy_session_id"), session("user")];
     assert_eq!(request.sessions, sessions, "{told}");
     assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{told}");

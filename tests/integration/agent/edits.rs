@@ -11,7 +11,7 @@ async fn edited(edit: impl FnOnce(&mut Vec<u32>, &[usize; 4])) -> (Lab, Audit, V
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "edited", "What did the keeper write about the stairs?");
     let first = agent.tokens.len();
-    agent.act(&agent.stops(6)).await;
+    agent.act(&agent.stops(9)).await;
     let answered = agent.tokens.len();
     agent.observe("one hundred and eighteen");
     let second = agent.tokens.len();
@@ -54,7 +54,7 @@ async fn a_replaced_stop_token_is_a_branch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_prompt_is_a_branch() {
     let (_lab, audit, tokens) = edited(|tokens, [first, ..]| tokens[first - 2] ^= 1).await;
-    branched(&audit, &tokens, "prompt_edited", None);
+    branched(&audit, &tokens, "history_edited", None);
     // of the observation: it goes on behind the first turn, which was gone on with before
     let (_lab, audit, tokens) = edited(|tokens, [_, _, second, _]| tokens[second - 2] ^= 1).await;
     branched(&audit, &tokens, "forks", Some(0));

@@ -107,7 +107,7 @@ async fn a_sub_agent_has_a_row_of_its_own_and_the_main_line_goes_on() {
     main.observe("the sub-agent says: good");
     main.act(&main.stops(3)).await;
     let audit = lab.audit("team").await;
-    assert_eq!(audit.causes(), ["first", "unrelated", "extends", "extends"]);
+    assert_eq!(audit.causes(), ["first", "new_conversation", "extends", "extends"]);
     assert_eq!(audit.each("parent"), [json!(null), json!(null), json!(1), json!(0)]);
     assert_eq!(audit.samples.len(), 2);
     assert_eq!(audit.row(2)["token_ids"], json!(sub.tokens));

@@ -65,6 +65,6 @@ async fn without_a_session_what_was_said_is_tokenised_anew_and_marked() {
     let session = answer.header("x-tokentap-session").unwrap().to_owned();
     let shown =
         super::super::support::client::get(chat.demo.proxy.control, &format!("/v1/sessions/{session}")).await.json();
-    assert_eq!(shown["list"][0]["context_retokenised"], true, "{shown}");
+    assert_eq!(shown["list"][0]["foreign_assistant_text"], true, "{shown}");
     assert_eq!(chat.decode(&chat.last().prompt).matches("Some thing.").count(), 1);
 }

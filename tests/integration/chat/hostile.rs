@@ -207,7 +207,8 @@ async fn what_clients_do_to_what_they_were_told_changes_nothing_unless_it_change
         chat.post(&next(message.clone(), &id)).await;
         let turns = chat.turns().await;
         let turn = turns.last().unwrap();
-        assert_eq!(turn["context_retokenised"], true, "{message} is another history");
+        let is_text = turn["context_retokenised"] == true || turn["foreign_assistant_text"] == true;
+        assert!(is_text, "{message} is another history: {turn}");
         assert_ne!(turn["parent"], json!(0));
     }
 }

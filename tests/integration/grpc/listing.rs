@@ -44,6 +44,7 @@ fn line(turn: &Turn) -> Value {
         "finish_reason": turn.finish_reason,
         "rid": turn.rid,
         "context_retokenised": turn.context_retokenised,
+        "foreign_assistant_text": turn.foreign_assistant_text,
         "inserted_end_of_turn": turn.inserted_end_of_turn,
         "prompt_tokens": turn.prompt_tokens,
         "sampled_tokens": turn.sampled_tokens,

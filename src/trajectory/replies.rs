@@ -1,0 +1,48 @@
+//! The replies of a session by the digests of their messages: whether the text of an assistant was sampled here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use super::session::Session;
+use super::{Cause, Digest, Fingerprint, Prefix, Turn};
+
+/// Replies that have been read.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    of: HashMap<Digest, u32>,
+    /// Turns that have been read, from the first.
+    read: usize,
+}
+
+impl Session {
+    /// The latest turn that sampled each of these messages. `digest` reads the reply of a turn; each turn is read once.
+    pub fn sampled(&self, messages: &[Digest], digest: impl Fn(&Turn) -> Option<Digest>) -> Vec<Option<u32>> {
+        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: Vec<Arc<Turn>> = self.state().forest.turns()[replies.read..].to_vec();
+        replies.read += new.len();
+        for turn in new {
+            if let Some(digest) = digest(&turn) {
+                replies.of.insert(digest, turn.id);
+            }
+        }
+        messages.iter().map(|message| replies.of.get(message).copied()).collect()
+    }
+
+    /// The turn with this number.
+    #[must_use]
+    pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
+        self.state().forest.turns().get(id as usize).map(Arc::clone)
+    }
+
+    /// The latest turns, at most `count`, the latest first.
+    #[must_use]
+    pub fn latest(&self, count: usize) -> Vec<Arc<Turn>> {
+        self.state().forest.turns().iter().rev().take(count).map(Arc::clone).collect()
+    }
+
+    /// What a call changed in the conversations of the session; see [`Prefix`].
+    #[must_use]
+    pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+        self.state().forest.departure(prefixes, call, edited)
+    }
+}
