@@ -1,5 +1,6 @@
 //! `tokentap check`: what the upstream is, and in plain words why numbers could be wrong or dear.
 
+mod numbers;
 mod route;
 
 use std::fmt::Write;
@@ -11,7 +12,7 @@ use crate::generation::forcing::affordable_k;
 use crate::openai::model::Chats;
 use crate::sglang::client::Client;
 use crate::sglang::engines::Engines;
-use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming, Survey, VocabSource};
+use crate::sglang::probe::{Capabilities, Dialect, Survey};
 
 /// How long the questions that generate may take: a paused engine never answers them.
 const GENERATION: Duration = Duration::from_secs(60);
@@ -116,8 +117,8 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
         Some(length) => report.line(Ok, "context", format!("{length} tokens")),
         None => report.line(Warn, "context", "unknown: sizes of replies are guessed"),
     }
-    vocabulary(found, report);
-    streaming(config, found, report);
+    numbers::vocabulary(found, report);
+    numbers::streaming(config, found, report);
     if found.probed {
         generated(found, report);
     } else {
@@ -141,8 +142,8 @@ fn generated(found: &Capabilities, report: &mut Report) {
             "nested JSON only: about three times the bytes of flat base64, which 0.5.23 offers",
         );
     }
-    plugin(found, report);
-    temperature(found, report);
+    numbers::plugin(found, report);
+    numbers::temperature(found, report);
     if !found.refuses_logprobs {
         match found.gives_logprobs {
             Some(true) => report.line(Verdict::Ok, "logprobs", "asked and given"),
@@ -175,81 +176,6 @@ async fn chats(config: &Config, found: &Capabilities, client: &Client, report: &
         Chats::Forwarded(reason) => reason,
     };
     report.line(Verdict::Warn, "chat", Chats::Forwarded(reason).describe());
-}
-
-fn vocabulary(found: &Capabilities, report: &mut Report) {
-    let source = match found.vocab_source {
-        Some(VocabSource::Flag) => "from --vocab-size",
-        Some(VocabSource::Engine) => "as the engine says",
-        Some(VocabSource::ConfigFile) | None => "from the model's config.json",
-    };
-    match found.vocab_size {
-        Some(size) => report.line(Verdict::Ok, "vocabulary", format!("{size} entries, {source}")),
-        None => report.line(Verdict::Warn, "vocabulary", "unknown: only lower bounds can be given; set --vocab-size"),
-    }
-}
-
-fn streaming(config: &Config, found: &Capabilities, report: &mut Report) {
-    let most = config.entropy.cumulative_stream_tokens;
-    match found.streaming {
-        Some(Streaming::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
-        Some(Streaming::Cumulative | Streaming::IncrementalIds) => report.line(
-            Verdict::Warn,
-            "streams",
-            format!(
-                "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; \
-                 start SGLang with --incremental-streaming-output (0.5.23)"
-            ),
-        ),
-        None => report.line(
-            Verdict::Warn,
-            "streams",
-            format!(
-                "mode unknown: each stream is read by what its events show, and top-k is asked only up to {most} tokens"
-            ),
-        ),
-    }
-}
-
-/// Whether entropies are exact, and if not, why.
-fn plugin(found: &Capabilities, report: &mut Report) {
-    use Verdict::{Ok, Warn};
-    match &found.plugin {
-        Plugin::Exact => report.line(Ok, "exact", "tokentap-sglang measures the full vocabulary inside the engine"),
-        Plugin::Unusable(reason) => {
-            report.line(
-                Warn,
-                "exact",
-                format!("tokentap-sglang is there but not used, so entropies are estimates: {reason}"),
-            );
-        }
-        Plugin::Absent => {
-            let why = match (&found.version, found.dialect) {
-                (_, Some(Dialect::Jax)) => "sglang-jax has no place for a plugin".to_owned(),
-                _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
-                _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
-                // only for the words: what an engine can do is found by asking it
-                (Some(version), _) if version.starts_with("0.5.6") => format!("SGLang {version} has no place for a plugin"),
-                _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
-            };
-            report.line(Ok, "exact", format!("no, entropies are estimates from top-k: {why}"));
-        }
-    }
-    if let Some(limit) = found.sampling_mask {
-        report.line(Ok, "sampled", format!("the estimator `sampled` is exact for top_k up to {limit}"));
-    }
-}
-
-fn temperature(found: &Capabilities, report: &mut Report) {
-    match found.original_logprobs {
-        Some(false) => report.line(Verdict::Ok, "temperature", "logprobs are at the request's temperature"),
-        Some(true) => report.line(
-            Verdict::Warn,
-            "temperature",
-            "logprobs are at temperature 1 whatever a request says: unset SGLANG_RETURN_ORIGINAL_LOGPROB to get the sampling policy's",
-        ),
-        None => report.line(Verdict::Warn, "temperature", "of the logprobs could not be told; entropy_info.temperature will be null"),
-    }
 }
 
 /// What the information routes say about logprobs and prompts.

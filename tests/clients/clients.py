@@ -74,7 +74,7 @@ CLIENTS: list[Client] = [
     # a call that names the conversation shares its session
     program("opencode-titled", "opencode", OPENCODE, paths=2, least_turns=6),
     # its first message is answered by a fixed greeting
-    program("qwen-code", "qwen_code", QWEN_CODE, retokenised=(0,), least_turns=5),
+    program("qwen-code", "qwen_code", QWEN_CODE, least_turns=5),
     # a process that continues begins with a new listing of the folder
     program(
         "qwen-code-continued",
@@ -82,7 +82,7 @@ CLIENTS: list[Client] = [
         QWEN_CODE,
         env={"CLIENT_CONTINUES": "true"},
         paths=2,
-        retokenised=(0, 3),
+        retokenised=(3,),
         least_turns=5,
     ),
 ]

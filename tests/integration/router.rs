@@ -237,7 +237,7 @@ async fn check_says_what_a_router_loses() {
     for line in [
         "is a router that does not name its engines",
         "warn  engines      unknown; name each with --engine URL",
-        "warn  streams      unknown",
+        "warn  streams      mode unknown",
         "warn  aborts       there is no /abort_request",
         "warn  prompts",
     ] {
