@@ -233,6 +233,6 @@ fn the_time_of_day_is_only_written_down() {
 fn a_file_holds_one_noun() {
     for file in sources() {
         let lines = file.whole.split("#[cfg(test)]\nmod tests").next().unwrap().lines().count();
-        assert!(lines <= 300, "{} has {lines} lines before its tests: find the second noun in it", file.path);
+        assert!(lines <= 400, "{} has {lines} lines before its tests: find the second noun in it", file.path);
     }
 }
