@@ -6,16 +6,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::http::Parts;
+use crate::trajectory::Store;
 use crate::trajectory::log::{Directory, Replayed};
 
 /// Restores on a thread that may block and says when that has ended; resolves only when it fails, with a line for the user.
 pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
     if let Some(directory) = directory {
         let sessions = Arc::clone(&parts.sessions);
-        let outcome = tokio::task::spawn_blocking(move || sessions.restore_from(directory)).await;
+        let restoring = move || {
+            let replayed = sessions.restore_from(directory);
+            if let Ok(Some(replayed)) = &replayed {
+                report(&sessions, replayed);
+            }
+            replayed
+        };
+        let outcome = tokio::task::spawn_blocking(restoring).await;
         match outcome {
-            Ok(Ok(Some(replayed))) => {
-                report(&parts, &replayed);
+            Ok(Ok(Some(_))) => {
                 restored.send_replace(true);
             }
             Ok(Ok(None)) => {}
@@ -39,13 +46,13 @@ pub(super) fn after(
     })
 }
 
-fn report(parts: &Parts, replayed: &Replayed) {
+fn report(store: &Store, replayed: &Replayed) {
     replayed.torn.iter().for_each(|torn| tracing::warn!(%torn, "a segment of the log ends early"));
     replayed.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "a segment of the log is damaged"));
     if replayed.damaged_regions() > 0 {
-        let missing = parts.sessions.missing_turns();
+        let missing = store.missing_turns();
         tracing::warn!(sessions = missing.sessions, names = ?missing.names, "turns of these sessions are missing");
     }
-    let (sessions, _) = parts.sessions.size();
+    let (sessions, _) = store.size();
     tracing::info!(sessions, records = replayed.records, segments = replayed.segments, "sessions restored");
 }

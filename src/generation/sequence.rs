@@ -140,7 +140,7 @@ impl Sequence {
         let row_from = match content {
             _ if self.contradicted => None,
             Content::Full if known(&chunk.top) => {
-                (self.top_rows == self.tokens && rows == read - before && known(&chunk.chosen)).then_some(0)
+                (known(&chunk.chosen) && self.top_rows == self.tokens && rows == read).then_some(0)
             }
             Content::Full if known(&chunk.chosen) => (rows == self.tokens + read).then_some(self.tokens),
             Content::Full => (rows == read).then_some(before),

@@ -17,12 +17,14 @@ pub fn are_sent_to_engines(parts: &Parts) -> bool {
     !parts.engines.current().engines.is_empty()
 }
 
-/// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request.
+/// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request; a 404 is not where
+/// another accepts the abort, because a tokentap before an engine answers so where the request does not run.
 pub async fn send_to_engines(parts: &Parts, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
     let body = String::from_utf8_lossy(body).into_owned();
     let outcomes = parts.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
     let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();
-    if problems.is_empty() {
+    let accepted = outcomes.iter().any(AbortOutcome::is_accepted);
+    if accepted && outcomes.iter().all(|outcome| outcome.is_accepted() || outcome.is_unsupported()) {
         return Response::new(Body::full(Bytes::new()));
     }
     let failed = outcomes.iter().find(|outcome| !outcome.is_accepted());

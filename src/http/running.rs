@@ -150,17 +150,28 @@ impl Drop for Running {
         let (parts, key) = (Arc::clone(&self.parts), self.key.take());
         parts.aborting.send_modify(|count| *count += 1);
         runtime.spawn(async move {
+            let mut aborts = tokio::task::JoinSet::new();
             for rid in flight.ids() {
-                if flight.may_abort(&rid) {
-                    abort(&parts, &rid, key.clone()).await;
+                if !flight.may_abort(&rid) {
+                    continue;
                 }
+                if aborts.len() >= ABORTS_AT_ONCE {
+                    aborts.join_next().await;
+                }
+                let (parts, key) = (Arc::clone(&parts), key.clone());
+                aborts.spawn(async move { abort(&parts, &rid, key).await });
             }
+            // an engine that does not answer delays the aborts of one request by one time limit, not by one for each id
+            aborts.join_all().await;
             // free before whoever waits for them looks
             drop(flight);
             parts.aborting.send_modify(|count| *count -= 1);
         });
     }
 }
+
+/// Aborts of one request that are on their way together.
+const ABORTS_AT_ONCE: usize = 64;
 
 /// How long an abort may take.
 pub(super) const ABORT: Duration = PATIENCE;

@@ -38,6 +38,10 @@ impl AssistantText {
     pub(super) fn of(messages: &[Message], session: Option<&Session>, renderer: &Renderer) -> Self {
         let said = messages.iter().filter(|message| message.is_assistant() && !message.is_empty());
         let digests: Vec<Digest> = said.map(Message::own_digest).collect();
+        // reading what a session sampled takes as long as the session is
+        if digests.is_empty() {
+            return Self { sampled: None, foreign: false };
+        }
         let Some(session) = session else { return Self { sampled: None, foreign: !digests.is_empty() } };
         let read = |turn: &Turn| Some(reading::said(renderer, turn)?.own_digest());
         let turns = session.sampled(&digests, read);

@@ -206,6 +206,11 @@ impl Client {
         self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone())
     }
 
+    /// The API key in place of the admin key: what may sign a call to an engine that a router lists.
+    pub(super) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
+        if key == self.admin_key { self.api_key.clone() } else { key }
+    }
+
     /// Sends this body to `/abort_request`.
     ///
     /// # Errors

@@ -124,10 +124,14 @@ impl Engines {
         let asked = tokio::time::timeout(PATIENCE, self.upstream.call(Method::GET, "/workers", None)).await;
         let (status, body) = asked.map_err(|_| Failure::Timeout)??;
         let workers = serde_json::from_slice::<Workers>(&body).ok().filter(|_| status.is_success());
-        Ok(self.replace(match workers {
-            Some(listed) => Membership { source: Source::Workers, engines: self.members(listed) },
-            None => Membership::default(),
-        }))
+        let has_no_list =
+            matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) || status.is_success();
+        Ok(match workers {
+            Some(listed) => self.replace(Membership { source: Source::Workers, engines: self.members(listed) }),
+            None if has_no_list => self.replace(Membership::default()),
+            // a router in trouble still has the workers that it named
+            None => false,
+        })
     }
 
     /// Notes whether the upstream calls itself a router, which one without a list of workers may do.
@@ -152,6 +156,8 @@ impl Engines {
             .workers
             .into_iter()
             .filter(|worker| worker.url.starts_with("http://"))
+            // a loopback address of another host is not an engine here: it may be tokentap itself
+            .filter(|worker| !is_loopback(&worker.url) || is_loopback(self.upstream.upstream()))
             .map(|worker| {
                 let url = worker.url.trim_end_matches('/');
                 let engine = url.rsplit_once('@').filter(|(_, rank)| rank.bytes().all(|byte| byte.is_ascii_digit()));
@@ -192,6 +198,8 @@ impl Engines {
     /// Sends this body to `/abort_request` of every engine. One outcome per engine.
     pub async fn send_abort(&self, body: String, key: Option<HeaderValue>) -> Vec<AbortOutcome> {
         let current = self.current();
+        // a worker is named by the router, which gets the clients' keys and the API key, but not the admin key
+        let key = if current.source == Source::Workers { self.upstream.without_admin_key(key) } else { key };
         let mut clients: Vec<Client> = current.engines.iter().map(|engine| engine.client.clone()).collect();
         if clients.is_empty() {
             clients.push(self.upstream.clone());
@@ -206,6 +214,13 @@ impl Engines {
         })
         .await
     }
+}
+
+/// Whether a URL names this host by a loopback address.
+fn is_loopback(url: &str) -> bool {
+    let Some(host) = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.to_owned())) else { return false };
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// What an engine answered to an abort.
@@ -237,9 +252,9 @@ impl AbortOutcome {
         match answer {
             Ok(status) if status.is_success() => None,
             Ok(status) if self.is_unsupported() => Some(format!("{engine} has no /abort_request ({status})")),
-            Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
-                Some(format!("{engine} answered {status}; set --upstream-admin-key"))
-            }
+            Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => Some(format!(
+                "{engine} answered {status}; set --upstream-admin-key, and name the engines of a router by --engine"
+            )),
             Ok(status) => Some(format!("{engine} answered {status}")),
             Err(failure) => Some(format!("{engine}: {failure}")),
         }

@@ -14,7 +14,7 @@ use crate::support::binary::output;
 use crate::support::client::{post, request};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{Nature, Upstream, json_message};
 
 fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
     let about = About {
@@ -93,7 +93,7 @@ async fn a_folder_becomes_a_file() {
     assert_eq!(rows[0]["token_ids"], json!([1, 2, 3, 4, 5, 6]), "the frozen version");
     assert_eq!(rows[0]["think_token_count"], json!(null), "a log names no think tokens");
     assert_eq!(rows[1]["token_ids"], json!([1, 9]));
-    assert_eq!(stderr, "tokentap: 2 rows of 2 sessions, 1.92 KiB to standard output\n");
+    assert_eq!(stderr, "tokentap: 2 rows of 2 sessions, 1.91 KiB to standard output\n");
 
     let file = out.path().join("rows.safetensors");
     let path = file.to_str().unwrap();
@@ -156,6 +156,18 @@ async fn a_running_tokentap_is_asked() {
     let (code, _, stderr) = export(&[&fixed[..], &["--session", "three"]].concat()).await;
     assert!(code == Some(1) && stderr.contains("answered 404") && stderr.contains("three"), "{stderr}");
     assert_eq!((names(out.path()), std::fs::read(&file).unwrap()), (vec!["rows.jsonl".to_owned()], written));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn export_from_a_port_that_is_not_control_names_the_flag() {
+    let upstream = Upstream::start(Nature::default(), |_| json_message(404, br#"{"detail":"Not Found"}"#)).await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let page = Upstream::start(Nature::default(), |_| json_message(200, b"{}")).await;
+    for port in [proxy.data, page.addr] {
+        let control = format!("http://{port}");
+        let (code, _, stderr) = export(&["--format", "jsonl", "--out", "-", "--control", &control]).await;
+        assert!(code == Some(1) && stderr.contains("--control") && stderr.contains("30002"), "{stderr}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -245,3 +245,25 @@ async fn check_says_what_a_router_loses() {
     }
     assert!(!text.contains("cumulative") && !text.contains("admin-key"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_succeeds_where_one_worker_accepts_and_the_others_answer_404() {
+    let open = engine().await;
+    let elsewhere = Upstream::start(Nature::default(), |_| json_message(404, b"{}")).await;
+    let router = router(Router::of(&[open.addr, elsewhere.addr])).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    assert_eq!(post(proxy.control, "/abort_request", br#"{"rid":"x"}"#).await.status, 200);
+    assert_eq!(aborted(&open), ["x"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_key_is_not_sent_to_workers_that_a_router_names() {
+    let worker = engine().await;
+    let router = router(Router::of(&[worker.addr])).await;
+    let flags = ["--upstream-api-key", "api", "--upstream-admin-key", "admin"];
+    let proxy = Proxy::probed(router.addr, &flags).await;
+    drop(generating(proxy.data, &router, "r-1").await);
+    aborts_sent(&proxy, 1.0).await;
+    let signed = worker.asked().into_iter().find(|asked| asked.path == "/abort_request").unwrap();
+    assert_eq!(signed.header("authorization"), Some("Bearer api"));
+}

@@ -50,9 +50,10 @@ impl Port {
     pub(super) async fn call(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
         request.headers_mut().insert(header::HOST, self.authority.clone());
         let opened = tokio::time::timeout(PATIENCE, self.open()).await;
-        let stream = opened
-            .unwrap_or_else(|_| Err(format!("nothing for {} s", PATIENCE.as_secs())))
-            .map_err(|cause| format!("cannot connect to the tokentap at {}: {cause}", self.url))?;
+        let stream =
+            opened.unwrap_or_else(|_| Err(format!("nothing for {} s", PATIENCE.as_secs()))).map_err(|cause| {
+                format!("cannot connect to the tokentap at {}: {cause}; --control names its control port", self.url)
+            })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
         // ends with the body; what went wrong is told to whoever reads that

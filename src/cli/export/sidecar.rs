@@ -13,6 +13,10 @@ use crate::config::{ExportArgs, Secret};
 use crate::sglang::client::innermost;
 use crate::trajectory::export::Format;
 
+/// What to do where the answer is not that of a control port.
+const NOT_CONTROL: &str =
+    "; this is not the control port of a tokentap: set --control to it (--control-listen of serve, 30002 by default)";
+
 /// Sessions of one page.
 const PAGE: usize = 1000;
 
@@ -80,7 +84,7 @@ impl Sidecar {
             let reply = self.send(Request::get(target), String::new()).await?;
             let bytes = reply.into_body().collect().await.map_err(|error| self.port.broken(&error))?.to_bytes();
             let page: Page = serde_json::from_slice(&bytes)
-                .map_err(|error| format!("{} is no tokentap's control port: /v1/sessions: {error}", self.port.url()))?;
+                .map_err(|error| format!("{}: /v1/sessions: {error}{NOT_CONTROL}", self.port.url()))?;
             names.extend(page.sessions.into_iter().map(|entry| entry.session));
             let next = match page.next {
                 Value::Null => return Ok(names),
@@ -106,7 +110,9 @@ impl Sidecar {
         }
         // whatever cannot be read says less than the status does
         let body = reply.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        Err(format!("{} answered {}{}", self.port.url(), status.as_u16(), explained(&body)))
+        // another server, or the data port, which forwards the path to the engine
+        let elsewhere = if explained(&body).is_empty() { NOT_CONTROL } else { "" };
+        Err(format!("{} answered {}{}{elsewhere}", self.port.url(), status.as_u16(), explained(&body)))
     }
 }
 

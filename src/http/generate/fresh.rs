@@ -75,7 +75,8 @@ impl Fresh {
         let upstream = Arc::clone(&parts.upstream.borrow());
         let record = parts.config.sessions.record;
         if record {
-            room::check(parts, &self.session)?;
+            let new = self.request.batch().unwrap_or(1).saturating_mul(self.request.n());
+            room::check(parts, &self.session, new)?;
         }
         let length = self.request.bytes.len();
         let plan = on_body(length, || plan(parts, &upstream, &self.request, self.assign_rid))?;

@@ -40,7 +40,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served)
         unseen.answered(reply.status());
         return Ok(forwarded(parts, reply));
     };
-    room::check(parts, &identity.session)?;
+    room::check(parts, &identity.session, 1)?;
     let name = HeaderValue::try_from(&*identity.session);
     let mut turns = trajectory::Call::new(Arc::clone(&parts.sessions), identity.session);
     if is_last(&head.headers) {
