@@ -27,7 +27,8 @@ pub async fn send_to_engines(parts: &Parts, headers: &HeaderMap, body: &Bytes) -
     if accepted && outcomes.iter().all(|outcome| outcome.is_accepted() || outcome.is_unsupported()) {
         return Response::new(Body::full(Bytes::new()));
     }
-    let failed = outcomes.iter().find(|outcome| !outcome.is_accepted());
+    let refused = |outcome: &&AbortOutcome| !outcome.is_accepted() && !outcome.is_unsupported();
+    let failed = outcomes.iter().find(refused).or_else(|| outcomes.iter().find(|outcome| !outcome.is_accepted()));
     let status = failed.and_then(|outcome| outcome.answer.as_ref().ok()).copied().unwrap_or(StatusCode::BAD_GATEWAY);
     let message = format!("an engine did not take the abort: {}", problems.join("; "));
     json_reply(status, json!({"error": {"code": "abort", "message": message}}).to_string().into_bytes())

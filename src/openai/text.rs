@@ -43,13 +43,13 @@ impl Choice {
     /// alone, only the text tells the modes apart (SGLang 0.5.6 with `--stream-output` repeats text but not ids).
     fn new_text<'a>(&mut self, text: &'a str, ids_repeat: bool, streaming: Option<Streaming>) -> &'a str {
         let known = self.text.len();
-        let continues = text.starts_with(&self.text) && text.len() > known;
+        let continues = || text.len() > known && text.starts_with(&self.text);
         let repeats = match streaming {
             _ if ids_repeat => true,
             Some(Streaming::Incremental) => false,
             // a stop string may be cut off the end of what came before
             Some(Streaming::IncrementalIds) if self.text.starts_with(text) => true,
-            _ => known > 0 && continues && !self.is_incremental,
+            _ => known > 0 && !self.is_incremental && continues(),
         };
         self.is_incremental |= known > 0 && !repeats && !text.is_empty();
         let new = if repeats { text.get(known..).unwrap_or_default() } else { text };

@@ -208,7 +208,8 @@ impl Client {
 
     /// The API key in place of the admin key: what may sign a call to an engine that a router lists.
     pub(super) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
-        if key == self.admin_key { self.api_key.clone() } else { key }
+        // a call without a key stays without one
+        if key.is_some() && key == self.admin_key { self.api_key.clone() } else { key }
     }
 
     /// Sends this body to `/abort_request`.

@@ -267,3 +267,14 @@ async fn the_admin_key_is_not_sent_to_workers_that_a_router_names() {
     let signed = worker.asked().into_iter().find(|asked| asked.path == "/abort_request").unwrap();
     assert_eq!(signed.header("authorization"), Some("Bearer api"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_without_a_key_is_not_signed_for_a_worker() {
+    let worker = engine().await;
+    let router = router(Router::of(&[worker.addr])).await;
+    let proxy = Proxy::probed(router.addr, &["--upstream-api-key", "api"]).await;
+    let _client = generating(proxy.data, &router, "r-1").await;
+    assert_eq!(post(proxy.data, "/abort_request", br#"{"rid":"r-1"}"#).await.status, 200);
+    let sent = worker.asked().into_iter().find(|asked| asked.path == "/abort_request").unwrap();
+    assert_eq!(sent.header("authorization"), None);
+}

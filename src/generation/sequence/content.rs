@@ -103,14 +103,13 @@ impl Sequence {
         match (*expected, shown) {
             (Expected::Known(known), Some(shown)) if known == shown => (shown, None),
             (Expected::Known(known), Some(shown)) => {
-                // in an incremental stream an abort alone repeats everything
-                if event.chunk.finish.is_none() {
+                let is_last = event.chunk.finish.is_some();
+                if !is_last {
                     *expected = Expected::Known(shown);
-                    (shown, Some(Anomaly::ModeSwitched))
-                } else {
-                    let abort = known == Content::Delta;
-                    (shown, (!abort).then_some(Anomaly::ModeSwitched))
                 }
+                // an abort repeats everything in an incremental stream as well
+                let is_abort = is_last && known == Content::Delta;
+                (shown, (!is_abort).then_some(Anomaly::ModeSwitched))
             }
             (Expected::Known(Content::Delta), None) => match event.completion {
                 Some(all) if seen + read > all && read >= all => (Content::Full, None),
