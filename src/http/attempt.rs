@@ -10,7 +10,8 @@ mod shelf;
 mod waiting;
 mod weight;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -28,7 +29,7 @@ use waiting::Waiting;
 use weight::Weight;
 
 /// What two calls have in common that are the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Key {
     /// The session, which the client has named.
     pub session: Arc<str>,
@@ -42,6 +43,20 @@ pub struct Key {
     pub rid: Option<HeaderValue>,
     /// The body, byte for byte.
     pub body: Bytes,
+}
+
+impl Key {
+    /// Whether all but the bytes of the body is equal.
+    fn is_like(&self, other: &Self) -> bool {
+        // each member by its name, so that a new one has to be thought of here
+        let Self { session, method, target, authorization, rid, body } = self;
+        *session == other.session
+            && *method == other.method
+            && *target == other.target
+            && *authorization == other.authorization
+            && *rid == other.rid
+            && body.len() == other.body.len()
+    }
 }
 
 /// What ties an attempt to its session and to its log line.
@@ -66,6 +81,8 @@ struct Attempt {
     live: AtomicBool,
     /// No call like it ran at any time with it; changes with the list of attempts locked.
     alone: AtomicBool,
+    /// Its number among those that did not arrive, zero where it is not one of them; changes with the list of attempts locked.
+    left: AtomicU64,
     // held for one step of the reply, never across an await; the list of attempts may be locked before it, never behind it
     reply: Mutex<Reply>,
 }
@@ -79,7 +96,7 @@ impl std::fmt::Debug for Attempt {
 impl Attempt {
     fn new(key: Key, ties: Ties, reply: Reply) -> Self {
         let (live, alone) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { key, ties, waiting: Arc::default(), live, alone, reply: Mutex::new(reply) }
+        Self { key, ties, waiting: Arc::default(), live, alone, left: AtomicU64::new(0), reply: Mutex::new(reply) }
     }
 
     fn reply(&self) -> MutexGuard<'_, Reply> {
@@ -106,6 +123,11 @@ impl Attempt {
     /// Another call like it runs.
     fn has_company(&self) {
         self.alone.store(false, Ordering::Relaxed);
+    }
+
+    /// Its number among those that did not arrive.
+    fn left(&self) -> Option<NonZero<u64>> {
+        NonZero::new(self.left.load(Ordering::Relaxed))
     }
 
     /// A reader at the beginning, where that is still to be had.

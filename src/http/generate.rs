@@ -67,7 +67,7 @@ pub async fn answer(
     served: &mut Served,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
-    let request = on_body(body.len(), || parse(parts, &body))?;
+    let request = on_body(body.len(), || parse(parts, &body)).await?;
     let identity = Identity::of(&parts.config, origin.session.as_ref(), &head.uri, &head.headers, request.as_ref())?;
     identity.report_ignored(parts);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();

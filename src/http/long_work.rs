@@ -1,13 +1,125 @@
-//! Work on bodies that would keep the other requests of a worker waiting.
+//! Parsing and comparing long bodies without delaying the other requests of a worker thread.
+
+use std::num::NonZero;
+use std::sync::{Arc, LazyLock};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
 
 /// Bytes that take about a millisecond to parse.
 const LONG: usize = 128 << 10;
 
-/// Works on a body of `length` bytes. Before long work the runtime moves the other tasks of this thread to another one, which costs some
-/// microseconds; short work is done at once.
-pub(super) fn on_body<T>(length: usize, work: impl FnOnce() -> T) -> T {
+/// Bytes that take some tens of milliseconds. Shorter bodies do not wait for these.
+const VERY_LONG: usize = 4 << 20;
+
+/// Long bodies in work at a time: each may take a thread of its own.
+static LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(4 * processors())));
+
+/// Very long bodies in work at a time: half of the processors, so that the workers keep the other half.
+static VERY_LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new((processors() / 2).max(1))));
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Whether work on so many bytes would keep others waiting.
+pub(super) fn is_long(length: usize) -> bool {
+    length > LONG
+}
+
+/// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped.
+pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
+    let bodies = match length {
+        0..=LONG => return None,
+        ..=VERY_LONG => &LONG_BODIES,
+        _ => &VERY_LONG_BODIES,
+    };
+    // the semaphores are never closed
+    Arc::clone(bodies).acquire_owned().await.ok()
+}
+
+/// Works on a body of `length` bytes, when it is its turn.
+pub(super) async fn on_body<T>(length: usize, work: impl FnOnce() -> T) -> T {
+    let _permit = permit(length).await;
+    in_place(length, work)
+}
+
+/// Works on a body of `length` bytes on a thread for blocking work, when it is its turn: for work that takes long on short bodies, too.
+///
+/// # Errors
+/// When the work panics.
+pub(super) async fn on_thread<T: Send + 'static>(
+    length: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let permit = permit(length.max(LONG + 1)).await;
+    let worked = move || {
+        let _permit = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(worked).await
+}
+
+/// Works on `length` bytes at once, by a caller that holds a permit. Before long work the runtime moves the other tasks of this thread to another
+/// one, which costs some microseconds.
+pub(super) fn in_place<T>(length: usize, work: impl FnOnce() -> T) -> T {
     let moves = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if length > LONG && moves() { tokio::task::block_in_place(work) } else { work() }
+    if is_long(length) && moves() { tokio::task::block_in_place(work) } else { work() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// How long a test waits for what should come at once.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn others_are_served_while_a_long_body_is_worked_on() {
+        let (served, is_served) = channel();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let long = tokio::spawn(on_body(LONG + 1, move || {
+            begun.send(()).unwrap();
+            is_served.recv_timeout(PATIENCE)
+        }));
+        let other = tokio::spawn(async move {
+            has_begun.await.unwrap();
+            served.send(()).unwrap();
+        });
+        other.await.unwrap();
+        assert_eq!(long.await.unwrap(), Ok(()), "the only worker thread has served another task meanwhile");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn few_very_long_bodies_are_worked_on_at_a_time_and_shorter_ones_do_not_wait_for_them() {
+        static RUNNING: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let (end, ended) = channel::<()>();
+        let ended = Arc::new(std::sync::Mutex::new(ended));
+        let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+        let bodies: Vec<_> = (0..3 * processors())
+            .map(|_| {
+                let (ended, begun) = (Arc::clone(&ended), begun.clone());
+                tokio::spawn(on_body(VERY_LONG + 1, move || {
+                    MOST.fetch_max(RUNNING.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    begun.send(()).unwrap();
+                    ended.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+                    RUNNING.fetch_sub(1, Ordering::SeqCst);
+                }))
+            })
+            .collect();
+        has_begun.recv().await.unwrap();
+        assert_eq!(on_body(VERY_LONG, || 7).await, 7, "all permits of the very long ones are taken");
+        assert_eq!(on_body(1, || 7).await, 7);
+        bodies.iter().for_each(|_| end.send(()).unwrap());
+        for body in bodies {
+            body.await.unwrap();
+        }
+        assert_eq!(MOST.load(Ordering::SeqCst), (processors() / 2).max(1));
+    }
 }

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::http::body::{Body, Upload};
 use crate::http::generate::{self, Origin};
 use crate::http::identity::{Identity, InvalidName};
-use crate::http::long_work::on_body;
+use crate::http::long_work::{in_place, on_thread};
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply, headers};
 use crate::openai::Unserved;
@@ -165,16 +165,16 @@ async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, 
     if !long {
         return Ok(made());
     }
-    let made = tokio::task::spawn_blocking(made).await;
+    let made = on_thread(length, made).await;
     made.map_err(|error| Error::Internal { message: error.to_string() })
 }
 
 impl Heard {
-    /// Whose session it is. Sessions are named as they are in a native request.
+    /// Whose session it is. Sessions are named as they are in a native request. A caller on a worker thread holds a permit for long work.
     fn identity(&self, parts: &Parts) -> Result<Identity, InvalidName> {
         let head = &self.request;
         // names in the body count where none stands in the path, and a long body is not read for nothing
-        let parsed = || on_body(head.body().len(), || GenerateRequest::parse(head.body().clone()).ok());
+        let parsed = || in_place(head.body().len(), || GenerateRequest::parse(head.body().clone()).ok());
         let named = self.session.is_none().then(parsed).flatten();
         Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), named.as_ref())
     }

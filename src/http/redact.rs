@@ -6,6 +6,7 @@ use http_body_util::{BodyExt, Limited};
 use crate::error::Error;
 use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::long_work::on_body;
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Object, Splice};
 
 /// More than a server's arguments and states take.
@@ -22,7 +23,7 @@ pub async fn redacted(parts: &Parts, reply: Response<Body>) -> Result<Response<B
         message: format!("the engine's answer may hold its keys and {why}; ask the engine itself"),
     };
     let bytes = Limited::new(body, LARGEST).collect().await.map_err(|error| unreadable(&error.to_string()))?.to_bytes();
-    let bytes = match without_keys(&bytes) {
+    let bytes = match on_body(bytes.len(), || without_keys(&bytes)).await {
         Ok(bytes) => bytes,
         // the answer to HEAD
         Err(_) if bytes.is_empty() => Vec::new(),

@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::generation::Observed;
 use crate::generation::reason::Reason;
 use crate::http::body::{BoxError, Failed};
 use crate::http::budget::Share;
-use crate::http::long_work::on_body;
+use crate::http::long_work::{in_place, is_long, permit};
 use crate::http::running::{Outcome, Recording, Running};
 use crate::sglang::client::ReplyBody;
 use crate::sglang::sse::{Decoder, Event};
@@ -30,10 +31,15 @@ pub struct Enriched {
     limit: usize,
     /// What an event that is not whole yet takes of the budget.
     share: Share,
+    /// Bytes that wait for their turn to be read: with them events are long.
+    waiting: Option<(Turn, Bytes)>,
     /// Bytes that wait until the turn they end is on disk.
     held: Option<(Recording, Bytes)>,
     failed: Failed,
 }
+
+/// Waits until long events may be read.
+type Turn = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -64,6 +70,7 @@ impl Enriched {
             state: State::Reading,
             limit,
             share,
+            waiting: None,
             held: None,
             failed: Failed::default(),
         }
@@ -97,10 +104,27 @@ impl Enriched {
             if self.state == State::Ended {
                 return Poll::Ready(None);
             }
+            if let Some((turn, _)) = &mut self.waiting {
+                let permit = ready!(turn.as_mut().poll(cx));
+                let Some((_, data)) = self.waiting.take() else { continue };
+                let out = self.chunk(data);
+                drop(permit);
+                if let Some(frame) = self.hand_out(out) {
+                    return Poll::Ready(Some(Ok(frame)));
+                }
+                continue;
+            }
             let frame = ready!(Pin::new(&mut self.upstream).poll_frame(cx));
             let out = match frame {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.chunk(data),
+                    Ok(data) => {
+                        let length = self.decoder.pending() + data.len();
+                        if is_long(length) && self.state == State::Reading {
+                            self.waiting = Some((Box::pin(permit(length)), data));
+                            continue;
+                        }
+                        self.chunk(data)
+                    }
                     Err(_) => continue,
                 },
                 Some(Err(error)) => {
@@ -115,14 +139,19 @@ impl Enriched {
                     rest
                 }
             };
-            if let Some(recorded) = self.running.recording() {
-                self.held = Some((recorded, out));
-                continue;
-            }
-            if !out.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(out))));
+            if let Some(frame) = self.hand_out(out) {
+                return Poll::Ready(Some(Ok(frame)));
             }
         }
+    }
+
+    /// The frame of these bytes; `None` where there are none, or where they wait for the disk.
+    fn hand_out(&mut self, out: Bytes) -> Option<Frame<Bytes>> {
+        if let Some(recorded) = self.running.recording() {
+            self.held = Some((recorded, out));
+            return None;
+        }
+        (!out.is_empty()).then(|| Frame::data(out))
     }
 
     fn end(&mut self) {
@@ -180,7 +209,7 @@ impl Enriched {
             return;
         };
         let running = &mut self.running;
-        let outcome = on_body(data.len(), || running.guarded(|capture| capture.event(&event.raw, data)));
+        let outcome = in_place(data.len(), || running.guarded(|capture| capture.event(&event.raw, data)));
         if outcome == Outcome::Unreadable {
             self.running.capture_mut().incomplete();
         }

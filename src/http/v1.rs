@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::http::body::{Body, Upload};
+use crate::http::long_work::on_body;
 use crate::http::offload::{Items, offload};
 use crate::http::running::settle;
 use crate::http::{Parts, json_reply};
@@ -157,7 +158,8 @@ fn unread(error: &crate::error::Error) -> Problem {
 
 async fn read<T: DeserializeOwned>(parts: &Parts, request: Request<Incoming>) -> Result<T, Problem> {
     let bytes = bytes(parts, request).await?;
-    serde_json::from_slice(&bytes).map_err(|error| Problem::bad(format!("the body: {error}")))
+    let parsed = on_body(bytes.len(), || serde_json::from_slice(&bytes)).await;
+    parsed.map_err(|error| Problem::bad(format!("the body: {error}")))
 }
 
 fn ok(body: &Value) -> Response<Body> {

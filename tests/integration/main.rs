@@ -36,6 +36,7 @@ mod jax;
 mod kernels;
 mod leaving;
 mod limits;
+mod long_bodies;
 mod multiplexed;
 mod oracle;
 mod outgoing;

@@ -1,6 +1,7 @@
 //! All attempts by session, and how long those stay that did not arrive.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Attempt, Kept, Key, Pending, Reader, Reply, Ties, Weight};
+use crate::http::long_work::{in_place, is_long};
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +28,9 @@ impl Default for Bounds {
     }
 }
 
+/// Bytes that an attempt which did not arrive takes beside its request and its reply, about.
+const OVERHEAD: usize = 1024;
+
 /// The attempts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Attempts(Arc<Shelf>);
@@ -43,8 +48,10 @@ struct Shelf {
 struct Listed {
     /// Those that run or did not arrive, in the order in which they began.
     sessions: HashMap<Arc<str>, Vec<Arc<Attempt>>>,
-    /// Those that did not arrive, in the order in which they ended.
-    left: VecDeque<(Instant, Arc<Attempt>)>,
+    /// Those that did not arrive, by a number that grows in the order in which they ended.
+    left: BTreeMap<NonZero<u64>, (Instant, Arc<Attempt>)>,
+    /// The number of the last one that did not arrive.
+    last: u64,
 }
 
 /// What becomes of a call.
@@ -84,6 +91,32 @@ impl Attempts {
         self.0.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The list, and the calls in it that are the same as this one. Long bodies are compared before it is locked for the last time.
+    fn same(&self, key: &Key, idle: Duration) -> (MutexGuard<'_, Listed>, Vec<Arc<Attempt>>) {
+        let mut compared: Vec<(Arc<Attempt>, bool)> = Vec::new();
+        loop {
+            let mut listed = self.listed();
+            listed.expire(idle);
+            let (mut same, mut unknown) = (Vec::new(), Vec::new());
+            for attempt in listed.like(key) {
+                let known = compared.iter().find(|(other, _)| Arc::ptr_eq(other, attempt)).map(|(_, equal)| *equal);
+                match known.or_else(|| (!is_long(key.body.len())).then(|| attempt.key.body == key.body)) {
+                    Some(true) => same.push(Arc::clone(attempt)),
+                    Some(false) => {}
+                    None => unknown.push(Arc::clone(attempt)),
+                }
+            }
+            if unknown.is_empty() {
+                return (listed, same);
+            }
+            drop(listed);
+            for attempt in unknown {
+                let equal = in_place(key.body.len(), || attempt.key.body == key.body);
+                compared.push((attempt, equal));
+            }
+        }
+    }
+
     /// A call comes. With `marked` the client says that it came before: it then gets the reply to that. Without, or where that reply is
     /// not to be had, `begin` makes it an attempt of its own. What did not arrive is remembered for `idle`.
     pub fn enter(
@@ -94,11 +127,9 @@ impl Attempts {
         begin: impl FnOnce(Ties) -> Pending,
     ) -> (Reader, Entered) {
         let reader = |attempt, id| Reader { attempt, attempts: self.clone(), id };
-        let mut listed = self.listed();
-        listed.expire(idle);
-        let same = listed.same(&key);
+        let (mut listed, same) = self.same(&key, idle);
         if marked && let Some((attempt, id, entered)) = again(&same) {
-            listed.left.retain(|(_, left)| !Arc::ptr_eq(left, &attempt));
+            listed.take(&attempt);
             return (reader(attempt, id), entered);
         }
         // one for one: of several samples that did not arrive each is asked anew by a call of its own
@@ -135,8 +166,8 @@ impl Attempts {
             listed.forget(attempt);
             return;
         }
-        attempt.reply().weigh_request(attempt.key.body.len());
-        listed.left.push_back((Instant::now(), Arc::clone(attempt)));
+        attempt.reply().weigh_request(OVERHEAD + attempt.key.body.len());
+        listed.leave(attempt);
         listed.crop(&attempt.key.session, self.0.bounds.left);
         self.evict(&mut listed);
     }
@@ -155,8 +186,8 @@ impl Attempts {
 
     fn evict(&self, listed: &mut Listed) {
         while self.is_over() {
-            let Some((_, oldest)) = listed.left.pop_front() else { return };
-            listed.forget(&oldest);
+            let Some((_, (_, oldest))) = listed.left.first_key_value() else { return };
+            listed.forget(&Arc::clone(oldest));
         }
     }
 }
@@ -173,20 +204,32 @@ fn again(same: &[Arc<Attempt>]) -> Option<(Arc<Attempt>, u64, Entered)> {
 }
 
 impl Listed {
-    /// Calls like this one.
-    fn same(&self, key: &Key) -> Vec<Arc<Attempt>> {
-        let all = self.sessions.get(&key.session).into_iter().flatten();
-        all.filter(|attempt| attempt.key == *key).cloned().collect()
+    /// Calls that are like this one but for the bytes of their bodies.
+    fn like(&self, key: &Key) -> impl Iterator<Item = &Arc<Attempt>> {
+        self.sessions.get(&key.session).into_iter().flatten().filter(|attempt| attempt.key.is_like(key))
     }
 
     fn holds(&self, attempt: &Arc<Attempt>) -> bool {
         let session = self.sessions.get(&attempt.key.session);
-        session.is_some_and(|all| all.iter().any(|one| Arc::ptr_eq(one, attempt)))
-            && !self.left.iter().any(|(_, one)| Arc::ptr_eq(one, attempt))
+        attempt.left().is_none() && session.is_some_and(|all| all.iter().any(|one| Arc::ptr_eq(one, attempt)))
+    }
+
+    /// Counts an attempt among those that did not arrive.
+    fn leave(&mut self, attempt: &Arc<Attempt>) {
+        let number = NonZero::<u64>::MIN.saturating_add(self.last);
+        self.last = number.get();
+        attempt.left.store(number.get(), Ordering::Relaxed);
+        self.left.insert(number, (Instant::now(), Arc::clone(attempt)));
+    }
+
+    /// Counts it no more among them.
+    fn take(&mut self, attempt: &Arc<Attempt>) {
+        attempt.left().iter().for_each(|number| drop(self.left.remove(number)));
+        attempt.left.store(0, Ordering::Relaxed);
     }
 
     fn forget(&mut self, attempt: &Arc<Attempt>) {
-        self.left.retain(|(_, left)| !Arc::ptr_eq(left, attempt));
+        self.take(attempt);
         let Some(all) = self.sessions.get_mut(&attempt.key.session) else { return };
         all.retain(|one| !Arc::ptr_eq(one, attempt));
         if all.is_empty() {
@@ -197,18 +240,18 @@ impl Listed {
     /// Forgets what did not arrive and is older than this.
     fn expire(&mut self, idle: Duration) {
         let now = Instant::now();
-        while let Some((at, _)) = self.left.front()
+        while let Some((_, (at, oldest))) = self.left.first_key_value()
             && now.duration_since(*at) >= idle
-            && let Some((_, oldest)) = self.left.pop_front()
         {
-            self.forget(&oldest);
+            self.forget(&Arc::clone(oldest));
         }
     }
 
     /// Forgets the oldest of a session that are more than this.
     fn crop(&mut self, session: &Arc<str>, most: usize) {
-        let of_session = self.left.iter().filter(|(_, attempt)| attempt.key.session == *session);
-        let all: Vec<Arc<Attempt>> = of_session.map(|(_, attempt)| Arc::clone(attempt)).collect();
+        let of_session = self.sessions.get(session).into_iter().flatten();
+        let mut all: Vec<Arc<Attempt>> = of_session.filter(|attempt| attempt.left().is_some()).cloned().collect();
+        all.sort_unstable_by_key(|attempt| attempt.left());
         all[..all.len().saturating_sub(most)].iter().for_each(|attempt| self.forget(attempt));
     }
 }
@@ -300,7 +343,7 @@ mod tests {
     async fn a_reply_is_given_in_pieces_and_arrives_with_the_last_of_them() {
         let attempts = Attempts::default();
         lose(&attempts, key("s", "b"), pieces(3)).await;
-        assert_eq!(bytes(&attempts), 3 * PIECE + 1, "the reply and the request");
+        assert_eq!(bytes(&attempts), 3 * PIECE + OVERHEAD + 1, "the reply and the request");
         let (mut reader, entered) = attempts.enter(key("s", "b"), true, IDLE, none);
         assert_eq!(entered, Entered::Replayed);
         reader.head().await;
@@ -358,7 +401,7 @@ mod tests {
     async fn a_reply_too_large_to_keep_is_not_replayed() {
         let attempts = Attempts::new(Bounds { reply: PIECE, ..Bounds::default() });
         lose(&attempts, key("s", "b"), pieces(2)).await;
-        assert_eq!(bytes(&attempts), 1, "the request is remembered");
+        assert_eq!(bytes(&attempts), OVERHEAD + 1, "the request is remembered");
         let (_, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
         assert_eq!(entered, Entered::New);
     }
@@ -367,8 +410,8 @@ mod tests {
     async fn the_oldest_go_first() {
         let attempts = Attempts::new(Bounds { left: 2, reply: 16 * PIECE, all: 10 * PIECE });
         let replayable = |session: &str, body: &str| {
-            let listed = attempts.listed();
-            listed.same(&key(session, body)).len() == 1
+            let (_listed, same) = attempts.same(&key(session, body), IDLE);
+            same.len() == 1
         };
         for body in ["1", "2", "3"] {
             lose(&attempts, key("s", body), pieces(2)).await;
@@ -399,6 +442,43 @@ mod tests {
         drop(other);
         let (_, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
         assert_eq!(entered, Entered::New);
+    }
+
+    /// Loses so many attempts of as many sessions and lets them expire together; how long that took.
+    async fn lost_and_forgotten(count: usize) -> Duration {
+        let attempts = Attempts::default();
+        let begun = std::time::Instant::now();
+        for session in 0..count {
+            drop(attempts.enter(key(&session.to_string(), "b"), false, IDLE, never));
+        }
+        assert_eq!(attempts.listed().left.len(), count);
+        tokio::time::advance(IDLE).await;
+        attempts.sweep(IDLE);
+        let listed = attempts.listed();
+        assert_eq!((bytes(&attempts), listed.left.len(), listed.sessions.len()), (0, 0, 0));
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn losing_and_forgetting_is_linear_in_the_attempts() {
+        let (mut few, mut many) = (Duration::MAX, Duration::MAX);
+        for _ in 0..3 {
+            few = few.min(lost_and_forgotten(2_000).await);
+            many = many.min(lost_and_forgotten(32_000).await);
+        }
+        assert!(many < 80 * few, "sixteen times as many take {many:?}, not {few:?}");
+    }
+
+    #[tokio::test]
+    async fn long_bodies_are_the_same_only_byte_for_byte() {
+        let attempts = Attempts::default();
+        let body = |last: char| format!("{}{last}", "x".repeat(1 << 20));
+        lose(&attempts, key("s", &body('a')), pieces(2)).await;
+        let (other, entered) = attempts.enter(key("s", &body('b')), true, IDLE, never);
+        assert_eq!(entered, Entered::New);
+        let (_, entered) = attempts.enter(key("s", &body('a')), true, IDLE, none);
+        assert_eq!(entered, Entered::Replayed);
+        drop(other);
     }
 
     #[tokio::test]

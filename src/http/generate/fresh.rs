@@ -79,7 +79,7 @@ impl Fresh {
             room::check(parts, &self.session, new)?;
         }
         let length = self.request.bytes.len();
-        let plan = on_body(length, || plan(parts, &upstream, &self.request, self.assign_rid))?;
+        let plan = on_body(length, || plan(parts, &upstream, &self.request, self.assign_rid)).await?;
         named(plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())));
         if let (true, Some(reason)) = (parts.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
             return Err(Error::Strict { reason: reason.name().to_owned() });
@@ -92,8 +92,11 @@ impl Fresh {
         }
         // an id of ours is never used twice
         let lingers = again && (!self.assign_rid || !self.request.rids().is_empty());
-        let recorder = record.then(|| on_body(length, || self.recorder(parts, &upstream, ties)));
-        let prompts = record.then(|| on_body(length, || Prompts::of(&self.request))).flatten();
+        let recorder = match record {
+            true => Some(on_body(length, || self.recorder(parts, &upstream, ties)).await),
+            false => None,
+        };
+        let prompts = record.then(|| Prompts::of(&self.request)).flatten();
         let own_echo = self.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
         let Self { head, request, session, authorization, .. } = self;
@@ -262,7 +265,7 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
             return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(parts, read, rest))));
         }
     };
-    let outcome = on_body(body.len(), || running.guarded(|capture| capture.reply(&body)));
+    let outcome = on_body(body.len(), || running.guarded(|capture| capture.reply(&body))).await;
     if outcome == Outcome::Unreadable {
         running.capture_mut().cut(Fault::Unreadable);
         running.capture_mut().incomplete();

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::http::body::{Body, Forwarded};
 use crate::http::forward::{Unseen, failed, forwarded, send, target, upstream_headers};
 use crate::http::generate::{SESSION, is_last};
-use crate::http::long_work::on_body;
+use crate::http::long_work::{in_place, on_body, permit};
 use crate::http::running::settle;
 use crate::http::served::Served;
 use crate::http::whole::{Whole, collect};
@@ -27,13 +27,17 @@ use crate::trajectory;
 /// # Errors
 /// What the client is told when the engine's own answer cannot be given.
 pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+    let length = call.request.body().len();
+    let turn = permit(length).await;
     let identity = call.identity(parts)?;
     identity.report_ignored(parts);
     served.unnamed = Some(parts.tools.flights.unnamed());
     let unseen = Unseen::new(parts, call.route, &identity);
     let (head, body) = call.request.into_parts();
     let named = identity.explicit && parts.config.sessions.record && call.route.endpoint == routes::CHAT;
-    let asked = named.then(|| Foreign::read(&body, &head.headers, &parts.upstream.borrow().chat)).flatten();
+    let read = || Foreign::read(&body, &head.headers, &parts.upstream.borrow().chat);
+    let asked = named.then(|| in_place(length, read)).flatten();
+    drop(turn);
     let Some(asked) = asked else {
         let forward = Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
         let reply = send(parts, call.route, forward).await?;
@@ -90,7 +94,8 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
     let mut told = Told::default();
     let read = on_body(body.len(), || {
         catch_unwind(AssertUnwindSafe(|| told.read(&body, 0..body.len(), witness.asked.wanted)))
-    });
+    })
+    .await;
     let left = match read {
         Ok(Ok(left)) => left,
         Ok(Err(error)) => {

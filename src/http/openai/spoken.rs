@@ -78,7 +78,8 @@ impl Spoken {
         let said = on_body(bytes.len(), || {
             let samples = Sample::all(&bytes).map_err(|error| upstream(format!("the engine's reply is {error}")))?;
             voice.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
-        })?;
+        })
+        .await?;
         Ok(Self { native, state: State::Whole(said.into()), keepalive: Keepalive::new(Duration::ZERO) })
     }
 
