@@ -3,6 +3,7 @@
 mod busy;
 mod door;
 mod greeted;
+mod last_reply;
 mod listen_queue;
 mod outgoing;
 #[cfg(not(feature = "tls"))]
@@ -27,6 +28,7 @@ use tower::Service;
 use busy::Streams;
 pub use door::{Door, ListenDrops};
 use greeted::Greeted;
+use last_reply::Replies;
 pub use listen_queue::listen;
 use outgoing::Outgoing;
 pub use tls::Tls;
@@ -90,10 +92,15 @@ where
     async fn over(mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let streams = Streams::new();
         let stream = Greeted::new(Outgoing::new(stream, self.patience), self.deadline, streams.clone());
-        let service = streams.clone().counted(self.service);
+        let replies = Replies::default();
+        let service = streams.clone().counted(replies.clone(), self.service);
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
-        let drains = async { drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await) };
+        let drains = async {
+            drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await);
+            replies.may_be_last().await;
+        };
         let ended = tokio::select! {
+            biased;
             ended = &mut connection => Some(ended),
             () = drains => None,
             () = streams.are_over(self.idle) => None,

@@ -18,6 +18,8 @@ use hyper::service::service_fn;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
+use super::last_reply::{Replies, Sending};
+
 /// Stands for no time.
 const NEVER: u64 = u64::MAX;
 
@@ -74,9 +76,11 @@ impl Streams {
         }
     }
 
-    /// A service whose requests over HTTP/2 are counted here, each until the last byte of its answer has gone out.
+    /// A service whose requests over HTTP/2 are counted here, each until the last byte of its answer has gone out. Those over HTTP/1 are
+    /// told to `replies`.
     pub(super) fn counted<S, B>(
         self,
+        replies: Replies,
         service: S,
     ) -> impl hyper::service::Service<Request<Incoming>, Response = Response<Answer<B>>, Error = Infallible, Future: Send>
     where
@@ -85,8 +89,13 @@ impl Streams {
     {
         service_fn(move |request: Request<Incoming>| {
             let running = (request.version() == Version::HTTP_2).then(|| self.begin());
+            let replies = running.is_none().then(|| replies.clone());
             let answer = service.clone().oneshot(request);
-            async move { answer.await.map(|reply| reply.map(|body| Answer { body, running })) }
+            async move {
+                let mut reply = answer.await?;
+                let sending = replies.map(|replies| replies.begin(reply.headers_mut()));
+                Ok(reply.map(|body| Answer { body, running, _sending: sending }))
+            }
         })
     }
 }
@@ -107,6 +116,7 @@ impl Drop for Running {
 pub(super) struct Answer<B> {
     body: B,
     running: Option<Arc<Running>>,
+    _sending: Option<Sending>,
 }
 
 /// Bytes of an answer: hyper lets go of a body once it has the last of them, and of them once they are sent.

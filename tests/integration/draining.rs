@@ -45,6 +45,24 @@ async fn draining_lets_what_runs_come_to_its_end_and_nothing_new_begin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_behind_a_stream_that_began_before_the_drain_is_served() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    proxy.phase.send_replace(Phase::Draining);
+    assert_eq!(get(proxy.control, "/readyz").await.status, 503);
+    call.reply(END).await;
+    let streamed = client.answer().await;
+    assert!(streamed.complete && streamed.header("connection").is_none(), "its head went out before");
+    client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"b\"}")).await;
+    hand.next().await.ok().await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    client.closed().await;
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reply_given_while_draining_says_that_the_connection_ends() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;

@@ -1,0 +1,63 @@
+//! The last replies of a connection of HTTP/1 while the server drains.
+//!
+//! A reply whose head goes out says that the connection ends. One whose head went out before cannot say so, and its client may send its
+//! next request over the connection: that one is served, too, if it comes soon.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, header};
+
+/// How long a connection stays open behind a reply that could not say that it ends.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the task of a connection knows of its replies. Only that task uses it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Replies(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    draining: AtomicBool,
+    /// A head has gone out that does not say that the connection ends, and its body is being sent.
+    promises_more: AtomicBool,
+}
+
+/// The body of a reply, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Sending(Arc<State>);
+
+impl Replies {
+    /// The head of a reply goes out.
+    pub(super) fn begin(&self, headers: &mut HeaderMap) -> Sending {
+        let draining = self.0.draining.load(Ordering::Relaxed);
+        if draining {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.0.promises_more.store(!draining, Ordering::Relaxed);
+        Sending(Arc::clone(&self.0))
+    }
+
+    /// The server drains: ends when the connection may be told to end behind what runs. The task of the connection serves it before it
+    /// polls this.
+    pub(super) async fn may_be_last(&self) {
+        self.0.draining.store(true, Ordering::Relaxed);
+        if !self.0.promises_more.load(Ordering::Relaxed) {
+            return;
+        }
+        poll_fn(|_| match self.0.promises_more.load(Ordering::Relaxed) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        })
+        .await;
+        tokio::time::sleep(LINGER).await;
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.promises_more.store(false, Ordering::Relaxed);
+    }
+}
