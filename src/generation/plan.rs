@@ -72,13 +72,13 @@ impl Plan {
         let mut facts = Facts::new(request, wish, upstream, config, (context.since)(shape));
         facts.max_reply_bytes = context.max_reply_bytes;
         let items = facts.items();
-        let given = if context.assign_rid { assigned(request) } else { Vec::new() };
+        let given = if context.assign_rid { assigned(request) } else { None };
         let echo = context.record && wish.wanted && wants_echo(request, upstream);
-        let body = rewrite(&facts, &items, &given, echo);
+        let body = rewrite(&facts, &items, given.as_deref(), echo);
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
         let unforced = (forced || items.iter().any(Item::is_asked_exactly)).then(|| {
             let plain: Vec<Item> = items.iter().copied().map(Item::as_asked).collect();
-            rewrite(&facts, &plain, &given, false)
+            rewrite(&facts, &plain, given.as_deref(), false)
         });
         let rid = match &request.rid {
             PerItem::One(rid) => Some(rid.clone()),
@@ -88,7 +88,7 @@ impl Plan {
             wish,
             n: request.n(),
             stream: request.stream == Some(true),
-            rids: known_rids(request, given),
+            rids: known_rids(request, given.as_deref()),
             items,
             body,
             echo,
@@ -175,17 +175,16 @@ fn wants_echo(request: &GenerateRequest, upstream: &Capabilities) -> bool {
     unknown && upstream.echoes_prompt && !request.return_prompt_token_ids
 }
 
-/// Ids for a request without any, so that it can be aborted and looked up before the engine has named it. Samples beyond the first
-/// get random ids from the engine whatever the request says.
-fn assigned(request: &GenerateRequest) -> Vec<String> {
-    if !request.is_readable() || request.n() > 1 || !matches!(request.rid, PerItem::Absent) {
-        return Vec::new();
-    }
-    (0..request.batch().unwrap_or(1)).map(|_| rid::fresh()).collect()
+/// An id for a request without one, so that it can be aborted and looked up before the engine has named it. It is one string for a
+/// batch, too, which routers pass on as they do not pass a list. Samples beyond the first get random ids from the engine whatever the
+/// request says.
+fn assigned(request: &GenerateRequest) -> Option<String> {
+    let unnamed = request.is_readable() && request.n() <= 1 && matches!(request.rid, PerItem::Absent);
+    unnamed.then(rid::fresh)
 }
 
-fn known_rids(request: &GenerateRequest, given: Vec<String>) -> Vec<(String, usize)> {
-    let own = request.rids();
-    let ids = if own.is_empty() { given } else { own };
+/// The ids of the sequences, by the client's own ids or by the one that the request is given.
+fn known_rids(request: &GenerateRequest, given: Option<&str>) -> Vec<(String, usize)> {
+    let ids = given.map_or_else(|| request.rids(), |rid| request.rids_named(rid));
     ids.into_iter().enumerate().map(|(at, rid)| (rid, at)).collect()
 }

@@ -7,9 +7,9 @@ use crate::json::{Cursor, Edit, Object, Splice};
 use crate::sglang::probe::Dialect;
 use crate::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 
-/// Writes the upstream body. `rids` are ids to be given to a request that has none; with `echo` the engine repeats the prompt's ids.
+/// Writes the upstream body. `rid` is given to a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub fn rewrite(facts: &Facts<'_>, items: &[Item], rids: &[String], echo: bool) -> Bytes {
+pub fn rewrite(facts: &Facts<'_>, items: &[Item], rid: Option<&str>, echo: bool) -> Bytes {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
@@ -18,10 +18,8 @@ pub fn rewrite(facts: &Facts<'_>, items: &[Item], rids: &[String], echo: bool) -
     if echo {
         edit.set("return_prompt_token_ids", b"true");
     }
-    match (rids, request.batch()) {
-        ([], _) => {}
-        ([rid], None) => edit.set("rid", format!("\"{rid}\"").as_bytes()),
-        (rids, _) => edit.set("rid", list(rids.iter().map(|rid| format!("\"{rid}\""))).as_bytes()),
+    if let Some(rid) = rid {
+        edit.set("rid", format!("\"{rid}\"").as_bytes());
     }
     let forced = items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k);
     if forced {

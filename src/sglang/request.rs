@@ -203,16 +203,24 @@ impl GenerateRequest {
         usize::try_from(n.max(1)).unwrap_or(1)
     }
 
-    /// The ids its sequences run under, by the client's own `rid`: a string names the items of a batch `R_0`, `R_1` and so on. None
-    /// where the engine chooses them, as it does for every sample of n > 1.
+    /// The ids its sequences run under, by the client's own `rid`. None where the engine chooses them, as it does for every sample of
+    /// n > 1.
     #[must_use]
     pub fn rids(&self) -> Vec<String> {
-        match (&self.rid, self.batch()) {
+        match &self.rid {
             _ if self.n() > 1 => Vec::new(),
-            (PerItem::One(rid), None) => vec![rid.clone()],
-            (PerItem::One(rid), Some(count)) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
-            (PerItem::Many(rids), _) => rids.iter().flatten().cloned().collect(),
-            _ => Vec::new(),
+            PerItem::One(rid) => self.rids_named(rid),
+            PerItem::Many(rids) => rids.iter().flatten().cloned().collect(),
+            PerItem::Absent | PerItem::Unreadable => Vec::new(),
+        }
+    }
+
+    /// The ids its sequences run under where `rid` is this string: it names the items of a batch `R_0`, `R_1` and so on.
+    #[must_use]
+    pub fn rids_named(&self, rid: &str) -> Vec<String> {
+        match self.batch() {
+            None => vec![rid.to_owned()],
+            Some(count) => (0..count).map(|at| format!("{rid}_{at}")).collect(),
         }
     }
 

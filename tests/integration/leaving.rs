@@ -75,15 +75,15 @@ async fn requests_without_an_id_are_given_one_to_be_aborted_by() {
     let (mut hand, proxy) = started(&[]).await;
     for body in [json!({"text": "a"}), json!({"text": ["a", "b"]})] {
         let (client, call) = asked(&mut hand, &proxy, &body).await;
-        let given = match &call.json()["rid"] {
-            Value::Array(rids) => rids.clone(),
-            rid => vec![rid.clone()],
+        // one string for a batch, too, from which the engine makes the ids of its items: sglang-router refuses a list
+        let rid = call.json()["rid"].as_str().unwrap().to_owned();
+        assert!(rid.len() == 32 && rid.bytes().all(|b| b.is_ascii_hexdigit()), "{rid}");
+        let given = match body["text"].is_array() {
+            true => vec![format!("{rid}_0"), format!("{rid}_1")],
+            false => vec![rid],
         };
-        let mut given: Vec<String> = given.iter().map(|rid| rid.as_str().unwrap().to_owned()).collect();
-        assert!(given.iter().all(|rid| rid.len() == 32 && rid.bytes().all(|b| b.is_ascii_hexdigit())), "{given:?}");
         drop(client);
         call.gone().await;
-        given.sort();
         assert_eq!(aborts(&mut hand, given.len()).await, given, "{body}");
     }
 }

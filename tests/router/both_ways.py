@@ -61,6 +61,11 @@ def before_engines(processes, engines):
     streamed = "".join(event["choices"][0]["text"] for event in pieces if event["choices"])
     holds("a completion is streamed whole", streamed == text and text, (streamed, text))
 
+    batch = ask(f"{data}/generate", greedy(input_ids=[[10, 11, 12]] * 3))
+    holds("a batch without an id passes the router", batch.status == 200, batch.body[:500])
+    same = [item["output_ids"] == direct["output_ids"] and None not in item["meta_info"]["output_token_entropy"] for item in batch.json()]
+    holds("each item of it has the engine's tokens and their entropies", same == [True] * 3, batch.body[:2000])
+
     for way, stream in [("a whole reply", False), ("a stream", True)]:
         # more work than an engine does in the seconds of this test
         rid = f"left-{stream}"
