@@ -30,6 +30,8 @@ mod slow;
 mod soak;
 #[path = "load/streams.rs"]
 mod streams;
+#[path = "load/system.rs"]
+mod system;
 #[path = "load/tap.rs"]
 mod tap;
 #[path = "load/times.rs"]

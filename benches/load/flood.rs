@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::client::Connection;
 use crate::engine;
+use crate::system::Counters;
 use crate::tap::{Tap, Usage, metric, post};
 
 const MB: f64 = (1 << 20) as f64;
@@ -51,12 +52,13 @@ pub async fn run(clients: usize) {
 
 async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
     let idle = tap.usage();
+    let system = Arc::new(Counters::now());
     let (request, stop, count) =
         (Arc::new(request.to_vec()), Arc::new(AtomicBool::new(false)), Arc::new(Count::default()));
     let mut tasks = JoinSet::new();
     for _ in 0..clients {
-        let (request, stop, count, port) =
-            (Arc::clone(&request), Arc::clone(&stop), Arc::clone(&count), tap.data.port());
+        let (request, stop, count, system, port) =
+            (Arc::clone(&request), Arc::clone(&stop), Arc::clone(&count), Arc::clone(&system), tap.data.port());
         tasks.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 let mut measured = false;
@@ -78,7 +80,7 @@ async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
                     }
                     other => {
                         if count.failed.fetch_add(1, Ordering::Relaxed) < 5 {
-                            println!("  failed: {other:?}");
+                            println!("  failed: {other:?}; the system's counters rose by: {}", system.rise());
                         }
                     }
                 }
@@ -109,6 +111,7 @@ async fn measure(tap: &Tap, name: &str, request: &[u8], clients: usize) {
         share(&count.failed),
         metric(&text, "tokentap_entropy_skipped_total", "no_room")
     );
+    println!("  the system's counters rose by: {}", system.rise());
     tokio::time::sleep(Duration::from_secs(2)).await;
     let after = metric(&tap.metrics().await, "tokentap_bytes_in_flight", "");
     println!("  idle {idle}; two seconds after {}, {after} bytes in flight", Usage { ..tap.usage() });

@@ -17,7 +17,8 @@ const VERY_LONG: usize = 4 << 20;
 static LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(4 * processors())));
 
 /// Very long bodies in work at a time: half of the processors, so that the workers keep the other half.
-static VERY_LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new((processors() / 2).max(1))));
+static VERY_LONG_BODIES: LazyLock<Arc<Semaphore>> =
+    LazyLock::new(|| Arc::new(Semaphore::new((processors() / 2).max(1))));
 
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)

@@ -63,6 +63,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn a_burst_fits_into_the_queue() {
+        // the hundreds that a process may open everywhere are more than the 128 of the standard library
+        const BURST: usize = 500;
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..BURST {
+            clients.push(tokio::net::TcpStream::connect(addr).await.unwrap());
+        }
+        assert_eq!(dropped(&listener), Some(0), "none of them is accepted yet, and all are connected");
+    }
+
+    #[tokio::test]
     async fn handshakes_that_do_not_fit_into_the_queue_are_counted() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
