@@ -9,6 +9,7 @@ mod cache;
 mod control;
 mod engine;
 mod generate;
+mod grammar;
 mod info;
 mod item;
 mod journal;
@@ -32,6 +33,7 @@ pub mod wire;
 
 pub use body::Body;
 pub use engine::Engine;
+pub use grammar::Grammar;
 pub use journal::{End, Entry, Sampled};
 pub use model::{Model, Position, THINK_TOKENS, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};

@@ -14,6 +14,7 @@ pub mod generate;
 pub mod headers;
 pub mod identity;
 mod long_work;
+mod misdirected;
 pub mod offload;
 pub mod openai;
 pub mod page;

@@ -12,6 +12,7 @@ use super::options::{Dialect, Streaming};
 use super::refusal::Refusal;
 use super::routes::answer;
 use super::wire::quoted;
+use crate::sglang::routes::decode;
 
 const JSON: &str = "application/json";
 
@@ -44,18 +45,30 @@ pub(super) fn server_info(engine: &Engine) -> Response<Body> {
     let (context, metrics) = (options.context_length, options.metrics);
     let most = context.saturating_sub(RESERVED);
     let body = format!(
-        r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"none","sampling_defaults":"openai","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
+        r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"demo","sampling_defaults":"openai","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
     );
     answer(StatusCode::OK, JSON, body)
 }
 
 pub(super) fn models(engine: &Engine) -> Response<Body> {
+    answer(StatusCode::OK, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, card(engine)))
+}
+
+/// One model, by a name that may be escaped.
+pub(super) fn model(engine: &Engine, name: &str) -> Result<Response<Body>, Refusal> {
+    let name = decode(name);
+    if name != engine.weights().name {
+        return Err(Refusal::Model { name: name.into_owned() });
+    }
+    Ok(answer(StatusCode::OK, JSON, card(engine)))
+}
+
+fn card(engine: &Engine) -> String {
     let name = quoted(&engine.weights().name);
     let context = engine.options().context_length;
-    let body = format!(
-        r#"{{"object":"list","data":[{{"id":{name},"object":"model","created":0,"owned_by":"sglang","root":{name},"parent":null,"max_model_len":{context}}}]}}"#
-    );
-    answer(StatusCode::OK, JSON, body)
+    format!(
+        r#"{{"id":{name},"object":"model","created":0,"owned_by":"sglang","root":{name},"parent":null,"max_model_len":{context}}}"#
+    )
 }
 
 pub(super) fn metrics(engine: &Engine) -> Response<Body> {

@@ -1,5 +1,6 @@
 //! The demo language model: an n-gram model over a byte-level BPE.
 
+use super::grammar::Grammar;
 use super::logits;
 use super::ngram::{HISTORY, Ngram};
 use super::rng::{mix, unit};
@@ -11,6 +12,8 @@ const TEMPLATE: &str = include_str!("assets/chat_template.jinja");
 const TOKENIZER: &[u8] = include_bytes!("assets/tokenizer.json");
 /// `<think>` and `</think>` of its tokenizer.
 pub const THINK_TOKENS: [u32; 2] = [1020, 1021];
+/// Tokens of a thought before a grammar.
+const THOUGHT: usize = 24;
 const CORPUS: &str = include_str!("assets/corpus.txt");
 
 /// Where in a sequence the next token is asked for. Penalties and
@@ -46,6 +49,8 @@ pub struct Model {
     vocab_size: usize,
     eos: u32,
     allowed: Option<Vec<bool>>,
+    /// The text of each token that may stand in a value of JSON; empty for the others.
+    pieces: Vec<Vec<u8>>,
 }
 
 impl Model {
@@ -68,7 +73,13 @@ impl Model {
             ids.iter().filter(|id| (**id as usize) < vocab_size).for_each(|id| mask[*id as usize] = true);
             mask
         });
+        let piece = |id: u32| {
+            let text = tokenizer.decode(&[id], false);
+            let is_added = text.len() > 1 && text.starts_with('<') && text.ends_with('>');
+            if text.is_ascii() && !is_added { text.into_bytes() } else { Vec::new() }
+        };
         Self {
+            pieces: (0..vocab_size as u32).map(piece).collect(),
             ngram: Ngram::train(&tokenizer.encode(CORPUS), vocab_size),
             vocab_size,
             eos: tokenizer.token_to_id("<|im_end|>").expect("the checked-in tokenizer has an end of turn"),
@@ -108,7 +119,10 @@ impl Model {
         let at = at.into();
         let mut logits = self.logits(&at.history(), version);
         logits::penalise(&mut logits, at, params);
-        if (at.output.len() as i64) < params.min_new_tokens {
+        let grammar = params.grammar.as_ref().filter(|_| params.say.is_none());
+        if let Some(grammar) = grammar {
+            self.constrain(&mut logits, grammar, at.output, params.thinks);
+        } else if (at.output.len() as i64) < params.min_new_tokens {
             for id in params.stop_token_ids.iter().chain([&self.eos]) {
                 if let Some(logit) = logits.get_mut(*id as usize) {
                     *logit = f32::NEG_INFINITY;
@@ -125,6 +139,23 @@ impl Model {
             }
         }
         logits
+    }
+
+    /// Masks what does not follow the grammar. Where a thought comes first it is short, and the grammar begins behind it.
+    fn constrain(&self, logits: &mut [f32], grammar: &Grammar, output: &[u32], thinks: bool) {
+        let [_, thought_end] = THINK_TOKENS;
+        let behind = output.iter().position(|id| *id == thought_end).map(|at| &output[at + 1..]);
+        let mask = |logit: &mut f32| *logit = f32::NEG_INFINITY;
+        let Some(output) = behind.or((!thinks).then_some(output)) else {
+            let is_over = output.len() >= THOUGHT;
+            let masked =
+                logits.iter_mut().zip(0_u32..).filter(|(_, id)| *id == self.eos || is_over && *id != thought_end);
+            return masked.for_each(|(logit, _)| mask(logit));
+        };
+        let (allowed, may_end) = grammar.allowed(&self.pieces, output);
+        let masked = logits.iter_mut().zip(&allowed).zip(0_u32..);
+        let masked = masked.filter(|((_, allowed), id)| !**allowed && !(may_end && *id == self.eos));
+        masked.for_each(|((logit, _), _)| mask(logit));
     }
 
     /// The exact distribution that returned logprobs describe: over the whole

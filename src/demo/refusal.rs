@@ -18,6 +18,10 @@ pub(super) enum Refusal {
     Internal,
     /// 404 or 405, with the methods that would have been fine.
     Route { status: StatusCode, allow: Option<&'static str> },
+    /// 404: SGLang has the route and this engine does not.
+    Lacks { endpoint: &'static str },
+    /// 404 in OpenAI's shape: there is no such model.
+    Model { name: String },
 }
 
 impl Refusal {
@@ -38,6 +42,7 @@ impl Refusal {
             Self::Schema(_) | Self::Types(_) | Self::Value(_) => StatusCode::BAD_REQUEST,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Route { status, .. } => *status,
+            Self::Lacks { .. } | Self::Model { .. } => StatusCode::NOT_FOUND,
         }
     }
 
@@ -49,6 +54,8 @@ impl Refusal {
                 return (b"Internal Server Error".to_vec(), "text/plain; charset=utf-8");
             }
             Self::Route { status, .. } => wire::quoted(status.canonical_reason().unwrap_or_default()),
+            Self::Lacks { endpoint } => wire::quoted(&format!("{endpoint} is not supported by the demo engine")),
+            Self::Model { name } => wire::quoted(&format!("The model '{name}' does not exist")),
         };
         let body = match self {
             Self::Schema(_) => format!(r#"{{"error":{message}}}"#),
@@ -56,7 +63,10 @@ impl Refusal {
                 format!(r#"{{"object":"error","message":{message},"type":"Bad Request","param":null,"code":400}}"#)
             }
             Self::Value(_) | Self::Internal => format!(r#"{{"error":{{"message":{message}}}}}"#),
-            Self::Route { .. } => format!(r#"{{"detail":{message}}}"#),
+            Self::Route { .. } | Self::Lacks { .. } => format!(r#"{{"detail":{message}}}"#),
+            Self::Model { .. } => format!(
+                r#"{{"error":{{"message":{message},"type":"invalid_request_error","param":"model","code":"model_not_found"}}}}"#
+            ),
         };
         (body.into_bytes(), "application/json")
     }

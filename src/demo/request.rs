@@ -83,7 +83,8 @@ impl GenerateRequest {
         let stream = flag(object, "stream")?;
         let newer = dialect == Dialect::Sglang0523;
         let (shape, mixed) = shape(object, newer, stream)?;
-        let refused = refused.or(mixed).or_else(|| switched_off(object, newer));
+        let refused = refused.or(mixed).or_else(|| switched_off(object, newer)).or_else(|| unsupported(object));
+        let thinks = flag(object, "require_reasoning")? || flag(object, "reasoning")?;
         let number = |name, default| {
             let integer = |value: &Value| value.as_i64().ok_or_else(|| Refusal::field(name, "integer"));
             Ok::<_, Refusal>(each(object, name, integer)?.unwrap_or(Each::All(default)))
@@ -94,7 +95,9 @@ impl GenerateRequest {
             prompts,
             rid: each(object, "rid", |v| v.as_str().map(str::to_owned).ok_or_else(|| Refusal::field("rid", "string")))?,
             params: each(object, "sampling_params", |value| match value {
-                Value::Object(params) => SamplingParams::parse(params, dialect),
+                Value::Object(params) => {
+                    SamplingParams::parse(params, dialect).map(|params| SamplingParams { thinks, ..params })
+                }
                 _ => Err(Refusal::field("sampling_params", "dictionary")),
             })?
             .unwrap_or(Each::All(SamplingParams::default())),
@@ -171,6 +174,24 @@ fn switched_off(object: &Map<String, Value>, newer: bool) -> Option<Refusal> {
         "LoRA adapter '{lora}' was requested, but LoRA is not enabled. Please launch the server with --enable-lora \
          flag and preload adapters using --lora-paths or /load_lora_adapter endpoint."
     )))
+}
+
+/// What SGLang has and this engine does not.
+const LACKS: [&str; 8] = [
+    "input_embeds",
+    "image_data",
+    "video_data",
+    "audio_data",
+    "session_params",
+    "return_routed_experts",
+    "bootstrap_host",
+    "bootstrap_room",
+];
+
+fn unsupported(object: &Map<String, Value>) -> Option<Refusal> {
+    let asked = |name: &&&str| member(object, name).is_some_and(|value| *value != Value::Bool(false));
+    let name = LACKS.iter().find(asked)?;
+    Some(Refusal::Value(format!("{name} is not supported by the demo engine")))
 }
 
 fn member<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {

@@ -10,6 +10,10 @@ use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
 use super::{admin, generate, info};
+use crate::sglang::routes as sglang;
+
+/// A model by its name.
+const MODEL: &str = "/v1/models/";
 
 /// Answers a request whose body has come.
 pub(super) async fn route(
@@ -18,7 +22,10 @@ pub(super) async fn route(
     body: Bytes,
 ) -> Result<Response<Body>, Refusal> {
     let path = head.uri.path();
-    let allow = methods(&engine, path).ok_or(Refusal::Route { status: StatusCode::NOT_FOUND, allow: None })?;
+    let allow = methods(&engine, path).ok_or_else(|| match sglang::route(path).endpoint {
+        "other" => Refusal::Route { status: StatusCode::NOT_FOUND, allow: None },
+        endpoint => Refusal::Lacks { endpoint },
+    })?;
     if path.len() > 1 && path.ends_with('/') {
         return Ok(redirect(head));
     }
@@ -36,6 +43,7 @@ pub(super) async fn route(
         "/model_info" | "/get_model_info" => Ok(info::model_info(&engine)),
         "/server_info" | "/get_server_info" => Ok(info::server_info(&engine)),
         "/v1/models" => Ok(info::models(&engine)),
+        _ if path.starts_with(MODEL) => info::model(&engine, &path[MODEL.len()..]),
         "/metrics" => Ok(info::metrics(&engine)),
         "/ready" if engine.control().is_paused() => Ok(answer(StatusCode::SERVICE_UNAVAILABLE, "", "")),
         "/abort_request" => admin::abort(&engine, &body),
@@ -57,6 +65,7 @@ fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
         "/flush_cache" => "GET, POST",
         "/health" | "/health_generate" | "/ping" => "GET",
         "/model_info" | "/get_model_info" | "/server_info" | "/get_server_info" | "/v1/models" => "GET",
+        path if path.starts_with(MODEL) => "GET",
         "/ready" if newer => "GET",
         "/metrics" if newer && engine.options().metrics => "GET",
         "/tokenize" | "/detokenize" | "/v1/tokenize" | "/v1/detokenize" | "/abort_request" => "POST",

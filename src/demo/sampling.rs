@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::grammar::Grammar;
 use super::options::Dialect;
 use super::refusal::Refusal;
 
@@ -82,8 +83,12 @@ pub struct SamplingParams {
     pub sampling_seed: Option<i64>,
     /// Tokens an event; `None` is the server's.
     pub stream_interval: Option<usize>,
-    /// A regex, schema or other grammar was asked for.
-    pub grammar: bool,
+    /// What the text must be.
+    pub grammar: Option<Grammar>,
+    /// The request asks for a thought first; the grammar begins behind it.
+    pub thinks: bool,
+    /// Why the request is refused: it asks for what this engine does not have.
+    pub unsupported: Option<String>,
     /// What is sampled whatever the distribution, for tests: ids, or a text.
     pub say: Option<Say>,
     /// The plugin is asked; `Some(true)`: for the whole vocabulary alone.
@@ -111,7 +116,9 @@ impl Default for SamplingParams {
             logit_bias: Vec::new(),
             sampling_seed: None,
             stream_interval: None,
-            grammar: false,
+            grammar: None,
+            thinks: false,
+            unsupported: None,
             say: None,
             plugin: None,
         }
@@ -208,7 +215,14 @@ impl SamplingParams {
                 }
             }
             // An empty grammar is no grammar.
-            "regex" | "json_schema" | "ebnf" | "structural_tag" => self.grammar |= value.as_str() != Some(""),
+            "regex" | "json_schema" | "ebnf" | "structural_tag" if value.as_str() == Some("") => {}
+            "json_schema" => match Grammar::of_schema(value.as_str().ok_or_else(|| mismatch(value, "a string"))?) {
+                Ok(grammar) => self.grammar = Some(grammar),
+                Err(message) => self.unsupported = Some(message),
+            },
+            "regex" | "ebnf" | "structural_tag" | "stop_regex" | "beam_width" | "watermark" => {
+                self.unsupported = Some(format!("sampling_params.{key} is not supported by the demo engine"));
+            }
             _ => return known(key),
         }
         Ok(())

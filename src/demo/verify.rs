@@ -47,10 +47,11 @@ impl Limits {
             };
             ensure(self.in_vocab(*id), message)?;
         }
-        let message = "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported \
-                       when the server is launched with --grammar-backend none";
         // words that are put into its mouth are taken to follow the grammar
-        ensure(!params.grammar || params.say.is_some(), message.into())
+        match &params.unsupported {
+            Some(message) if params.say.is_none() => Err(Refusal::value(message)),
+            _ => Ok(()),
+        }
     }
 
     /// Checks `token_ids_logprob`.

@@ -15,7 +15,7 @@ use crate::http::access::{self, Denied};
 use crate::http::body::Body;
 use crate::http::data::{self, Answer};
 use crate::http::forward::forward;
-use crate::http::{Parts, error_reply, json_reply, page, sound, v1};
+use crate::http::{Parts, error_reply, json_reply, misdirected, page, sound, v1};
 use crate::metrics::Metrics;
 use crate::server::Phase;
 use crate::sglang::routes::{self, Kind};
@@ -92,7 +92,11 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
             problem(StatusCode::METHOD_NOT_ALLOWED, "method", "only GET")
         };
     }
-    let reply = v1::serve(parts, request).await;
+    let method = request.method().clone();
+    let reply = match v1::serve(parts, request).await {
+        None => misdirected::on_control(parts, &method, path, route),
+        reply => reply,
+    };
     reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
 }
 

@@ -15,6 +15,7 @@ use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::identity::InvalidName;
+use crate::http::misdirected::Asked;
 use crate::http::served::Served;
 use crate::http::{Parts, access, error_reply, gate, identity, openai, redact, sound};
 use crate::sglang::routes::{self, Kind, Route};
@@ -80,9 +81,17 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
             Err(error) => Err(error),
         }
     } else {
-        let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
-        served.unnamed = generates.then(|| parts.tools.flights.unnamed());
-        forward(&parts, route, request, session.unwrap_or_default()).await
+        let session = session.unwrap_or_default();
+        let asked = Asked::new(&parts, &request, session.as_ref());
+        match asked.before_the_engine() {
+            Some(reply) => Ok(reply),
+            None => {
+                let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+                served.unnamed = generates.then(|| parts.tools.flights.unnamed());
+                let reply = forward(&parts, route, request, session).await;
+                reply.map(|reply| asked.after_the_engine(route, reply))
+            }
+        }
     };
     let reply = reply.unwrap_or_else(|error| {
         served.leave();

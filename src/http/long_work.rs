@@ -31,11 +31,10 @@ pub(super) fn is_long(length: usize) -> bool {
 
 /// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped.
 pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
-    let bodies = match length {
-        0..=LONG => return None,
-        ..=VERY_LONG => &LONG_BODIES,
-        _ => &VERY_LONG_BODIES,
-    };
+    if !is_long(length) {
+        return None;
+    }
+    let bodies = if length > VERY_LONG { &VERY_LONG_BODIES } else { &LONG_BODIES };
     // the semaphores are never closed
     Arc::clone(bodies).acquire_owned().await.ok()
 }

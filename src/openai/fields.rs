@@ -63,8 +63,6 @@ pub(super) const FOREIGN: &[&str] = &[
     "return_flat_raw_output_top_logprobs",
     "return_cached_tokens_details",
     "return_spec_tokens_details",
-    "functions",
-    "function_call",
     "audio",
     "modalities",
     "mm_processor_kwargs",

@@ -117,6 +117,11 @@ impl ChatRequest {
             Some(Value::Array(tools)) => Some(tools).filter(|tools| !tools.is_empty()),
             Some(_) => return Err(wrong("tools must be a list")),
         };
+        for (older, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
+            if body.raw(older).is_some_and(is_meant) {
+                return Err(wrong(format!("{older} is not served: it is the older form of {newer}; send {newer}")));
+            }
+        }
         let choice = ToolChoice::read(body.value("tool_choice")?.as_ref(), tools.as_deref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));

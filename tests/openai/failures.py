@@ -51,9 +51,21 @@ def wrong(tap: Tap) -> None:
         for format in ({"type": "xml"}, {"type": "json_schema"}):
             with raised(openai.BadRequestError):
                 create(model="demo", messages=QUESTION, response_format=format)
-        # a call is forced by a grammar, and this engine has none
-        with raised(openai.BadRequestError, "Grammar-based generation", 400):
-            create(**asked(tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required"))
+        with raised(openai.BadRequestError, "regex is not supported by the demo engine", 400):
+            create(model="demo", messages=QUESTION, extra_body={"regex": "a+"})
+        with raised(openai.BadRequestError, "send tools", 400):
+            create(model="demo", messages=QUESTION, functions=[{"name": "f", "parameters": {}}])
+        with raised(openai.NotFoundError, "does not exist", 404):
+            to.sync.models.retrieve("another")
+        with raised(openai.NotFoundError, "use Chat Completions", 404):
+            to.sync.responses.create(model="demo", input="Say yes.")
+    for base, words in (("", "/v1 is missing"), ("/v1/v1", "/v1 stands twice")):
+        with openai.OpenAI(base_url=f"http://{tap.data}{base}", api_key="none", max_retries=0) as client:
+            with raised(openai.NotFoundError, words, 404):
+                client.chat.completions.create(model="demo", messages=QUESTION)
+    with openai.OpenAI(base_url=f"http://{tap.control}/v1", api_key=tap.token, max_retries=0) as client:
+        with raised(openai.NotFoundError, "--listen", 404):
+            client.chat.completions.create(model="demo", messages=QUESTION)
     with tap.delivery("other", max_retries=0) as to, raised(openai.BadRequestError, "temperature", 400):
         list(to.sync.chat.completions.create(model="demo", messages=QUESTION, temperature=-1, stream=True))
 

@@ -1,0 +1,298 @@
+//! A JSON schema as a grammar: which tokens may come next in a value that it describes.
+//!
+//! The values are a part of those that the schema allows, so that every generation ends: strings, numbers and lists are short, members come in the
+//! order of their names, and white space is one blank behind each comma and colon.
+
+mod schema;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use schema::{Id, Schema, Shape};
+
+/// Steps on a stack beyond which nothing optional begins: a schema may name itself.
+const DEEP: usize = 24;
+
+/// Members of an object whose names the schema leaves open.
+const OTHERS: usize = 3;
+
+/// Characters of such a name.
+const NAME: usize = 12;
+
+/// Digits of a number behind the first, and of its fraction.
+const DIGITS: usize = 3;
+const FRACTION: usize = 2;
+
+/// What the text of a generation must be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grammar(Arc<Schema>);
+
+/// A part of a value that is still to come.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Value(Id),
+    /// The bytes from this one on.
+    Literal(Arc<[u8]>, usize),
+    /// Characters of a string, at least and at most, and the quote behind them.
+    Text(usize, usize),
+    /// Digits, at least and at most.
+    Digits(usize, usize),
+    /// The fraction of a number, or none.
+    Fraction,
+    /// The members of an object from this one on; whether it is the first in the text.
+    Members(Id, usize, bool),
+    /// Members whose names are open: how many there are, and whether the next is the first in the text.
+    Others(Id, usize, bool),
+    /// The items of a list behind so many.
+    Items(Id, usize),
+}
+
+/// What is still to come, the next at the end. Empty: the value is whole.
+type Stack = Vec<Step>;
+
+/// All that may be to come.
+type State = BTreeSet<Stack>;
+
+fn literal(text: &str) -> Step {
+    Step::Literal(text.as_bytes().into(), 0)
+}
+
+impl Grammar {
+    /// The grammar of a JSON schema.
+    ///
+    /// # Errors
+    /// What is wrong with it, or which part of it is not supported.
+    pub fn of_schema(text: &str) -> Result<Self, String> {
+        Schema::parse(text).map(|schema| Self(Arc::new(schema)))
+    }
+
+    /// Which of these tokens may come behind `output`, and whether the text may end there.
+    pub(super) fn allowed(&self, pieces: &[Vec<u8>], output: &[u32]) -> (Vec<bool>, bool) {
+        let mut state = State::new();
+        self.expand(vec![Step::Value(Schema::ROOT)], &mut state);
+        for id in output {
+            state = pieces.get(*id as usize).map_or_else(State::new, |piece| self.read(&state, piece));
+        }
+        let fits = |piece: &Vec<u8>| !piece.is_empty() && !self.read(&state, piece).is_empty();
+        (pieces.iter().map(fits).collect(), state.is_empty() || state.contains(&Stack::new()))
+    }
+
+    fn read(&self, state: &State, bytes: &[u8]) -> State {
+        let mut state = state.clone();
+        for byte in bytes {
+            let mut next = State::new();
+            for stack in &state {
+                if let Some(stack) = advance(stack, *byte) {
+                    self.expand(stack, &mut next);
+                }
+            }
+            state = next;
+            if state.is_empty() {
+                break;
+            }
+        }
+        state
+    }
+
+    /// The stacks that begin with a byte to be read, or are empty.
+    fn expand(&self, mut stack: Stack, out: &mut State) {
+        let Some(step) = stack.pop() else {
+            out.insert(stack);
+            return;
+        };
+        let mut with = |steps: &[Step]| {
+            let mut stack = stack.clone();
+            stack.extend(steps.iter().rev().cloned());
+            self.expand(stack, out);
+        };
+        let shallow = stack.len() < DEEP;
+        match step {
+            Step::Value(id) => match self.0.shape(id) {
+                Shape::OneOf(ids) => ids.iter().for_each(|id| with(&[Step::Value(*id)])),
+                Shape::Literal(bytes) => with(&[Step::Literal(Arc::clone(bytes), 0)]),
+                Shape::Text { least, most } => with(&[literal("\""), Step::Text(*least, *most)]),
+                Shape::Integer => {
+                    with(&[literal("0")]);
+                    ('1'..='9').for_each(|digit| with(&[literal(&digit.to_string()), Step::Digits(0, DIGITS)]));
+                }
+                Shape::Number => {
+                    with(&[literal("0"), Step::Fraction]);
+                    ('1'..='9').for_each(|digit| {
+                        with(&[literal(&digit.to_string()), Step::Digits(0, DIGITS), Step::Fraction]);
+                    });
+                }
+                Shape::Object { .. } => with(&[literal("{"), Step::Members(id, 0, true)]),
+                Shape::Array { .. } => with(&[literal("["), Step::Items(id, 0)]),
+            },
+            Step::Literal(bytes, at) if at == bytes.len() => with(&[]),
+            Step::Fraction => {
+                with(&[]);
+                with(&[literal("."), Step::Digits(1, FRACTION)]);
+            }
+            Step::Digits(least, most) => {
+                if least == 0 {
+                    with(&[]);
+                }
+                if most > 0 {
+                    stack.push(step);
+                    out.insert(stack);
+                }
+            }
+            Step::Members(id, at, first) => {
+                let Shape::Object { members, others } = self.0.shape(id) else { return };
+                let Some(member) = members.get(at) else {
+                    return match others {
+                        Some(_) => with(&[Step::Others(id, 0, first)]),
+                        None => with(&[literal("}")]),
+                    };
+                };
+                if member.required || shallow {
+                    let comma = literal(if first { "" } else { ", " });
+                    let name = Step::Literal(Arc::clone(&member.name), 0);
+                    with(&[comma, name, Step::Value(member.value), Step::Members(id, at + 1, false)]);
+                }
+                if !member.required {
+                    with(&[Step::Members(id, at + 1, first)]);
+                }
+            }
+            Step::Others(id, count, first) => {
+                with(&[literal("}")]);
+                if let (Shape::Object { others: Some(value), .. }, true) = (self.0.shape(id), count < OTHERS && shallow)
+                {
+                    let quote = literal(if first { "\"" } else { ", \"" });
+                    let rest = [literal(": "), Step::Value(*value), Step::Others(id, count + 1, false)];
+                    with(&[&[quote, Step::Text(1, NAME)][..], &rest].concat());
+                }
+            }
+            Step::Items(id, count) => {
+                let Shape::Array { items, least, most } = self.0.shape(id) else { return };
+                if count >= *least {
+                    with(&[literal("]")]);
+                }
+                if count < *least || count < *most && shallow {
+                    let comma = literal(if count == 0 { "" } else { ", " });
+                    with(&[comma, Step::Value(*items), Step::Items(id, count + 1)]);
+                }
+            }
+            Step::Literal(..) | Step::Text(..) => {
+                stack.push(step);
+                out.insert(stack);
+            }
+        }
+    }
+}
+
+/// What is to come behind this byte; `None` where it does not fit.
+fn advance(stack: &Stack, byte: u8) -> Option<Stack> {
+    let mut stack = stack.clone();
+    match stack.pop()? {
+        Step::Literal(bytes, at) if bytes.get(at) == Some(&byte) => stack.push(Step::Literal(bytes, at + 1)),
+        Step::Text(0, _) if byte == b'"' => {}
+        Step::Text(least, most) if most > 0 && matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\') => {
+            stack.push(Step::Text(least.saturating_sub(1), most - 1));
+        }
+        Step::Digits(least, most) if byte.is_ascii_digit() => {
+            stack.push(Step::Digits(least.saturating_sub(1), most - 1));
+        }
+        _ => return None,
+    }
+    Some(stack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tokens of one byte, and two of more.
+    fn pieces() -> Vec<Vec<u8>> {
+        let bytes = (0..=127_u8).map(|byte| vec![byte]);
+        bytes.chain([b"{\"".to_vec(), b"\": ".to_vec()]).collect()
+    }
+
+    /// Whether the schema allows each prefix of the text, and its end.
+    fn takes(schema: &str, text: &str) -> bool {
+        let (grammar, pieces) = (Grammar::of_schema(schema).unwrap(), pieces());
+        let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+        let fits = (0..ids.len()).all(|at| grammar.allowed(&pieces, &ids[..at]).0[ids[at] as usize]);
+        fits && grammar.allowed(&pieces, &ids).1
+    }
+
+    #[test]
+    fn values_of_each_type() {
+        for (schema, taken, refused) in [
+            (r#"{"type": "integer"}"#, &["0", "7", "1234"][..], &["", "-", "01", "12345", "1.5", "true"][..]),
+            (r#"{"type": "number"}"#, &["0", "0.5", "12.25"], &["1.", ".5", "1.234"]),
+            (r#"{"type": "string", "maxLength": 3}"#, &[r#""""#, r#""abc""#], &[r#""abcd""#, "abc", "\"\n\""]),
+            (r#"{"type": "string", "minLength": 2, "maxLength": 2}"#, &[r#""ab""#], &[r#""a""#]),
+            (r#"{"type": ["boolean", "null"]}"#, &["true", "false", "null"], &["True", "0"]),
+            (r#"{"enum": ["a", 1, null]}"#, &[r#""a""#, "1", "null"], &["2", r#""b""#]),
+            (r#"{"const": "é"}"#, &[r#""\u00e9""#], &[r#""e""#]),
+            (r#"{"type": "integer", "minimum": 3, "maximum": 5}"#, &["3", "4", "5"], &["2", "6", "33"]),
+            (r#"{"type": "number", "exclusiveMinimum": 0, "maximum": 1}"#, &["1.0", "0.5"], &["0", "2"]),
+            (
+                r#"{"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}"#,
+                &["[1]", "[1, 2]"],
+                &["[]", "[1,2]"],
+            ),
+            (r#"{"type": "object"}"#, &["{}", r#"{"a": 1}"#, r#"{"a": "b", "c": null}"#], &["[]", r#"{"": 1}"#]),
+            (r#"{"anyOf": [{"type": "integer"}, {"type": "null"}]}"#, &["1", "null"], &["true"]),
+            ("true", &["1", "null", r#""x""#], &["["]),
+        ] {
+            for text in taken {
+                assert!(takes(schema, text), "{schema} {text}");
+            }
+            for text in refused {
+                assert!(!takes(schema, text), "{schema} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_as_pydantic_describes_them() {
+        let schema = r##"{"$defs": {"Step": {"properties": {"note": {"title": "Note", "type": "string"}}, "required": ["note"],
+            "title": "Step", "type": "object"}}, "properties": {"steps": {"items": {"$ref": "#/$defs/Step"}, "type": "array"},
+            "answer": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null}}, "required": ["steps"],
+            "additionalProperties": false, "type": "object"}"##;
+        for text in [r#"{"steps": []}"#, r#"{"answer": null, "steps": [{"note": "a"}, {"note": ""}]}"#] {
+            assert!(takes(schema, text), "{text}");
+        }
+        for text in
+            [r#"{"answer": 1}"#, r#"{"steps": [{}]}"#, r#"{"answer": "x", "steps": []}"#, r#"{"steps": [], "b": 1}"#]
+        {
+            assert!(!takes(schema, text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_schema_that_names_itself_ends() {
+        let schema = r##"{"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": false}"##;
+        assert!(takes(schema, r#"{"next": {"next": {}}}"#));
+        let (grammar, pieces) = (Grammar::of_schema(schema).unwrap(), pieces());
+        let deep: Vec<u32> = r#"{"next": "#.repeat(2 * DEEP).bytes().map(u32::from).collect();
+        assert!(!grammar.allowed(&pieces, &deep).0[usize::from(b'{')]);
+    }
+
+    #[test]
+    fn tokens_of_several_bytes_fit_as_a_whole() {
+        let grammar = Grammar::of_schema(r#"{"type": "object", "properties": {"a": {}}, "required": ["a"]}"#).unwrap();
+        let (allowed, end) = grammar.allowed(&pieces(), &[]);
+        let fits: Vec<usize> = (0..allowed.len()).filter(|at| allowed[*at]).collect();
+        assert_eq!((fits, end), (vec![usize::from(b'{'), 128], false));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        for (schema, named) in [
+            (r#"{"type": "string", "pattern": "a+"}"#, "pattern"),
+            (r#"{"properties": {"a": {"format": "date"}}}"#, "#/properties/a"),
+            (r#"{"type": "tuple"}"#, "tuple"),
+            (r##"{"$ref": "#/$defs/Missing"}"##, "Missing"),
+            (r##"{"$ref": "#"}"##, "itself"),
+            ("{", "JSON"),
+            (r#"{"type": "integer", "minimum": 5, "maximum": 3}"#, "no value"),
+        ] {
+            let error = Grammar::of_schema(schema).unwrap_err();
+            assert!(error.contains(named), "{schema}: {error}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A JSON schema, read into the shapes that the demo engine writes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// A shape among those of a schema.
+pub(super) type Id = usize;
+
+/// Characters of a string whose length the schema leaves open.
+const TEXT: usize = 32;
+
+/// Items of a list whose length the schema leaves open, or members of one.
+const ITEMS: usize = 3;
+
+/// Numbers between two bounds.
+const NUMBERS: u8 = 10;
+
+/// Keywords that say nothing about the value.
+const REMARKS: [&str; 12] = [
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "$schema",
+    "$id",
+    "$comment",
+    "$defs",
+    "definitions",
+];
+
+/// What a value looks like.
+#[derive(Debug, PartialEq)]
+pub(super) enum Shape {
+    OneOf(Vec<Id>),
+    Literal(Arc<[u8]>),
+    /// A string of so many characters, at least and at most.
+    Text {
+        least: usize,
+        most: usize,
+    },
+    Integer,
+    Number,
+    Object {
+        members: Vec<Member>,
+        /// The values of members of other names; `None` where there may be none.
+        others: Option<Id>,
+    },
+    Array {
+        items: Id,
+        least: usize,
+        most: usize,
+    },
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Member {
+    /// Its name in quotes, and the colon.
+    pub(super) name: Arc<[u8]>,
+    pub(super) value: Id,
+    pub(super) required: bool,
+}
+
+/// The shapes of a schema.
+#[derive(Debug, PartialEq)]
+pub(super) struct Schema(Vec<Shape>);
+
+/// A part of a schema and where it stands.
+type Part<'a> = (&'a Map<String, Value>, &'a str);
+
+struct Reader<'a> {
+    root: &'a Value,
+    shapes: Vec<Shape>,
+    /// Those that references name.
+    named: HashMap<String, Id>,
+}
+
+impl Schema {
+    /// The shape of the whole.
+    pub(super) const ROOT: Id = 0;
+
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let root: Value = serde_json::from_str(text).map_err(|error| format!("json_schema is not JSON: {error}"))?;
+        let mut reader = Reader { root: &root, shapes: Vec::new(), named: HashMap::new() };
+        reader.reference("#", "#")?;
+        let schema = Self(reader.shapes);
+        schema.check()?;
+        Ok(schema)
+    }
+
+    pub(super) fn shape(&self, id: Id) -> &Shape {
+        &self.0[id]
+    }
+
+    /// A choice that leads back to itself has no value.
+    fn check(&self) -> Result<(), String> {
+        let mut open: Vec<(Id, Vec<Id>)> = self.0.iter().enumerate().map(|(id, _)| (id, vec![id])).collect();
+        while let Some((id, path)) = open.pop() {
+            let Shape::OneOf(ids) = self.shape(id) else { continue };
+            for next in ids {
+                if path.contains(next) {
+                    return Err("json_schema: a choice consists of itself".to_owned());
+                }
+                open.push((*next, [&path[..], &[*next]].concat()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unsupported(what: &str, place: &str) -> String {
+    format!("json_schema: {what} (at {place}) is not supported by the demo engine")
+}
+
+/// JSON of ASCII alone, which every tokenizer has.
+fn written(value: &Value) -> Arc<[u8]> {
+    let mut text = String::new();
+    for character in value.to_string().chars() {
+        if character.is_ascii() {
+            text.push(character);
+        } else {
+            let mut units = [0; 2];
+            text.extend(character.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    text.into_bytes().into()
+}
+
+impl Reader<'_> {
+    fn add(&mut self, shape: Shape) -> Id {
+        self.shapes.push(shape);
+        self.shapes.len() - 1
+    }
+
+    /// The shape of the schema behind a reference.
+    fn reference(&mut self, pointer: &str, place: &str) -> Result<Id, String> {
+        if let Some(id) = self.named.get(pointer) {
+            return Ok(*id);
+        }
+        let root = self.root;
+        let schema = pointer.strip_prefix('#').and_then(|path| root.pointer(path));
+        let schema = schema.ok_or_else(|| unsupported(&format!("$ref {pointer:?}"), place))?;
+        // its own id is needed where it names itself
+        let id = self.add(Shape::OneOf(Vec::new()));
+        self.named.insert(pointer.to_owned(), id);
+        let inner = self.read(schema, pointer)?;
+        self.shapes[id] = Shape::OneOf(vec![inner]);
+        Ok(id)
+    }
+
+    fn read(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
+        let object = match schema {
+            Value::Bool(true) => return Ok(self.any()),
+            Value::Object(object) => object,
+            _ => return Err(unsupported("a schema that is no object", place)),
+        };
+        let part = (object, place);
+        if let Some(Value::String(pointer)) = object.get("$ref") {
+            known(part, &["$ref"])?;
+            return self.reference(pointer, place);
+        }
+        if let Some(value) = object.get("const") {
+            known(part, &["const", "type"])?;
+            return Ok(self.add(Shape::Literal(written(value))));
+        }
+        if let Some(Value::Array(values)) = object.get("enum") {
+            known(part, &["enum", "type"])?;
+            return self.literals(values, place);
+        }
+        for name in ["anyOf", "oneOf", "allOf"] {
+            if let Some(Value::Array(all)) = object.get(name) {
+                known(part, &[name, "type"])?;
+                if all.is_empty() || name == "allOf" && all.len() > 1 {
+                    return Err(unsupported(&format!("{name} of {}", all.len()), place));
+                }
+                let read = |(at, one)| self.read(one, &format!("{place}/{name}/{at}"));
+                let ids = all.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+                return Ok(self.add(Shape::OneOf(ids)));
+            }
+        }
+        match object.get("type") {
+            Some(Value::Array(types)) => {
+                let typed = |name: &Value| self.typed(name.as_str().unwrap_or_default(), part);
+                let ids = types.iter().map(typed).collect::<Result<_, _>>()?;
+                Ok(self.add(Shape::OneOf(ids)))
+            }
+            Some(Value::String(name)) => self.typed(name, part),
+            Some(_) => Err(unsupported("a type that is no name", place)),
+            None if object.contains_key("properties") => self.typed("object", part),
+            None => {
+                known(part, &[])?;
+                Ok(self.any())
+            }
+        }
+    }
+
+    /// Any value that is no list and no object.
+    fn any(&mut self) -> Id {
+        let shapes = [Value::Null, true.into(), false.into()].map(|value| Shape::Literal(written(&value)));
+        let shapes = shapes.into_iter().chain([Shape::Text { least: 0, most: TEXT }, Shape::Number]);
+        let ids = shapes.map(|shape| self.add(shape)).collect();
+        self.add(Shape::OneOf(ids))
+    }
+
+    fn literals(&mut self, values: &[Value], place: &str) -> Result<Id, String> {
+        if values.is_empty() {
+            return Err(format!("json_schema: there is no value for {place}"));
+        }
+        let ids = values.iter().map(|value| self.add(Shape::Literal(written(value)))).collect();
+        Ok(self.add(Shape::OneOf(ids)))
+    }
+
+    fn typed(&mut self, name: &str, part: Part<'_>) -> Result<Id, String> {
+        let (object, place) = part;
+        let shape = match name {
+            "null" => Shape::Literal(written(&Value::Null)),
+            "boolean" => return self.literals(&[true.into(), false.into()], place),
+            "string" => {
+                known(part, &["type", "minLength", "maxLength"])?;
+                let (least, most) = sizes(part, "minLength", "maxLength", TEXT)?;
+                Shape::Text { least, most }
+            }
+            "integer" | "number" => {
+                known(part, &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])?;
+                match bounded(object, name == "integer") {
+                    Some(values) => return self.literals(&values, place),
+                    None if name == "integer" => Shape::Integer,
+                    None => Shape::Number,
+                }
+            }
+            "array" => {
+                known(part, &["type", "items", "minItems", "maxItems"])?;
+                let items = self.read(object.get("items").unwrap_or(&Value::Bool(true)), &format!("{place}/items"))?;
+                let (least, most) = sizes(part, "minItems", "maxItems", ITEMS)?;
+                Shape::Array { items, least, most }
+            }
+            "object" => return self.object(part),
+            _ => return Err(unsupported(&format!("the type {name:?}"), place)),
+        };
+        Ok(self.add(shape))
+    }
+
+    fn object(&mut self, part: Part<'_>) -> Result<Id, String> {
+        let (object, place) = part;
+        known(part, &["type", "properties", "required", "additionalProperties"])?;
+        let empty = Map::new();
+        let properties = object.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let required: Vec<&str> =
+            object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        if let Some(missing) = required.iter().find(|name| !properties.contains_key(**name)) {
+            return Err(unsupported(&format!("the required member {missing:?} without a schema"), place));
+        }
+        let mut members = Vec::with_capacity(properties.len());
+        for (name, schema) in properties {
+            let value = self.read(schema, &format!("{place}/properties/{name}"))?;
+            let quoted = [&*written(&name.as_str().into()), b": "].concat();
+            members.push(Member { name: quoted.into(), value, required: required.contains(&&**name) });
+        }
+        let others = match object.get("additionalProperties") {
+            Some(Value::Bool(false)) => None,
+            Some(schema @ Value::Object(_)) => Some(self.read(schema, &format!("{place}/additionalProperties"))?),
+            // beside members that have names others would be noise
+            _ if members.is_empty() => Some(self.any()),
+            _ => None,
+        };
+        Ok(self.add(Shape::Object { members, others }))
+    }
+}
+
+/// Fails at a keyword that is neither one of these nor a remark.
+fn known((object, place): Part<'_>, names: &[&str]) -> Result<(), String> {
+    let other = object.keys().find(|key| !names.contains(&key.as_str()) && !REMARKS.contains(&key.as_str()));
+    other.map_or(Ok(()), |key| Err(unsupported(&format!("the keyword {key:?}"), place)))
+}
+
+fn sizes((object, place): Part<'_>, least: &str, most: &str, usual: usize) -> Result<(usize, usize), String> {
+    let size = |name: &str| object.get(name).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
+    let least = size(least).unwrap_or(0);
+    let most = size(most).unwrap_or(usize::MAX).min(least.max(usual));
+    if least > most { Err(format!("json_schema: there is no value for {place}")) } else { Ok((least, most)) }
+}
+
+/// Some numbers between the bounds; `None` where there are no bounds.
+fn bounded(object: &Map<String, Value>, whole: bool) -> Option<Vec<Value>> {
+    let bound = |name: &str| object.get(name).and_then(Value::as_f64);
+    let step = if whole { 1.0 } else { 0.1 };
+    let least = [bound("minimum"), bound("exclusiveMinimum").map(|bound| bound + step)];
+    let most = [bound("maximum"), bound("exclusiveMaximum").map(|bound| bound - step)];
+    let least = least.into_iter().flatten().reduce(f64::max);
+    let most = most.into_iter().flatten().reduce(f64::min);
+    let span = f64::from(NUMBERS) * step;
+    let (least, most) = match (least, most) {
+        (None, None) => return None,
+        (Some(least), None) => (least, least + span),
+        (None, Some(most)) => (most - span, most),
+        (Some(least), Some(most)) => (least, most),
+    };
+    let between = (0..=NUMBERS).map(|at| least + (most - least) * f64::from(at) / f64::from(NUMBERS));
+    let mut values: Vec<Value> = Vec::new();
+    for number in between {
+        let number = if whole { number.floor().max(least.ceil()) } else { (number * 100.0).round() / 100.0 };
+        let value = if whole { Value::from(number as i64) } else { Value::from(number) };
+        if number >= least && number <= most && !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    Some(values)
+}

@@ -1,0 +1,137 @@
+//! Requests that came to the wrong port or path: which URL was meant.
+//!
+//! The engine is asked first wherever it could have the route, so nothing that it serves is refused. Its 404 becomes one that names the URL.
+
+use std::sync::Arc;
+
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+
+use crate::http::body::Body;
+use crate::http::{Parts, identity};
+use crate::openai::problem::Problem;
+use crate::sglang::routes::{self, Kind, Route};
+
+/// Routes below `/v1` whose clients may have forgotten it.
+const BELOW_V1: [&str; 7] =
+    ["/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings", "/rerank"];
+
+/// What only the control port has.
+const CONTROL: [&str; 8] = [
+    "/livez",
+    "/readyz",
+    "/v1/sessions",
+    "/v1/trajectories",
+    "/v1/requests",
+    "/v1/samples",
+    "/v1/advantages",
+    "/v1/policy",
+];
+
+/// What a request to the data port must be remembered by, until the engine has answered.
+#[derive(Debug)]
+pub(super) struct Asked {
+    method: Method,
+    path: String,
+    /// The session in the path, which stands before what the engine is asked.
+    session: Option<Arc<str>>,
+    /// Scheme and host as the client wrote them; empty where it named no host.
+    origin: String,
+}
+
+impl Asked {
+    pub(super) fn new<B>(parts: &Parts, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
+        let scheme = if parts.config.tls.data().is_some() { "https" } else { "http" };
+        let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| request.uri().authority().map(Authority::as_str));
+        Self {
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            session: session.cloned(),
+            origin: host.map(|host| format!("{scheme}://{host}")).unwrap_or_default(),
+        }
+    }
+
+    /// The answer to a captured route with a slash behind it, which engines answer with a redirect past tokentap.
+    pub(super) fn before_the_engine(&self) -> Option<Response<Body>> {
+        let path = self.path.strip_suffix('/')?;
+        let captured = matches!(routes::route(path).kind, Kind::Generate | Kind::Uncaptured);
+        captured.then(|| self.not_found(&format!("it ends in a slash; use {}", self.url(path))))
+    }
+
+    /// The engine's answer, or one that names the URL where the engine does not have the route.
+    pub(super) fn after_the_engine(&self, route: Route, reply: Response<Body>) -> Response<Body> {
+        if reply.status() != StatusCode::NOT_FOUND {
+            return reply;
+        }
+        self.meant(route).map_or(reply, |meant| self.not_found(&meant))
+    }
+
+    /// Which URL was meant.
+    fn meant(&self, route: Route) -> Option<String> {
+        let path = &*self.path;
+        let below =
+            |parent: &str| path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if path.starts_with("/v1/v1/") {
+            return Some(format!("/v1 stands twice; the base URL of the client is {}", self.url("/v1")));
+        }
+        if BELOW_V1.iter().any(|route| below(route)) {
+            return Some(format!("/v1 is missing; the base URL of an OpenAI client is {}", self.url("/v1")));
+        }
+        if CONTROL.iter().any(|route| below(route)) {
+            return Some(
+                "it is a route of tokentap's control port (--control-listen), and this is the data port".to_owned(),
+            );
+        }
+        match route.endpoint {
+            "/v1/responses" => Some(format!(
+                "this engine does not serve the Responses API; use Chat Completions, {} (in openai-agents: \
+                 set_default_openai_api(\"chat_completions\"))",
+                self.url(routes::CHAT)
+            )),
+            "/v1/messages" => Some(format!(
+                "this engine does not serve the Messages API; use Chat Completions, {}",
+                self.url(routes::CHAT)
+            )),
+            "/metrics" => {
+                Some("this engine has no metrics; tokentap's own are on its control port (--control-listen)".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// A path as the client has to write it.
+    fn url(&self, path: &str) -> String {
+        let session = self.session.as_ref().map(|name| format!("/sessions/{name}")).unwrap_or_default();
+        format!("{}{session}{path}", self.origin)
+    }
+
+    fn not_found(&self, meant: &str) -> Response<Body> {
+        not_found(&format!("{} {} is not served: {meant}", self.method, self.path))
+    }
+}
+
+/// The answer to a request that the control port does not serve and the data port does.
+pub(super) fn on_control(parts: &Parts, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
+    let bound = identity::in_path(path).is_some();
+    let missing = || BELOW_V1.iter().any(|below| path.starts_with(below));
+    if !bound && route.endpoint == "other" && !missing() && !path.starts_with("/v1/models/") {
+        return None;
+    }
+    let listen = parts.config.listen;
+    // a port that the system chose is not in the settings
+    let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
+    let message = format!(
+        "{method} {path} is not served: it is a route of the data port (--listen{place}), and this is the control port"
+    );
+    Some(not_found(&message))
+}
+
+/// A 404 in the shape that OpenAI's clients read.
+fn not_found(message: &str) -> Response<Body> {
+    let problem = Problem { status: StatusCode::NOT_FOUND, message: message.to_owned() };
+    let mut reply = Response::new(Body::full(problem.body()));
+    *reply.status_mut() = problem.status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}

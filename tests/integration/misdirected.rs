@@ -1,0 +1,104 @@
+//! Requests to the wrong port or path are told the right URL.
+
+use serde_json::json;
+
+use crate::support::client::{get, post, request};
+use crate::support::demo::Demo;
+use crate::support::engine::answer;
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{Nature, Upstream, json_message};
+use tokentap::demo::EngineOptions;
+
+const CHAT: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
+
+#[tokio::test]
+async fn paths_that_no_engine_has_name_the_url_that_was_meant() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let data = demo.proxy.data;
+    for (path, meant) in [
+        ("/chat/completions", format!("http://{data}/v1")),
+        ("/v1/v1/chat/completions", format!("http://{data}/v1")),
+        ("/sessions/run-1/chat/completions", format!("http://{data}/sessions/run-1/v1")),
+        ("/v1/chat/completions/", format!("http://{data}/v1/chat/completions")),
+        ("/generate/", format!("http://{data}/generate")),
+        ("/v1/responses", "Chat Completions".to_owned()),
+        ("/v1/messages", "Chat Completions".to_owned()),
+        ("/v1/sessions", "--control-listen".to_owned()),
+        ("/v1/sessions/run-1/trajectories", "--control-listen".to_owned()),
+    ] {
+        let reply = post(data, path, CHAT).await;
+        let body = reply.json();
+        let message = body["message"].as_str().unwrap_or_default();
+        assert_eq!((reply.status, body["code"].as_u64()), (404, Some(404)), "{path}: {body}");
+        assert!(message.contains(&meant) && message.contains("POST"), "{path}: {message}");
+    }
+    let unknown = get(data, "/no/such/path").await;
+    assert_eq!((unknown.status, unknown.json()), (404, json!({"detail": "Not Found"})), "the engine's own answer");
+}
+
+#[tokio::test]
+async fn the_control_port_names_the_data_port() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    for (method, path) in [
+        ("POST", "/generate"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/sessions/run-1/v1/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/tokentap-demo"),
+        ("GET", "/health"),
+    ] {
+        let reply = request(demo.proxy.control, method, path, &[], b"{}").await;
+        assert_eq!(reply.status, 404, "{path}");
+        let message = reply.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("data port (--listen)") && message.contains(path), "{path}: {message}");
+    }
+    let unknown = get(demo.proxy.control, "/no/such/path").await;
+    assert_eq!(unknown.json()["error"]["code"], "not_found");
+}
+
+#[tokio::test]
+async fn what_an_engine_serves_passes_as_it_comes() {
+    // one that serves all of these, as SGLang serves the Responses API
+    let upstream = Upstream::start(Nature::default(), |asked| match asked.path.as_str() {
+        "/generate" => answer(asked),
+        _ => json_message(200, br#"{"served":true}"#),
+    })
+    .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    for path in ["/v1/responses", "/v1/messages", "/chat/completions", "/v1/models/m", "/v1/sessions"] {
+        let reply = post(proxy.data, path, b"{}").await;
+        assert_eq!((reply.status, reply.json()), (200, json!({"served": true})), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_is_found_by_its_name() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let listed = get(demo.proxy.data, "/v1/models").await.json()["data"][0].clone();
+    let name = listed["id"].as_str().unwrap();
+    assert_eq!(get(demo.proxy.data, &format!("/v1/models/{name}")).await.json(), listed);
+    let other = get(demo.proxy.data, "/v1/models/other").await;
+    assert_eq!((other.status, other.json()["error"]["code"].clone()), (404, json!("model_not_found")));
+}
+
+#[tokio::test]
+async fn what_the_demo_engine_lacks_is_named() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    for (body, named) in [
+        (json!({"text": "a", "image_data": "x"}), "image_data"),
+        (json!({"text": "a", "sampling_params": {"regex": "a+"}}), "regex"),
+        (json!({"text": "a", "sampling_params": {"stop_regex": "a+"}}), "stop_regex"),
+        (
+            json!({"text": "a", "sampling_params": {"json_schema": "{\"type\":\"string\",\"pattern\":\"a\"}"}}),
+            "pattern",
+        ),
+    ] {
+        let reply = demo.post("/generate", &body).await;
+        let message = reply.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(reply.status, 400, "{body}");
+        assert!(message.contains(named) && message.ends_with("not supported by the demo engine"), "{message}");
+    }
+    let embeddings = demo.post("/v1/embeddings", &json!({"input": "a"})).await;
+    let detail = json!({"detail": "/v1/embeddings is not supported by the demo engine"});
+    assert_eq!((embeddings.status, embeddings.json()), (404, detail));
+}
