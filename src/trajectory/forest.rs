@@ -4,14 +4,18 @@
 //! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
 
 mod leaves;
+mod radix;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use radix::{Part, ROOT, RadixTree};
 
 use super::conversation::ConversationIndex;
 use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
 
-/// Prompts behind one turn that a new one is compared with for its cause: the latest. Thousands of long ones would hold up the session.
+/// Prompts behind one turn, and samples of them, that a new prompt is compared with for its cause: the latest. Thousands of long ones
+/// would hold up the session.
 const COMPARED: usize = 64;
 
 /// Tokens of the shortest response that shows by itself that a prompt holds an edited history; shorter ones occur by chance.
@@ -24,6 +28,11 @@ pub struct Forest {
     roots: Vec<Stem>,
     /// By turn: what continues it.
     children: Vec<Vec<Stem>>,
+    tokens: RadixTree,
+    /// By turn: where it ends in `tokens`; [`ROOT`] where its tokens are not known from its root on.
+    ends: Vec<u32>,
+    /// By a parent, and where a prompt ends in `tokens`: the prompt's place among the stems of the parent.
+    prompts: HashMap<(Option<u32>, u32), u32>,
     conversations: ConversationIndex,
     /// Turns that a later one stands in place of.
     superseded: HashSet<u32>,
@@ -86,7 +95,7 @@ impl Forest {
     /// Where a call with this prompt belongs; `departure` is what its messages tell, where it has any.
     #[must_use]
     pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Place {
-        let (parent, known) = self.deepest(prompt);
+        let (parent, known) = self.tokens.deepest(&self.turns, prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
         let same = self.shared(parent, rest);
@@ -105,57 +114,51 @@ impl Forest {
     /// The same prompt behind the same parent, where it was sampled before: one copy of it is enough.
     #[must_use]
     pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
-        self.stems(parent).iter().find(|stem| same(&stem.prompt, prompt)).map(|stem| Arc::clone(&stem.prompt))
+        let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
+        let stem = self.prompts.get(&(parent, node))?;
+        Some(Arc::clone(&self.stems(parent)[*stem as usize].prompt))
     }
 
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.
     pub fn push(&mut self, turn: Arc<Turn>) {
         debug_assert_eq!(turn.id, self.next_id());
         self.count(&turn);
-        if turn.about.cause != Cause::Unplaced {
-            let stems = match turn.parent {
-                Some(parent) => &mut self.children[parent as usize],
-                None => &mut self.roots,
-            };
-            // most often the same allocation, which is not compared token by token
-            let same = |stem: &&mut Stem| Arc::ptr_eq(&stem.prompt, &turn.prompt) || same(&stem.prompt, &turn.prompt);
-            match stems.iter_mut().find(same) {
-                Some(stem) => stem.turns.push(turn.id),
-                None => stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: vec![turn.id] }),
-            }
-        }
         self.conversations.insert(&turn);
         self.children.push(Vec::new());
-        self.turns.push(turn);
+        self.turns.push(Arc::clone(&turn));
+        let end = if turn.about.cause == Cause::Unplaced { ROOT } else { self.index(&turn) };
+        self.ends.push(end);
+    }
+
+    /// Makes a turn known to [`Forest::place`]; returns where it ends in `tokens`.
+    fn index(&mut self, turn: &Turn) -> u32 {
+        let from = self.end(turn.parent);
+        let prompt = self.tokens.insert(&self.turns, from, (turn.id, Part::Prompt));
+        let stems = match turn.parent {
+            Some(parent) => &mut self.children[parent as usize],
+            None => &mut self.roots,
+        };
+        let new = u32::try_from(stems.len()).expect("there are fewer prompts than turns");
+        let stem = *self.prompts.entry((turn.parent, prompt)).or_insert(new);
+        if stem == new {
+            stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: Vec::new() });
+        }
+        stems[stem as usize].turns.push(turn.id);
+        let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
+        // a turn without a sampled token is not continued: it would add nothing
+        if !turn.response.is_empty() {
+            self.tokens.end(&self.turns, end, turn.id);
+        }
+        end
+    }
+
+    /// Where the tokens of a turn end in `tokens`.
+    fn end(&self, turn: Option<u32>) -> u32 {
+        turn.map_or(ROOT, |turn| self.ends[turn as usize])
     }
 
     fn stems(&self, parent: Option<u32>) -> &[Stem] {
         parent.map_or(&self.roots, |parent| &self.children[parent as usize])
-    }
-
-    /// The deepest turn that begins `prompt`, and how many tokens it covers. Of turns with the same tokens a trainable one is preferred,
-    /// then the latest. A turn without a sampled token is nobody's parent: it would add nothing.
-    fn deepest(&self, prompt: &[u32]) -> (Option<u32>, usize) {
-        let mut best: (usize, bool, Option<u32>) = (0, false, None);
-        let mut open: Vec<(Option<u32>, usize)> = vec![(None, 0)];
-        while let Some((node, known)) = open.pop() {
-            for stem in self.stems(node) {
-                let Some((begin, rest)) = prompt[known..].split_at_checked(stem.prompt.len()) else { continue };
-                if !same(begin, &stem.prompt) {
-                    continue;
-                }
-                for id in &stem.turns {
-                    let turn = &self.turns[*id as usize];
-                    if turn.response.is_empty() || !rest.starts_with(&turn.response) {
-                        continue;
-                    }
-                    let known = known + stem.prompt.len() + turn.response.len();
-                    best = best.max((known, turn.is_trainable(), Some(*id)));
-                    open.push((Some(*id), known));
-                }
-            }
-        }
-        (best.2, best.0)
     }
 
     /// The first continuation of a turn.
@@ -171,8 +174,9 @@ impl Forest {
 
     /// What a branch changed. Messages tell more than tokens, except of a response, which only tokens show exactly.
     fn branches(&self, stems: &[Stem], rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
-        let closest =
-            stems.iter().rev().take(COMPARED).map(|stem| (self.parting(stem, rest), stem)).max_by_key(|of| of.0);
+        let mut samples = COMPARED;
+        let latest = stems.iter().rev().take(COMPARED);
+        let closest = latest.map(|stem| (self.parting(stem, rest, &mut samples), stem)).max_by_key(|of| of.0);
         let (parting, stem) = closest?;
         match (departure, parting) {
             (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Parting::Ends) => {
@@ -190,13 +194,16 @@ impl Forest {
         }
     }
 
-    fn parting(&self, stem: &Stem, rest: &[u32]) -> Parting {
+    /// Compares a prompt with a stem and its samples, of which `samples` more may be compared.
+    fn parting(&self, stem: &Stem, rest: &[u32], samples: &mut usize) -> Parting {
         let shared = shared(&stem.prompt, rest);
         if shared < stem.prompt.len() {
             return if shared == rest.len() { Parting::Ends } else { Parting::InPrompt { shared } };
         }
         let rest = &rest[shared..];
-        let partings = stem.turns.iter().filter_map(|id| {
+        let latest = stem.turns.iter().rev().take(*samples);
+        *samples -= latest.len();
+        let partings = latest.filter_map(|id| {
             let turn = &self.turns[*id as usize];
             let shared = self::shared(&turn.response, rest);
             if shared == rest.len() && shared < turn.response.len() {
@@ -231,12 +238,6 @@ fn contains(list: &[u32], part: &[u32]) -> bool {
         }
     }
     part.is_empty()
-}
-
-/// Whether two lists are the same; from the end, because prompts share their beginnings: a system prompt, the tools.
-fn same(a: &[u32], b: &[u32]) -> bool {
-    let tail = a.len().saturating_sub(32);
-    a.len() == b.len() && a[tail..] == b[tail..] && a[..tail] == b[..tail]
 }
 
 /// How many tokens two lists have in common at their beginning.

@@ -251,21 +251,6 @@ mod tests {
         assert_eq!(rows.iter().map(|row| row.leaf().id).collect::<Vec<_>>(), [0], "their prompts lack their beginning");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn restoring_a_chain_is_linear_in_its_depth() {
-        let restore_time = |turns: u32| {
-            let records: Vec<_> =
-                (0..turns).map(|id| turn(id, id.checked_sub(1), &[id], &[id], u64::from(id))).collect();
-            let begin = std::time::Instant::now();
-            drop(restored(records));
-            begin.elapsed()
-        };
-        // the shortest of some runs: the machine has other work
-        let fastest = |turns| (0..3).map(|_| restore_time(turns)).min().expect("three runs");
-        let (short, long) = (fastest(4_000), fastest(16_000));
-        assert!(long < short * 8, "4 times the turns took {long:?} instead of {short:?}: quadratic would be 16 times");
-    }
-
     #[test]
     fn freezes_in_any_order_are_versions_in_theirs() {
         let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };

@@ -1,6 +1,7 @@
 //! The module through its own door: against a model that is too simple to be wrong, under a clock that tests move, and by many at once.
 
 mod clock;
+mod growth;
 mod look;
 mod model;
 mod operations;
