@@ -28,7 +28,7 @@ pub use export::ExportArgs;
 pub use keys::KeyConfig;
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
-pub use sessions::{FsyncPolicy, SessionConfig, SessionSource};
+pub use sessions::{FsyncPolicy, MOST_SESSION_TURNS, SessionConfig, SessionSource};
 pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
 pub use tls::{TlsConfig, TlsFiles};

@@ -16,6 +16,7 @@ mod keeping;
 mod lineage;
 mod listing;
 pub mod log;
+mod name;
 mod news;
 mod order;
 mod path;
@@ -38,6 +39,7 @@ pub use conversation::{Fingerprint, Prefix};
 pub use counts::TurnCounts;
 pub use fault::Fault;
 pub use forest::{Forest, Place};
+pub use name::{LONGEST_NAME, is_name};
 pub use news::Ended;
 pub use order::Gone;
 pub use path::{Path, Segment, Step};
@@ -47,7 +49,7 @@ pub use row::Row;
 pub use session::{Finished, Reward, Session, SessionError};
 pub use snapshot::{Snapshot, Summary};
 pub use store::{Store, StoreLimits, now_ms};
-pub use turn::{About, Cause, Draft, Measured, Turn};
+pub use turn::{About, Cause, Draft, MOST_TURNS, Measured, Turn};
 pub use view::{Leaves, View};
 
 #[cfg(test)]

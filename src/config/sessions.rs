@@ -29,6 +29,14 @@ pub enum FsyncPolicy {
     Always,
 }
 
+/// The largest `--max-session-turns`. Calls that run at once may pass it together.
+pub const MOST_SESSION_TURNS: usize = 1_000_000;
+
+fn turns(text: &str) -> Result<usize, String> {
+    let turns: usize = text.parse().map_err(|_| "not a number".to_owned())?;
+    if turns > MOST_SESSION_TURNS { Err(format!("at most {MOST_SESSION_TURNS}")) } else { Ok(turns) }
+}
+
 /// What is recorded.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sessions")]
@@ -48,8 +56,8 @@ pub struct SessionConfig {
     /// A session that nobody uses for so long has finished
     #[arg(long, env = "TOKENTAP_SESSION_IDLE", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub session_idle: Duration,
-    /// How many turns a session may have; the next call of a session that has them is answered 403
-    #[arg(long, env = "TOKENTAP_MAX_SESSION_TURNS", value_name = "N", default_value = "65536")]
+    /// How many turns a session may have, at most 1000000; the next call of a session that has them is answered 403
+    #[arg(long, env = "TOKENTAP_MAX_SESSION_TURNS", value_name = "N", default_value = "65536", value_parser = turns)]
     pub max_session_turns: usize,
     /// How many branches a session may have: turns that none continues; the next call is answered 403
     #[arg(long, env = "TOKENTAP_MAX_SESSION_BRANCHES", value_name = "N", default_value = "16384")]

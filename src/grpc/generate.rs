@@ -24,6 +24,7 @@ use crate::http::v1::Problem;
 use crate::http::{Parts, data, error_reply, generate, headers, identity};
 use crate::sglang::routes;
 use crate::sglang::sse::Decoder;
+use crate::trajectory::is_name;
 
 /// The service.
 #[derive(Debug)]
@@ -88,7 +89,7 @@ impl Generate for Generation {
     async fn generate(&self, request: Request<pb::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
         let mut served = extensions.get::<Admitted>().and_then(Admitted::take).expect("no call comes in without");
-        if !session.is_empty() && !identity::is_name(&session) {
+        if !session.is_empty() && !is_name(&session) {
             let message = identity::InvalidName::new(&session, "the field session").to_string();
             served.status = Some(StatusCode::BAD_REQUEST);
             return Err(status::problem(&Problem::bad(message)));

@@ -19,6 +19,7 @@ use crate::http::misdirected::Asked;
 use crate::http::served::Served;
 use crate::http::{Parts, access, error_reply, gate, identity, openai, redact, sound};
 use crate::sglang::routes::{self, Kind, Route};
+use crate::trajectory::is_name;
 
 /// The service of the data port.
 #[derive(Debug, Clone)]
@@ -149,7 +150,7 @@ pub fn admit(parts: &Arc<Parts>, route: Route, method: &Method) -> (Box<Served>,
 fn bind(request: &mut Request<Incoming>) -> Result<Option<Arc<str>>, Error> {
     let Some((id, rest)) = identity::in_path(request.uri().path()) else { return Ok(None) };
     let id = routes::decode(id);
-    if !identity::is_name(&id) {
+    if !is_name(&id) {
         return Err(InvalidName::new(&id, "the path").into());
     }
     let id = Arc::from(&*id);

@@ -11,9 +11,7 @@ use crate::generation::rid;
 use crate::http::Parts;
 use crate::sglang::request::{GenerateRequest, SessionName};
 use crate::sglang::routes;
-
-/// Characters of the longest name.
-const LONGEST: usize = 128;
+use crate::trajectory::{LONGEST_NAME, is_name};
 
 /// Stands for a JSON value that is not a string; its blanks keep it from being a name.
 const NO_STRING: &str = "a value that is not a string";
@@ -46,7 +44,7 @@ impl InvalidName {
     /// The value as far as an error message repeats it.
     #[must_use]
     pub fn new(value: &str, source_name: &'static str) -> Self {
-        Self { value: value.chars().take(LONGEST + 1).collect(), source_name }
+        Self { value: value.chars().take(LONGEST_NAME + 1).collect(), source_name }
     }
 }
 
@@ -119,14 +117,6 @@ pub fn in_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/sessions/")?;
     let at = rest.find('/')?;
     Some((&rest[..at], &rest[at..]))
-}
-
-/// Whether a name can be a session's. Dots alone cannot: whoever reads a path with them resolves it.
-#[must_use]
-pub fn is_name(name: &str) -> bool {
-    (1..=LONGEST).contains(&name.len())
-        && !matches!(name, "." | "..")
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'))
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {

@@ -37,8 +37,9 @@ pub use record::Record;
 pub use replay::{Damaged, Replayed, Torn, read};
 
 use disk::Create;
+use frame::Framing;
 use health::{Shared, add};
-use segment::StoreId;
+use segment::{Header, StoreId};
 use tail::Tail;
 use writer::{Job, Writer};
 
@@ -153,11 +154,12 @@ impl Log {
     ) -> Result<Self, OpenError> {
         let Directory { options, lock, segments, encoder, .. } = directory;
         let store = store.map_or_else(StoreId::fresh, StoreId);
+        let header = Header { store: store.clone(), framing: Framing::Marked(encoder.marker()) };
         let shared = Arc::<Shared>::default();
         let (queue, jobs) = sync_channel(options.queue_records.max(1));
         let mut writer = Writer {
             jobs,
-            tail: Tail::new(&options, &store, segments, create, Arc::clone(&shared)),
+            tail: Tail::new(&options, &header, segments, create, Arc::clone(&shared)),
             encoder,
             shared: Arc::clone(&shared),
             fsync: options.fsync,
@@ -253,6 +255,7 @@ mod tests {
 
     use super::fake::{Disk, finished, turn};
     use super::*;
+    use crate::trajectory::Turn;
 
     const NEVER_AGAIN: Duration = Duration::from_secs(3600);
 
@@ -393,6 +396,62 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn records_of_sessions_and_turns_that_cannot_be_are_passed_over() {
+        let dir = tempdir().unwrap();
+        let (log, ..) = open(&options(&dir));
+        let deleted = |session: &str| Record::Deleted { session: session.into() };
+        let foreign = [
+            deleted("../../etc/passwd"),
+            deleted("a\r\nset-cookie: b"),
+            deleted(""),
+            turn("s", u32::MAX, 1),
+            Record::Freeze { session: "s".into(), turns: u32::MAX },
+            Record::Finished { session: "s".into(), leaf: 7, turns: 7, number: 1 },
+        ];
+        log.append(finished(0)).await.unwrap();
+        for record in foreign.clone() {
+            log.append(record).await.unwrap();
+        }
+        log.append(finished(1)).await.unwrap();
+        drop(log);
+        let (records, replayed) = contents(&dir);
+        assert_eq!(records, [finished(0), finished(1)]);
+        assert_eq!((replayed.damaged_regions(), replayed.torn.len()), (foreign.len() as u64, 0));
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_a_prompt_spells_is_not_read() {
+        let (dir, own) = (tempdir().unwrap(), tempdir().unwrap());
+        // what a client knows of frames: those of a log of its own
+        let (log, ..) = open(&options(&own));
+        log.append(finished(666)).await.unwrap();
+        drop(log);
+        let mut spelled = std::fs::read(&files(&own)[0]).unwrap();
+        spelled.resize(spelled.len().next_multiple_of(4), 0);
+        let prompt = spelled.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
+        let planted = Record::Turn { session: "s".into(), turn: Arc::new(Turn { prompt, ..fake::bare_turn(0) }) };
+        let (log, ..) = open(&options(&dir));
+        let mut ends = vec![];
+        for record in [finished(0), planted.clone(), finished(1)] {
+            log.append(record).await.unwrap();
+            ends.push(std::fs::metadata(&files(&dir)[0]).unwrap().len() as usize);
+        }
+        drop(log);
+        let file = files(&dir).remove(0);
+        let bytes = std::fs::read(&file).unwrap();
+        for cut in ends[0]..ends[1] {
+            std::fs::write(&file, &bytes[..cut]).unwrap();
+            assert_eq!(contents(&dir).0, [finished(0)], "cut at {cut}");
+        }
+        for bit in 0..8 * 16 {
+            let mut damaged = bytes.clone();
+            damaged[ends[0] + bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&file, damaged).unwrap();
+            assert_eq!(contents(&dir).0, [finished(0), finished(1)], "bit {bit}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_corrupt_file_does_not_hide_the_next() {
         let dir = tempdir().unwrap();
         let options = Options { segment_bytes: 1, ..options(&dir) };
@@ -403,7 +462,7 @@ mod tests {
         drop(log);
         let files = files(&dir);
         assert_eq!(files.len(), 4, "each group turns over");
-        for (file, at, bits) in [(&files[1], 60, 4), (&files[2], 20, 0xff)] {
+        for (file, at, bits) in [(&files[1], 85, 4), (&files[2], 20, 0xff)] {
             let mut bytes = std::fs::read(file).unwrap();
             bytes[at] ^= bits;
             std::fs::write(file, bytes).unwrap();
@@ -632,7 +691,7 @@ mod tests {
                 scope.spawn(move || {
                     for number in 0..300 {
                         let session = caller.to_string().into();
-                        drop(log.append(Record::Finished { session, leaf: caller, turns: 0, number }));
+                        drop(log.append(Record::Finished { session, leaf: caller, turns: 8, number }));
                     }
                 });
             }

@@ -11,6 +11,12 @@ use super::{Chat, Fault, Span};
 /// Bytes by which a session finds a turn of a chat.
 const CONVERSATION: usize = 192;
 
+/// Bytes by which a session finds a turn by its tokens.
+const PLACE: usize = 256;
+
+/// Turns that a session has at most: a number beyond in a log is a damaged or foreign one, and would fill the memory with missing turns.
+pub const MOST_TURNS: u32 = 1 << 20;
+
 /// A finished turn. It never changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
@@ -217,6 +223,6 @@ impl Turn {
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
         let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
         let texts = chat + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
-        (size_of::<Self>() + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
+        (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

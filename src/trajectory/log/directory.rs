@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::frame::{Decoder, Encoder};
+use super::frame::{Decoder, Encoder, Marker};
 use super::replay::{Replayed, replay};
 use super::segment::Segment;
 use super::{Log, OpenError, Options, RETRY, Record, disk};
@@ -35,7 +35,8 @@ impl Directory {
         let lock = lock(dir)?;
         let failed = |cause| OpenError::new("read", dir, cause);
         let segments = Segment::list(dir).map_err(failed)?;
-        let (decoder, encoder) = (Decoder::try_new().map_err(failed)?, Encoder::try_new().map_err(failed)?);
+        let (decoder, encoder) =
+            (Decoder::try_new().map_err(failed)?, Encoder::try_new(Marker::random()).map_err(failed)?);
         Ok(Self { options: options.clone(), lock, segments, decoder, encoder })
     }
 

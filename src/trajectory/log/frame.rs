@@ -1,8 +1,10 @@
-//! A record in its envelope: length, checksum, flags.
+//! A record in its envelope: marker, length, checksum, flags.
 //!
-//! `length u32, crc32c u32, flags u8, payload`, little-endian. The length is that of the payload as it is stored; the checksum covers
-//! the flags and that payload, so a wrong length fails it too.
+//! `marker [u8; 8], length u32, crc32c u32, flags u8, payload`, little-endian. The length is that of the payload as it is stored; the
+//! checksum covers the flags and that payload, so a wrong length fails it too. The marker is random and is named in the first line of the
+//! file: records hold bytes that clients choose, and reading that goes on behind damage must not take those for frames.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 
 use zstd::bulk::{Compressor, Decompressor};
@@ -10,8 +12,8 @@ use zstd::zstd_safe::get_frame_content_size;
 
 use super::Record;
 
-/// Bytes before the payload.
-pub(super) const ENVELOPE: u64 = 9;
+/// Bytes of length, checksum and flags.
+const ENVELOPE: usize = 9;
 /// Bytes of the largest payload, compressed or not: a length above it is a corrupt one.
 const MAX_PAYLOAD: usize = 1 << 30;
 /// Payloads up to this size are not worth compressing: they are one write either way.
@@ -21,8 +23,22 @@ const KEEP: usize = 4 << 20;
 /// The flag of a compressed payload.
 const ZSTD: u8 = 1;
 
+/// How the frames of a file begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// With nothing that clients cannot spell: format 1, which is read and not written.
+    Unmarked,
+    /// With the marker of their file.
+    Marked(Marker),
+}
+
+/// Random bytes that no client learns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marker([u8; 8]);
+
 /// Puts records into envelopes.
 pub(super) struct Encoder {
+    marker: Marker,
     zstd: Compressor<'static>,
     plain: Vec<u8>,
     packed: Vec<u8>,
@@ -42,10 +58,61 @@ pub(super) enum Frame {
     Unknown(u64),
 }
 
+impl Marker {
+    /// A marker that cannot be guessed.
+    pub(super) fn random() -> Self {
+        // SipHash under keys from the system's entropy, which the id of the store does not reveal
+        Self(RandomState::new().hash_one("marker").to_le_bytes())
+    }
+
+    /// Its text in a first line.
+    pub(super) fn hex(self) -> String {
+        format!("{:016x}", u64::from_be_bytes(self.0))
+    }
+
+    pub(super) fn parse(hex: &str) -> Option<Self> {
+        u64::from_str_radix(hex, 16).ok().map(|marker| Self(marker.to_be_bytes()))
+    }
+}
+
+impl Framing {
+    /// Bytes before the payload.
+    pub(super) fn envelope(self) -> usize {
+        self.marker().len() + ENVELOPE
+    }
+
+    /// What each frame begins with.
+    pub(super) fn marker(&self) -> &[u8] {
+        match self {
+            Self::Unmarked => &[],
+            Self::Marked(marker) => &marker.0,
+        }
+    }
+
+    /// Bytes of the frame that `bytes` begin with, as its length says; `None` where no frame begins or its length is out of bounds.
+    pub(super) fn whole(self, bytes: &[u8]) -> Option<usize> {
+        let length = u32::from_le_bytes(*bytes.strip_prefix(self.marker())?.first_chunk()?) as usize;
+        (length <= MAX_PAYLOAD).then_some(self.envelope() + length)
+    }
+
+    /// Whether the checksum of this frame holds, which has the length that it says.
+    pub(super) fn is_sound(self, frame: &[u8]) -> bool {
+        let behind = frame.strip_prefix(self.marker()).and_then(|frame| frame.split_first_chunk());
+        let Some(([_, _, _, _, a, b, c, d, flags], payload)) = behind else { return false };
+        u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
+    }
+}
+
 impl Encoder {
-    pub(super) fn try_new() -> io::Result<Self> {
+    /// For frames that begin with `marker`.
+    pub(super) fn try_new(marker: Marker) -> io::Result<Self> {
         // level 1: faster than most disks, and what it leaves is mostly entropy
-        Ok(Self { zstd: Compressor::new(1)?, plain: Vec::new(), packed: Vec::new() })
+        Ok(Self { marker, zstd: Compressor::new(1)?, plain: Vec::new(), packed: Vec::new() })
+    }
+
+    /// The marker of its frames.
+    pub(super) fn marker(&self) -> Marker {
+        self.marker
     }
 
     /// Appends the frame of `record` to `out`; leaves `out` as it was when it fails.
@@ -64,6 +131,7 @@ impl Encoder {
         };
         let (flags, payload) = if packed { (ZSTD, &self.packed) } else { (0, &self.plain) };
         let length = u32::try_from(payload.len()).expect("MAX_PAYLOAD fits");
+        out.extend(self.marker.0);
         out.extend(length.to_le_bytes());
         out.extend(checksum(flags, payload).to_le_bytes());
         out.push(flags);
@@ -81,15 +149,21 @@ impl Decoder {
     ///
     /// # Errors
     /// Why the source cannot be read beyond this point.
-    pub(super) fn next(&mut self, source: &mut impl Read, rest: u64) -> Result<Frame, &'static str> {
-        let mut envelope = [0; ENVELOPE as usize];
+    pub(super) fn next(&mut self, source: &mut impl Read, rest: u64, framing: Framing) -> Result<Frame, &'static str> {
+        let mut marker = [0; 8];
+        let marker = &mut marker[..framing.marker().len()];
+        source.read_exact(marker).map_err(reason)?;
+        if marker != framing.marker() {
+            return Err("a record does not begin with the marker of its file");
+        }
+        let mut envelope = [0; ENVELOPE];
         source.read_exact(&mut envelope).map_err(reason)?;
         let [a, b, c, d, e, f, g, h, flags] = envelope;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if length > MAX_PAYLOAD {
             return Err("a length is out of bounds");
         }
-        let whole = ENVELOPE + length as u64;
+        let whole = (framing.envelope() + length) as u64;
         // before anything is reserved for it
         if whole > rest {
             return Err(CUT);
@@ -119,32 +193,6 @@ impl Decoder {
     }
 }
 
-/// Bytes of the frame that `bytes` begin with, as its length says; `None` where the length is out of bounds or not there.
-pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
-    let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
-    (length <= MAX_PAYLOAD).then_some(ENVELOPE as usize + length)
-}
-
-/// Whether the checksum of this frame holds, which has the length that it says.
-pub(super) fn is_sound(frame: &[u8]) -> bool {
-    let Some(([_, _, _, _, a, b, c, d, flags], payload)) = frame.split_first_chunk() else { return false };
-    u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
-}
-
-/// Whether `bytes` begin as frames do: cheaper than a checksum, and true of little else.
-pub(super) fn looks_like_one(bytes: &[u8]) -> bool {
-    let Some((envelope, payload)) = bytes.split_first_chunk::<{ ENVELOPE as usize }>() else { return false };
-    let begins = match envelope[8] {
-        0 => payload.get(4..).is_some_and(|head| head.starts_with(br#"{"kind":""#)),
-        ZSTD => payload.starts_with(&ZSTD_MAGIC),
-        _ => false,
-    };
-    begins && whole(bytes).is_some_and(|length| length <= bytes.len())
-}
-
-/// What a compressed payload begins with.
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-
 /// The end of a file that a crash has cut.
 pub(super) const CUT: &str = "it ends inside a record";
 
@@ -167,8 +215,9 @@ mod tests {
 
     fn round_trip(record: &Record) -> (u64, Record) {
         let mut out = Vec::new();
-        Encoder::try_new().unwrap().push(record, &mut out).unwrap();
-        match Decoder::try_new().unwrap().next(&mut &*out, out.len() as u64) {
+        let marker = Marker::random();
+        Encoder::try_new(marker).unwrap().push(record, &mut out).unwrap();
+        match Decoder::try_new().unwrap().next(&mut &*out, out.len() as u64, Framing::Marked(marker)) {
             Ok(Frame::Record(read, bytes)) => {
                 assert_eq!(bytes, out.len() as u64);
                 (bytes, read)
@@ -203,7 +252,7 @@ mod tests {
 
     #[test]
     fn one_large_record_does_not_keep_its_memory() {
-        let (mut encoder, mut out) = (Encoder::try_new().unwrap(), Vec::new());
+        let (mut encoder, mut out) = (Encoder::try_new(Marker::random()).unwrap(), Vec::new());
         encoder.push(&fake::turn("s", 0, 1_000_000), &mut out).unwrap();
         encoder.push(&fake::finished(0), &mut out).unwrap();
         assert!(encoder.plain.capacity() <= KEEP && encoder.packed.capacity() <= KEEP);
@@ -244,7 +293,7 @@ mod tests {
         for tokens in [64, 512, 4096] {
             let turn = Arc::new(typical(tokens));
             let record = Record::Turn { session: "6f1c".into(), turn: Arc::clone(&turn) };
-            let (mut encoder, mut decoder) = (Encoder::try_new().unwrap(), Decoder::try_new().unwrap());
+            let (mut encoder, mut decoder) = (Encoder::try_new(Marker::random()).unwrap(), Decoder::try_new().unwrap());
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             record.encode(&mut plain).unwrap();
             let rounds = 2000;
@@ -256,7 +305,7 @@ mod tests {
             let encode = begin.elapsed() / rounds;
             let begin = Instant::now();
             for _ in 0..rounds {
-                assert!(decoder.next(&mut &*out, out.len() as u64).is_ok());
+                assert!(decoder.next(&mut &*out, out.len() as u64, Framing::Marked(encoder.marker())).is_ok());
             }
             let decode = begin.elapsed() / rounds;
             let all = turn.prompt.len() + turn.response.len();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::trajectory::{About, Turn};
+use crate::trajectory::{About, MOST_TURNS, Turn, is_name};
 
 /// One thing that happened to a session or to the policy.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,6 +126,20 @@ impl Record {
             // values are small, and measuring one means walking it
             _ => own + 256,
         }
+    }
+
+    /// Whether a tokentap can have written it. What a damaged or foreign log names must become neither a file's name nor turns without
+    /// number.
+    pub(super) fn is_plausible(&self) -> bool {
+        let (session, numbers) = match self {
+            Self::Turn { session, turn } => (session, turn.id < MOST_TURNS),
+            Self::Reward { session, leaf, .. } => (session, leaf.is_none_or(|leaf| leaf < MOST_TURNS)),
+            Self::Freeze { session, turns } => (session, *turns <= MOST_TURNS),
+            Self::Finished { session, leaf, turns, .. } => (session, leaf < turns && *turns <= MOST_TURNS),
+            Self::Incomplete { session } | Self::Deleted { session } | Self::Evicted { session } => (session, true),
+            Self::Policy { .. } => return true,
+        };
+        is_name(session) && numbers
     }
 
     /// Appends the record's bytes to `out`.

@@ -7,19 +7,32 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::Record;
-use super::frame::{Decoder, Frame};
+use super::frame::{Decoder, Frame, Framing, Marker};
 use super::salvage::Salvage;
 
 /// Bytes of the first line.
-pub(super) const FIRST_LINE: u64 = 41;
+pub(super) const FIRST_LINE: u64 = 58;
+/// Bytes of the first line of format 1.
+const FIRST_LINE_1: usize = 41;
 /// What the first line begins with: the magic and the version of the format.
-const MAGIC: &str = "tokentap-log 1 ";
+const MAGIC: &str = "tokentap-log 2 ";
+/// The same of format 1, whose frames have no marker: it is read and not written.
+const MAGIC_1: &str = "tokentap-log 1 ";
 /// Bytes asked of the system at once.
 const READ_AHEAD: usize = 256 << 10;
 
 /// Which store a file belongs to: 16 hexadecimal digits, the same in all files of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoreId(pub(super) Box<str>);
+
+/// What the first line of a file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Whose file it is.
+    pub(super) store: StoreId,
+    /// How its frames begin.
+    pub(super) framing: Framing,
+}
 
 /// A file of the log, named but not read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,26 +81,44 @@ impl StoreId {
         // SipHash under keys from the system's entropy
         Self(format!("{:016x}", RandomState::new().hash_one(std::process::id())).into())
     }
+}
 
-    /// The first line of this store's files.
-    pub(super) fn first_line(&self) -> String {
-        let text = format!("{MAGIC}{}", self.0);
+impl Header {
+    /// As it is written.
+    pub(super) fn line(&self) -> String {
+        let store = &self.store.0;
+        let text = match self.framing {
+            Framing::Unmarked => format!("{MAGIC_1}{store}"),
+            Framing::Marked(marker) => format!("{MAGIC}{store} {}", marker.hex()),
+        };
         format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()))
     }
 
+    /// The header of exactly this line.
     fn parse(line: &[u8]) -> Option<Self> {
-        let id = std::str::from_utf8(line).ok()?.strip_prefix(MAGIC)?.get(..16)?;
-        let id = Self(id.into());
-        (id.first_line().as_bytes() == line).then_some(id)
+        let text = std::str::from_utf8(line).ok()?;
+        let store = |rest: &str| Some(StoreId(rest.get(..16)?.into()));
+        let header = if let Some(rest) = text.strip_prefix(MAGIC) {
+            Self { store: store(rest)?, framing: Framing::Marked(Marker::parse(rest.get(17..33)?)?) }
+        } else {
+            Self { store: store(text.strip_prefix(MAGIC_1)?)?, framing: Framing::Unmarked }
+        };
+        (header.line().as_bytes() == line).then_some(header)
     }
 
-    /// The id of a first line in which one bit is flipped. The checksum keeps the lines of two stores further apart than that.
-    fn repair(line: &[u8; FIRST_LINE as usize]) -> Option<Self> {
-        (0..8 * line.len()).find_map(|bit| {
-            let mut line = *line;
-            line[bit / 8] ^= 1 << (bit % 8);
-            Self::parse(&line)
-        })
+    /// The header of a file that begins with `start`, and whether its line is damaged. One flipped bit is repaired: the checksum keeps
+    /// the lines of two stores further apart than that.
+    fn of(start: &[u8]) -> Option<(Self, bool)> {
+        let lines = [FIRST_LINE_1, FIRST_LINE as usize].into_iter().filter_map(|length| start.get(..length));
+        let repaired = |line: &[u8]| {
+            (0..8 * line.len()).find_map(|bit| {
+                let mut line = line.to_vec();
+                line[bit / 8] ^= 1 << (bit % 8);
+                Self::parse(&line)
+            })
+        };
+        let whole = lines.clone().find_map(|line| Some((Self::parse(line)?, false)));
+        whole.or_else(|| lines.clone().find_map(|line| Some((repaired(line)?, true))))
     }
 }
 
@@ -142,24 +173,25 @@ fn scan(
     visit: Visit<'_>,
 ) -> Result<(), Tear> {
     let at_start = |reason| Tear { offset: 0, reason };
-    let mut line = [0; FIRST_LINE as usize];
-    source.read_exact(&mut line).map_err(|_| at_start("it ends inside its first line"))?;
-    let wrong = "its first line is not of this format";
-    let whole = StoreId::parse(&line);
-    let is_damaged = whole.is_none();
-    let id = whole.or_else(|| StoreId::repair(&line)).ok_or(at_start(wrong))?;
-    if *store.get_or_insert_with(|| id.clone()) != id {
+    let (mut start, wrong) = (Vec::new(), "its first line is not of this format");
+    source.by_ref().take(FIRST_LINE).read_to_end(&mut start).map_err(|_| at_start("the file cannot be read"))?;
+    let is_cut = (start.len() as u64) < FIRST_LINE;
+    let none = at_start(if is_cut { "it ends inside its first line" } else { wrong });
+    let (header, is_damaged) = Header::of(&start).ok_or(none)?;
+    if *store.get_or_insert_with(|| header.store.clone()) != header.store {
         return Err(at_start("it belongs to another store"));
     }
-    if is_damaged && visit(FIRST_LINE, Entry::Damage { offset: 0, bytes: FIRST_LINE, reason: wrong }).is_break() {
+    let framing = header.framing;
+    let mut offset = header.line().len() as u64;
+    if is_damaged && visit(offset, Entry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
         return Ok(());
     }
-    let mut offset = FIRST_LINE;
+    source.seek(SeekFrom::Start(offset)).map_err(|_| at_start("the file cannot be read"))?;
     while offset < bytes {
-        let Ok(frame) = decoder.next(source, bytes - offset) else {
-            return scan_damaged(source, offset, bytes, decoder, visit);
+        let Ok(frame) = decoder.next(source, bytes - offset, framing) else {
+            return scan_damaged(source, (offset, bytes), framing, decoder, visit);
         };
-        let (entry, length) = entry(frame);
+        let (entry, length) = entry(frame, offset);
         offset += length;
         if visit(offset, entry).is_break() {
             break;
@@ -171,20 +203,20 @@ fn scan(
 /// Reads what stands from `offset` on, where a frame cannot be read. The rest of the file is held in memory meanwhile.
 fn scan_damaged(
     source: &mut (impl Read + Seek),
-    offset: u64,
-    bytes: u64,
+    (offset, bytes): (u64, u64),
+    framing: Framing,
     decoder: &mut Decoder,
     visit: Visit<'_>,
 ) -> Result<(), Tear> {
     let mut rest = Vec::new();
     let read = source.seek(SeekFrom::Start(offset)).and_then(|_| source.take(bytes - offset).read_to_end(&mut rest));
     read.map_err(|_| Tear { offset, reason: "the file cannot be read" })?;
-    let mut salvage = Salvage::new(rest.len() as u64);
+    let mut salvage = Salvage::new(framing, rest.len() as u64);
     let mut at = 0;
     while at < rest.len() {
         let here = offset + at as u64;
-        let (entry, length) = match decoder.next(&mut &rest[at..], (rest.len() - at) as u64) {
-            Ok(frame) => entry(frame),
+        let (entry, length) = match decoder.next(&mut &rest[at..], (rest.len() - at) as u64, framing) {
+            Ok(frame) => entry(frame, here),
             Err(reason) => {
                 let length = salvage.resume(&rest[at..]).ok_or(Tear { offset: here, reason })? as u64;
                 (Entry::Damage { offset: here, bytes: length, reason }, length)
@@ -198,8 +230,11 @@ fn scan_damaged(
     Ok(())
 }
 
-fn entry(frame: Frame) -> (Entry, u64) {
+fn entry(frame: Frame, offset: u64) -> (Entry, u64) {
     match frame {
+        Frame::Record(record, bytes) if !record.is_plausible() => {
+            (Entry::Damage { offset, bytes, reason: "a record names a session or a turn that cannot be one" }, bytes)
+        }
         Frame::Record(record, length) => (Entry::Record(record), length),
         Frame::Unknown(length) => (Entry::Unknown, length),
     }
@@ -215,13 +250,14 @@ mod tests {
 
     /// A file, what is in it, and where each record ends.
     fn file() -> (Vec<u8>, Vec<Record>, Vec<usize>) {
-        let store = StoreId("0123456789abcdef".into());
-        let mut bytes = store.first_line().into_bytes();
+        let marker = Marker::random();
+        let header = Header { store: StoreId("0123456789abcdef".into()), framing: Framing::Marked(marker) };
+        let mut bytes = header.line().into_bytes();
         let mut records: Vec<Record> = (0..3).map(fake::finished).collect();
         records.insert(1, fake::turn("s", 0, 3));
         // one that is compressed
         records.insert(3, fake::turn("s", 1, 200));
-        let mut encoder = Encoder::try_new().unwrap();
+        let mut encoder = Encoder::try_new(marker).unwrap();
         let mut ends = vec![bytes.len()];
         for record in &records {
             encoder.push(record, &mut bytes).unwrap();
@@ -292,7 +328,7 @@ mod tests {
         let (bytes, all, ends) = file();
         let mut changed = bytes.clone();
         // a length, and a payload
-        changed[ends[0] + 1] ^= 2;
+        changed[ends[0] + 9] ^= 2;
         changed[ends[3] - 1] ^= 2;
         let (entries, read) = entries(&changed);
         let damage: Vec<_> = entries
@@ -309,11 +345,12 @@ mod tests {
     #[test]
     fn what_a_later_version_wrote_is_passed_over() {
         let (bytes, records, ends) = file();
+        let marker = &bytes[ends[0]..ends[0] + 8];
         let frame = |flags: u8, head: &str| {
             let mut payload = (head.len() as u32).to_le_bytes().to_vec();
             payload.extend(head.as_bytes());
             let crc = crc32c::crc32c_append(crc32c::crc32c(&[flags]), &payload);
-            [&(payload.len() as u32).to_le_bytes()[..], &crc.to_le_bytes(), &[flags], &payload].concat()
+            [marker, &(payload.len() as u32).to_le_bytes(), &crc.to_le_bytes(), &[flags], &payload].concat()
         };
         let kind = frame(0, r#"{"kind":"tool_result","session":"s","text":"…"}"#);
         let flag = frame(2, r#"{"kind":"deleted","session":"s"}"#);
@@ -330,10 +367,29 @@ mod tests {
     fn a_length_out_of_bounds_reserves_nothing() {
         for length in [(1 << 30) + 1, u32::MAX, 1 << 29] {
             let (mut bytes, all, _) = file();
-            let start = FIRST_LINE as usize;
+            let start = FIRST_LINE as usize + 8;
             bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
             let (found, _, read) = read(&bytes);
             assert_eq!((found, read), (all[1..].to_vec(), Ok(())), "only the damaged frame is passed over");
+        }
+    }
+
+    #[test]
+    fn files_of_format_1_are_read() {
+        let (bytes, all, ends) = file();
+        let header = Header { store: StoreId("0123456789abcdef".into()), framing: Framing::Unmarked };
+        let line = header.line();
+        assert_eq!(line.len(), FIRST_LINE_1);
+        let frames = ends.windows(2).map(|frame| &bytes[frame[0] + 8..frame[1]]);
+        let old: Vec<u8> = [line.as_bytes()].into_iter().chain(frames).flatten().copied().collect();
+        let (found, unknown, read) = read(&old);
+        assert_eq!((found, unknown, read), (all.clone(), 0, Ok(())));
+        // a payload: its frame alone is lost
+        let mut damaged = old.clone();
+        damaged[FIRST_LINE_1 + 20] ^= 1;
+        assert_eq!(self::read(&damaged).0, all[1..]);
+        for cut in 0..old.len() {
+            assert!(all.starts_with(&self::read(&old[..cut]).0), "cut at {cut}");
         }
     }
 

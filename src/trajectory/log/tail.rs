@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::disk::{Create, Medium, sync_names};
 use super::health::{Shared, add};
-use super::segment::{FIRST_LINE, Segment, StoreId};
+use super::segment::{FIRST_LINE, Header, Segment};
 use super::{Fsync, Options};
 
 /// Where frames go.
@@ -38,14 +38,14 @@ impl Tail {
     /// Continues the log that `closed` are the files of; nothing is made yet.
     pub(super) fn new(
         options: &Options,
-        store: &StoreId,
+        header: &Header,
         closed: Vec<Segment>,
         create: Create,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             dir: options.dir.clone(),
-            first_line: store.first_line(),
+            first_line: header.line(),
             fsync: options.fsync,
             // a file holds a record at least
             segment_bytes: options.segment_bytes.max(FIRST_LINE + 1),

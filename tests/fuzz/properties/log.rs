@@ -9,8 +9,11 @@ use tokentap::trajectory::{About, Turn};
 use super::grammar::shown;
 
 /// Bytes of a file's first line, and before a record's payload.
-const FIRST_LINE: usize = 41;
-const ENVELOPE: usize = 9;
+const FIRST_LINE: usize = 58;
+const ENVELOPE: usize = 17;
+
+/// What the frames of [`good`] begin with.
+const MARKER: [u8; 8] = *b"\x9cmarker\x01";
 
 /// Between two good files lies one that a byte says the kind of: any bytes, records whose checksums hold, or a good log with a byte
 /// changed, an end cut off and bytes behind it. The good ones are read all the same; of the third all but the damaged record, and what
@@ -24,7 +27,9 @@ pub fn log(bytes: &[u8]) {
             let (file, frames) = framed(rest);
             let (records, replayed) = between(&file);
             assert!(replayed.torn.is_empty(), "{:?}: {}", replayed.torn, shown(bytes));
-            assert_eq!(records.len() as u64 + replayed.unknown, frames, "{}", shown(bytes));
+            // what names an impossible session or turn is passed over
+            let passed_over = replayed.unknown + replayed.damaged_regions();
+            assert_eq!(records.len() as u64 + passed_over, frames, "{}", shown(bytes));
             if !records.is_empty() {
                 let again = read_back(&written(&records)).0;
                 assert_eq!(told(&again), told(&records), "{}", shown(bytes));
@@ -66,12 +71,24 @@ fn good() -> &'static (Vec<u8>, Vec<Record>) {
             Record::Finished { session, leaf: 1, turns: 2, number: 7 },
             Record::Policy { epoch: 3, version: Some("three".into()) },
         ];
-        // which store it is differs with every run, which would make inputs mean another thing each time
-        let random = written(&records);
-        let text = format!("tokentap-log 1 {:016x}", 0xfeed);
+        // store and marker differ with every run, which would make inputs mean another thing each time
+        let mut file = written(&records);
+        let text = format!("tokentap-log 2 {:016x} {:016x}", 0xfeed, u64::from_be_bytes(MARKER));
         let line = format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()));
-        ([line.as_bytes(), &random[FIRST_LINE..]].concat(), records)
+        file[..FIRST_LINE].copy_from_slice(line.as_bytes());
+        let mut at = FIRST_LINE;
+        while at < file.len() {
+            file[at..at + MARKER.len()].copy_from_slice(&MARKER);
+            at += frame_length(&file[at..]).unwrap();
+        }
+        (file, records)
     })
+}
+
+/// Bytes of the frame that `bytes` begin with.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let length = bytes.get(MARKER.len()..)?.first_chunk()?;
+    Some(ENVELOPE + u32::from_le_bytes(*length) as usize)
 }
 
 /// The file of a log with these records.
@@ -130,6 +147,7 @@ fn framed(mut rest: &[u8]) -> (Vec<u8>, u64) {
         }
         let flags = how & 3;
         let crc = crc32c::crc32c_append(crc32c::crc32c(&[flags]), &payload);
+        file.extend(MARKER);
         file.extend((payload.len() as u32).to_le_bytes());
         file.extend(crc.to_le_bytes());
         file.push(flags);
@@ -154,8 +172,8 @@ fn damaged(rest: &[u8]) {
     file.extend(garbage);
     let (records, replayed) = between(&file);
     let mut ends = vec![FIRST_LINE];
-    while let Some(length) = good[ends[ends.len() - 1]..].first_chunk() {
-        ends.push(ends[ends.len() - 1] + ENVELOPE + u32::from_le_bytes(*length) as usize);
+    while let Some(length) = frame_length(&good[ends[ends.len() - 1]..]) {
+        ends.push(ends[ends.len() - 1] + length);
     }
     let kept = ends.iter().filter(|end| **end <= whole).count().saturating_sub(1);
     assert!(records.starts_with(&known[..kept]), "{kept} records come before the damage: {}", shown(rest));
