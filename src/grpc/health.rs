@@ -29,26 +29,37 @@ pub(super) struct Readiness {
 
 impl Readiness {
     /// Trajectories can be read and logits be measured while the engine is away; everything else cannot do without it.
-    fn needs_engine(&self, service: &str) -> Result<bool, Status> {
+    fn needs(&self, service: &str) -> Result<Needs, Status> {
         match service {
-            "" | <GenerateServer<generate::Generation>>::NAME => Ok(true),
-            <EntropyServer<Measuring>>::NAME => Ok(false),
-            <TrajectoriesServer<Recorded>>::NAME if self.port == Port::Control => Ok(false),
+            "" | <GenerateServer<generate::Generation>>::NAME => Ok(Needs { engine: true, sessions: true }),
+            <EntropyServer<Measuring>>::NAME => Ok(Needs { engine: false, sessions: false }),
+            <TrajectoriesServer<Recorded>>::NAME if self.port == Port::Control => {
+                Ok(Needs { engine: false, sessions: true })
+            }
             _ => Err(Status::not_found(format!("there is no service {service:?} on this port"))),
         }
     }
 }
 
-fn said(needs_engine: bool, ready: bool, phase: Phase) -> HealthCheckResponse {
-    let serves = phase == Phase::Serving && (ready || !needs_engine);
+/// What a service cannot do without.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    engine: bool,
+    /// Sessions that have been restored.
+    sessions: bool,
+}
+
+fn said(needs: Needs, ready: bool, restoring: bool, phase: Phase) -> HealthCheckResponse {
+    let serves = phase == Phase::Serving && (ready || !needs.engine) && !(restoring && needs.sessions);
     let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
     HealthCheckResponse { status: status.into() }
 }
 
-/// What of a watch is left: the two states, and what was said last.
+/// What of a watch is left: the states, and what was said last.
 struct Watching {
-    needs_engine: bool,
+    needs: Needs,
     ready: watch::Receiver<bool>,
+    restoring: watch::Receiver<bool>,
     phase: watch::Receiver<Phase>,
     last: Option<HealthCheckResponse>,
 }
@@ -56,13 +67,15 @@ struct Watching {
 impl Watching {
     async fn next(&mut self) -> Option<HealthCheckResponse> {
         loop {
-            let now = said(self.needs_engine, *self.ready.borrow_and_update(), *self.phase.borrow_and_update());
+            let (ready, restoring) = (*self.ready.borrow_and_update(), *self.restoring.borrow_and_update());
+            let now = said(self.needs, ready, restoring, *self.phase.borrow_and_update());
             if self.last.as_ref() != Some(&now) {
                 self.last = Some(now);
                 return Some(now);
             }
             let changed = tokio::select! {
                 changed = self.ready.changed() => changed,
+                changed = self.restoring.changed() => changed,
                 changed = self.phase.changed() => changed,
             };
             // whoever knew has gone
@@ -74,17 +87,19 @@ impl Watching {
 #[async_trait]
 impl Health for Readiness {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        let needs_engine = self.needs_engine(&request.get_ref().service)?;
+        let needs = self.needs(&request.get_ref().service)?;
         let (ready, phase) = (*self.parts.ready.borrow(), *self.parts.phase.borrow());
-        Ok(Response::new(said(needs_engine, ready, phase)))
+        let restoring = self.parts.sessions.restore_progress().is_some();
+        Ok(Response::new(said(needs, ready, restoring, phase)))
     }
 
     type WatchStream = Answers<HealthCheckResponse>;
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let needs_engine = self.needs_engine(&request.get_ref().service)?;
+        let needs = self.needs(&request.get_ref().service)?;
         let (ready, phase) = (self.parts.ready.clone(), self.parts.phase.clone());
-        let watching = Watching { needs_engine, ready, phase, last: None };
+        let restoring = self.parts.sessions.watch_restoring();
+        let watching = Watching { needs, ready, restoring, phase, last: None };
         let answers = stream::unfold(watching, |mut watching| async move {
             let now = watching.next().await?;
             Some((Ok(now), watching))

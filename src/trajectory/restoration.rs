@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::sync::watch;
+
 /// Bytes of the log that have been read, and all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestoreProgress {
@@ -14,7 +16,7 @@ pub struct RestoreProgress {
 /// The state of a restoration; one that was never begun has ended.
 #[derive(Debug, Default)]
 pub(super) struct Restoration {
-    running: AtomicBool,
+    running: watch::Sender<bool>,
     cancelled: AtomicBool,
     read: AtomicU64,
     total: AtomicU64,
@@ -23,7 +25,7 @@ pub(super) struct Restoration {
 impl Restoration {
     pub(super) fn begin(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
-        self.running.store(true, Ordering::Release);
+        self.running.send_replace(true);
     }
 
     pub(super) fn advance(&self, read: u64) {
@@ -32,7 +34,11 @@ impl Restoration {
 
     /// What was restored is complete for everyone who sees that it does not run any more.
     pub(super) fn end(&self) {
-        self.running.store(false, Ordering::Release);
+        self.running.send_replace(false);
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<bool> {
+        self.running.subscribe()
     }
 
     pub(super) fn cancel(&self) {
@@ -46,6 +52,6 @@ impl Restoration {
     pub(super) fn progress(&self) -> Option<RestoreProgress> {
         let progress =
             || RestoreProgress { read: self.read.load(Ordering::Relaxed), total: self.total.load(Ordering::Relaxed) };
-        self.running.load(Ordering::Acquire).then(progress)
+        self.running.borrow().then(progress)
     }
 }

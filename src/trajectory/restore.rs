@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::log::{Directory, OpenError, Record, Replayed};
@@ -33,6 +34,12 @@ impl Store {
     #[must_use]
     pub fn restore_progress(&self) -> Option<RestoreProgress> {
         self.restoration.progress()
+    }
+
+    /// Whether a restoration runs, and each change of that.
+    #[must_use]
+    pub fn watch_restoring(&self) -> watch::Receiver<bool> {
+        self.restoration.watch()
     }
 
     /// Breaks the restoration off; the log stays as it is.

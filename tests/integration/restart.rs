@@ -3,10 +3,15 @@
 use std::path::PathBuf;
 use std::process::Output;
 
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+
 use crate::crash::Alone;
 use crate::crash::trainers::say;
+use crate::grpc::client::health;
 use crate::support::binary::{Binary, arguments, output};
 use crate::support::client::{get, post};
+use crate::support::hand::soon;
 
 async fn turns(control: std::net::SocketAddr, session: &str) -> String {
     get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
@@ -113,6 +118,28 @@ async fn metric(control: std::net::SocketAddr, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_polite_end_while_sessions_are_restored_loses_nothing() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.behind(&dir, &[]).await;
+    say(binary.data, "s", &[1, 2, 3], "").await;
+    let before = turns(binary.control, "s").await;
+    binary.kill();
+    let written: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
+    // a file that nobody writes to: reading it does not end
+    let pipe = dir.path().join("segment-0000000000000009.log");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut binary = Binary::listening(alone.addr, &["--data-dir", dir.path().to_str().unwrap()]).await;
+    while !get(binary.control, "/readyz").await.text().ends_with(" bytes, 1 sessions\n") {}
+    binary.terminate();
+    assert_eq!(soon("it ends", binary.code()).await, Some(0));
+    std::fs::remove_file(pipe).unwrap();
+    let after: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
+    assert_eq!(after, written, "the log is as it was");
+    let binary = alone.behind(&dir, &[]).await;
+    assert_eq!(turns(binary.control, "s").await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ports_answer_while_sessions_are_restored() {
     let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
     let binary = alone.behind(&dir, &[]).await;
@@ -135,10 +162,18 @@ async fn ports_answer_while_sessions_are_restored() {
     let refused = post(binary.data, "/generate", br#"{"input_ids":[1,2,3]}"#).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
     assert_eq!(get(control, "/v1/sessions/s").await.status, 503, "it is not unknown");
+    let service = || HealthCheckRequest { service: "tokentap.v1.Trajectories".into() };
+    let mut client = health(control).await;
+    let status = client.check(service()).await.unwrap().into_inner().status();
+    assert_eq!(status, ServingStatus::NotServing, "a call of it is refused");
+    let mut watching = client.watch(service()).await.unwrap().into_inner();
+    assert_eq!(watching.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     assert_eq!(get(binary.data, "/get_model_info").await.status, 200, "what is not recorded passes");
 
     let open = move || drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
     tokio::task::spawn_blocking(open).await.unwrap();
+    let status = soon("it is told", watching.message()).await.unwrap().unwrap().status();
+    assert_eq!(status, ServingStatus::Serving, "as soon as sessions are restored");
     let binary = binary.probed().await;
     assert_eq!(get(control, "/readyz").await.status, 200);
     assert_eq!(metric(control, "tokentap_log_restoring").await, "0");
