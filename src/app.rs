@@ -116,6 +116,7 @@ impl App {
             ready: is_ready,
             chats: serving,
             phase,
+            cutting: Arc::default(),
             aborting: watch::Sender::new(0),
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
             refused: Arc::default(),
@@ -180,6 +181,7 @@ impl App {
             read_timeout: limits.client_read_timeout,
             connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
             drain: limits.drain_timeout,
+            cutting: Arc::clone(&parts.cutting),
         };
         let (restored, is_restored) = watch::channel(directory.is_none());
         let restoring = restoration::restore(Arc::clone(&parts), directory, restored);
@@ -196,6 +198,7 @@ impl App {
             Beside::new(Services::new(Arc::clone(&parts), Port::Control, stopped.clone()), Control(Arc::clone(&parts))),
             ServerLimits {
                 drain: Duration::from_secs(1),
+                cutting: Arc::default(),
                 connections: config::control_connections(limits.connections),
                 ..limits.clone()
             },
@@ -235,6 +238,9 @@ fn attempt_bounds(in_flight: u64) -> Bounds {
     let usual = Bounds::default();
     Bounds { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
+
+// what a session may hold is restored
+const _: () = assert!(config::MOST_SESSION_TURNS < crate::trajectory::MOST_TURNS as usize);
 
 /// The store of sessions, and the log from which it is to be restored.
 fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<(Store, Option<Directory>), String> {

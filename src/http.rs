@@ -80,6 +80,8 @@ pub struct Parts {
     pub chats: watch::Receiver<Arc<Chats>>,
     /// Serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
+    /// The server cuts what has not ended: its drain time is over.
+    pub cutting: Arc<AtomicBool>,
     /// Generations that are being aborted.
     pub aborting: watch::Sender<usize>,
     /// Bytes of requests and replies that are held whole.

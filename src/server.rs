@@ -14,6 +14,7 @@ mod tls;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -52,6 +53,8 @@ pub struct ServerLimits {
     pub connections: usize,
     /// How long running requests may take to end once the server stops.
     pub drain: Duration,
+    /// Set before connections are cut whose requests have not ended by then.
+    pub cutting: Arc<AtomicBool>,
 }
 
 /// What a server is told: go on, drain, or end at once. Moves only forward.
@@ -202,6 +205,7 @@ where
         () = tokio::time::sleep(limits.drain) => permits_taken(&permits, limits.connections),
         _ = phase.wait_for(|phase| *phase >= Phase::Ending) => permits_taken(&permits, limits.connections),
     };
+    limits.cutting.store(true, Ordering::Relaxed);
     // not only told to end, but ended: what they held has been let go of when this returns
     tasks.shutdown().await;
     cut

@@ -36,6 +36,7 @@ pub async fn start(token_delay: Duration) -> SocketAddr {
         read_timeout: Duration::from_secs(75),
         connections: 4096,
         drain: Duration::from_secs(1),
+        cutting: Arc::default(),
     };
     tokio::spawn(async move {
         let (_stop, phase) = watch::channel(Phase::Serving);

@@ -63,6 +63,7 @@ pub async fn engine(
         read_timeout: std::time::Duration::from_secs(60),
         connections: 1024,
         drain: std::time::Duration::from_secs(1),
+        cutting: Arc::default(),
     };
     Ok((addr, tokio::spawn(accept(listener, service, limits, phase))))
 }

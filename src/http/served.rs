@@ -1,5 +1,6 @@
 //! One request being served: its permit, its clock and, at its end, its metrics and its log line.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use http::{Method, StatusCode};
@@ -68,10 +69,16 @@ impl Drop for Served {
         let elapsed = self.started.elapsed();
         let endpoint = self.route.endpoint;
         metrics.active.with_label_values(&[endpoint]).dec();
-        let status = self.status.map_or_else(
-            || if std::thread::panicking() { 500 } else { CLIENT_CLOSED_REQUEST },
-            |status| status.as_u16(),
-        );
+        let unanswered = || {
+            if std::thread::panicking() {
+                500
+            } else if self.parts.cutting.load(Ordering::Relaxed) {
+                503
+            } else {
+                CLIENT_CLOSED_REQUEST
+            }
+        };
+        let status = self.status.map_or_else(unanswered, |status| status.as_u16());
         metrics.requests.with_label_values(&[endpoint, self.method, itoa::Buffer::new().format(status)]).inc();
         let rid = self.rid.as_ref().or_else(|| self.attempt.as_ref()?.get());
         let streaming = if self.streaming { "true" } else { "false" };

@@ -58,6 +58,7 @@ impl Alone {
             read_timeout: patience,
             connections: 1024,
             drain: patience,
+            cutting: Arc::default(),
         };
         tokio::spawn(serve(listener, service, limits, stopped));
         Self { engine, addr, _stop: stop }

@@ -89,6 +89,8 @@ async fn ending_cuts_what_runs_at_once() {
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 2, "two connections were cut");
     assert!(!client.answer().await.complete, "a stream that was cut does not look complete");
     assert_eq!(waiting.await.unwrap().status, 0, "there was no answer");
+    let counted = |status: &str| proxy.parts.metrics.requests.with_label_values(&["/generate", "POST", status]).get();
+    assert_eq!((counted("503"), counted("499")), (1, 0), "its client has not left");
     call.gone().await;
     silent.gone().await;
 }

@@ -175,6 +175,7 @@ async fn watched(options: EngineOptions, stopped: watch::Receiver<Phase>) -> (So
         read_timeout: time,
         connections,
         drain: Duration::ZERO,
+        cutting: Arc::default(),
     };
     tokio::spawn(serve(listener, service, limits, stopped));
     (addr, counted)
