@@ -17,6 +17,11 @@ pub fn are_sent_to_engines(parts: &Parts) -> bool {
     !parts.engines.current().engines.is_empty()
 }
 
+/// Whether an engine that may run the request did not take the abort.
+fn has_failed(outcome: &AbortOutcome) -> bool {
+    !outcome.is_accepted() && !outcome.is_unsupported() && !outcome.is_absent
+}
+
 /// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request; a 404 is not where
 /// another accepts the abort, because a tokentap before an engine answers so where the request does not run.
 pub async fn send_to_engines(parts: &Parts, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
@@ -24,11 +29,13 @@ pub async fn send_to_engines(parts: &Parts, headers: &HeaderMap, body: &Bytes) -
     let outcomes = parts.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
     let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();
     let accepted = outcomes.iter().any(AbortOutcome::is_accepted);
-    if accepted && outcomes.iter().all(|outcome| outcome.is_accepted() || outcome.is_unsupported()) {
+    if accepted && outcomes.iter().all(|outcome| !has_failed(outcome)) {
         return Response::new(Body::full(Bytes::new()));
     }
-    let refused = |outcome: &&AbortOutcome| !outcome.is_accepted() && !outcome.is_unsupported();
-    let failed = outcomes.iter().find(refused).or_else(|| outcomes.iter().find(|outcome| !outcome.is_accepted()));
+    let failed = outcomes
+        .iter()
+        .find(|outcome| has_failed(outcome))
+        .or_else(|| outcomes.iter().find(|outcome| !outcome.is_accepted()));
     let status = failed.and_then(|outcome| outcome.answer.as_ref().ok()).copied().unwrap_or(StatusCode::BAD_GATEWAY);
     let message = format!("an engine did not take the abort: {}", problems.join("; "));
     json_reply(status, json!({"error": {"code": "abort", "message": message}}).to_string().into_bytes())

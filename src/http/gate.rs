@@ -11,7 +11,9 @@ use crate::http::Parts;
 use crate::http::aborts::{self, LARGEST_ABORT};
 use crate::http::body::{Body, Upload};
 use crate::http::forward::{forwarded, send, upstream_headers};
+use crate::http::json_reply;
 use crate::sglang::client::Call;
+use crate::sglang::engines::NOT_IN_FLIGHT;
 use crate::sglang::routes::Route;
 
 /// The one control route of which agents have a part.
@@ -33,7 +35,9 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
     let rid = rid(&body)?;
     if !parts.tools.flights.is_live(&rid) {
         let message = format!("no request with the id {rid:?} is in flight here, and its beginning is not enough");
-        return Err(Error::Client { status: StatusCode::NOT_FOUND, message });
+        // the code tells a tokentap that sends an abort to several engines that this one has the route
+        let body = serde_json::json!({"error": {"code": NOT_IN_FLIGHT, "message": message}});
+        return Ok(json_reply(StatusCode::NOT_FOUND, body.to_string().into_bytes()));
     }
     if parts.tools.flights.is_prefix(&rid) {
         return Err(refused(format!(

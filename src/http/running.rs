@@ -190,7 +190,9 @@ async fn abort(parts: &Parts, rid: &str, key: Option<HeaderValue>) {
         }
         return;
     }
-    for problem in outcomes.iter().filter_map(AbortOutcome::problem) {
+    // a request that has just ended does not run anywhere
+    let failed = outcomes.iter().filter(|outcome| !outcome.is_absent);
+    for problem in failed.filter_map(AbortOutcome::problem) {
         tracing::warn!(rid, %problem, "an engine did not take an abort");
     }
 }

@@ -216,9 +216,12 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure`] when no whole reply came.
-    pub(super) async fn send_abort(&self, body: String, key: Option<HeaderValue>) -> Result<StatusCode, Failure> {
-        let (status, _) = self.own_call(Method::POST, "/abort_request", Some(body), key).await?;
-        Ok(status)
+    pub(super) async fn send_abort(
+        &self,
+        body: String,
+        key: Option<HeaderValue>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        self.own_call(Method::POST, "/abort_request", Some(body), key).await
     }
 
     async fn own_call(

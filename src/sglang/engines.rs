@@ -209,7 +209,9 @@ impl Engines {
             async move {
                 let sent = tokio::time::timeout(PATIENCE, client.send_abort(body, key)).await;
                 let answer = sent.unwrap_or(Err(Failure::Timeout));
-                AbortOutcome { engine: client.upstream().to_owned(), answer }
+                let is_absent = answer.as_ref().is_ok_and(|(status, body)| is_not_in_flight(*status, body));
+                let answer = answer.map(|(status, _)| status);
+                AbortOutcome { engine: client.upstream().to_owned(), answer, is_absent }
             }
         })
         .await
@@ -223,6 +225,15 @@ fn is_loopback(url: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// The code of a tokentap's error for the abort of a request that is not in flight there.
+pub const NOT_IN_FLIGHT: &str = "not_in_flight";
+
+/// Whether this answer to an abort is the 404 of a tokentap before an engine, and not that of a server without the route.
+fn is_not_in_flight(status: StatusCode, body: &[u8]) -> bool {
+    let code = || Some(serde_json::from_slice::<serde_json::Value>(body).ok()?["error"]["code"] == NOT_IN_FLIGHT);
+    status == StatusCode::NOT_FOUND && code() == Some(true)
+}
+
 /// What an engine answered to an abort.
 #[derive(Debug)]
 pub struct AbortOutcome {
@@ -230,6 +241,8 @@ pub struct AbortOutcome {
     pub engine: String,
     /// Its answer.
     pub answer: Result<StatusCode, Failure>,
+    /// It is a tokentap, and the request is not in flight there.
+    pub is_absent: bool,
 }
 
 impl AbortOutcome {
@@ -242,15 +255,16 @@ impl AbortOutcome {
     /// The upstream has no such route, as routers do not.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
-        matches!(self.answer, Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
+        !self.is_absent && matches!(self.answer, Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
     }
 
     /// Why the engine did not take it, and what mends it; `None` where it did.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let Self { engine, answer } = self;
+        let Self { engine, answer, .. } = self;
         match answer {
             Ok(status) if status.is_success() => None,
+            Ok(_) if self.is_absent => Some(format!("{engine} does not run this request")),
             Ok(status) if self.is_unsupported() => Some(format!("{engine} has no /abort_request ({status})")),
             Ok(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => Some(format!(
                 "{engine} answered {status}; set --upstream-admin-key, and name the engines of a router by --engine"

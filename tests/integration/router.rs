@@ -145,6 +145,25 @@ async fn without_a_list_the_log_says_once_that_aborts_are_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn workers_that_are_tokentaps_and_do_not_run_a_request_have_the_route() {
+    let engine = engine().await;
+    let workers = [Proxy::probed(engine.addr, &[]).await, Proxy::probed(engine.addr, &[]).await];
+    let router = router(Router::of(&[workers[0].data, workers[1].data])).await;
+    let mut binary = Binary::with_flags(router.addr, &[]).await;
+    drop(generating(binary.data, &router, "r-1").await);
+    let left = async {
+        while !get(binary.control, "/metrics").await.text().contains("tokentap_client_disconnects_total 1") {}
+    };
+    soon("it has left", left).await;
+    let refused = post(binary.control, "/abort_request", br#"{"rid":"r-1"}"#).await;
+    assert!(refused.status == 404 && refused.text().contains("does not run this request"), "{}", refused.text());
+    binary.terminate();
+    binary.logged("drained").await;
+    let lines: Vec<String> = binary.told.iter().map(ToString::to_string).collect();
+    assert!(!lines.iter().any(|line| line.contains("abort")), "{lines:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_known_of_the_engines_is_asked_from_them() {
     let info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
     let nature = || Nature { streaming: "incremental", server_info: info.clone(), masks: true, ..Nature::default() };
