@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Answer, get, post};
 use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Deed, Nature, Upstream, stream, torn_stream};
+use crate::support::upstream::{Deed, Nature, Router, Upstream, json_message, stream, torn_stream};
 
 /// A token's row, distinct for each id, and its triple.
 fn row(id: u64) -> Value {
@@ -41,8 +41,13 @@ fn written(events: &[Value], done: bool) -> Vec<u8> {
 }
 
 async fn through(events: Vec<Value>, streaming: &'static str, request: Value) -> Answer {
-    let nature = Nature { streaming, ..Nature::default() };
-    let upstream = Upstream::start(nature, move |_| {
+    let router = (streaming == "unknown").then(Router::default);
+    let nature = Nature { streaming, flat: router.is_none(), router, ..Nature::default() };
+    let upstream = Upstream::start(nature, move |asked| {
+        // the stream of the probe, which shows no mode
+        if asked.json()["input_ids"] == json!([10, 11, 12]) {
+            return json_message(200, b"{}");
+        }
         let text = written(&events, true);
         let pieces: Vec<&[u8]> = text.chunks(97).collect();
         stream(&pieces)
@@ -174,6 +179,25 @@ async fn events_that_contradict_each_other_have_no_numbers_and_a_reason() {
         }
         assert!(turns["list"][0]["fault"].is_string(), "{streaming}: not trained: {turns}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_may_be_new_or_lag_is_read_as_the_engine_streams_or_not_at_all() {
+    let length = json!({"type": "length", "length": 4});
+    // two new tokens that begin with the one before, or two of three so far: both have the count 3
+    let first = event("r", &[1], 1, &RUNNING);
+    let second = event("r", &[1, 2], 3, &RUNNING);
+    let request = || json!({"text": "a", "stream": true});
+    let last = event("r", &[1, 2, 3, 4], 4, &length);
+    check("a list that lags", vec![first.clone(), second.clone(), last], "cumulative", request()).await;
+    let last = event("r", &[4], 4, &length);
+    check("a token that is repeated", vec![first.clone(), second.clone(), last.clone()], "incremental", request())
+        .await;
+    let answer = through(vec![first, second, last], "unknown", request()).await;
+    let got = answer.events();
+    let numbers = got[1]["meta_info"]["output_token_entropy"].as_array().unwrap();
+    assert!(numbers.iter().skip(1).all(Value::is_null), "{numbers:?}");
+    assert_eq!(got[2]["meta_info"]["entropy_info"]["reason"], "stream_contradiction");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -91,8 +91,9 @@ impl Sequence {
             return (if let Expected::Known(content) = *expected { content } else { Content::Full }, None);
         }
         let shown = match event.completion {
-            // more than one reading fits only before the first token
-            Some(all) if seen + read == all => Some(Content::Delta),
+            Some(all) if seen + read == all && !self.may_lag(event) => Some(Content::Delta),
+            // the new ones, or all but the last: only what is known of the engine tells
+            Some(all) if seen + read == all => None,
             Some(all) if read == all => Some(Content::Full),
             Some(_) if *expected != Expected::Unknown => None,
             _ if !self.remembers_all(event) => None,
@@ -125,6 +126,12 @@ impl Sequence {
             }
             (Expected::Unknown, None) => (Content::Full, Some(Anomaly::Contradiction)),
         }
+    }
+
+    /// Whether the event's list may be a cumulative one that is shorter than the count. One that adds nothing to the tokens seen is more
+    /// likely a token that was sampled again.
+    fn may_lag(&self, event: &Event<'_>) -> bool {
+        event.read > self.tokens && self.remembers_all(event) && self.is_continued_by(event)
     }
 
     /// Whether a list that is shorter than the count does not begin with the tokens seen: it may lag, but then it continues them.
