@@ -1,8 +1,9 @@
 //! Connections to the upstream that it closes while they are pooled.
 
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -17,20 +18,32 @@ use crate::support::upstream::message;
 const REQUESTS: usize = 500;
 const CLIENTS: usize = 8;
 
+/// How often each request ran, by its path and its name.
+type Runs = HashMap<(String, String), usize>;
+
 /// An upstream that closes each connection behind its reply, and does not say so: at once, or after so many turns of its task.
-async fn closing_upstream(delay: usize) -> SocketAddr {
+/// Each request is noted when it has been read whole, which is when an engine would run it.
+async fn closing_upstream(delay: usize) -> (SocketAddr, Arc<Mutex<Runs>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let reply = message(200, &[("content-type", "application/json")], b"{}");
+    let ran = Arc::<Mutex<Runs>>::default();
+    let counts = Arc::clone(&ran);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let reply = reply.clone();
+            let (reply, counts) = (reply.clone(), Arc::clone(&counts));
             tokio::spawn(async move {
                 let mut read = Vec::new();
                 while !read.ends_with(if read.starts_with(b"GET") { b"\r\n\r\n" } else { b"}" }) {
                     if !matches!(stream.read_buf(&mut read).await, Ok(1..)) {
                         return;
                     }
+                }
+                let text = String::from_utf8_lossy(&read).into_owned();
+                if let (Some((_, name)), Some(path)) = (text.split_once("run-"), text.split(' ').nth(1)) {
+                    // the ids of a prompt's text are asked for beside its generation
+                    let request = (path.to_owned(), name.split('"').next().unwrap().to_owned());
+                    *counts.lock().unwrap().entry(request).or_default() += 1;
                 }
                 drop(stream.write_all(&reply).await);
                 for _ in 0..delay {
@@ -39,28 +52,34 @@ async fn closing_upstream(delay: usize) -> SocketAddr {
             });
         }
     });
-    addr
+    (addr, ran)
 }
 
 /// How many of [`REQUESTS`] times [`CLIENTS`] requests failed.
 async fn failures(delay: usize) -> usize {
-    let upstream = closing_upstream(delay).await;
+    let (upstream, ran) = closing_upstream(delay).await;
     let proxy = Proxy::start(upstream, &[]).await;
     let failed = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
-    for path in ["/generate", "/tokenize"].into_iter().cycle().take(CLIENTS) {
+    for (number, path) in ["/generate", "/tokenize"].into_iter().cycle().take(CLIENTS).enumerate() {
         let (data, failed) = (proxy.data, Arc::clone(&failed));
         clients.spawn(async move {
             let mut client = Connection::open(data).await;
-            for _ in 0..REQUESTS {
-                client.send(&written(data, "POST", path, &[], b"{\"text\":\"a\"}")).await;
+            for request in 0..REQUESTS {
+                let body = format!("{{\"text\":\"run-{number}-{request}\"}}");
+                client.send(&written(data, "POST", path, &[], body.as_bytes())).await;
                 let status = soon("an answer", client.answer()).await.status;
                 failed.fetch_add(usize::from(status != 200), Ordering::Relaxed);
             }
         });
     }
     clients.join_all().await;
-    failed.load(Ordering::Relaxed)
+    let (ran, failed) = (ran.lock().unwrap(), failed.load(Ordering::Relaxed));
+    let twice: Vec<_> = ran.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "{} requests ran more than once", twice.len());
+    let names: HashSet<&String> = ran.keys().map(|(_, name)| name).collect();
+    assert!(names.len() + failed >= REQUESTS * CLIENTS, "{} requests ran", names.len());
+    failed
 }
 
 #[tokio::test(flavor = "multi_thread")]
