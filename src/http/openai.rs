@@ -47,6 +47,9 @@ const VALUES: usize = 2;
 /// Bytes of a call that keep a thread busy for longer than others should wait.
 const LONG: usize = 8 << 10;
 
+/// Replies of a session that are read at once; more keep a thread busy for too long. After a restart none have been read.
+const READ_AT_ONCE: usize = 8;
+
 /// Whether a call is served here: `session` is the one that its path names. One that is not is forwarded as it comes, unread; but a
 /// chat whose path or headers name a session is read where it says that it may be held, because the engine may tell its ids.
 #[must_use]
@@ -139,10 +142,10 @@ async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<
 /// endpoint has not been asked yet.
 async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, Unserved>, Heard), Error> {
     let length = call.request.body().len();
-    let long = length > LONG;
+    let long = length > LONG || has_unread_replies(parts, &call);
     let mut share = parts.budget.request();
     // as values a body takes more than its length, and one that is let in must find room
-    if long && share.grow(VALUES * length).is_err() {
+    if length > LONG && share.grow(VALUES * length).is_err() {
         share.shed();
         return Err(Failure::from(UploadError::NoRoom).into());
     }
@@ -167,6 +170,15 @@ async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, 
     }
     let made = on_thread(length, made).await;
     made.map_err(|error| Error::Internal { message: error.to_string() })
+}
+
+/// Whether many replies of the call's session may have to be read before its prompt can be made.
+fn has_unread_replies(parts: &Parts, call: &Heard) -> bool {
+    let session = || {
+        let identity = call.identity(parts).ok().filter(|identity| identity.explicit)?;
+        parts.sessions.session(&identity.session)
+    };
+    call.route.endpoint == routes::CHAT && session().is_some_and(|session| session.unread_replies() > READ_AT_ONCE)
 }
 
 impl Heard {

@@ -1,7 +1,7 @@
 //! The replies of a session by the digests of their messages: whether the text of an assistant was sampled here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 use super::session::Session;
 use super::{Cause, Digest, Fingerprint, Prefix, Turn};
@@ -28,6 +28,17 @@ impl Session {
         messages.iter().map(|message| replies.of.get(message).copied()).collect()
     }
 
+    /// How many turns [`Session::sampled`] would read first; as many as there can be where it is reading on another thread.
+    #[must_use]
+    pub fn unread_replies(&self) -> usize {
+        let read = match self.replies.try_lock() {
+            Ok(replies) => replies.read,
+            Err(TryLockError::Poisoned(replies)) => replies.into_inner().read,
+            Err(TryLockError::WouldBlock) => return usize::MAX,
+        };
+        self.state().forest.turns().len().saturating_sub(read)
+    }
+
     /// The turn with this number.
     #[must_use]
     pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
@@ -44,5 +55,25 @@ impl Session {
     #[must_use]
     pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
         self.state().forest.departure(prefixes, call, edited)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trajectory::tests::{BOUNDLESS, store, turn};
+
+    #[tokio::test]
+    async fn replies_are_unread_until_they_are_asked_for_and_while_they_are_read() {
+        let store = store(BOUNDLESS);
+        for id in 0..3 {
+            turn(&store, "s", &[1, id], &[2]);
+        }
+        let session = store.session("s").expect("it has turns");
+        assert_eq!(session.unread_replies(), 3);
+        session.sampled(&[], |_| {
+            assert_eq!(session.unread_replies(), usize::MAX, "another call would wait");
+            None
+        });
+        assert_eq!(session.unread_replies(), 0);
     }
 }

@@ -17,9 +17,10 @@ use super::{About, Call, Draft, Path, Row, Store, StoreLimits};
 use crate::metrics::Metrics;
 
 /// Nothing leaves by itself, and what nobody uses is idle at once.
-const BOUNDLESS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 32), idle: Duration::ZERO };
+pub(super) const BOUNDLESS: StoreLimits =
+    StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 32), idle: Duration::ZERO };
 
-fn store(limits: StoreLimits) -> Arc<Store> {
+pub(super) fn store(limits: StoreLimits) -> Arc<Store> {
     Arc::new(Store::new(limits, None, Arc::new(Metrics::new("cpu"))))
 }
 
@@ -35,7 +36,7 @@ fn draft(prompt: &[u32], response: &[u32]) -> Draft {
 }
 
 /// One call with one turn.
-fn turn(store: &Arc<Store>, id: &str, prompt: &[u32], response: &[u32]) -> u32 {
+pub(super) fn turn(store: &Arc<Store>, id: &str, prompt: &[u32], response: &[u32]) -> u32 {
     call(store, id).commit(draft(prompt, response)).0.expect("nobody deletes it")
 }
 
