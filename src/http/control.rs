@@ -86,11 +86,7 @@ async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<
         return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
     }
     if let Some(rid) = path.strip_prefix("/v1/requests/").and_then(|rest| rest.strip_suffix("/entropy")) {
-        return if read {
-            entropy(parts, &request, rid)
-        } else {
-            problem(StatusCode::METHOD_NOT_ALLOWED, "method", "only GET")
-        };
+        return if read { entropy(parts, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
     }
     let method = request.method().clone();
     let reply = match v1::serve(parts, request).await {

@@ -120,7 +120,16 @@ pub fn in_path(path: &str) -> Option<(&str, &str)> {
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
-    Some(String::from_utf8_lossy(headers.get(name)?.as_bytes().trim_ascii()))
+    only(headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes().trim_ascii())))
+}
+
+/// The value that a repeated field has each time; empty ones say nothing. Values that differ are joined as RFC 9110, 5.3, joins lines: a
+/// proxy in front may have read another of them, so they name no session.
+fn only<'a>(values: impl Iterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
+    let mut values = values.filter(|value| !value.is_empty());
+    let first = values.next()?;
+    let others: Vec<Cow<'a, str>> = values.filter(|value| *value != first).collect();
+    if others.is_empty() { Some(first) } else { Some(format!("{first}, {}", others.join(", ")).into()) }
 }
 
 /// Every name that a request carries, in the order of precedence.
@@ -136,8 +145,8 @@ fn candidates<'a>(
     let in_headers =
         in_headers.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value)).next_back();
-    let in_query = in_query.map(|value| dedicated(value, "the query member session_id"));
+    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
+    let in_query = only(in_query).map(|value| dedicated(value, "the query member session_id"));
     let member = move |at: usize| match body?.sessions[at].as_ref()? {
         SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),
         SessionName::NoString => Some(Cow::Borrowed(NO_STRING)),

@@ -89,11 +89,20 @@ pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Res
         _ => return None,
     };
     if !allowed.contains(method) {
-        let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
-        let message = format!("only {}", names.join(" and "));
-        return Some(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", message).reply());
+        return Some(not_allowed(allowed));
     }
     Some(answer(parts, &names, request).await.unwrap_or_else(|problem| problem.reply()))
+}
+
+/// The answer to a method that a route does not have. Where there is GET there is HEAD.
+#[must_use]
+pub fn not_allowed(allowed: &[Method]) -> Response<Body> {
+    let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    let message = format!("only {}", names.join(" and "));
+    let mut reply = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", message).reply();
+    let names = names.join(", ").replace("GET", "GET, HEAD");
+    reply.headers_mut().insert(header::ALLOW, HeaderValue::try_from(names).expect("names of methods are tokens"));
+    reply
 }
 
 async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) -> Result<Response<Body>, Problem> {

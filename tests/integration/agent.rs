@@ -13,6 +13,7 @@ mod lines;
 mod merged;
 mod policy;
 mod problems;
+mod smuggled;
 mod soak;
 mod texts;
 mod unseen;

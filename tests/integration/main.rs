@@ -31,6 +31,7 @@ mod gate;
 mod giving_way;
 mod grpc;
 mod guard;
+mod head_method;
 mod heads;
 mod information_routes;
 mod jax;
