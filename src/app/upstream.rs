@@ -1,5 +1,6 @@
 //! What is known of the upstream, kept up to date.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::http::Parts;
-use crate::sglang::probe::{Capabilities, ProbeError, Survey};
+use crate::sglang::probe::{Capabilities, EngineIdentity, ProbeError, Survey};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
@@ -27,25 +28,34 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
     let mut told = false;
     // the engines have changed since they were last asked
     let mut stale = false;
+    // what each of them was when it was last asked, and that one is another engine since
+    let mut identities: HashMap<String, EngineIdentity> = HashMap::new();
+    let mut replaced = false;
+    // it has answered before
+    let mut known = false;
     let mut asked = tokio::time::Instant::now();
     loop {
         let up = *ready.borrow();
         let epoch = parts.sessions.policy.epoch();
-        let shown = |label: &Option<String>| {
+        let shown = |epoch, label: &Option<String>| {
             label.iter().for_each(|label| parts.sessions.policy_shown(epoch, label));
         };
         let look = async {
             if up {
                 let pulse = probe.is_up().await?;
-                shown(&pulse.weight_version);
-                stale |= pulse.changed;
+                for (engine, now) in pulse.identities {
+                    replaced |= identities.insert(engine, now.clone()).is_some_and(|before| before != now);
+                }
+                stale |= pulse.changed || replaced;
                 if !stale {
+                    shown(epoch, &pulse.weight_version);
                     return Ok(None);
                 }
             }
             let found = probe.look().await?;
-            stale = false;
-            shown(&found.weight_version);
+            let pulse = probe.is_up().await?;
+            stale = pulse.changed;
+            identities = pulse.identities.into_iter().collect();
             Ok(Some(found))
         };
         let answer = tokio::time::timeout(ANSWER, look).await;
@@ -56,8 +66,12 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
             Ok(found) => {
                 missed = 0;
                 let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
-                let known = again.then(|| Capabilities::clone(&probed.borrow()));
+                let failed = again.then(|| Capabilities::clone(&probed.borrow()));
                 if let Some(found) = &found {
+                    // its label may be that of the engine before, as `default` is of every engine that starts
+                    let is_new = std::mem::replace(&mut replaced, false) || !up;
+                    let is_new = std::mem::replace(&mut known, true) && is_new;
+                    shown(if is_new { parts.sessions.engine_replaced() } else { epoch }, &found.weight_version);
                     told = false;
                     parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     probed.send_replace(Arc::new(found.clone()));
@@ -65,7 +79,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     ready.send_replace(true);
                     tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                 }
-                if let Some(found) = found.or(known) {
+                if let Some(found) = found.or(failed) {
                     asked = tokio::time::Instant::now();
                     if let Some(previous) = asking.take() {
                         previous.abort();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ask::Probe;
 pub use ask::ProbeError;
 pub use facts::Facts;
-pub use survey::{Pulse, Survey};
+pub use survey::{EngineIdentity, Pulse, Survey};
 
 /// Whose wire dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,6 +44,13 @@ impl Store {
         self.record(Record::Policy { epoch, version: None })
     }
 
+    /// Another engine answers, or one that was gone: its weights need not be those of before. Returns the epoch.
+    pub fn engine_replaced(&self) -> u64 {
+        let epoch = self.policy.changed();
+        self.moved(Some(epoch));
+        epoch
+    }
+
     /// The engine's label was seen on a reply that was asked for in `epoch`.
     pub fn policy_observed(&self, epoch: u64, label: &str) {
         self.moved(self.policy.observe(epoch, label));

@@ -5,10 +5,10 @@ mod clients;
 mod clock;
 mod cuts;
 mod disk;
-mod doors;
+pub(crate) mod doors;
 mod grpc;
 mod killed;
-mod stage;
+pub(crate) mod stage;
 
 use crate::support::binary::Binary;
 use crate::support::client::{Answer, Connection, get};
@@ -27,6 +27,7 @@ const OTHERS: &[&str] = &[
     disk::FULL,
     killed::KILLED,
     clock::JUMPS,
+    crate::replaced::REPLACED,
 ];
 
 /// Pieces of a body as a client has them: events of a stream, else what the engine's pieces are.

@@ -46,6 +46,7 @@ mod outgoing;
 mod oversize;
 mod page;
 mod recordings;
+mod replaced;
 mod restart;
 mod retries;
 mod reuse;

@@ -65,14 +65,14 @@ impl Probe {
         Self { client, vocab_size, top_k }
     }
 
-    /// Whether the engine answers, by the cheapest route there is; its `weight_version`.
+    /// Whether the engine answers, by the cheapest route there is; what that route says of the model.
     ///
     /// # Errors
     /// [`ProbeError`] when it does not.
-    pub(super) async fn is_up(&self) -> Result<Option<String>, ProbeError> {
+    pub(super) async fn is_up(&self) -> Result<Capabilities, ProbeError> {
         let mut found = Capabilities::unknown(None);
         self.model_info().await?.0.model(&mut found);
-        Ok(found.weight_version)
+        Ok(found)
     }
 
     /// What the information routes say, and whether they are a router's: quick, and also answered by an engine that is paused.

@@ -24,6 +24,21 @@ pub struct Pulse {
     pub weight_version: Option<String>,
     /// The engines of the router are others than before.
     pub changed: bool,
+    /// The URL of each engine that answered, and what it is.
+    pub identities: Vec<(String, EngineIdentity)>,
+}
+
+/// What an engine keeps for as long as it runs. Neither its model path nor its served name is among it: loading weights changes both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineIdentity {
+    tokenizer_path: Option<String>,
+    generates: Option<bool>,
+}
+
+impl EngineIdentity {
+    fn of(found: &Capabilities) -> Self {
+        Self { tokenizer_path: found.tokenizer_path.clone(), generates: found.generates }
+    }
 }
 
 impl Survey {
@@ -53,22 +68,24 @@ impl Survey {
     /// # Errors
     /// [`ProbeError`] when it does not.
     pub async fn is_up(&self) -> Result<Pulse, ProbeError> {
-        let weight_version = self.upstream().is_up().await?;
+        let found = self.upstream().is_up().await?;
         // an engine does not become a router while it runs
         if self.engines.current().source == Source::Upstream {
-            return Ok(Pulse { weight_version, changed: false });
+            let identities = vec![(self.engines.upstream().upstream().to_owned(), EngineIdentity::of(&found))];
+            return Ok(Pulse { weight_version: found.weight_version, changed: false, identities });
         }
         let changed = self.engines.refresh().await?;
-        let labels =
-            each(
-                self.members(),
-                |(_, probe)| async move { tokio::time::timeout(PATIENCE, probe.is_up()).await.ok()?.ok() },
-            );
+        let answers = each(self.members(), |(url, probe)| async move {
+            let found = tokio::time::timeout(PATIENCE, probe.is_up()).await.ok()?.ok()?;
+            Some((url, found))
+        });
         // an engine that does not answer is the router's to notice
-        let mut labels = labels.await.into_iter().flatten();
-        let first = labels.next().unwrap_or(weight_version);
+        let answers: Vec<(String, Capabilities)> = answers.await.into_iter().flatten().collect();
+        let identities = answers.iter().map(|(url, found)| (url.clone(), EngineIdentity::of(found))).collect();
+        let mut labels = answers.into_iter().map(|(_, found)| found.weight_version);
+        let first = labels.next().unwrap_or(found.weight_version);
         let weight_version = first.filter(|first| labels.all(|label| label.as_ref() == Some(first)));
-        Ok(Pulse { weight_version, changed })
+        Ok(Pulse { weight_version, changed, identities })
     }
 
     /// What the information routes say: quick, and also answered by an engine that is paused.

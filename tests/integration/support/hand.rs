@@ -2,6 +2,7 @@
 //! test together with its connection.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -40,6 +41,7 @@ pub fn event(rid: &str, index: usize) -> Vec<u8> {
 pub struct Hand {
     pub addr: SocketAddr,
     calls: mpsc::UnboundedReceiver<Call>,
+    nature: Arc<Mutex<Nature>>,
 }
 
 /// A request whose answer is the test's to give. Dropped, it closes the connection.
@@ -54,7 +56,7 @@ pub struct Call {
 
 #[derive(Clone)]
 struct Player {
-    nature: Nature,
+    nature: Arc<Mutex<Nature>>,
     calls: mpsc::UnboundedSender<Call>,
 }
 
@@ -77,13 +79,19 @@ impl Hand {
     fn of(listener: TcpListener, nature: Nature) -> Self {
         let addr = listener.local_addr().unwrap();
         let (sender, calls) = mpsc::unbounded_channel();
-        let player = Player { nature, calls: sender };
+        let nature = Arc::new(Mutex::new(nature));
+        let player = Player { nature: Arc::clone(&nature), calls: sender };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(player.clone().play(stream, Vec::new()));
             }
         });
-        Self { addr, calls }
+        Self { addr, calls, nature }
+    }
+
+    /// Puts another engine in place of this one, at the same address.
+    pub fn replace(&self, nature: Nature) {
+        *self.nature.lock().unwrap() = nature;
     }
 
     /// The next request.
@@ -132,7 +140,8 @@ impl Player {
                 }
                 asked.body = read.drain(..length).collect();
             }
-            if let Some(Deed::Say(said)) = self.nature.answer(&asked) {
+            let answer = self.nature.lock().unwrap().answer(&asked);
+            if let Some(Deed::Say(said)) = answer {
                 if stream.write_all(&said.concat()).await.is_err() {
                     return;
                 }

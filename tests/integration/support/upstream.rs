@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
 
 /// A request as it came.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +49,8 @@ pub enum Deed {
 #[derive(Debug, Clone)]
 pub struct Nature {
     pub vocab: Option<u32>,
+    /// The served name; its tokenizer has the same.
+    pub model: &'static str,
     pub flat: bool,
     pub streaming: &'static str,
     /// Tokens of prompt and reply together.
@@ -110,6 +113,7 @@ impl Default for Nature {
     fn default() -> Self {
         Self {
             vocab: Some(151_936),
+            model: "tiny",
             flat: true,
             streaming: "cumulative",
             context: 2048,
@@ -134,6 +138,7 @@ type Script = dyn Fn(&Asked) -> Deed + Send + Sync;
 pub struct Upstream {
     pub addr: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
+    task: JoinHandle<()>,
 }
 
 /// A whole HTTP message.
@@ -180,18 +185,31 @@ pub fn torn_stream(pieces: &[&[u8]]) -> Deed {
 
 impl Upstream {
     pub async fn start(nature: Nature, script: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature, script)
+    }
+
+    /// One on a port that is open already.
+    pub fn on(listener: TcpListener, nature: Nature, script: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> Self {
         let addr = listener.local_addr().unwrap();
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let script: Arc<Script> = Arc::new(script);
         let log = Arc::clone(&asked);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
+            // they end with it
+            let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (log, script, nature) = (Arc::clone(&log), Arc::clone(&script), nature.clone());
-                tokio::spawn(async move { serve(stream, &log, &nature, script.as_ref()).await });
+                connections.spawn(async move { serve(stream, &log, &nature, script.as_ref()).await });
             }
         });
-        Self { addr, asked }
+        Self { addr, asked, task }
+    }
+
+    /// Closes its port and its connections.
+    pub async fn stop(self) {
+        self.task.abort();
+        // it was cancelled
+        let _ = self.task.await;
     }
 
     /// What was asked so far, the probe's own questions left out.
@@ -317,7 +335,7 @@ impl Nature {
         if let Some(answer) = self.router.as_ref().and_then(|router| router.answer(&asked.path)) {
             return Some(answer);
         }
-        let mut info = json!({"model_path": "/nowhere", "tokenizer_path": "/nowhere", "is_generation": !self.embeds});
+        let mut info = json!({"model_path": "/nowhere", "tokenizer_path": format!("/nowhere/{}", self.model), "is_generation": !self.embeds});
         if !self.hides_preferred {
             info["preferred_sampling_params"] = self.preferred.clone();
         }
@@ -325,12 +343,12 @@ impl Nature {
             "/model_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
             "/model_info" => {
                 info["weight_version"] = json!("default");
-                info["served_model_name"] = json!("tiny");
+                info["served_model_name"] = json!(self.model);
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
             "/get_model_info" => return Some(json_message(200, info.to_string().as_bytes())),
             "/v1/models" => {
-                let models = json!({"object": "list", "data": [{"id": "tiny", "max_model_len": self.context}]});
+                let models = json!({"object": "list", "data": [{"id": self.model, "max_model_len": self.context}]});
                 return Some(json_message(200, models.to_string().as_bytes()));
             }
             "/server_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
