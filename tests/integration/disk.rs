@@ -8,6 +8,9 @@ use crate::crash::trainers::say;
 use crate::support::binary::Binary;
 use crate::support::client::get;
 
+/// A row of `docs/faults.md`.
+pub const REMOVED: &str = "the log's directory is removed";
+
 async fn metric(control: SocketAddr, name: &str) -> f64 {
     let text = get(control, "/metrics").await.text();
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
@@ -65,4 +68,34 @@ async fn a_disk_that_fills_and_is_freed_loses_what_came_between() {
     let binary = alone.behind(&dir, &[]).await;
     let listed = get(binary.control, "/v1/sessions?limit=10000").await.json();
     assert_eq!(listed["sessions"].as_array().unwrap().len() as f64, written, "and what was written is there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_whose_directory_is_removed_raises_the_alarm_and_goes_on_where_there_is_one() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let data = dir.path().join("data");
+    let flags = ["--data-dir", data.to_str().unwrap()];
+    let mut binary = Binary::with_flags(alone.addr, &flags).await;
+    let control = binary.control;
+    say(binary.data, "before", &[1, 2, 3], "").await;
+    std::fs::remove_dir_all(&data).unwrap();
+    say(binary.data, "removed", &[1, 2, 3], "").await;
+    assert_eq!(metric(control, "tokentap_log_degraded").await, 1.0, "nothing that is written there will be read");
+    assert_eq!(metric(control, "tokentap_log_lost_records_total").await, 1.0);
+    let line = binary.logged("the log cannot be written: until it can, a crash loses what comes now").await;
+    assert!(line["error"].as_str().unwrap().contains("has been removed"), "{line}");
+    assert_eq!(get(control, "/v1/sessions/before").await.json()["turns"], 1, "memory has it");
+
+    std::fs::create_dir(&data).unwrap();
+    let mut turns = 0;
+    while metric(control, "tokentap_log_degraded").await == 1.0 {
+        // the next file is tried a second after the last has failed
+        say(binary.data, &format!("after-{turns}"), &[1, 2, 3], "").await;
+        turns += 1;
+        assert!(turns < 5_000, "a second passes");
+    }
+    binary.kill();
+    let binary = Binary::with_flags(alone.addr, &flags).await;
+    let last = get(binary.control, &format!("/v1/sessions/after-{}", turns - 1)).await;
+    assert_eq!(last.json()["turns"], 1, "what was written after that is restored");
 }

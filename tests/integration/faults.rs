@@ -27,6 +27,7 @@ const OTHERS: &[&str] = &[
     disk::FULL,
     killed::KILLED,
     clock::JUMPS,
+    crate::disk::REMOVED,
     crate::replaced::REPLACED,
 ];
 

@@ -10,6 +10,8 @@ pub(super) trait Medium: Send {
     /// Cuts it to `bytes`; it is not written to afterwards.
     fn truncate(&mut self, bytes: u64) -> io::Result<()>;
     fn sync(&mut self) -> io::Result<()>;
+    /// Whether its last name is gone: what is written to it then is never read.
+    fn is_removed(&self) -> bool;
 }
 
 /// Makes a file that must not exist yet.
@@ -31,6 +33,17 @@ impl Medium for File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    #[cfg(unix)]
+    fn is_removed(&self) -> bool {
+        self.metadata().is_ok_and(|meta| std::os::unix::fs::MetadataExt::nlink(&meta) == 0)
+    }
+
+    // elsewhere a file that is open cannot be removed
+    #[cfg(not(unix))]
+    fn is_removed(&self) -> bool {
+        false
     }
 }
 

@@ -121,4 +121,8 @@ impl Medium for FakeFile {
         self.disk.set(|state| state.syncs += 1);
         Ok(())
     }
+
+    fn is_removed(&self) -> bool {
+        self.file.is_removed()
+    }
 }

@@ -94,6 +94,10 @@ impl Tail {
     }
 
     fn try_append(&mut self, frames: &[u8]) -> io::Result<()> {
+        if let Some(removed) = self.current.take_if(|current| current.file.is_removed()) {
+            let path = removed.segment.path.display();
+            return Err(io::Error::other(format!("{path} has been removed, and with it the records in it")));
+        }
         if self.current.as_ref().is_some_and(|current| current.segment.bytes >= self.segment_bytes) {
             self.try_sync()?;
             self.closed.extend(self.current.take().map(|current| current.segment));
