@@ -214,3 +214,48 @@ where
 fn permits_taken(permits: &Semaphore, all: usize) -> usize {
     all - permits.available_permits()
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+
+    /// How long a connection without a request is kept.
+    const IDLE: Duration = Duration::from_millis(100);
+
+    /// Sends a request and reads the head of its answer; empty where the connection has ended.
+    async fn ask(client: &mut DuplexStream) -> String {
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.ok();
+        let mut read = Vec::new();
+        while !read.ends_with(b"\r\n\r\n") && client.read_buf(&mut read).await.is_ok_and(|length| length > 0) {}
+        String::from_utf8(read).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_that_a_kept_connection_brings_as_draining_begins_is_answered_as_its_last() {
+        let answer = |_| async { Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::new()))) };
+        for (pause, answered) in [(IDLE / 2, true), (IDLE * 2, false)] {
+            let (phase, watched) = watch::channel(Phase::Serving);
+            let (mut client, stream) = tokio::io::duplex(4096);
+            let limit = Duration::from_secs(60);
+            let talk = Talk {
+                builder: Arc::new(auto::Builder::new(TokioExecutor::new())),
+                service: tower::service_fn(answer),
+                phase: watched,
+                deadline: Instant::now() + limit,
+                idle: limit,
+                patience: limit,
+            };
+            let served = tokio::spawn(talk.over(stream));
+            assert!(ask(&mut client).await.starts_with("HTTP/1.1 200"));
+            phase.send_replace(Phase::Draining);
+            tokio::time::sleep(pause).await;
+            let last = ask(&mut client).await;
+            assert_eq!(last.contains("connection: close"), answered, "after {pause:?}: {last:?}");
+            served.await.unwrap();
+        }
+    }
+}

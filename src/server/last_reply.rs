@@ -1,7 +1,7 @@
 //! The last replies of a connection of HTTP/1 while the server drains.
 //!
 //! A reply whose head goes out says that the connection ends. One whose head went out before cannot say so, and its client may send its
-//! next request over the connection: that one is served, too, if it comes soon.
+//! next request over the connection, or has sent it already: that one is served, too, if it comes soon.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use http::{HeaderMap, HeaderValue, header};
 
 /// How long a connection stays open behind a reply that could not say that it ends.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// The same of a connection that is between two requests: the next may be on its way.
+const IDLE_LINGER: Duration = Duration::from_millis(100);
 
 /// What the task of a connection knows of its replies. Only that task uses it.
 #[derive(Debug, Clone, Default)]
@@ -45,7 +48,7 @@ impl Replies {
     pub(super) async fn may_be_last(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
         if !self.0.promises_more.load(Ordering::Relaxed) {
-            return;
+            return tokio::time::sleep(IDLE_LINGER).await;
         }
         poll_fn(|_| match self.0.promises_more.load(Ordering::Relaxed) {
             true => Poll::Pending,

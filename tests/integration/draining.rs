@@ -4,8 +4,10 @@ use tokio::net::TcpStream;
 
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, written};
+use crate::support::engine;
 use crate::support::hand::{Call, END, Hand, event, soon};
 use crate::support::proxy::Proxy;
+use crate::support::upstream::{Nature, Upstream};
 use tokentap::server::Phase;
 
 /// A stream of which one event has come.
@@ -119,6 +121,54 @@ async fn the_program_drains_on_sigterm_and_exits_with_0() {
     assert!(client.answer().await.complete, "the stream came to its end");
     binary.logged("drained").await;
     assert_eq!(binary.code().await, Some(0));
+}
+
+/// Sends one short request after the other over one connection until that ends; the ids of those that were answered.
+async fn short_requests(data: std::net::SocketAddr, agent: usize) -> (Vec<String>, Option<String>) {
+    let mut client = Connection::open(data).await;
+    let mut answered = Vec::new();
+    loop {
+        let rid = format!("{agent}-{}", answered.len());
+        let body = serde_json::json!({"input_ids": [1, 2, 3], "rid": rid}).to_string();
+        if !client.try_send(&written(data, "POST", "/generate", &[], body.as_bytes())).await {
+            return (answered, Some(rid));
+        }
+        let answer = soon("an answer or the end", client.answer()).await;
+        if !answer.complete {
+            return (answered, Some(rid));
+        }
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answered.push(rid);
+        if answer.header("connection") == Some("close") {
+            return (answered, None);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_kept_connections_are_answered_or_not_sent_on_when_sigterm_comes() {
+    let upstream = Upstream::start(Nature::default(), engine::answer).await;
+    let mut binary = Binary::with_flags(upstream.addr, &[]).await;
+    let agents: Vec<_> = (0..16).map(|agent| tokio::spawn(short_requests(binary.data, agent))).collect();
+    soon("requests are served", async {
+        while upstream.generations().len() < 200 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    binary.terminate();
+    let (mut answered, mut unanswered) = (Vec::new(), Vec::new());
+    for agent in agents {
+        let (known, last) = agent.await.unwrap();
+        answered.extend(known);
+        unanswered.extend(last);
+    }
+    assert_eq!(binary.code().await, Some(0));
+    let generations = upstream.generations();
+    let mut sent: Vec<&str> = generations.iter().map(|body| body["rid"].as_str().unwrap()).collect();
+    sent.sort_unstable();
+    answered.sort_unstable();
+    assert_eq!(sent, answered, "each generation was answered whole, once; not answered: {unanswered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -76,6 +76,11 @@ impl Connection {
         self.stream.write_all(bytes).await.unwrap();
     }
 
+    /// The same to somebody who may have closed the connection; whether the system took the bytes.
+    pub async fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok()
+    }
+
     /// Closes this side, and goes on reading.
     pub async fn finish(&mut self) {
         self.stream.shutdown().await.unwrap();
