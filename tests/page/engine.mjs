@@ -38,7 +38,7 @@ function random(seed) {
   };
 }
 
-function reply(asked) {
+function reply(asked, name) {
   const prompt = Array.isArray(asked.input_ids) ? asked.input_ids : [1, 2, 3];
   const count = asked.sampling_params?.max_new_tokens ?? 8;
   const next = random(prompt.length * 7919 + count);
@@ -59,14 +59,18 @@ function reply(asked) {
     rows.push(Array.from({ length: k }, (_, place) => [logprob(place), place === rank ? id : first + place, null]));
   }
   const meta = {
-    id: asked.rid ?? "r", finish_reason: { type: "length", length: count }, prompt_tokens: prompt.length, completion_tokens: count, weight_version: "w1",
+    id: asked.rid ?? "r", finish_reason: { type: asked.finish ?? "length", length: count }, prompt_tokens: prompt.length, completion_tokens: count,
+    weight_version: name ?? "w1",
     ...(asked.return_logprob ? { output_token_logprobs: chosen, ...(k ? { output_top_logprobs: rows } : {}) } : {}),
   };
   return { text: "", output_ids: ids, meta_info: meta };
 }
 
-/** Starts it; `url` is where it is. `strips`: its tokenizer drops the space at the beginning of a text, as those of Llama 2 do. */
-export async function engine({ strips = false } = {}) {
+/**
+ * Starts it; `url` is where it is. `strips`: its tokenizer drops the space at the beginning of a text, as those of Llama 2 do. `name` is
+ * that of its model and its weights.
+ */
+export async function engine({ strips = false, name } = {}) {
   const decode = (ids) => ids.map(text).join("").replace(strips ? /^ / : "", "");
   const server = createServer((request, answer) => {
     let body = "";
@@ -77,12 +81,12 @@ export async function engine({ strips = false } = {}) {
       if (request.url === "/generate") {
         // how its vocabulary is asked for
         if (asked.sampling_params?.logit_bias) return say(400, { error: { message: `logit_bias must has keys in [0, ${VOCABULARY - 1}]` } });
-        return say(200, reply(asked));
+        return say(200, reply(asked, name));
       }
       if (request.url === "/detokenize") return say(200, { text: asked.tokens.map(decode) });
-      if (request.url === "/model_info") return say(200, { model_path: "scripted", is_generation: true, weight_version: "w1" });
+      if (request.url === "/model_info") return say(200, { model_path: "scripted", served_model_name: name ?? "scripted", is_generation: true, weight_version: name ?? "w1" });
       if (request.url === "/server_info") return say(200, { version: "0.5.23", frontend: "python" });
-      if (request.url === "/v1/models") return say(200, { data: [{ id: "scripted" }] });
+      if (request.url === "/v1/models") return say(200, { data: [{ id: name ?? "scripted" }] });
       return say(404, { error: { message: "not here" } });
     });
   });

@@ -122,3 +122,47 @@ export async function hostile() {
     await rm(folder, { recursive: true });
   }
 }
+
+/** A name that turns the text around, hides, and is markup. */
+const NAME = "tiny\u202egnp.exe\u200b<img src=x onerror=window.hit=9>";
+
+/** Names of sessions that mean something to a script, and the longest. */
+const SESSIONS = ["__proto__", "constructor", "toString", "hasOwnProperty", "~", "-", "...", "0", "x".repeat(128)];
+
+/** Names that an engine, a trainer or an agent gives. */
+export async function names() {
+  const [scripted, folder] = [await engine({ name: NAME }), await mkdtemp(join(tmpdir(), "tokentap-page-"))];
+  const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
+  try {
+    for (const session of SESSIONS) await generate(tap, session, { input_ids: [1, 2, 3], finish: NAME, sampling_params: { max_new_tokens: 4 } });
+    const { page, faults } = await opened(tap.control, { at: "/#/__proto__/0" });
+    await read(page, 7);
+    const listed = await page.evaluate(() => [...document.querySelectorAll("#sessions button")].map((button) => button.dataset.session));
+    assert.deepEqual([...listed].sort(), [...SESSIONS].sort());
+    const shown = async () => {
+      const found = await page.evaluate(() => ({ text: document.body.textContent, hit: window.hit ?? null, images: document.images.length, wide: document.documentElement.scrollWidth - innerWidth }));
+      assert.deepEqual([found.hit, found.images], [null, 0]);
+      assert.ok(found.wide <= 0, `no name pushes the page apart: ${found.wide}`);
+      assert.ok(!/[\u202a-\u202e\u200b]/.test(found.text), "what is invisible or turns the text around is shown by its name");
+      assert.ok(found.text.includes("tiny[rlo]gnp.exe[zwsp]<img src=x onerror=window.hit=9>"), "and the rest as it is");
+    };
+    for (const session of SESSIONS) {
+      await page.click(`#sessions button[data-session="${session}"]`);
+      await page.waitForFunction((name) => document.getElementById("where").textContent === name && location.hash === `#/${name}/0`, session);
+      await read(page, 7);
+      await page.focus("#tokens");
+      await page.keyboard.press("End");
+      await shown();
+    }
+    const file = await alone(await saved(page, folder));
+    const text = await file.page.evaluate(() => document.documentElement.outerHTML);
+    assert.ok(!/[\u202a-\u202e\u200b]/.test(text) && text.includes("tiny[rlo]gnp"), "nor in the file");
+    assert.deepEqual([await file.page.evaluate(() => document.images.length), file.faults, faults], [0, [], []]);
+    await file.context.close();
+    return `${SESSIONS.length} names of sessions that scripts or layouts could trip over, and a model, weights and an end whose name turns text around: shown, and inert`;
+  } finally {
+    await tap.stop();
+    await scripted.stop();
+    await rm(folder, { recursive: true });
+  }
+}

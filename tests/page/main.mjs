@@ -3,10 +3,10 @@
 import { closed } from "./browser.mjs";
 import { access, keyboard, token } from "./using.mjs";
 import { big } from "./big.mjs";
-import { exported, hostile } from "./hostile.mjs";
+import { exported, hostile, names } from "./hostile.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, live, export: exported, hostile, big, keyboard, access, token };
+const CHECKS = { opens, texts, live, export: exported, hostile, names, big, keyboard, access, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);

@@ -2,7 +2,7 @@
 # The page in headless Chromium: before `tokentap demo`, and before an engine that says what a model should not (engine.mjs).
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PICTURES   a folder for screenshots; without it none are taken
-#   run.sh [CHECK…]   only these: opens texts live export hostile big keyboard access token
+#   run.sh [CHECK…]   only these: opens texts live export hostile names big keyboard access token
 # Builds nothing. Playwright, axe and the browser are npm packages, named exactly by package-lock.json; they are installed once into
 # target/page, which needs a package registry.
 set -euo pipefail

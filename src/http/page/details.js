@@ -1,12 +1,14 @@
 // What is known of one token, and of a whole path, in words and numbers.
 
 import { element, numbers } from "./element.js";
-import { lines } from "./glyph.js";
+import { label, lines } from "./glyph.js";
 import { UNKNOWN } from "./trajectory.js";
 import { shown, step } from "./scale.js";
 
 /** Characters of a long token that are shown beside it. */
 const SHOWN = 2000;
+/** Characters of a name that an engine or a trainer gave. */
+const NAME = 200;
 
 /** The text of a token, with all that is invisible made visible. */
 function text(texts, trajectory, at) {
@@ -50,7 +52,7 @@ export function facts(trajectory, at) {
     ["logprob", Number.isNaN(logprob) ? "–" : `${shown(logprob)}  (${shown(100 * Math.exp(logprob), 1)} %)`],
     ["rank", Number.isNaN(rank) ? (Number.isNaN(trajectory.lower[at]) ? "not recorded" : "outside the top-k, or not recorded") : String(rank)],
     ["loss mask", String(trajectory.mask[at])],
-    ["policy", policy ? `epoch ${until}${policy.version ?? policy.weight_version ? `, ${policy.version ?? policy.weight_version}` : ""}` : "–"],
+    ["policy", policy ? `epoch ${until}${policy.version ?? policy.weight_version ? `, ${label(policy.version ?? policy.weight_version, NAME)}` : ""}` : "–"],
     ["turn", segment.turn < 0 ? "running" : String(segment.turn)],
     ["place", place],
     ["measured", turn?.measured ? `${turn.measured.estimator} (${turn.measured.source})${turn.measured.temperature === null ? "" : `, T = ${turn.measured.temperature}`}` : null],
@@ -93,10 +95,10 @@ export function about(trajectory, survey) {
     ["thinking", head.think_token_count ? `${count(head.think_token_count)} tokens${head.think_closed ? "" : ", not closed"}` : head.think ? "none" : null],
     ["its mean entropy", Number.isFinite(head.think_entropy_mean) ? `${shown(head.think_entropy_mean)} nats` : null],
     ["measured", sources.join(", ") || null],
-    ["finish", leaf?.finish_reason],
-    ["reward", head.reward === null ? null : JSON.stringify(head.reward)],
+    ["finish", leaf?.finish_reason ? label(leaf.finish_reason, NAME) : null],
+    ["reward", head.reward === null ? null : label(JSON.stringify(head.reward), SHOWN)],
     ["policy", epochs.length ? `epoch ${epochs.join(", ")}` : null],
-    ["model", leaf?.model],
+    ["model", leaf?.model ? label(leaf.model, NAME) : null],
     ["flags", head.flags.join(", ") || null],
   ]);
 }

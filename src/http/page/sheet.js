@@ -1,6 +1,7 @@
 // The tokens on the screen: only the lines that are seen have elements.
 
 import { element } from "./element.js";
+import { label } from "./glyph.js";
 import { Layout, Shapes } from "./layout.js";
 import { shown, step } from "./scale.js";
 
@@ -160,7 +161,7 @@ export class Sheet {
     const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
     const cause = kind !== "response" && said?.cause && said.cause !== "first" ? ` · ${said.cause}` : "";
     const fault = kind === "response" && said?.fault ? ` · ${said.fault}` : "";
-    const finish = kind === "response" && said?.finish_reason ? ` · ends by ${said.finish_reason}` : "";
+    const finish = kind === "response" && said?.finish_reason ? ` · ends by ${label(said.finish_reason)}` : "";
     const mask = kind === "response" && said && !said.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
     return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
   }
