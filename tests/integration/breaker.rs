@@ -67,3 +67,44 @@ async fn an_upstream_that_answers_with_errors_is_there() {
     }
     assert_eq!(proxy.metric("tokentap_breaker_open").await, 0.0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn breaker_that_has_closed_opens_again_and_its_trial_calls_keep_it_open_or_close_it() {
+    let nobody = reserved();
+    let addr = nobody.local_addr().unwrap();
+    let proxy = Proxy::start(addr, &["--breaker-failures", "2"]).await;
+    let open = "tokentap_breaker_open";
+    let failures = "tokentap_upstream_errors_total{kind=\"connect\"}";
+    let call = || post(proxy.data, "/tokenize", GENERATE);
+    for _ in 0..2 {
+        assert_eq!(call().await.status, 502);
+    }
+    // half open: a trial that fails leaves it open
+    let before = proxy.metric(failures).await;
+    let trial = async { while call().await.status != 502 {} };
+    soon("a trial call", trial).await;
+    assert_eq!((proxy.metric(failures).await, proxy.metric(open).await), (before + 1.0, 1.0));
+
+    let upstream = Upstream::on(nobody.listen(16).unwrap(), Nature::default(), |_| json_message(200, b"{}"));
+    soon("a call reaches the upstream", async { while call().await.status != 200 {} }).await;
+    for _ in 0..10 {
+        assert_eq!(call().await.status, 200, "it is closed: none is shed");
+    }
+    assert_eq!(proxy.metric(open).await, 0.0);
+    upstream.stop().await;
+    // failures are counted anew, and open it again
+    let shed = async { while call().await.status != 503 {} };
+    soon("it is open again", shed).await;
+    assert_eq!(proxy.metric(open).await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_breaker_failures_each_call_is_tried() {
+    let nobody = reserved();
+    let proxy = Proxy::start(nobody.local_addr().unwrap(), &["--breaker-failures", "0"]).await;
+    for _ in 0..20 {
+        assert_eq!(get(proxy.data, "/health").await.status, 502);
+    }
+    assert_eq!(proxy.metric("tokentap_breaker_open").await, 0.0);
+    assert_eq!(proxy.metric("tokentap_shed_total{reason=\"breaker\"}").await, 0.0);
+}

@@ -86,10 +86,10 @@ async fn the_control_port_may_have_a_certificate_of_its_own_or_the_only_one() {
     assert_eq!(get(proxy.data, "/flush_cache").await.status, 403, "the data port is plain");
 }
 
-/// Whether a client that speaks this version alone gets a connection; `None` without openssl.
-async fn openssl(addr: SocketAddr, version: &'static str) -> Option<bool> {
+/// Whether a client with these options gets a connection; `None` without openssl.
+async fn openssl(addr: SocketAddr, options: &'static [&'static str]) -> Option<bool> {
     let mut command = Command::new("openssl");
-    command.args(["s_client", "-cipher", "ALL:@SECLEVEL=0", version, "-connect", &addr.to_string()]);
+    command.args(["s_client", "-cipher", "ALL:@SECLEVEL=0", "-connect", &addr.to_string()]).args(options);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let done = tokio::task::spawn_blocking(move || command.output());
     Some(soon("openssl ends", done).await.unwrap().ok()?.status.success())
@@ -99,9 +99,28 @@ async fn openssl(addr: SocketAddr, version: &'static str) -> Option<bool> {
 async fn versions_before_1_2_are_refused() {
     let authority = Authority::new();
     let proxy = proxy(&authority, &[]).await;
-    let Some(taken) = openssl(proxy.data, "-tls1_2").await else { return };
+    let Some(taken) = openssl(proxy.data, &["-tls1_2"]).await else { return };
     assert!(taken, "openssl and tokentap agree on 1.2");
-    assert_eq!(openssl(proxy.data, "-tls1_3").await, Some(true));
-    assert_eq!(openssl(proxy.data, "-tls1_1").await, Some(false));
+    assert_eq!(openssl(proxy.data, &["-tls1_3"]).await, Some(true));
+    assert_eq!(openssl(proxy.data, &["-tls1_1"]).await, Some(false));
     authority.client().metric_is(proxy.control, &failures("incompatible"), 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn downgraded_handshake_is_refused() {
+    let authority = Authority::new();
+    let proxy = proxy(&authority, &[]).await;
+    if openssl(proxy.data, &["-tls1_2"]).await.is_none() {
+        return;
+    }
+    for options in [
+        // what a client adds whose better offer somebody on the way has dropped
+        &["-tls1_2", "-fallback_scsv"][..],
+        &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"],
+        &["-tls1_2", "-cipher", "AES128-GCM-SHA256:@SECLEVEL=0"],
+        &["-tls1_2", "-cipher", "eNULL:aNULL:@SECLEVEL=0"],
+        &["-alpn", "http/1.0"],
+    ] {
+        assert_eq!(openssl(proxy.data, options).await, Some(false), "{options:?}");
+    }
 }
