@@ -228,7 +228,7 @@ mod tests {
             (r#"{"enum": ["a", 1, null]}"#, &[r#""a""#, "1", "null"], &["2", r#""b""#]),
             (r#"{"const": "é"}"#, &[r#""\u00e9""#], &[r#""e""#]),
             (r#"{"type": "integer", "minimum": 3, "maximum": 5}"#, &["3", "4", "5"], &["2", "6", "33"]),
-            (r#"{"type": "number", "exclusiveMinimum": 0, "maximum": 1}"#, &["1.0", "0.5"], &["0", "2"]),
+            (r#"{"type": "number", "exclusiveMinimum": 0, "maximum": 1}"#, &["1.0", "0.1"], &["0.0", "2"]),
             (
                 r#"{"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}"#,
                 &["[1]", "[1, 2]"],
