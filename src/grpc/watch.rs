@@ -13,7 +13,7 @@ use super::sample::sample;
 use super::session::{ended, wide};
 use super::{Answers, pb, status};
 use crate::http::Parts;
-use crate::http::offload::offload;
+use crate::http::offload::offload_export;
 use crate::http::v1::{self, Problem};
 use crate::trajectory::export::Annotate;
 use crate::trajectory::{Ended, Store};
@@ -80,7 +80,7 @@ impl Paths {
                 }
                 Some(Next::Path(number, session)) => {
                     let (store, annotate) = (Arc::clone(&self.parts.sessions), Arc::clone(&self.annotate));
-                    return Some(offload(move || reply(&store, &annotate, number, &session)).await);
+                    return Some(offload_export(move || reply(&store, &annotate, number, &session)).await);
                 }
                 None => {}
             }

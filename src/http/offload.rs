@@ -16,19 +16,36 @@ use tokio::task::spawn_blocking;
 /// Bytes of output after which a step ends.
 const STEP: usize = 256 << 10;
 
-/// OffloadedIter at a time: half of the processors, so that the runtime keeps the other half, and at least two, so that a long first step of an
-/// export does not keep everyone else from a short one.
-static RUNNING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    Arc::new(Semaphore::new((processors / 2).max(2)))
-});
+/// Steps of exports at a time: half of the processors, so that the runtime keeps the other half, and at least two, so that the first step
+/// of an export, whose work grows with its sessions, does not hold up every other export.
+static EXPORTS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(2));
 
-/// Runs a step on a blocking thread.
+/// Calls at a time that answer at once, such as a listing. They have permits of their own so that none waits for an export.
+static CALLS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(4));
+
+fn permits(share: usize) -> Arc<Semaphore> {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    Arc::new(Semaphore::new((processors / share).max(2)))
+}
+
+/// Runs a short call on a blocking thread.
 ///
 /// # Panics
 /// When the work does.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let permit = Arc::clone(&RUNNING).acquire_owned().await.expect("it is never closed");
+    run(&CALLS, work).await
+}
+
+/// Runs a step of an export, or of an answer that may be as long, on a blocking thread.
+///
+/// # Panics
+/// When the work does.
+pub async fn offload_export<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    run(&EXPORTS, work).await
+}
+
+async fn run<T: Send + 'static>(permits: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let permit = Arc::clone(permits).acquire_owned().await.expect("it is never closed");
     let step = spawn_blocking(move || {
         let result = work();
         drop(permit);
@@ -79,7 +96,7 @@ impl<T: Send + 'static> OffloadedIter<T> {
             match std::mem::replace(&mut self.rest, Rest::Ended) {
                 Rest::Waiting(items) => {
                     let size = self.size;
-                    self.rest = Rest::Running(Box::pin(offload(move || step(items, size))));
+                    self.rest = Rest::Running(Box::pin(offload_export(move || step(items, size))));
                 }
                 Rest::Running(mut running) => match running.as_mut().poll(cx) {
                     Poll::Ready((made, rest)) => {
@@ -150,6 +167,30 @@ mod tests {
             next += 1;
         }
         assert_eq!((next, MADE.load(Ordering::Relaxed)), (1000, 1000));
+    }
+
+    #[tokio::test]
+    async fn a_short_call_does_not_wait_for_exports() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(std::sync::Mutex::new(held));
+        // more than there are permits, however many other tests hold
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let exports: Vec<_> = (0..processors + 2)
+            .map(|_| {
+                let held = Arc::clone(&held);
+                tokio::spawn(offload_export(move || held.lock().unwrap().recv().unwrap_err()))
+            })
+            .collect();
+        while EXPORTS.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let call = tokio::time::timeout(std::time::Duration::from_secs(60), offload(|| "listed"));
+        let answer = call.await;
+        drop(release);
+        for export in exports {
+            export.await.unwrap();
+        }
+        assert_eq!(answer, Ok("listed"), "a call waits for no export");
     }
 
     #[tokio::test]

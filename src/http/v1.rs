@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::http::body::{Body, Upload};
 use crate::http::long_work::on_body;
-use crate::http::offload::{Items, offload};
+use crate::http::offload::{Items, offload, offload_export};
 use crate::http::running::settle;
 use crate::http::{Parts, json_reply};
 use crate::sglang::routes;
@@ -108,19 +108,19 @@ pub fn not_allowed(allowed: &[Method]) -> Response<Body> {
 async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) -> Result<Response<Body>, Problem> {
     let query = Query::of(request.uri())?;
     match *names {
-        ["sessions"] => long(parts, move |parts| sessions::list(parts, query)).await,
+        ["sessions"] => short_answer(parts, move |parts| sessions::list(parts, query)).await,
         ["sessions", id] if request.method() == Method::DELETE => sessions::delete(parts, id).await,
         ["sessions", id] => {
             let id = id.to_owned();
-            long(parts, move |parts| sessions::show(parts, &id, query)).await
+            short_answer(parts, move |parts| sessions::show(parts, &id, query)).await
         }
         ["sessions", id, "trajectories"] => {
             let id = id.to_owned();
-            long(parts, move |parts| sessions::trajectories(parts, &id, query)).await
+            long_answer(parts, move |parts| sessions::trajectories(parts, &id, query)).await
         }
         ["sessions", id, "paths", leaf] => {
             let (id, leaf) = (id.to_owned(), leaf.to_owned());
-            long(parts, move |parts| path::show(parts, &id, &leaf, query)).await
+            short_answer(parts, move |parts| path::show(parts, &id, &leaf, query)).await
         }
         ["requests"] => Ok(running::list(parts, &query)),
         ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
@@ -131,22 +131,31 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         ["entropy"] => entropy::measure(parts, request).await,
         ["samples"] => {
             let said = read(parts, request).await?;
-            long(parts, move |parts| samples::export(parts, &said).map(samples::reply)).await
+            long_answer(parts, move |parts| samples::export(parts, &said).map(samples::reply)).await
         }
         _ => {
             let body = bytes(parts, request).await?;
-            long(parts, move |parts| advantages::compute(parts, &body)).await
+            long_answer(parts, move |parts| advantages::compute(parts, &body)).await
         }
     }
 }
 
-/// An answer whose work grows with the sessions that it is about.
-async fn long(
+/// An answer about a page of sessions, or about one.
+async fn short_answer(
     parts: &Arc<Parts>,
     work: impl FnOnce(&Parts) -> Result<Response<Body>, Problem> + Send + 'static,
 ) -> Result<Response<Body>, Problem> {
     let parts = Arc::clone(parts);
     offload(move || work(&parts)).await
+}
+
+/// An answer whose work grows with all turns of the sessions that it is about.
+async fn long_answer(
+    parts: &Arc<Parts>,
+    work: impl FnOnce(&Parts) -> Result<Response<Body>, Problem> + Send + 'static,
+) -> Result<Response<Body>, Problem> {
+    let parts = Arc::clone(parts);
+    offload_export(move || work(&parts)).await
 }
 
 async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
