@@ -175,7 +175,7 @@ def play(agent, think):
         return [rng.randrange(300, 900) for _ in range(n)]
 
     end = (258, 282)  # two frequent tokens of the demo's model: most turns end by them
-    batches = {"whole": [], "unrewarded": [], "unmeasured": []}
+    batches = {"whole": [], "unrewarded": [], "unmeasured": [], "mixed": []}
     agent.name_policy(10)
     task = tool(6) + [think]
 
@@ -229,6 +229,14 @@ def play(agent, think):
     s.go(s.go(None, tool(3))[0], tool(2), stop=end)
     s.reward(1.0)
     batches["unmeasured"].append(s)
+
+    # Turns that asked for other members of meta_info, of other types, or for none.
+    for i, ask in enumerate(({}, {"top_logprobs_num": 2}, {"token_ids_logprob": [5, 6]}, {"top_logprobs_num": 1, "logprob_start_len": 0})):
+        s = Session(agent, "mixed-%d" % i, **ask)
+        s.go(s.go(None, tool(3))[0], tool(2), stop=end if i % 2 else ())
+        if i:
+            s.reward([None, 1, 0.5, -2][i])
+        batches["mixed"].append(s)
     return batches
 
 

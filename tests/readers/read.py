@@ -558,26 +558,23 @@ def check_record(item, row, name):
 def read_jsonl(path, rows, refused):
     with open(path, encoding="utf-8") as f:
         items = [json.loads(line) for line in f]
-    left_out = [item["refused"] for item in items if set(item) == {"refused"}]
-    if left_out or refused:
-        check_refused(left_out, refused)
-    items = items[: len(items) - len(left_out)]
     need(len(items) == len(rows), "%d lines, expected %d", len(items), len(rows))
     for i, (item, row) in enumerate(zip(items, rows)):
         check_record(item, row, "row %d " % i)
     return "json, %d lines" % len(items)
 
 
-def check_table(table, rows):
+def check_table(table, rows, refused):
     import pyarrow as pa
 
-    wants = {"token_ids": ("uint32",), "loss_mask": ("uint8", "bool"), "logprobs": ("float",), "entropy": ("float",)}
+    wants = {"token_ids": ("int32",), "loss_mask": ("int8",), "logprobs": ("float",), "entropy": ("float",)}
     for key, inner in wants.items():
         need(key in table.column_names, "no column %r", key)
         kind = table.schema.field(key).type
         fine = (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and str(kind.value_type) in inner
         need(fine, "column %s is %s, expected a list of %s", key, kind, " or ".join(inner))
     table.validate(full=True)
+    check_refused(json.loads((table.schema.metadata or {}).get(b"refused", "null")) or [], refused)
     need(table.num_rows == len(rows), "%d rows, expected %d", table.num_rows, len(rows))
     for i, (item, row) in enumerate(zip(table.to_pylist(), rows)):
         check_record(item, row, "row %d " % i)
@@ -589,7 +586,7 @@ def read_arrow(path, rows, refused):
 
     with ipc.open_stream(path) as stream:
         table = stream.read_all()
-    check_table(table, rows)
+    check_table(table, rows, refused)
     return "pyarrow %s stream, %d rows, %d columns" % (pa.__version__, table.num_rows, table.num_columns)
 
 
@@ -599,7 +596,7 @@ def read_parquet(path, rows, refused):
 
     f = ParquetFile(path)
     table = f.read()
-    check_table(table, rows)
+    check_table(table, rows, refused)
     return "pyarrow %s, %d rows, %d row groups" % (pa.__version__, table.num_rows, f.num_row_groups)
 
 

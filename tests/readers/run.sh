@@ -53,6 +53,7 @@ for batch in "$out"/*/; do
   batch=$(basename "$batch")
   echo "== $batch"
   step "read $batch" "$python" "$here/read.py" "$out/$batch"
+  if [[ -f $out/$batch/data.jsonl ]]; then step "columnar $batch" "$python" "$here/columnar.py" "$out/$batch"; fi
 done
 printf '\n%s' "$table"
 exit $failed

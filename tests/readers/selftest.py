@@ -142,11 +142,11 @@ def write(folder, rows):
 
     items = [{k: v for k, v in r.items() if k not in ("segments", "versions")} for r in rows]
     with open(at("data.jsonl"), "w") as f:
-        f.writelines(json.dumps(x) + "\n" for x in items + [{"refused": x} for x in refused])
-    kinds = {"session": pa.string(), "leaf": pa.string(), "token_ids": pa.list_(pa.uint32()), "loss_mask": pa.list_(pa.uint8()),
+        f.writelines(json.dumps(x) + "\n" for x in items)
+    kinds = {"session": pa.string(), "leaf": pa.string(), "token_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8()),
              "logprobs": pa.list_(pa.float32()), "entropy": pa.list_(pa.float32()), "prompt_len": pa.uint32(),
              "reward": pa.float64(), "status": pa.string()}
-    table(folder, pa.Table.from_pylist(items, pa.schema(list(kinds.items()))))
+    table(folder, pa.Table.from_pylist(items, pa.schema(list(kinds.items()), {"refused": json.dumps(refused)})))
 
 
 def table(folder, t):
@@ -284,7 +284,8 @@ WRONG = [
     ("rllm", "prompt without the tool tokens", document("rllm.json", lambda v: v["samples"][1]["prompt_token_ids"].pop()), "no row"),
     ("jsonl", "entropies shifted", lambda d: rewrite_lines(d, lambda v: put(v[0], "entropy", v[0]["entropy"][-1:] + v[0]["entropy"][:-1])), "entropy"),
     ("jsonl", "rows swapped", lambda d: rewrite_lines(d, lambda v: v.insert(0, v.pop(1))), "leaf"),
-    ("jsonl", "a leaf left out unsaid", lambda d: rewrite_lines(d, lambda v: v.pop()), "refused"),
+    ("jsonl", "a row left out", lambda d: rewrite_lines(d, lambda v: v.pop()), "lines"),
+    ("arrow", "a leaf left out unsaid", columns(lambda t: t.replace_schema_metadata({"refused": "[]"})), "refused"),
     ("slime", "another reason", document("slime.json", lambda v: put(v["refused"][0], "reason", "broken")), "refused[0]"),
     ("arrow", "ids int64", columns(cast("token_ids", pa.list_(pa.int64()))), "token_ids is"),
     ("arrow", "entropy float64", columns(cast("entropy", pa.list_(pa.float64()))), "entropy is"),
