@@ -11,7 +11,7 @@ mod think;
 pub use advantage::{GroupStats, Shaping};
 pub use answer::{Answer, GroupAnswer, SampleAnswer, advantages};
 pub use request::{AdvantageEstimator, GroupId, GroupRequest, Request, RequestError, SampleRequest};
-pub use summary::members;
+pub use summary::thinking;
 pub use think::{HIGH_ENTROPY, Think, ThinkTokens};
 
 #[cfg(test)]

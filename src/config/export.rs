@@ -38,6 +38,9 @@ pub struct ExportArgs {
     /// Of each session only the path with the most trained tokens
     #[arg(long, env = "TOKENTAP_NO_BRANCHES", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub no_branches: bool,
+    /// jsonl, arrow and parquet: fill the text columns, by the tokenizer of the running tokentap
+    #[arg(long, env = "TOKENTAP_TEXT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub text: bool,
     /// What stands in tensors where there is no token
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,
@@ -68,8 +71,11 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 impl ExportArgs {
-    /// TLS and a CA come together, or not at all: neither may be passed over in silence.
+    /// TLS and a CA come together, or not at all, and text needs a tokenizer: no setting may be ignored in silence.
     pub(super) fn check(&self) -> Result<(), String> {
+        if self.text && self.data_dir.is_some() {
+            return Err("--text needs --control, a running tokentap: a log has no tokenizer".to_owned());
+        }
         match (self.control.starts_with("https://"), &self.control_ca) {
             // a folder is the source
             _ if self.data_dir.is_some() => Ok(()),

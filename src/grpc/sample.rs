@@ -21,7 +21,7 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         flags: flags(path).into_iter().map(str::to_owned).collect(),
         reward: path.reward.as_ref().map(ToString::to_string),
         turns: path.steps.iter().map(|step| pb::Turn { policy: Vec::new(), ..turn(&step.turn) }).collect(),
-        computed: annotate(path).into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        computed: annotate(path).members().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         ..pb::Sample::default()
     };
     for segment in path.segments() {

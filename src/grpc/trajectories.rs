@@ -11,7 +11,7 @@ use super::pb::{export_reply, samples_reply, watch_request};
 use super::sample::sample;
 use super::session::{counts, evicted, session, summary, wide};
 use super::{Answers, pb, status, watch};
-use crate::http::offload::{Items, OffloadedIter, offload};
+use crate::http::offload::{Items, OffloadedIter, offload, offload_export};
 use crate::http::v1::Problem;
 use crate::http::{Parts, v1};
 use crate::trajectory::export::{Export, Needs, settle};
@@ -83,9 +83,10 @@ impl Trajectories for Recorded {
             version: said.version,
             include_branches: !said.no_branches,
             entropies: said.entropies,
+            text: said.text,
         };
         let parts = Arc::clone(&self.0);
-        let export = offload(move || v1::samples::export(&parts, &said)).await;
+        let export = offload_export(move || v1::samples::export(&parts, &said)).await;
         let export = export.map_err(|problem| status::problem(&problem))?;
         let Export { content_type, length, chunks, tally, .. } = export;
         let head = pb::ExportHead {
@@ -108,7 +109,7 @@ impl Trajectories for Recorded {
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
         let pb::SamplesRequest { sessions, version, no_branches } = request.into_inner();
         let parts = Arc::clone(&self.0);
-        let settled = offload(move || {
+        let settled = offload_export(move || {
             let batch = v1::samples::batch(&parts, &sessions, version, !no_branches)?;
             Ok(settle(batch.rows, batch.refused, Needs::default()))
         });

@@ -20,6 +20,7 @@ pub mod miles;
 pub mod parquet;
 pub mod part;
 pub mod rllm;
+mod row_key;
 mod safetensors;
 mod settle;
 mod size;
@@ -28,6 +29,7 @@ pub mod strands;
 mod table;
 mod tally;
 mod text;
+mod thinking;
 pub mod tunix;
 mod validate;
 pub mod verl;
@@ -38,10 +40,23 @@ pub use format::Format;
 pub use settle::{Settled, settle};
 pub use size::{Longest, TooLarge};
 pub use tally::Tally;
+pub use thinking::Thinking;
 pub use validate::Needs;
 
-/// Members that a caller adds to the entry of a path: their names, and their values as JSON texts.
-pub type Annotate = Arc<dyn Fn(&Path) -> Vec<(&'static str, String)> + Send + Sync>;
+/// Computes the statistics of a path's thinking.
+pub type Annotate = Arc<dyn Fn(&Path) -> Thinking + Send + Sync>;
+
+/// Decodes token ids into text, special tokens included; `None` where the tokenizer fails.
+pub type Decode = Arc<dyn Fn(&[u32]) -> Option<String> + Send + Sync>;
+
+/// A tokenizer for the text columns.
+#[derive(Clone)]
+pub struct Decoder {
+    /// The file or model that it was read from.
+    pub tokenizer: String,
+    /// Decodes.
+    pub decode: Decode,
+}
 
 /// What is to be exported.
 #[derive(Clone, Default)]
@@ -52,8 +67,10 @@ pub struct Batch {
     pub refused: Vec<Refused>,
     /// How rows become tensors.
     pub shape: Shape,
-    /// What the caller adds to the entries of `jsonl`; the other formats have no place for it.
+    /// Fills the columns about thinking of `jsonl`, `arrow` and `parquet`; without it they are null.
     pub annotate: Option<Annotate>,
+    /// Fills the text columns of the same formats; without it they are null.
+    pub decoder: Option<Decoder>,
 }
 
 /// A leaf that is not exported, and why.
@@ -117,7 +134,13 @@ impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut text = f.debug_struct("Batch");
         text.field("rows", &self.rows).field("refused", &self.refused).field("shape", &self.shape);
-        text.field("annotate", &self.annotate.is_some()).finish()
+        text.field("annotate", &self.annotate.is_some()).field("decoder", &self.decoder).finish()
+    }
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decoder").field("tokenizer", &self.tokenizer).finish_non_exhaustive()
     }
 }
 

@@ -9,6 +9,7 @@ mod branched;
 mod breaker;
 mod budget;
 mod chat;
+mod columns;
 mod commands;
 mod constrained;
 mod control;

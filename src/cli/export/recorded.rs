@@ -44,7 +44,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
             entropies: false,
         },
         // as a running tokentap does
-        annotate: Some(Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))),
+        annotate: Some(Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))),
         ..Batch::default()
     };
     for session in &sessions {

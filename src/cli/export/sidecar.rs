@@ -139,6 +139,9 @@ fn asked(args: &ExportArgs, sessions: Vec<String>, format: Format) -> Value {
     if let Some(version) = args.version {
         body["version"] = version.into();
     }
+    if args.text {
+        body["text"] = true.into();
+    }
     body
 }
 

@@ -346,6 +346,9 @@ pub struct ExportRequest {
     /// miles: entropies as well, in tensors that its own reader does not expect.
     #[prost(bool, tag = "8")]
     pub entropies: bool,
+    /// jsonl, arrow and parquet: the text columns are filled; the tokenizer of chats must be loaded.
+    #[prost(bool, tag = "9")]
+    pub text: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
@@ -458,7 +461,7 @@ pub struct Sample {
     /// The turns of the path, the root first. Their policy spans stand in `policy` alone.
     #[prost(message, repeated, tag = "13")]
     pub turns: ::prost::alloc::vec::Vec<Turn>,
-    /// What trainers compute from the path: JSON texts by the names that `jsonl` gives them.
+    /// What trainers compute from the path: JSON texts by the names that `/v1/sessions/{id}/trajectories` gives them.
     #[prost(btree_map = "string, string", tag = "14")]
     pub computed: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -641,7 +644,7 @@ pub mod trajectories_server {
             >
             + std::marker::Send
             + 'static;
-        /// The paths of sessions as arrays, one message a path: what `jsonl` says, in binary. Leaves that are not exported come last.
+        /// The paths of sessions as arrays, one message a path: what `/v1/sessions/{id}/trajectories` says, in binary. Leaves that are not exported come last.
         /// Errors: as Export.
         async fn samples(
             &self,

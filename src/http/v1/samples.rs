@@ -1,5 +1,7 @@
 //! `POST /v1/samples`: sessions in the format of a trainer.
 
+use std::sync::Arc;
+
 use http::{HeaderName, Response, StatusCode};
 use serde::Deserialize;
 
@@ -7,7 +9,8 @@ use super::sessions::annotate;
 use super::{Problem, made, refused, session};
 use crate::http::Parts;
 use crate::http::body::Body;
-use crate::trajectory::export::{Batch, Export, Format, Shape, TooLarge};
+use crate::openai::model::Chats;
+use crate::trajectory::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
 
 /// How many rows the body holds.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
@@ -41,6 +44,9 @@ pub struct SamplesRequest {
     /// miles: entropies as well, which its own reader does not expect.
     #[serde(default)]
     pub entropies: bool,
+    /// jsonl, arrow and parquet: the text columns are filled.
+    #[serde(default)]
+    pub text: bool,
 }
 
 fn yes() -> bool {
@@ -87,6 +93,10 @@ pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
             return Err(Problem::bad(format!("{name}: 1 to {LONGEST}")));
         }
     }
+    if said.text && !matches!(format, Format::Jsonl | Format::Arrow | Format::Parquet) {
+        return Err(Problem::bad(format!("text: only jsonl, arrow and parquet have text, not {}", said.format)));
+    }
+    let decoder = said.text.then(|| decoder(parts)).transpose()?;
     let mut batch = batch(parts, &said.sessions, said.version, said.include_branches)?;
     batch.shape = Shape {
         pad_token_id: said.pad_token_id,
@@ -94,7 +104,24 @@ pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
         max_response_length: said.max_response_length,
         entropies: said.entropies,
     };
+    batch.decoder = decoder;
     format.export(batch).within(parts.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
+}
+
+/// The tokenizer that chats are rendered with. Special tokens are kept, because the text stands for the row's ids.
+fn decoder(parts: &Parts) -> Result<Decoder, Problem> {
+    let chats = Arc::clone(&parts.chats.borrow());
+    match &*chats {
+        Chats::Rendered(model) => {
+            let (tokenizer, renderer) =
+                (model.renderer.folder().path.display().to_string(), Arc::clone(&model.renderer));
+            Ok(Decoder { tokenizer, decode: Arc::new(move |ids| renderer.tokenizer().decode(ids, false).ok()) })
+        }
+        Chats::Forwarded(reason) => {
+            let message = format!("text: no tokenizer is loaded, see --tokenizer: {reason}");
+            Err(Problem::new(StatusCode::CONFLICT, "no_tokenizer", message))
+        }
+    }
 }
 
 fn too_large(error: &TooLarge) -> Problem {

@@ -170,11 +170,11 @@ pub(super) async fn reward(parts: &Parts, id: &str, said: RewardRequest) -> Resu
     Ok(ok(&json!({"session": id, "leaf": said.leaf, "applies": applies})))
 }
 
-/// Members that trainers compute from each path.
+/// The statistics that trainers compute from each path.
 #[must_use]
 pub fn annotate(parts: &Parts) -> Annotate {
     let tokens = parts.think_tokens();
-    Arc::new(move |path| rl::members(path, tokens, rl::HIGH_ENTROPY))
+    Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
 
 /// Every path of a session: those that are exported, and those of which nothing is trained.

@@ -53,7 +53,9 @@ mod tests {
         assert_eq!((export.tally.rows, export.tally.refused["aborted"]), (2, 1));
         let mut reader = read(export);
         let metadata = reader.schema().metadata().clone();
-        assert_eq!((&*metadata["tokentap_schema_version"], &*metadata["format"]), ("1", "arrow"));
+        assert_eq!((&*metadata["tokentap_schema_version"], &*metadata["format"]), ("2", "arrow"));
+        assert_eq!((&*metadata["entropy_unit"], &*metadata["tokentap_version"]), ("nats", env!("CARGO_PKG_VERSION")));
+        assert!(!metadata.contains_key("tokenizer"), "no text was decoded");
         assert_eq!(metadata["refused"], r#"[{"session":"t","leaf":7,"reason":"aborted"}]"#);
         let record = reader.next().unwrap().unwrap();
         assert_eq!(json(record), serde_json::from_str::<serde_json::Value>(ROWS).unwrap());

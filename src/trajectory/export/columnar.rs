@@ -1,7 +1,8 @@
-//! Rows as columns: the record batches of `arrow` and `parquet`.
+//! Rows as columns: the record batches that `jsonl`, `arrow` and `parquet` are written from.
 
 #[cfg(test)]
 pub(super) mod fixture;
+mod line;
 mod record;
 
 use std::sync::Arc;
@@ -9,11 +10,11 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
-use super::{Batch, Needs, Tally, settle, text};
+use super::{Annotate, Batch, Decoder, Needs, Tally, settle, text};
 use crate::trajectory::Row;
 
-/// Changes when a reader of the columns would have to.
-const SCHEMA_VERSION: &str = "1";
+/// Changes when a reader of the columns would have to: a column goes, or has another name, type or meaning. A new column changes nothing.
+pub(super) const SCHEMA_VERSION: i64 = 2;
 
 /// How much one record batch holds; a row that is larger than that is one of its own.
 #[derive(Debug, Clone, Copy)]
@@ -22,39 +23,59 @@ pub(super) struct Bounds {
     pub(super) rows: usize,
 }
 
+/// What fills the columns that are computed from a path.
+#[derive(Default)]
+struct Computed {
+    annotate: Option<Annotate>,
+    decoder: Option<Decoder>,
+}
+
 /// What is exported, as record batches that are made as they are taken.
-#[derive(Debug)]
 pub(super) struct Table {
     rows: Arc<[Row]>,
     /// The first row of the next batch.
     at: usize,
     bounds: Bounds,
-    /// What stands beside the columns, by name.
-    pub(super) metadata: [(&'static str, String); 3],
+    computed: Computed,
+    /// The metadata of the file, by name.
+    pub(super) metadata: Vec<(&'static str, String)>,
     pub(super) tally: Tally,
 }
 
 impl Table {
-    /// Whatever is known of each row; only what is not whole is refused.
+    /// Only rows that are not whole, or whose ids fit into no int32, are refused.
     pub(super) fn new(batch: Batch, format: &str, bounds: Bounds) -> Self {
-        let settled = settle(batch.rows, batch.refused, Needs::default());
-        let metadata = [
-            ("tokentap_schema_version", SCHEMA_VERSION.to_owned()),
+        let needs = Needs { int32_ids: true, ..Needs::default() };
+        let settled = settle(batch.rows, batch.refused, needs);
+        let mut metadata = vec![
+            ("tokentap_schema_version", SCHEMA_VERSION.to_string()),
+            ("tokentap_version", env!("CARGO_PKG_VERSION").to_owned()),
             ("format", format.to_owned()),
+            ("entropy_unit", "nats".to_owned()),
+            ("logprobs_unit", "nats".to_owned()),
             ("refused", text::refusals(&settled.refused)),
         ];
-        Self { tally: settled.tally, rows: settled.rows, at: 0, bounds, metadata }
+        if let Some(decoder) = &batch.decoder {
+            metadata.push(("tokenizer", decoder.tokenizer.clone()));
+        }
+        let computed = Computed { annotate: batch.annotate, decoder: batch.decoder };
+        Self { tally: settled.tally, rows: settled.rows, at: 0, bounds, computed, metadata }
     }
 
     /// The columns, without the metadata.
     pub(super) fn schema(&self) -> SchemaRef {
-        record::batch(&[]).schema()
+        record::batch(&[], &self.computed).schema()
     }
 
     /// The columns with the metadata.
     pub(super) fn described(&self) -> Schema {
         let metadata = self.metadata.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         Schema::clone(&self.schema()).with_metadata(metadata.collect::<Metadata>())
+    }
+
+    /// The rows as lines of JSON.
+    pub(super) fn lines(self) -> impl Iterator<Item = Vec<u8>> + Send {
+        self.flat_map(line::lines)
     }
 }
 
@@ -71,7 +92,7 @@ impl Iterator for Table {
             paths.push(row.path());
         }
         self.at += paths.len();
-        (!paths.is_empty()).then(|| record::batch(&paths))
+        (!paths.is_empty()).then(|| record::batch(&paths, &self.computed))
     }
 }
 
@@ -93,6 +114,46 @@ mod tests {
         assert_eq!(lengths(Bounds { bytes: 0, rows: 4 }), [1; 6], "a row larger than a batch is one");
         let row: u64 = example().rows[0].upwards().map(|turn| turn.bytes()).sum();
         assert_eq!(lengths(Bounds { bytes: 2 * row, rows: 4 }), [2; 3]);
+    }
+
+    /// The rows of the document's table: the path of a column, its type and whether it may be null.
+    fn documented(field: &arrow_schema::Field, before: &str, rows: &mut Vec<[String; 3]>) {
+        use arrow_schema::DataType;
+        let name = format!("{before}{}", field.name());
+        let scalar = |kind: &DataType| match kind {
+            DataType::Utf8 => "string".to_owned(),
+            other => other.to_string().to_lowercase(),
+        };
+        let (kind, members) = match field.data_type() {
+            DataType::List(item) => match item.data_type() {
+                DataType::Struct(members) => ("list of objects".to_owned(), Some(members)),
+                kind => {
+                    let null = if item.is_nullable() { ", or null" } else { "" };
+                    (format!("list of {}{null}", scalar(kind)), None)
+                }
+            },
+            kind => (scalar(kind), None),
+        };
+        let null = if field.is_nullable() { "yes" } else { "no" };
+        rows.push([format!("`{name}`"), kind, null.to_owned()]);
+        for member in members.into_iter().flatten() {
+            documented(member, &format!("{name}[]."), rows);
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_column_with_its_type() {
+        let document = include_str!("../../../docs/export-schema.md");
+        let table = document.split("| member | type | null | what |").nth(1).expect("a table of the members");
+        let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
+        let found: Vec<[String; 3]> =
+            lines.map(cells).map(|cells| [cells[1].clone(), cells[2].clone(), cells[3].clone()]).collect();
+        let mut expected = Vec::new();
+        let schema = Table::new(Batch::default(), "arrow", Bounds { bytes: 1, rows: 1 }).schema();
+        schema.fields().iter().for_each(|field| documented(field, "", &mut expected));
+        assert_eq!(found, expected);
+        assert!(document.contains(&format!("The version of the schema is {SCHEMA_VERSION}:")), "{SCHEMA_VERSION}");
     }
 
     #[test]

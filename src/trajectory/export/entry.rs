@@ -1,9 +1,9 @@
-//! One trajectory as JSON: a line of `jsonl`, an entry of `GET /v1/sessions/{id}/trajectories`.
+//! One trajectory as JSON: an entry of `GET /v1/sessions/{id}/trajectories`, a line of `GET /v1/trajectories`.
 
 use super::column::{Column, numbers};
 use super::text::Text;
 use super::{Annotate, facts};
-use crate::trajectory::{Fault, Measured, Path, Segment, Step};
+use crate::trajectory::{About, Fault, Measured, Path, Segment, Step};
 
 /// Adds the entry of this path to `out`: one object on one line.
 ///
@@ -33,7 +33,7 @@ pub(super) fn outcome(path: &Path, extras: bool, annotate: Option<&Annotate>, te
     text.key("flags").strings(facts::flags(path));
     text.key("reward").value(facts::reward_as_given(path));
     text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, extras, text))));
-    for (name, value) in annotate.map(|annotate| annotate(path)).unwrap_or_default() {
+    for (name, value) in annotate.iter().flat_map(|annotate| annotate(path).members()) {
         text.key(name).foreign(&value);
     }
 }
@@ -116,12 +116,17 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     text.key("elapsed_ms").integer(about.elapsed_ms);
     text.key("cached_tokens").maybe(about.cached_tokens);
     if extras {
-        text.key("extras").object(|text| {
-            for (name, value) in &about.extras {
-                text.key(name).foreign(value);
-            }
-        });
+        write_extras(about, text.key("extras"));
     }
+}
+
+/// The members that a client asked for, as one JSON object.
+pub(super) fn write_extras(about: &About, text: &mut Text) {
+    text.object(|text| {
+        for (name, value) in &about.extras {
+            text.key(name).foreign(value);
+        }
+    });
 }
 
 fn measured(how: &Measured, text: &mut Text) {

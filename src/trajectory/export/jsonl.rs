@@ -1,59 +1,123 @@
-//! tokentap's own format: a line for each trajectory, then one for each leaf that is not exported.
+//! JSON Lines: a line for each row, with the members of `columnar`'s schema.
 
-use super::text::{Text, refusal};
-use super::{Batch, Export, Needs, entry, pieces, settle};
+use super::columnar::{Bounds, Table};
+use super::{Batch, Export, PIECE, pieces};
 
-/// Whatever is known of each row; only what is not whole is refused.
+/// Lines are made from batches as large as a piece of an export.
+const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
+
+/// The rows alone: a line of another kind, such as a refusal, would give each column nulls or a second type. What is refused is in the
+/// tally.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs::default());
-    let (rows, refused, annotate) = (settled.rows, settled.refused, batch.annotate);
-    let entries = (0..rows.len()).map(move |at| {
-        let mut line = Vec::new();
-        entry::write(&rows[at].path(), annotate.as_ref(), &mut line);
-        line.push(b'\n');
-        line
-    });
-    let refusals = refused.into_iter().map(|leaf| {
-        let mut text = Text::default();
-        text.object(|text| refusal(text.key("refused"), &leaf));
-        let mut line = text.into_bytes();
-        line.push(b'\n');
-        line
-    });
-    let chunks = pieces(entries.chain(refusals));
-    Export::new("application/x-ndjson", chunks).counted(settled.tally)
+    let table = Table::new(batch, "jsonl", BOUNDS);
+    let tally = table.tally.clone();
+    Export::new("application/x-ndjson", pieces(table.lines())).counted(tally)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::Arc;
 
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::trajectory::export::Refused;
-    use crate::trajectory::export::fixture::{batch, bytes, rows_of, turns};
+    use crate::trajectory::Path;
+    use crate::trajectory::export::columnar::fixture::{ROWS, rich};
+    use crate::trajectory::export::fixture::{batch, bytes, path, rows_of, turn, turns};
+    use crate::trajectory::export::{Decoder, Refused, Thinking};
 
-    #[test]
-    fn entries_then_refusals() {
-        let mut turns = turns();
-        // as a client may write it: over several lines
-        turns[1].about.sampling = Some("{\n  \"top_k\": 1\r\n}".into());
-        let mut batch = batch(rows_of(turns));
-        batch.refused.push(Refused { session: "t".into(), leaf: 7, reason: "aborted" });
-        batch.annotate = Some(Arc::new(|path| vec![("egpo", format!("{{\"tokens\":{}}}", path.trained_tokens()))]));
+    fn lines(batch: Batch) -> Vec<Value> {
         let export = export(batch);
         assert_eq!(export.content_type, "application/x-ndjson");
         let text = String::from_utf8(bytes(export)).unwrap();
-        assert!(text.ends_with('\n'), "the last line ends too");
-        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 3);
-        assert_eq!(lines[0]["loss_mask"], json!([0, 0, 0, 1, 1, 0, 1, 1, 1]));
-        assert_eq!(lines[0]["turns"][1]["sampling"], json!({"top_k": 1}));
-        assert_eq!(lines[1]["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
-        assert_eq!((&lines[0]["egpo"], &lines[1]["egpo"]), (&json!({"tokens": 5}), &json!({"tokens": 1})));
-        assert_eq!(lines[2], json!({"refused": {"session": "t", "leaf": 7, "reason": "aborted"}}));
+        assert!(text.is_empty() || text.ends_with('\n'), "the last line ends too");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_hold_what_the_columns_hold() {
+        assert_eq!(json!(lines(rich())), serde_json::from_str::<Value>(ROWS).unwrap());
+    }
+
+    #[test]
+    fn a_refused_leaf_is_counted_and_has_no_line() {
+        let mut batch = batch(rows_of(turns()));
+        batch.refused.push(Refused { session: "t".into(), leaf: 7, reason: "aborted" });
+        assert_eq!(export(batch.clone()).tally.refused["aborted"], 1);
+        assert_eq!(lines(batch).len(), 2);
+    }
+
+    #[test]
+    fn an_id_above_int32_refuses_its_row() {
+        let rows = vec![path(&[&turn(0, None, &[1 << 31], &[2]).into()]), path(&[&turn(0, None, &[1], &[2]).into()])];
+        let export = export(batch(rows));
+        assert_eq!((export.tally.rows, export.tally.refused["token_id_too_large"]), (1, 1));
+    }
+
+    #[test]
+    fn computed_columns_are_null_until_they_are_computed() {
+        let names = ["think_entropy_mean", "think_token_count", "think_closed", "prompt_text", "response_text"];
+        let mut batch = batch(rows_of(turns()));
+        assert!(names.iter().all(|name| lines(batch.clone())[0][name].is_null()));
+        batch.annotate = Some(Arc::new(|path: &Path| Thinking {
+            entropy_mean: Some(1.0),
+            tokens: Some(path.trained_tokens() as u64),
+            closed: Some(false),
+            high_entropy_share: Some(f64::NAN),
+        }));
+        let decode = Arc::new(|ids: &[u32]| Some(format!("{ids:?}")));
+        batch.decoder = Some(Decoder { tokenizer: "m".to_owned(), decode });
+        let row = &lines(batch)[0];
+        assert_eq!(names.map(|name| row[name].clone())[..3], [json!(1.0), json!(5), json!(false)]);
+        assert_eq!((&row["prompt_text"], &row["response_text"]), (&json!("[1, 2, 3]"), &json!("[4, 5, 6, 7, 8, 9]")));
+        assert_eq!(row["high_entropy_share"], json!(null), "what is not finite is null");
+    }
+
+    /// The type of each member, its items and its members, by its path; null has none.
+    fn types(value: &Value, name: &str, found: &mut HashMap<String, &'static str>) {
+        let kind = match value {
+            Value::Null => return,
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(items) => {
+                items.iter().for_each(|item| types(item, &format!("{name}[]"), found));
+                "list"
+            }
+            Value::Object(members) => {
+                members.iter().for_each(|(member, value)| types(value, &format!("{name}.{member}"), found));
+                "object"
+            }
+        };
+        assert_eq!(*found.entry(name.to_owned()).or_insert(kind), kind, "{name} has two types");
+    }
+
+    #[test]
+    fn each_member_has_one_type_in_every_line() {
+        let mut turns = turns();
+        // values that a client chooses: a number here, a list or nothing there
+        turns[0].about.extras =
+            [("routed_experts".into(), r#""AAA=""#.into()), ("rows".into(), "[1,null]".into())].into();
+        turns[1].about.extras = [("routed_experts".into(), "[[1,2]]".into()), ("odd".into(), "NaN".into())].into();
+        turns[1].about.sampling = Some("{\n  \"stop\": 1\r\n}".into());
+        turns[2].about.sampling = Some(r#"{"stop": ["a"]}"#.into());
+        let mut rows = rows_of(turns);
+        rows[0].reward = Some(Arc::new(json!(1)));
+        rows[1].reward = Some(Arc::new(json!({"score": 0.5, "why": "style"})));
+        let (all, mut found) = (lines(batch(rows)), HashMap::new());
+        let names = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        for line in &all {
+            types(line, "", &mut found);
+            assert_eq!(names(line), names(&all[0]), "every line has every member");
+        }
+        assert_eq!(
+            (found[".turns[].extras"], found[".turns[].sampling"], found[".reward"]),
+            ("string", "string", "number")
+        );
+        assert_eq!(all[0]["turns"][1]["extras"], r#"{"odd":"NaN","routed_experts":[[1,2]]}"#);
     }
 
     #[test]

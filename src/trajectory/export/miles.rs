@@ -16,7 +16,7 @@ use crate::trajectory::{Path, Row};
 #[must_use]
 pub fn export(batch: Batch) -> Export {
     let settled =
-        settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, kept: None });
+        settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, ..Needs::default() });
     let rows = settled.rows;
     let tensor = |name: &str, at: usize, dtype, width, row: fn(&Row, usize, Sink<'_>)| {
         let paths = rows.clone();

@@ -1,5 +1,7 @@
 //! Apache Parquet: a file of compressed columns, for what is kept.
 
+use std::sync::Arc;
+
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::metadata::KeyValue;
@@ -8,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use super::columnar::{Bounds, Table};
 use super::{Batch, Export, PIECE, pieces};
 
-/// Larger than a message of `arrow`: each of these is a row group, whose thirty columns each cost a header and an entry at the end.
+/// Larger than a message of `arrow`: each of these is a row group, whose columns each cost a header and an entry at the end.
 const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 
 /// The columns of `columnar::Table`, a row group for each batch. The metadata stands at the end of the file, as every file's does.
@@ -22,7 +24,8 @@ pub fn export(batch: Batch) -> Export {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_key_value_metadata(Some(metadata.collect()))
         .build();
-    let writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties));
+    // pyarrow takes the metadata from the schema that is kept in the file, other readers from the footer
+    let writer = ArrowWriter::try_new(Vec::new(), Arc::new(table.described()), Some(properties));
     let mut open = Some(writer.expect("Parquet has a type for each column"));
     let groups = std::iter::from_fn(move || {
         let mut writer = open.take()?;
@@ -64,9 +67,11 @@ mod tests {
         let export = export(rich());
         assert_eq!((export.tally.rows, export.tally.refused["aborted"]), (2, 1));
         let reader = read(export);
-        assert_eq!(metadata(&reader, "tokentap_schema_version"), "1");
+        assert_eq!(metadata(&reader, "tokentap_schema_version"), "2");
         assert_eq!(metadata(&reader, "format"), "parquet");
         assert_eq!(metadata(&reader, "refused"), r#"[{"session":"t","leaf":7,"reason":"aborted"}]"#);
+        let schema = reader.schema().metadata();
+        assert_eq!((&*schema["tokentap_schema_version"], &*schema["entropy_unit"]), ("2", "nats"));
         assert!(reader.metadata().file_metadata().created_by().unwrap().starts_with("tokentap "));
         let compression = reader.metadata().row_group(0).column(3).compression();
         assert!(matches!(compression, Compression::ZSTD(_)), "{compression}");

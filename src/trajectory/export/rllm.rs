@@ -9,7 +9,7 @@ use crate::trajectory::{Path, Row, Turn};
 /// where rLLM's own type has no null.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: false, kept: None });
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let rows = settled.rows;
     let steps = |(at, row): (usize, &Row)| -> Vec<(usize, usize)> {
         let steps = row.path().steps;

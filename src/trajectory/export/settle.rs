@@ -142,7 +142,7 @@ mod tests {
     use crate::trajectory::export::Format;
     use crate::trajectory::export::fixture::{File, batch, bytes, path, rows, rows_of, turn, turns};
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None };
+    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
 
     fn trained(settled: &Settled) -> Vec<Vec<bool>> {
         settled.rows.iter().map(|row| row.path().steps.iter().map(|step| step.trained).collect()).collect()
@@ -246,7 +246,7 @@ mod tests {
         fn turns_are_claimed_as_if_every_path_were_walked_over(
             paths in forest(), logprobs in any::<bool>(), kept in prop::option::of(0..12_usize),
         ) {
-            let needs = Needs { logprobs, entropy: false, kept };
+            let needs = Needs { logprobs, entropy: false, kept, int32_ids: false };
             let settled = settle(rows(&paths), Vec::new(), needs);
             let flags = |row: &Row| (row.leaf(), row.path().steps.iter().map(|step| step.trained).collect::<Vec<_>>());
             let own: Vec<_> = settled.rows.iter().map(flags).collect();

@@ -10,7 +10,7 @@ use crate::trajectory::Path;
 /// A sample a row; those of one session share its `rollout_id`, those of one prompt their `group_index`.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: false, kept: None });
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
         let path = rows[at].path();

@@ -13,6 +13,8 @@ pub struct Needs {
     pub entropy: bool,
     /// How many tokens behind the first prompt are kept, where the rest is cut off.
     pub kept: Option<usize>,
+    /// Ids that fit into an int32, in the prompts as well.
+    pub int32_ids: bool,
 }
 
 /// For each turn whether the path that ends in it may leave, else the name of what is wrong with it. What is wrong with a turn is wrong
@@ -32,6 +34,9 @@ pub(super) fn verdicts(turns: &[Arc<Turn>], needs: Needs) -> Vec<Result<(), &'st
 
 fn whole(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
     lengths(turn)?;
+    if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
+        return Err("token_id_too_large");
+    }
     if !turn.is_trainable() {
         return Ok(());
     }
@@ -55,6 +60,12 @@ fn lengths(turn: &Turn) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Without a branch for each id, because every token of an export passes here.
+fn fits_int32(prompt: &[u32], response: &[u32]) -> bool {
+    let bits = |ids: &[u32]| ids.iter().fold(0, |bits, id| bits | id);
+    i32::try_from(bits(prompt) | bits(response)).is_ok()
+}
+
 fn is_full(values: &[f32], turn: &Turn) -> bool {
     values.len() == turn.response.len() && values.iter().all(|value| value.is_finite())
 }
@@ -65,7 +76,7 @@ mod tests {
     use crate::trajectory::Fault;
     use crate::trajectory::export::fixture::turns;
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None };
+    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
 
     /// What is said of the path through the second turn when a turn of it is changed.
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
@@ -78,6 +89,16 @@ mod tests {
     fn what_is_whole_passes() {
         assert_eq!(verdict(1, |_| {}, ALL), Ok(()));
         assert_eq!(verdict(1, |turn| turn.about.fault = Some(Fault::Aborted), ALL), Ok(()), "it is context");
+    }
+
+    #[test]
+    fn ids_fit_into_an_int32_where_that_is_needed() {
+        let needs = Needs { int32_ids: true, ..Needs::default() };
+        for (id, expected) in [(i32::MAX as u32, Ok(())), (1 << 31, Err("token_id_too_large"))] {
+            assert_eq!(verdict(0, |turn| turn.prompt = [id].into(), needs), expected);
+            assert_eq!(verdict(1, |turn| turn.response[0] = id, needs), expected);
+        }
+        assert_eq!(verdict(1, |turn| turn.response[0] = 1 << 31, ALL), Ok(()), "others have wider columns");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub fn export(batch: Batch) -> Export {
     let settled = settle(
         batch.rows,
         batch.refused,
-        Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length },
+        Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length, ..Needs::default() },
     );
     let frame = Frame::of(settled.rows, batch.shape);
     let rewards = facts::rewards(&frame.rows).filter(|rewards| !rewards.is_empty());

@@ -168,5 +168,5 @@ async fn a_cumulative_stream_that_may_be_long_has_logprobs_and_no_entropies() {
     let said = agent.act(&sampling).await;
     assert!(said.meta["output_token_logprobs"].is_null(), "the client did not ask for them");
     let audit = lab.audit("long").await;
-    assert_eq!(audit.samples[0]["turns"][0]["measured"]["reason"], "cumulative_stream");
+    assert_eq!(audit.samples[0]["turns"][0]["entropy_reason"], "cumulative_stream");
 }

@@ -18,11 +18,9 @@ const SLACK: f64 = 1e-4;
 /// The exports of a session, each of them found right.
 #[derive(Debug)]
 pub struct Audit {
-    /// `GET /v1/sessions/{id}/trajectories` but its rows.
-    pub head: Value,
     /// All paths.
     pub rows: Vec<Value>,
-    /// Lines of `POST /v1/samples` that are rows.
+    /// Lines of `POST /v1/samples`.
     pub samples: Vec<Value>,
     /// The leaves that are none, with the reasons.
     pub refused: Vec<(u64, String)>,
@@ -64,12 +62,64 @@ pub async fn control(lab: &Lab, path: &str) -> Value {
     answer.json()
 }
 
-/// The lines of these sessions in tokentap's own format.
+/// The lines of these sessions in `jsonl`.
 pub async fn samples(lab: &Lab, sessions: &[&str]) -> Vec<Value> {
+    counted(lab, sessions).await.0
+}
+
+/// The lines, and how many leaves were refused for each reason.
+async fn counted(lab: &Lab, sessions: &[&str]) -> (Vec<Value>, HashMap<String, usize>) {
     let body = json!({"sessions": sessions, "format": "jsonl"}).to_string();
     let answer = post(lab.demo.proxy.control, "/v1/samples", body.as_bytes()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let refused = serde_json::from_str(answer.header("tokentap-refused").unwrap()).unwrap();
+    (answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect(), refused)
+}
+
+/// The members that an entry of the trajectories shares with a line of `jsonl`, as the line has them.
+pub fn shared(entry: &Value) -> Value {
+    let text = |value: &Value| if value.is_null() { Value::Null } else { value.to_string().into() };
+    let mut line = entry.clone();
+    line["reward_json"] = text(&entry["reward"]);
+    line["reward"] = [&entry["reward"], &entry["reward"]["reward"], &entry["reward"]["score"]]
+        .iter()
+        .find_map(|reward| reward.as_f64())
+        .into();
+    for span in line["policy"].as_array_mut().unwrap() {
+        if span["until"].is_null() {
+            span["until"] = span["epoch"].clone();
+        }
+    }
+    for turn in line["turns"].as_array_mut().unwrap() {
+        let turn = turn.as_object_mut().unwrap();
+        let measured = turn.remove("measured").unwrap();
+        for (name, member) in
+            [("entropy_source", "source"), ("entropy_estimator", "estimator"), ("entropy_reason", "reason")]
+        {
+            turn.insert(name.to_owned(), measured[member].clone());
+        }
+        turn.insert("temperature".to_owned(), measured["temperature"].clone());
+        // a text has the client's own order and spaces
+        turn.remove("sampling");
+        turn["extras"] = if turn["extras"] == json!({}) { Value::Null } else { turn["extras"].clone() };
+    }
+    line
+}
+
+/// A line with the members that [`shared`] returns.
+pub fn comparable(line: &Value) -> Value {
+    let parsed = |text: &Value| text.as_str().map_or(Value::Null, |text| serde_json::from_str(text).unwrap());
+    let mut line = line.clone();
+    let members = line.as_object_mut().unwrap();
+    let columns = ["schema_version", "row_key", "labels", "prompt_length", "response_length", "incomplete", "model"];
+    for name in columns.into_iter().chain(["started_ms", "elapsed_ms", "prompt_text", "response_text"]) {
+        members.remove(name).unwrap_or_else(|| panic!("a line has {name}"));
+    }
+    for turn in line["turns"].as_array_mut().unwrap() {
+        turn.as_object_mut().unwrap().remove("sampling");
+        turn["extras"] = parsed(&turn["extras"]);
+    }
+    line
 }
 
 impl Lab {
@@ -78,14 +128,16 @@ impl Lab {
         let mut head = control(self, &format!("/v1/sessions/{session}/trajectories")).await;
         let rows = head.as_object_mut().unwrap().remove("trajectories").unwrap().as_array().unwrap().clone();
         let turns = control(self, &format!("/v1/sessions/{session}")).await["list"].as_array().unwrap().clone();
-        let (samples, refused): (Vec<Value>, Vec<Value>) =
-            samples(self, &[session]).await.into_iter().partition(|line| line["refused"].is_null());
-        let refused = refused.iter().map(|line| {
-            let leaf = &line["refused"];
-            assert_eq!(leaf["session"], session);
-            (leaf["leaf"].as_u64().unwrap(), leaf["reason"].as_str().unwrap().to_owned())
-        });
-        let audit = Audit { head, rows, samples, refused: refused.collect(), turns };
+        let (samples, counts) = counted(self, &[session]).await;
+        let refused = head["refused"].as_array().unwrap().iter();
+        let refused: Vec<(u64, String)> =
+            refused.map(|leaf| (leaf["leaf"].as_u64().unwrap(), leaf["reason"].as_str().unwrap().to_owned())).collect();
+        let mut reasons = HashMap::new();
+        for (_, reason) in &refused {
+            *reasons.entry(reason.clone()).or_default() += 1;
+        }
+        assert_eq!(counts, reasons, "both refuse the same");
+        let audit = Audit { rows, samples, refused, turns };
         let journal: HashMap<String, Entry> =
             self.journal().into_iter().map(|entry| (entry.rid.clone(), entry)).collect();
         let heard: HashMap<String, Said> =
@@ -193,11 +245,10 @@ impl Judge {
     /// All paths together.
     fn whole(&self, audit: &Audit) {
         for sample in &audit.samples {
-            assert_eq!(*sample, *audit.row(sample["leaf"].as_u64().unwrap()), "both exports say the same");
+            let row = audit.row(sample["leaf"].as_u64().unwrap());
+            assert_eq!(comparable(sample), shared(row), "both exports say the same");
         }
         assert_eq!(audit.rows.len(), audit.samples.len() + audit.refused.len(), "every path is somewhere");
-        let refused = audit.refused.iter().map(|(leaf, reason)| json!({"leaf": leaf, "reason": reason}));
-        assert_eq!(audit.head["refused"], Value::Array(refused.collect()), "both refuse the same");
         for rid in self.heard.keys() {
             let turns = audit.turns.iter().filter(|turn| turn["rid"] == **rid).count();
             assert_eq!(turns, 1, "what was heard is one turn: {rid}");

@@ -10,7 +10,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::client::{Trajectories, trajectories};
 use super::listing::recorded;
-use crate::support::client::{Answer, post};
+use crate::support::client::{Answer, get, post};
 use crate::support::demo::{Demo, assert_close};
 
 /// The head of an export and its bytes.
@@ -116,7 +116,7 @@ fn narrow(list: &Value) -> Value {
     list.as_array().unwrap().iter().map(single).collect()
 }
 
-/// The sample as a line of `jsonl` says it, but for what turns say of themselves.
+/// The sample as an entry of the trajectories has it, but for its turns.
 fn line(sample: &Sample) -> Value {
     let segment = |segment: &tokentap::grpc::pb::Segment| {
         json!({
@@ -154,7 +154,7 @@ fn line(sample: &Sample) -> Value {
     said
 }
 
-/// A turn as the line says it.
+/// A turn as the entry has it.
 fn turn(turn: &tokentap::grpc::pb::Turn, trained: bool) -> Value {
     let json = |text: &String| serde_json::from_str::<Value>(text).unwrap();
     let measured = turn.measured.as_ref().map(|how| {
@@ -174,7 +174,7 @@ fn turn(turn: &tokentap::grpc::pb::Turn, trained: bool) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn samples_say_what_jsonl_says() {
+async fn samples_hold_what_trajectories_hold() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     recorded(&demo).await;
     // a second turn behind the first, without entropies and with rows that the client asked for
@@ -198,13 +198,20 @@ async fn samples_say_what_jsonl_says() {
     let mut client = trajectories(demo.proxy.control).await;
     let asked = SamplesRequest { sessions: vec!["a".into(), "b".into()], ..SamplesRequest::default() };
     let (samples, refused) = all(client.samples(asked).await.unwrap().into_inner()).await;
-    let answer = http(&demo, &json!({"sessions": ["a", "b"], "format": "jsonl"})).await;
-    let lines: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let (entries, leaves): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["refused"].is_null());
+    let (mut entries, mut leaves) = (Vec::new(), Vec::new());
+    for session in ["a", "b"] {
+        let mut all = get(demo.proxy.control, &format!("/v1/sessions/{session}/trajectories")).await.json();
+        let refused = all["refused"].take().as_array().unwrap().clone();
+        let rows = all["trajectories"].as_array().unwrap().iter();
+        entries.extend(rows.filter(|row| refused.iter().all(|leaf| leaf["leaf"] != row["leaf"])).cloned());
+        leaves.extend(
+            refused.into_iter().map(|leaf| json!({"session": session, "leaf": leaf["leaf"], "reason": leaf["reason"]})),
+        );
+    }
     assert_eq!((samples.len(), refused.len()), (entries.len(), leaves.len()));
-    assert!(samples.len() >= 3, "{lines:?}");
+    assert!(samples.len() >= 3 && !refused.is_empty(), "{entries:?}");
     for (sample, entry) in samples.iter().zip(entries) {
-        let mut entry = entry.clone();
+        let mut entry = entry;
         let turns = entry.as_object_mut().unwrap().remove("turns").unwrap();
         let trained = turns.as_array().unwrap().iter().map(|turn| turn["trained"] == true);
         let ours: Value = sample.turns.iter().zip(trained).map(|(said, trained)| turn(said, trained)).collect();
@@ -220,7 +227,7 @@ async fn samples_say_what_jsonl_says() {
     }
     for (ours, leaf) in refused.iter().zip(leaves) {
         let ours = json!({"session": ours.session, "leaf": ours.leaf, "reason": ours.reason});
-        assert_eq!(ours, leaf["refused"]);
+        assert_eq!(ours, leaf);
     }
     let nan = samples.iter().flat_map(|sample| &sample.entropy).filter(|entropy| entropy.is_nan()).count();
     assert!(nan > 0, "null is NaN here");

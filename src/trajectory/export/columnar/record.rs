@@ -1,64 +1,78 @@
-//! Some rows as one record batch.
+//! The schema of `jsonl`, `arrow` and `parquet`: some rows as one record batch.
 //!
-//! A column and its field are written together, so the schema is that of no rows. All positions count tokens of the whole path;
-//! `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of them, as in an entry of `jsonl`.
+//! A column and its field are written together, so the schema is that of no rows; `docs/export-schema.md` explains each column, and a test
+//! compares. All positions count tokens of the whole path; `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of
+//! them. Integers are int64 but for the two long lists, which are as narrow as Hugging Face's tokenizers write them.
 
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Float32Array, Float64Array, ListArray, RecordBatch, StringArray, StructArray,
-    UInt8Array, UInt32Array, UInt64Array, builder::Float32Builder,
+    Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray,
+    RecordBatch, StringArray, StructArray, builder::Float32Builder,
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::Field;
 
-use crate::trajectory::export::column::{Column, numbers};
+use super::{Computed, SCHEMA_VERSION};
+use crate::trajectory::export::column::{self, Column, numbers};
+use crate::trajectory::export::row_key::row_key;
+use crate::trajectory::export::text::Text;
 use crate::trajectory::export::{entry, facts};
-use crate::trajectory::{Fault, Path, Segment, Span, Step};
+use crate::trajectory::{About, Fault, Path, Segment, Span, Step};
+
+/// Bytes of the extras of a row. A column of texts ends at 2 GiB, and so does a page of Parquet.
+const MAX_EXTRAS: usize = 1 << 30;
 
 type Named = (Field, ArrayRef);
 
 /// These rows, one a trajectory.
-pub(super) fn batch(rows: &[Path]) -> RecordBatch {
+pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
+    let extras: Vec<Extras> = rows.iter().map(Extras::of).collect();
     let mut columns = whole(rows);
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
-    columns.extend(ends(rows));
-    columns.push(required("turns", turns(rows)));
+    columns.extend(ends(rows, &extras));
+    columns.extend(computed_columns(rows, computed));
+    columns.push(required("turns", turns(rows, &extras)));
     RecordBatch::from(structs(columns))
 }
 
-/// What names a row.
+/// The columns that name a row.
 fn whole(rows: &[Path]) -> Vec<Named> {
     vec![
+        required("schema_version", rows.iter().map(|_| Some(SCHEMA_VERSION)).collect::<Int64Array>()),
+        required("row_key", StringArray::from_iter_values(rows.iter().map(row_key))),
         required("session", StringArray::from_iter_values(rows.iter().map(|row| &*row.session))),
-        required("version", UInt32Array::from_iter_values(rows.iter().map(|row| row.version))),
-        required("leaf", UInt32Array::from_iter_values(rows.iter().map(|row| row.leaf().id))),
+        required("version", integers(rows.iter().map(|row| row.version))),
+        required("leaf", integers(rows.iter().map(|row| row.leaf().id))),
+        // reserved: no request names labels yet
+        texts("labels", rows.iter().map(|_| None)),
     ]
 }
 
-/// What stands at each token.
+/// The columns with an item for each token, and the lengths.
 fn tokens(rows: &[Path]) -> [Named; 6] {
     let count = rows.iter().map(Path::len).sum();
     let (mut ids, mut mask) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for segment in rows.iter().flat_map(Path::segments) {
-        ids.extend_from_slice(segment.ids);
-        mask.resize(ids.len(), u8::from(segment.trained));
+        // rows with larger ids are refused
+        ids.extend(segment.ids.iter().map(|id| id.cast_signed()));
+        mask.resize(ids.len(), i8::from(segment.trained));
     }
     let each = || rows.iter().map(Path::len);
     let floats = |column| list(each(), floats(rows, count, column), true);
-    let lengths = |length: fn(&Path) -> usize| UInt32Array::from_iter_values(rows.iter().map(length).map(position));
+    let lengths = |length: fn(&Path) -> usize| rows.iter().map(length).map(position).collect::<Vec<i64>>();
     [
-        required("token_ids", list(each(), UInt32Array::from(ids), false)),
-        required("loss_mask", list(each(), UInt8Array::from(mask), false)),
+        required("token_ids", list(each(), Int32Array::from(ids), false)),
+        required("loss_mask", list(each(), Int8Array::from(mask), false)),
         required("logprobs", floats(Column::Logprobs)),
         required("entropy", floats(Column::Entropy)),
-        required("prompt_length", lengths(Path::prompt_len)),
-        required("response_length", lengths(Path::response_len)),
+        required("prompt_length", Int64Array::from(lengths(Path::prompt_len))),
+        required("response_length", Int64Array::from(lengths(Path::response_len))),
     ]
 }
 
-/// Null where there is no number; what is not finite is none.
+/// Null where a number is missing or not finite.
 fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
     let mut items = Float32Builder::with_capacity(count);
     for segment in rows.iter().flat_map(Path::segments) {
@@ -72,26 +86,27 @@ fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
 
 fn segments(rows: &[Path]) -> ListArray {
     let all: Vec<(usize, Segment<'_>)> = rows.iter().flat_map(entry::placed).collect();
-    let ends = all.iter().map(|(start, segment)| position(start + segment.ids.len()));
+    let kind = |segment: &Segment<'_>| if segment.is_response { "response" } else { "prompt" };
     let items = structs(vec![
-        required("turn", UInt32Array::from_iter_values(all.iter().map(|(_, segment)| segment.turn.id))),
-        required("is_response", all.iter().map(|(_, segment)| Some(segment.is_response)).collect::<BooleanArray>()),
-        required("start", UInt32Array::from_iter_values(all.iter().map(|(start, _)| position(*start)))),
-        required("end", UInt32Array::from_iter_values(ends)),
+        required("turn", integers(all.iter().map(|(_, segment)| segment.turn.id))),
+        required("kind", StringArray::from_iter_values(all.iter().map(|(_, segment)| kind(segment)))),
+        required("start", integers(all.iter().map(|(start, _)| position(*start)))),
+        required("end", integers(all.iter().map(|(start, segment)| position(start + segment.ids.len())))),
+        required("loss_mask", all.iter().map(|(_, segment)| Some(i8::from(segment.trained))).collect::<Int8Array>()),
     ]);
     list(rows.iter().map(|row| row.segments().count()), items, false)
 }
 
 /// The spans of a row, each with the position of the response that it is of.
-fn spans(row: &Path) -> impl Iterator<Item = (u32, &Span)> {
+fn spans(row: &Path) -> impl Iterator<Item = (i64, &Span)> {
     let responses = entry::placed(row).filter(|(_, segment)| segment.is_response);
     responses.flat_map(|(start, segment)| segment.turn.about.policy.iter().map(move |span| (position(start), span)))
 }
 
 fn policy(rows: &[Path]) -> ListArray {
-    let all: Vec<(u32, &Span)> = rows.iter().flat_map(spans).collect();
-    let positions = |of: fn(&Span) -> u32| UInt32Array::from_iter_values(all.iter().map(|(at, span)| at + of(span)));
-    let epochs = |of: fn(&Span) -> u64| UInt64Array::from_iter_values(all.iter().map(|(_, span)| of(span)));
+    let all: Vec<(i64, &Span)> = rows.iter().flat_map(spans).collect();
+    let positions = |of: fn(&Span) -> u32| integers(all.iter().map(|(at, span)| at + i64::from(of(span))));
+    let epochs = |of: fn(&Span) -> u64| counts(all.iter().map(|(_, span)| of(span)));
     let items = structs(vec![
         required("start", positions(|span| span.start)),
         required("end", positions(|span| span.end)),
@@ -103,9 +118,11 @@ fn policy(rows: &[Path]) -> ListArray {
     list(rows.iter().map(|row| spans(row).count()), items, false)
 }
 
-/// How a row ended, and what is to be known of it.
-fn ends(rows: &[Path]) -> Vec<Named> {
-    let flags: Vec<Vec<&str>> = rows.iter().map(facts::flags).collect();
+/// How a row ended, and its facts as a whole.
+fn ends(rows: &[Path], extras: &[Extras]) -> Vec<Named> {
+    let omitted = |extras: &Extras| extras.omitted.then_some("extras_omitted");
+    let flags = rows.iter().zip(extras).map(|(row, extras)| facts::flags(row).into_iter().chain(omitted(extras)));
+    let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
     let items = StringArray::from_iter_values(flags.iter().flatten());
     let rewards = rows.iter().map(|row| row.reward.as_ref().map(ToString::to_string));
     let first = |row: &Path| row.steps.first().map_or(0, |step| step.turn.about.started_ms);
@@ -118,34 +135,87 @@ fn ends(rows: &[Path]) -> Vec<Named> {
         optional("reward_json", rewards.collect::<StringArray>()),
         required("incomplete", rows.iter().map(|row| Some(row.incomplete)).collect::<BooleanArray>()),
         required("model", StringArray::from_iter_values(rows.iter().map(|row| &*row.leaf().about.model))),
-        required("started_ms", UInt64Array::from_iter_values(rows.iter().map(first))),
-        required("elapsed_ms", UInt64Array::from_iter_values(elapsed)),
+        required("started_ms", counts(rows.iter().map(first))),
+        required("elapsed_ms", counts(elapsed)),
     ]
 }
 
-/// What is known of each call. Its `extras` are not here: they may be far larger than the tokens, and `jsonl` has them.
-fn turns(rows: &[Path]) -> ListArray {
+/// The columns that the caller computes, null where it does not.
+fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 6] {
+    let thinking: Vec<_> =
+        rows.iter().map(|row| computed.annotate.as_ref().map(|annotate| annotate(row)).unwrap_or_default()).collect();
+    let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
+    let decoded = |ids: &[u32]| computed.decoder.as_ref().and_then(|decoder| (decoder.decode)(ids));
+    let response = |row: &Path| column::response(row).flat_map(|segment| segment.ids).copied().collect::<Vec<u32>>();
+    let prompts = rows.iter().map(|row| decoded(column::prompt(row)));
+    // without a decoder nothing is copied
+    let responses = rows.iter().map(|row| computed.decoder.as_ref().and_then(|_| decoded(&response(row))));
+    let numbers = |of: fn(&crate::trajectory::export::Thinking) -> Option<f64>| {
+        thinking.iter().map(|thinking| finite(of(thinking))).collect::<Float64Array>()
+    };
+    [
+        optional("think_entropy_mean", numbers(|thinking| thinking.entropy_mean)),
+        optional("think_token_count", maybe_counts(thinking.iter().map(|thinking| thinking.tokens))),
+        optional("think_closed", thinking.iter().map(|thinking| thinking.closed).collect::<BooleanArray>()),
+        optional("high_entropy_share", numbers(|thinking| thinking.high_entropy_share)),
+        optional("prompt_text", prompts.collect::<StringArray>()),
+        optional("response_text", responses.collect::<StringArray>()),
+    ]
+}
+
+/// The extras of the turns of a row as JSON texts.
+struct Extras {
+    texts: Vec<Option<String>>,
+    /// They were too large to be written.
+    omitted: bool,
+}
+
+impl Extras {
+    fn of(row: &Path) -> Self {
+        Self::within(row, MAX_EXTRAS)
+    }
+
+    fn within(row: &Path, limit: usize) -> Self {
+        let abouts = || row.steps.iter().map(|step| &step.turn.about);
+        let bytes: usize = abouts().flat_map(|about| &about.extras).map(|(name, value)| name.len() + value.len()).sum();
+        let omitted = bytes > limit;
+        let text = |about: &About| {
+            let mut text = Text::default();
+            entry::write_extras(about, &mut text);
+            String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
+        };
+        let texts = abouts().map(|about| (!omitted && !about.extras.is_empty()).then(|| text(about)));
+        Self { texts: texts.collect(), omitted }
+    }
+}
+
+/// The facts of each call.
+fn turns(rows: &[Path], extras: &[Extras]) -> ListArray {
     let all: Vec<&Step> = rows.iter().flat_map(|row| &row.steps).collect();
     let about = || all.iter().map(|step| &step.turn.about);
     let measured = || about().map(|about| about.measured.as_ref());
+    let superseded = integers(about().flat_map(|about| about.supersedes.iter().copied()));
     let items = structs(vec![
-        required("id", UInt32Array::from_iter_values(all.iter().map(|step| step.turn.id))),
-        optional("parent", all.iter().map(|step| step.turn.parent).collect::<UInt32Array>()),
+        required("id", integers(all.iter().map(|step| step.turn.id))),
+        optional("parent", all.iter().map(|step| step.turn.parent.map(i64::from)).collect::<Int64Array>()),
         texts("rid", about().map(|about| about.rid.as_deref())),
-        required("index", UInt32Array::from_iter_values(about().map(|about| about.index))),
+        required("index", integers(about().map(|about| about.index))),
         required("cause", StringArray::from_iter_values(about().map(|about| about.cause.name()))),
         texts("finish_reason", about().map(|about| about.finish.as_deref())),
         texts("fault", about().map(|about| about.fault.map(Fault::name))),
         required("trained", all.iter().map(|step| Some(step.trained)).collect::<BooleanArray>()),
+        required("supersedes", list(about().map(|about| about.supersedes.len()), superseded, false)),
         texts("entropy_source", measured().map(|how| how.map(|how| &*how.source))),
         texts("entropy_estimator", measured().map(|how| how.map(|how| &*how.estimator))),
+        texts("entropy_reason", measured().map(|how| how.and_then(|how| how.reason.as_deref()))),
         optional("temperature", measured().map(|how| how.and_then(|how| how.temperature)).collect::<Float64Array>()),
         texts("sampling", about().map(|about| about.sampling.as_deref())),
         required("model", StringArray::from_iter_values(about().map(|about| &*about.model))),
-        required("started_ms", UInt64Array::from_iter_values(about().map(|about| about.started_ms))),
-        optional("first_ms", about().map(|about| about.first_ms).collect::<UInt64Array>()),
-        required("elapsed_ms", UInt64Array::from_iter_values(about().map(|about| about.elapsed_ms))),
-        optional("cached_tokens", about().map(|about| about.cached_tokens).collect::<UInt64Array>()),
+        required("started_ms", counts(about().map(|about| about.started_ms))),
+        optional("first_ms", maybe_counts(about().map(|about| about.first_ms))),
+        required("elapsed_ms", counts(about().map(|about| about.elapsed_ms))),
+        optional("cached_tokens", maybe_counts(about().map(|about| about.cached_tokens))),
+        texts("extras", extras.iter().flat_map(|extras| &extras.texts).map(Option::as_deref)),
     ]);
     list(rows.iter().map(|row| row.steps.len()), items, false)
 }
@@ -163,18 +233,54 @@ fn texts<'a>(name: &str, texts: impl Iterator<Item = Option<&'a str>>) -> Named 
     optional(name, texts.collect::<StringArray>())
 }
 
+fn integers(numbers: impl Iterator<Item = impl Into<i64>>) -> Int64Array {
+    Int64Array::from_iter_values(numbers.map(Into::into))
+}
+
+/// Counters are 64 bits without a sign where they come from; none gets near the end of an int64.
+fn counts(numbers: impl Iterator<Item = u64>) -> Int64Array {
+    Int64Array::from_iter_values(numbers.map(signed))
+}
+
+fn maybe_counts(numbers: impl Iterator<Item = Option<u64>>) -> Int64Array {
+    numbers.map(|number| number.map(signed)).collect()
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 fn structs(columns: Vec<Named>) -> StructArray {
     let (fields, arrays): (Vec<Field>, Vec<ArrayRef>) = columns.into_iter().unzip();
     StructArray::new(fields.into(), arrays, None)
 }
 
-/// Lists of so many of these items each.
+/// Lists of these lengths over the items.
 fn list(lengths: impl Iterator<Item = usize>, items: impl Array + 'static, nullable: bool) -> ListArray {
     let field = Field::new_list_field(items.data_type().clone(), nullable);
     ListArray::new(field.into(), OffsetBuffer::from_lengths(lengths), Arc::new(items), None)
 }
 
-/// A count of tokens; no context is longer.
-fn position(at: usize) -> u32 {
-    u32::try_from(at).expect("a path has fewer than four billion tokens")
+/// A count of tokens.
+fn position(at: usize) -> i64 {
+    i64::try_from(at).expect("tokens in memory can be counted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trajectory::export::fixture::{rows_of, turns};
+
+    #[test]
+    fn extras_above_the_limit_are_omitted_from_the_whole_row() {
+        let mut turns = turns();
+        turns[0].about.extras = [("a".into(), "[1]".into())].into();
+        let row = rows_of(turns).swap_remove(0);
+        assert_eq!(Extras::within(&row, 4).texts, [Some(r#"{"a":[1]}"#.to_owned()), None]);
+        let large = Extras::within(&row, 3);
+        assert!(large.omitted && large.texts == [None, None], "{:?}", large.texts);
+        let record = ends(&[row], &[large]);
+        let flags = &record.iter().find(|(field, _)| field.name() == "flags").unwrap().1;
+        assert!(format!("{flags:?}").contains("extras_omitted"), "{flags:?}");
+    }
 }

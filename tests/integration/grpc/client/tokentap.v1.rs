@@ -187,7 +187,7 @@ pub mod trajectories_client {
                 .insert(GrpcMethod::new("tokentap.v1.Trajectories", "Export"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// The paths of sessions as arrays, one message a path: what `jsonl` says, in binary. Leaves that are not exported come last.
+        /// The paths of sessions as arrays, one message a path: what `/v1/sessions/{id}/trajectories` says, in binary. Leaves that are not exported come last.
         /// Errors: as Export.
         pub async fn samples(
             &mut self,
