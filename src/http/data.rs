@@ -84,15 +84,9 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
     } else {
         let session = session.unwrap_or_default();
         let asked = Asked::new(&parts, &request, session.as_ref());
-        match asked.before_the_engine() {
-            Some(reply) => Ok(reply),
-            None => {
-                let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
-                served.unnamed = generates.then(|| parts.tools.flights.unnamed());
-                let reply = forward(&parts, route, request, session).await;
-                reply.map(|reply| asked.after_the_engine(route, reply))
-            }
-        }
+        let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+        served.unnamed = generates.then(|| parts.tools.flights.unnamed());
+        forward(&parts, route, request, session).await.map(|reply| asked.answer(route, reply))
     };
     let reply = reply.unwrap_or_else(|error| {
         served.leave();

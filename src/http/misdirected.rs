@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use http::uri::Authority;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 
 use crate::http::body::Body;
 use crate::http::{Parts, identity};
 use crate::openai::problem::Problem;
-use crate::sglang::routes::{self, Kind, Route};
+use crate::sglang::routes::{self, Route};
 
 /// Routes below `/v1` whose clients may have forgotten it.
 const BELOW_V1: [&str; 7] =
@@ -52,19 +52,28 @@ impl Asked {
         }
     }
 
-    /// The answer to a captured route with a slash behind it, which engines answer with a redirect past tokentap.
-    pub(super) fn before_the_engine(&self) -> Option<Response<Body>> {
-        let path = self.path.strip_suffix('/')?;
-        let captured = matches!(routes::route(path).kind, Kind::Generate | Kind::Uncaptured);
-        captured.then(|| self.not_found(&format!("it ends in a slash; use {}", self.url(path))))
-    }
-
     /// The engine's answer, or one that names the URL where the engine does not have the route.
-    pub(super) fn after_the_engine(&self, route: Route, reply: Response<Body>) -> Response<Body> {
+    pub(super) fn answer(&self, route: Route, mut reply: Response<Body>) -> Response<Body> {
+        if reply.status().is_redirection()
+            && let Some(location) = self.location(reply.headers())
+        {
+            reply.headers_mut().insert(header::LOCATION, location);
+        }
         if reply.status() != StatusCode::NOT_FOUND {
             return reply;
         }
         self.meant(route).map_or(reply, |meant| self.not_found(&meant))
+    }
+
+    /// Where an engine sends a path with a slash behind it, which it does by its own address: the same here, so that the client does not go past
+    /// tokentap.
+    fn location(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let location: Uri = headers.get(header::LOCATION)?.to_str().ok()?.parse().ok()?;
+        if Some(location.path()) != self.path.strip_suffix('/') {
+            return None;
+        }
+        let target = location.path_and_query()?;
+        HeaderValue::try_from(format!("{}{target}", self.session())).ok()
     }
 
     /// Which URL was meant.
@@ -102,8 +111,12 @@ impl Asked {
 
     /// A path as the client has to write it.
     fn url(&self, path: &str) -> String {
-        let session = self.session.as_ref().map(|name| format!("/sessions/{name}")).unwrap_or_default();
-        format!("{}{session}{path}", self.origin)
+        format!("{}{}{path}", self.origin, self.session())
+    }
+
+    /// What stands before the engine's path.
+    fn session(&self) -> String {
+        self.session.as_ref().map(|name| format!("/sessions/{name}")).unwrap_or_default()
     }
 
     fn not_found(&self, meant: &str) -> Response<Body> {

@@ -19,8 +19,6 @@ async fn paths_that_no_engine_has_name_the_url_that_was_meant() {
         ("/chat/completions", format!("http://{data}/v1")),
         ("/v1/v1/chat/completions", format!("http://{data}/v1")),
         ("/sessions/run-1/chat/completions", format!("http://{data}/sessions/run-1/v1")),
-        ("/v1/chat/completions/", format!("http://{data}/v1/chat/completions")),
-        ("/generate/", format!("http://{data}/generate")),
         ("/v1/responses", "Chat Completions".to_owned()),
         ("/v1/messages", "Chat Completions".to_owned()),
         ("/v1/sessions", "--control-listen".to_owned()),
@@ -34,6 +32,21 @@ async fn paths_that_no_engine_has_name_the_url_that_was_meant() {
     }
     let unknown = get(data, "/no/such/path").await;
     assert_eq!((unknown.status, unknown.json()), (404, json!({"detail": "Not Found"})), "the engine's own answer");
+}
+
+#[tokio::test]
+async fn a_redirect_of_the_engine_leads_to_tokentap() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    for (path, location) in [
+        ("/generate/", "/generate"),
+        ("/sessions/run-1/generate/", "/sessions/run-1/generate"),
+        ("/tokenize/", "/tokenize"),
+    ] {
+        let reply = post(demo.proxy.data, path, b"{}").await;
+        assert_eq!(reply.status, 307, "{path}");
+        let led = reply.header("location").unwrap();
+        assert_eq!(led, location, "{path}");
+    }
 }
 
 #[tokio::test]

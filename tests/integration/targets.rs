@@ -141,7 +141,8 @@ async fn the_control_port_forwards_control_routes_and_nothing_else() {
     for path in ["/generate", "/v1/chat/completions", "/model_info", "/health", "/pause_generation/x"] {
         let answer = request(proxy.control, "POST", path, &[], b"{}").await;
         assert_eq!(answer.status, 404, "{path}");
-        assert!(answer.json()["error"]["message"].is_string(), "{}", answer.text());
+        let body = answer.json();
+        assert!(body["message"].is_string() || body["error"]["message"].is_string(), "{body}");
     }
     assert!(!hand.has_more(), "nothing else goes upstream");
 }
