@@ -117,10 +117,14 @@ async fn every_recording_comes_out_as_it_was_plus_the_entropy_members() {
             let name = &fixture.name;
             assert_eq!(answer.status, fixture.status, "{name}: {}", answer.text());
             assert!(answer.complete, "{name} ended as it should");
-            let own = ["date", "connection", "content-length", "transfer-encoding"];
+            let own = ["date", "connection", "content-length", "transfer-encoding", "location"];
             for (key, value) in fixture.reply_headers.iter().filter(|(key, _)| !own.contains(&key.as_str())) {
                 assert_eq!(answer.header(key), Some(value.as_str()), "{name}: {key}");
             }
+            // a redirect leads to tokentap, not past it
+            let location = fixture.reply_headers.iter().find(|(key, _)| key == "location");
+            let path = location.and_then(|(_, to)| to.parse::<http::Uri>().ok());
+            assert_eq!(answer.header("location"), path.as_ref().map(http::Uri::path), "{name}");
             let plain = without_entropy(&answer.body);
             assert_eq!(String::from_utf8_lossy(&plain), String::from_utf8_lossy(&fixture.reply), "{name}");
             if fixture.is_success() && fixture.objects().iter().any(|object| !object["meta_info"].is_null()) {
