@@ -102,9 +102,6 @@ impl Asked {
                 "this engine does not serve the Messages API; use Chat Completions, {}",
                 self.url(routes::CHAT)
             )),
-            "/metrics" => {
-                Some("this engine has no metrics; tokentap's own are on its control port (--control-listen)".to_owned())
-            }
             _ => None,
         }
     }
