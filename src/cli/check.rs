@@ -139,7 +139,7 @@ fn generated(found: &Capabilities, report: &mut Report) {
         report.line(
             Verdict::Warn,
             "top-k form",
-            "nested JSON only: about three times the bytes of flat base64, which 0.5.23 offers",
+            "nested JSON only: about three times the bytes of flat base64, which SGLang 0.5.23 offers",
         );
     }
     numbers::plugin(found, report);

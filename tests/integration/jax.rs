@@ -1,7 +1,8 @@
-//! sglang-jax: what is forced on its streams, and which of its turns are trained.
+//! sglang-jax: what is forced on its streams, which of its turns are trained, and what `check` says of it.
 
 use serde_json::{Value, json};
 
+use crate::support::binary::output;
 use crate::support::client::{get, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
@@ -58,4 +59,13 @@ async fn stream_is_forced_only_where_the_overlap_schedule_is_on() {
         let expected = if forced { ("top_k", Value::Null) } else { ("none", json!("jax_stream")) };
         assert_eq!((info["source"].as_str().unwrap(), info["reason"].clone()), expected, "{server_info}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_names_no_flag_that_sglang_jax_lacks() {
+    let upstream = Upstream::start(jax(json!({})), engine::answer).await;
+    let done = output(&["check", "--upstream", &format!("http://{}", upstream.addr)]).await;
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert!(text.contains("cumulative") && text.contains("sglang-jax has no other streams"), "{text}");
+    assert!(!text.contains("--incremental-streaming-output"), "{text}");
 }

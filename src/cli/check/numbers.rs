@@ -20,14 +20,16 @@ pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Repo
     let most = config.entropy.cumulative_stream_tokens;
     match found.streaming {
         Some(Streaming::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
-        Some(Streaming::Cumulative | Streaming::IncrementalIds) => report.line(
-            Verdict::Warn,
-            "streams",
-            format!(
-                "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; \
-                 start SGLang with --incremental-streaming-output (0.5.23)"
-            ),
-        ),
+        Some(Streaming::Cumulative | Streaming::IncrementalIds) => {
+            let remedy = match found.dialect {
+                Some(Dialect::Jax) => "sglang-jax has no other streams",
+                _ => "start SGLang with --incremental-streaming-output (0.5.23)",
+            };
+            let text = format!(
+                "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; {remedy}"
+            );
+            report.line(Verdict::Warn, "streams", text);
+        }
         None => report.line(
             Verdict::Warn,
             "streams",
