@@ -1,5 +1,5 @@
 # What is too heavy or too particular for CI. `make` or `make help` lists it.
-.PHONY: help test bench real real-exact trainers readers templates grpc openai clients router check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
+.PHONY: help test bench real real-exact trainers readers templates grpc openai clients router jax check valgrind ptx kernels test-gpu bench-gpu deploy prometheus page faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -52,6 +52,10 @@ clients: ## twelve SDKs and agents of others, in front of a scripted engine: wha
 router: ## sglang-router in front of tokentap and behind it, before demo engines (a minute, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/router/run.sh
+
+jax: ## a live sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Python 3.12, package registries)
+	$(if $(SRC),cargo build)
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/jax/run.sh "$(SRC)"
 
 deploy: ## every file under deploy/, offline, as CI does (half a minute, package registries, Debian's packages)
 	cargo build

