@@ -274,7 +274,8 @@ def ready():
     def knows():
         reply = generate(args.via, cases.DRAWN["T 0.7"])
         return reply.json()["meta_info"]["entropy_info"].get("temperature") is not None
-    return wait("the probe", knows, 30)
+    # the first generation of a server that has just started took 34 s on two busy cores
+    return wait("the probe", knows, 120)
 
 
 if not args.no_entropy:
