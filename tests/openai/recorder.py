@@ -50,7 +50,9 @@ class Exchange:
         for event in objects:
             if event.get("index", 0) != index:
                 continue
-            new = event["output_ids"]
+            # a busy 0.5.6 --stream-output leaves ids out of output_ids where it joins two events; its logprobs are whole
+            rows = event["meta_info"].get("output_token_logprobs")
+            new = [row[1] for row in rows] if rows else event["output_ids"]
             counted = event["meta_info"]["completion_tokens"]
             # cumulative lists hold everything, incremental ones what is new
             ids = new if len(new) == counted else ids + new

@@ -80,7 +80,8 @@ class Session:
 
     def go(self, after, new, text=None, stream=False, abort=False, n=1, stop=(), length=12, **top):
         """Says `new` behind the turn `after`; gives back the turns, one a sample."""
-        body = {"sampling_params": {"temperature": 1.0, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n},
+        # one that is to be aborted must not have ended by itself before
+        body = {"sampling_params": {"temperature": 1.0, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n, "ignore_eos": abort},
                 "return_logprob": True, **self.ask, **top}
         if text is None:
             body["input_ids"] = (after.tokens() if after else []) + new
