@@ -6,7 +6,7 @@
 mod schema;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::{Id, Schema, Shape};
 
@@ -24,8 +24,25 @@ const DIGITS: usize = 3;
 const FRACTION: usize = 2;
 
 /// What the text of a generation must be.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Grammar(Arc<Schema>);
+#[derive(Debug)]
+pub struct Grammar {
+    schema: Arc<Schema>,
+    /// The output that was read last and what may follow it, so that each token is read once.
+    // held for the tokens that have come since, never across an await
+    last: Mutex<(Vec<u32>, State)>,
+}
+
+impl Clone for Grammar {
+    fn clone(&self) -> Self {
+        Self::of(Arc::clone(&self.schema))
+    }
+}
+
+impl PartialEq for Grammar {
+    fn eq(&self, other: &Self) -> bool {
+        self.schema == other.schema
+    }
+}
 
 /// A part of a value that is still to come.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,17 +80,34 @@ impl Grammar {
     /// # Errors
     /// What is wrong with it, or which part of it is not supported.
     pub fn of_schema(text: &str) -> Result<Self, String> {
-        Schema::parse(text).map(|schema| Self(Arc::new(schema)))
+        Schema::parse(text).map(|schema| Self::of(Arc::new(schema)))
+    }
+
+    fn of(schema: Arc<Schema>) -> Self {
+        let mut grammar = Self { schema, last: Mutex::default() };
+        grammar.last = Mutex::new((Vec::new(), grammar.begin()));
+        grammar
+    }
+
+    fn begin(&self) -> State {
+        let mut state = State::new();
+        self.expand(vec![Step::Value(Schema::ROOT)], &mut state);
+        state
     }
 
     /// Which of these tokens may come behind `output`, and whether the text may end there.
     pub(super) fn allowed(&self, pieces: &[Vec<u8>], output: &[u32]) -> (Vec<bool>, bool) {
-        let mut state = State::new();
-        self.expand(vec![Step::Value(Schema::ROOT)], &mut state);
-        for id in output {
-            state = pieces.get(*id as usize).map_or_else(State::new, |piece| self.read(&state, piece));
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (read, state) = &mut *last;
+        if !output.starts_with(read) {
+            (*read, *state) = (Vec::new(), self.begin());
         }
-        let fits = |piece: &Vec<u8>| !piece.is_empty() && !self.read(&state, piece).is_empty();
+        for id in &output[read.len()..] {
+            *state = pieces.get(*id as usize).map_or_else(State::new, |piece| self.read(state, piece));
+        }
+        read.extend_from_slice(&output[read.len()..]);
+        let state = &*state;
+        let fits = |piece: &Vec<u8>| !piece.is_empty() && !self.read(state, piece).is_empty();
         (pieces.iter().map(fits).collect(), state.is_empty() || state.contains(&Stack::new()))
     }
 
@@ -107,7 +141,7 @@ impl Grammar {
         };
         let shallow = stack.len() < DEEP;
         match step {
-            Step::Value(id) => match self.0.shape(id) {
+            Step::Value(id) => match self.schema.shape(id) {
                 Shape::OneOf(ids) => ids.iter().for_each(|id| with(&[Step::Value(*id)])),
                 Shape::Literal(bytes) => with(&[Step::Literal(Arc::clone(bytes), 0)]),
                 Shape::Text { least, most } => with(&[literal("\""), Step::Text(*least, *most)]),
@@ -139,7 +173,7 @@ impl Grammar {
                 }
             }
             Step::Members(id, at, first) => {
-                let Shape::Object { members, others } = self.0.shape(id) else { return };
+                let Shape::Object { members, others } = self.schema.shape(id) else { return };
                 let Some(member) = members.get(at) else {
                     return match others {
                         Some(_) => with(&[Step::Others(id, 0, first)]),
@@ -157,7 +191,8 @@ impl Grammar {
             }
             Step::Others(id, count, first) => {
                 with(&[literal("}")]);
-                if let (Shape::Object { others: Some(value), .. }, true) = (self.0.shape(id), count < OTHERS && shallow)
+                if let (Shape::Object { others: Some(value), .. }, true) =
+                    (self.schema.shape(id), count < OTHERS && shallow)
                 {
                     let quote = literal(if first { "\"" } else { ", \"" });
                     let rest = [literal(": "), Step::Value(*value), Step::Others(id, count + 1, false)];
@@ -165,7 +200,7 @@ impl Grammar {
                 }
             }
             Step::Items(id, count) => {
-                let Shape::Array { items, least, most } = self.0.shape(id) else { return };
+                let Shape::Array { items, least, most } = self.schema.shape(id) else { return };
                 if count >= *least {
                     with(&[literal("]")]);
                 }
@@ -281,13 +316,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_named() {
+    fn a_hostile_schema_is_refused_or_costs_little() {
+        // each definition names the next one twice: two to the power of a hundred ways to the end
+        let twice = |at: usize| {
+            format!(r##""d{at}": {{"anyOf": [{{"$ref": "#/$defs/d{0}"}}, {{"$ref": "#/$defs/d{0}"}}]}}"##, at + 1)
+        };
+        let all: Vec<String> = (0..100).map(twice).collect();
+        let schema =
+            format!(r##"{{"$defs": {{{}, "d100": {{"type": "null"}}}}, "$ref": "#/$defs/d0"}}"##, all.join(", "));
+        assert!(takes(&schema, "null"));
+        let chain: Vec<String> =
+            (0..5_000).map(|at| format!(r##""d{at}": {{"$ref": "#/$defs/d{}"}}"##, at + 1)).collect();
+        let schema = format!(r##"{{"$defs": {{{}}}, "$ref": "#/$defs/d0"}}"##, chain.join(", "));
+        assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"), "no deep recursion");
+        let schema = format!(r#"{{"enum": [{}]}}"#, vec!["1"; 100_000].join(", "));
+        assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"));
+    }
+
+    #[test]
+    fn an_unsupported_part_is_named() {
         for (schema, named) in [
             (r#"{"type": "string", "pattern": "a+"}"#, "pattern"),
             (r#"{"properties": {"a": {"format": "date"}}}"#, "#/properties/a"),
             (r#"{"type": "tuple"}"#, "tuple"),
             (r##"{"$ref": "#/$defs/Missing"}"##, "Missing"),
-            (r##"{"$ref": "#"}"##, "itself"),
+            (r##"{"$ref": "#"}"##, "no value"),
             ("{", "JSON"),
             (r#"{"type": "integer", "minimum": 5, "maximum": 3}"#, "no value"),
         ] {

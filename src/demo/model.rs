@@ -154,7 +154,7 @@ impl Model {
         };
         let (allowed, may_end) = grammar.allowed(&self.pieces, output);
         let masked = logits.iter_mut().zip(&allowed).zip(0_u32..);
-        let masked = masked.filter(|((_, allowed), id)| !**allowed && !(may_end && *id == self.eos));
+        let masked = masked.filter(|((_, allowed), id)| !(**allowed || may_end && *id == self.eos));
         masked.for_each(|((logit, _), _)| mask(logit));
     }
 

@@ -17,6 +17,10 @@ const ITEMS: usize = 3;
 /// Numbers between two bounds.
 const NUMBERS: u8 = 10;
 
+/// Schemas within each other, and values of a schema.
+const DEEPEST: usize = 64;
+const PARTS: usize = 1000;
+
 /// Keywords that say nothing about the value.
 const REMARKS: [&str; 12] = [
     "title",
@@ -77,6 +81,8 @@ struct Reader<'a> {
     shapes: Vec<Shape>,
     /// Those that references name.
     named: HashMap<String, Id>,
+    /// Schemas around the one that is read.
+    depth: usize,
 }
 
 impl Schema {
@@ -85,10 +91,10 @@ impl Schema {
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let root: Value = serde_json::from_str(text).map_err(|error| format!("json_schema is not JSON: {error}"))?;
-        let mut reader = Reader { root: &root, shapes: Vec::new(), named: HashMap::new() };
+        let mut reader = Reader { root: &root, shapes: Vec::new(), named: HashMap::new(), depth: 0 };
         reader.reference("#", "#")?;
-        let schema = Self(reader.shapes);
-        schema.check()?;
+        let mut schema = Self(reader.shapes);
+        schema.flatten()?;
         Ok(schema)
     }
 
@@ -96,17 +102,26 @@ impl Schema {
         &self.0[id]
     }
 
-    /// A choice that leads back to itself has no value.
-    fn check(&self) -> Result<(), String> {
-        let mut open: Vec<(Id, Vec<Id>)> = self.0.iter().enumerate().map(|(id, _)| (id, vec![id])).collect();
-        while let Some((id, path)) = open.pop() {
-            let Shape::OneOf(ids) = self.shape(id) else { continue };
-            for next in ids {
-                if path.contains(next) {
-                    return Err("json_schema: a choice consists of itself".to_owned());
-                }
-                open.push((*next, [&path[..], &[*next]].concat()));
+    /// Makes a choice of choices one choice, so that each value is found once however many ways lead to it.
+    fn flatten(&mut self) -> Result<(), String> {
+        for id in 0..self.0.len() {
+            if !matches!(self.0[id], Shape::OneOf(_)) {
+                continue;
             }
+            let (mut seen, mut open, mut ends) = (vec![false; self.0.len()], vec![id], Vec::new());
+            while let Some(at) = open.pop() {
+                if std::mem::replace(&mut seen[at], true) {
+                    continue;
+                }
+                match &self.0[at] {
+                    Shape::OneOf(ids) => open.extend(ids),
+                    _ => ends.push(at),
+                }
+            }
+            if ends.is_empty() {
+                return Err("json_schema: a choice consists of itself, so there is no value for it".to_owned());
+            }
+            self.0[id] = Shape::OneOf(ends);
         }
         Ok(())
     }
@@ -131,6 +146,17 @@ fn written(value: &Value) -> Arc<[u8]> {
 }
 
 impl Reader<'_> {
+    /// Reads a schema within bounds: this engine is for trying things out, and a schema is the client's.
+    fn read(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
+        if self.depth >= DEEPEST || self.shapes.len() >= PARTS {
+            return Err(unsupported(&format!("a schema of more than {DEEPEST} levels or {PARTS} parts"), place));
+        }
+        self.depth += 1;
+        let id = self.read_schema(schema, place);
+        self.depth -= 1;
+        id
+    }
+
     fn add(&mut self, shape: Shape) -> Id {
         self.shapes.push(shape);
         self.shapes.len() - 1
@@ -152,7 +178,7 @@ impl Reader<'_> {
         Ok(id)
     }
 
-    fn read(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
+    fn read_schema(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
         let object = match schema {
             Value::Bool(true) => return Ok(self.any()),
             Value::Object(object) => object,
@@ -209,6 +235,9 @@ impl Reader<'_> {
     fn literals(&mut self, values: &[Value], place: &str) -> Result<Id, String> {
         if values.is_empty() {
             return Err(format!("json_schema: there is no value for {place}"));
+        }
+        if values.len() > PARTS {
+            return Err(unsupported(&format!("an enum of more than {PARTS} parts"), place));
         }
         let ids = values.iter().map(|value| self.add(Shape::Literal(written(value)))).collect();
         Ok(self.add(Shape::OneOf(ids)))
