@@ -163,6 +163,12 @@ def shapes(tap: Tap) -> None:
             assert json.loads(plain.choices[0].message.content)["city"] == "Oslo"
             with to.sync.chat.completions.stream(**asked(say), response_format=Weather) as events:
                 assert events.get_final_completion().choices[0].message.parsed.city == "Oslo"
+            # nothing is scripted: the grammar alone makes the reply
+            free = to.sync.chat.completions.parse(**asked(), response_format=Weather, max_tokens=400)
+            assert isinstance(free.choices[0].message.parsed, Weather), free
+            forced = to.sync.chat.completions.create(**asked(), tools=TOOLS, tool_choice="required", max_tokens=400)
+            made = forced.choices[0].message.tool_calls
+            assert made and all(isinstance(json.loads(one.function.arguments), dict) for one in made), forced
         except BadRequestError as error:
             assert "grammar" in error.message, error
     if tap.engine:
@@ -181,9 +187,10 @@ def tools_parsed(tap: Tap) -> None:
 
 
 def models(tap: Tap) -> None:
-    """The engine's models are listed."""
+    """The engine's models are listed, and each is found by its name."""
     with tap.delivery("models") as to:
         assert [model.id for model in to.sync.models.list()] == ["tokentap-demo"]
+        assert to.sync.models.retrieve("tokentap-demo").id == "tokentap-demo"
 
 
 def keeps(tap: Tap) -> None:
