@@ -208,7 +208,9 @@ impl Random {
             })
             .collect();
         let sum: f64 = depths.iter().map(|depth| (-depth).exp()).sum();
-        depths.iter().map(|depth| (f64::ln(mass / sum) - depth) as f32).collect()
+        // the rest of the vocabulary has the rest of the probability, and none of it more than the last of these: else no distribution has the row
+        let least = f64::ln(1.5 * (1.0 - mass) / (f64::from(VOCAB) - k as f64));
+        depths.iter().map(|depth| (f64::ln(mass / sum) - depth).max(least) as f32).collect()
     }
 
     /// One of the listed tokens, as likely as it says.
