@@ -26,7 +26,10 @@ fn main() -> ExitCode {
         eprintln!("tokentap: --log: {error}");
         return ExitCode::from(64);
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    // a thread that has parsed a long body keeps memory that others could use until it ends
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().thread_keep_alive(std::time::Duration::from_millis(10));
+    let runtime = match builder.build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("tokentap: cannot start: {error}");
