@@ -155,7 +155,7 @@ def read_duckdb(folder):
                (("parquet", "read_parquet('%s')"), ("jsonl", "read_json('%s', sample_size=-1, maximum_object_size=268435456)"))]
     for a, b in zip(*answers, strict=True):
         # JSON's numbers are float64 there
-        need(a[:3] + a[4:] == b[:3] + b[4:] and (a[3] or 0) - (b[3] or 0) < 1e-3, "%s in parquet, %s in jsonl", a, b)
+        need(a[:3] + a[4:] == b[:3] + b[4:] and abs((a[3] or 0) - (b[3] or 0)) < 1e-3, "%s in parquet, %s in jsonl", a, b)
     return "%d rows" % len(answers[0])
 
 
