@@ -13,6 +13,9 @@ use schema::{Id, Schema, Shape};
 /// Steps on a stack beyond which nothing optional begins: a schema may name itself.
 const DEEP: usize = 24;
 
+/// Alternatives that are followed at a time: as many as an enum may have values.
+const STACKS: usize = 1000;
+
 /// Members of an object whose names the schema leaves open.
 const OTHERS: usize = 3;
 
@@ -130,6 +133,10 @@ impl Grammar {
 
     /// The stacks that begin with a byte to be read, or are empty.
     fn expand(&self, mut stack: Stack, out: &mut State) {
+        // alternatives that begin alike double at each level; some of the values are enough
+        if out.len() >= STACKS {
+            return;
+        }
         let Some(step) = stack.pop() else {
             out.insert(stack);
             return;
@@ -329,6 +336,14 @@ mod tests {
             (0..5_000).map(|at| format!(r##""d{at}": {{"$ref": "#/$defs/d{}"}}"##, at + 1)).collect();
         let schema = format!(r##"{{"$defs": {{{}}}, "$ref": "#/$defs/d0"}}"##, chain.join(", "));
         assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"), "no deep recursion");
+        let like = r##"{"type": "object", "properties": {"l": {"$ref": "#/$defs/e"}}, "required": ["l"]}"##;
+        let schema = format!(r##"{{"$defs": {{"e": {{"anyOf": [{like}, {like}]}}}}, "$ref": "#/$defs/e"}}"##);
+        let deep: Vec<u32> = r#"{"l": "#.repeat(30).bytes().map(u32::from).collect();
+        let (allowed, _) = Grammar::of_schema(&schema).unwrap().allowed(&pieces(), &deep);
+        assert!(allowed[usize::from(b'{')], "two to the power of thirty ways to read it");
+        let members: Vec<String> = (0..200).map(|at| format!(r##""m{at}": {{"$ref": "#/$defs/a"}}"##)).collect();
+        let schema = format!(r##"{{"$defs": {{"a": {{}}}}, "properties": {{{}}}}}"##, members.join(", "));
+        assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"));
         let schema = format!(r#"{{"enum": [{}]}}"#, vec!["1"; 100_000].join(", "));
         assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"));
     }

@@ -113,7 +113,9 @@ mod tests {
                 }))
             })
             .collect();
-        has_begun.recv().await.unwrap();
+        for _ in 0..(processors() / 2).max(1) {
+            has_begun.recv().await.unwrap();
+        }
         assert_eq!(on_body(VERY_LONG, || 7).await, 7, "all permits of the very long ones are taken");
         assert_eq!(on_body(1, || 7).await, 7);
         bodies.iter().for_each(|_| end.send(()).unwrap());

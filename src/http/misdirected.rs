@@ -73,7 +73,9 @@ impl Asked {
             return None;
         }
         let target = location.path_and_query()?;
-        HeaderValue::try_from(format!("{}{target}", self.session())).ok()
+        let location = format!("{}{target}", self.session());
+        // two slashes would lead to another host
+        if location.starts_with("//") { None } else { HeaderValue::try_from(location).ok() }
     }
 
     /// Which URL was meant.

@@ -11,6 +11,9 @@ pub(super) type Id = usize;
 /// Characters of a string whose length the schema leaves open.
 const TEXT: usize = 32;
 
+/// Members of an object.
+const MEMBERS: usize = 100;
+
 /// Items of a list whose length the schema leaves open, or members of one.
 const ITEMS: usize = 3;
 
@@ -20,6 +23,9 @@ const NUMBERS: u8 = 10;
 /// Schemas within each other, and values of a schema.
 const DEEPEST: usize = 64;
 const PARTS: usize = 1000;
+
+/// JSON has seven types with integers.
+const TYPES: usize = 7;
 
 /// Keywords that say nothing about the value.
 const REMARKS: [&str; 12] = [
@@ -83,6 +89,8 @@ struct Reader<'a> {
     named: HashMap<String, Id>,
     /// Schemas around the one that is read.
     depth: usize,
+    /// Schemas that were read.
+    parts: usize,
 }
 
 impl Schema {
@@ -91,7 +99,7 @@ impl Schema {
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let root: Value = serde_json::from_str(text).map_err(|error| format!("json_schema is not JSON: {error}"))?;
-        let mut reader = Reader { root: &root, shapes: Vec::new(), named: HashMap::new(), depth: 0 };
+        let mut reader = Reader { root: &root, shapes: Vec::new(), named: HashMap::new(), depth: 0, parts: 0 };
         reader.reference("#", "#")?;
         let mut schema = Self(reader.shapes);
         schema.flatten()?;
@@ -148,7 +156,8 @@ fn written(value: &Value) -> Arc<[u8]> {
 impl Reader<'_> {
     /// Reads a schema within bounds: this engine is for trying things out, and a schema is the client's.
     fn read(&mut self, schema: &Value, place: &str) -> Result<Id, String> {
-        if self.depth >= DEEPEST || self.shapes.len() >= PARTS {
+        self.parts += 1;
+        if self.depth >= DEEPEST || self.parts > PARTS {
             return Err(unsupported(&format!("a schema of more than {DEEPEST} levels or {PARTS} parts"), place));
         }
         self.depth += 1;
@@ -209,6 +218,7 @@ impl Reader<'_> {
             }
         }
         match object.get("type") {
+            Some(Value::Array(types)) if types.len() > TYPES => Err(unsupported("a list of so many types", place)),
             Some(Value::Array(types)) => {
                 let typed = |name: &Value| self.typed(name.as_str().unwrap_or_default(), part);
                 let ids = types.iter().map(typed).collect::<Result<_, _>>()?;
@@ -280,6 +290,9 @@ impl Reader<'_> {
         let properties = object.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let required: Vec<&str> =
             object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        if properties.len() > MEMBERS || required.len() > MEMBERS {
+            return Err(unsupported(&format!("an object of more than {MEMBERS} parts"), place));
+        }
         if let Some(missing) = required.iter().find(|name| !properties.contains_key(**name)) {
             return Err(unsupported(&format!("the required member {missing:?} without a schema"), place));
         }
