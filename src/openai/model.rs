@@ -59,7 +59,7 @@ impl Chats {
         match self {
             Self::Rendered(model) => format!("from tokens: {}", model.describe()),
             Self::Forwarded(reason) => format!(
-                "by the engine's own endpoint: {reason}; in a session its ids are recorded where it tells them, marked forwarded and not trained"
+                "by the engine's own endpoint: {reason}; a session records the ids that the engine reports, with the fault forwarded, and does not train them; without ids the session is incomplete"
             ),
         }
     }

@@ -466,8 +466,8 @@ async fn who_asks_why_is_told_that_ids_are_taken() {
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let demo = Demo::start(options, &["--chat", "passthrough"]).await;
     let ready = get(demo.proxy.control, "/readyz").await.text();
-    assert!(ready.contains("--chat passthrough; in a session its ids are recorded where it tells them"), "{ready}");
+    assert!(ready.contains("--chat passthrough; a session records the ids that the engine reports"), "{ready}");
     let told = output(&["check", "--upstream", &format!("http://{}", demo.direct), "--chat", "passthrough"]).await;
     let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("in a session its ids are recorded where it tells them"), "{told}");
+    assert!(told.contains("a session records the ids that the engine reports"), "{told}");
 }
