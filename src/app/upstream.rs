@@ -1,6 +1,5 @@
 //! What is known of the upstream, kept up to date.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::http::Parts;
-use crate::sglang::probe::{Capabilities, EngineIdentity, ProbeError, Survey};
+use crate::sglang::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;
@@ -29,7 +28,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
     // the engines have changed since they were last asked
     let mut stale = false;
     // what each of them was when it was last asked, and that one is another engine since
-    let mut identities: HashMap<String, EngineIdentity> = HashMap::new();
+    let mut identities = IdentityTracker::default();
     let mut replaced = false;
     // it has answered before
     let mut known = false;
@@ -43,19 +42,23 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
         let look = async {
             if up {
                 let pulse = probe.is_up().await?;
-                for (engine, now) in pulse.identities {
-                    replaced |= identities.insert(engine, now.clone()).is_some_and(|before| before != now);
-                }
+                let observation = identities.observe(pulse.identities);
+                replaced |= observation == Observation::Replaced;
                 stale |= pulse.changed || replaced;
                 if !stale {
-                    shown(epoch, &pulse.weight_version);
+                    // the label may be that of another engine
+                    if observation == Observation::Same {
+                        shown(epoch, &pulse.weight_version);
+                    }
                     return Ok(None);
                 }
             }
-            let found = probe.look().await?;
-            let pulse = probe.is_up().await?;
-            stale = pulse.changed;
-            identities = pulse.identities.into_iter().collect();
+            let (found, seen) = probe.look().await?;
+            stale = false;
+            replaced |= up && identities.observe(seen.clone()) == Observation::Replaced;
+            if replaced || !up {
+                identities.reset(seen);
+            }
             Ok(Some(found))
         };
         let answer = tokio::time::timeout(ANSWER, look).await;

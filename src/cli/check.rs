@@ -92,7 +92,7 @@ async fn look(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::sgl
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         match probe.look().await {
-            Ok(found) => return Ok(found),
+            Ok((found, _)) => return Ok(found),
             Err(error) if tokio::time::Instant::now() >= deadline => return Err(error),
             Err(error) => tracing::info!(%error, "waiting for the upstream"),
         }

@@ -3,6 +3,7 @@
 mod ask;
 mod common;
 mod facts;
+mod identity;
 mod logprobs;
 mod plugin;
 mod refusal;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 use ask::Probe;
 pub use ask::ProbeError;
 pub use facts::Facts;
-pub use survey::{EngineIdentity, Pulse, Survey};
+pub use identity::{EngineIdentity, IdentityTracker, Observation};
+pub use survey::{Pulse, Survey};
 
 /// Whose wire dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,8 @@
 //! Another engine at the same address: one restarted with another model, or one to which a load balancer moves.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use serde_json::Value;
 
 use crate::faults::doors::Door;
@@ -7,7 +10,7 @@ use crate::faults::stage::turns;
 use crate::support::client::{Answer, Connection, get};
 use crate::support::hand::{Call, Hand, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::Nature;
+use crate::support::upstream::{Asked, Nature, Upstream, json_message};
 
 /// A row of `docs/faults.md`.
 pub const REPLACED: &str = "another engine answers at the address";
@@ -97,4 +100,45 @@ async fn engine_that_is_back_after_it_was_gone_begins_a_policy_epoch() {
     soon("it is back", async { while proxy.metric("tokentap_upstream_up").await != 1.0 {} }).await;
     soon("the epoch moves", async { while epoch().await == before {} }).await;
     assert_eq!(epoch().await, before + 1, "the same label hides that weights are those of the start again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_is_replaced_right_after_its_first_answers_is_noticed() {
+    let swapped = AtomicBool::new(false);
+    let script = move |asked: &Asked| {
+        let nature = if swapped.load(Ordering::Relaxed) { other() } else { Nature::default() };
+        // the last of the routes that tell what an engine is
+        swapped.fetch_or(asked.path == "/server_info", Ordering::Relaxed);
+        nature.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
+    };
+    let upstream = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    soon("the first engine is asked", proxy.until(|found| &*found.model == "tiny")).await;
+    soon("the other engine is asked", proxy.until(|found| &*found.model == "other")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn balancer_between_engines_with_different_tokenizer_paths_begins_no_policy_epochs() {
+    let asked_for = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked_for);
+    let script = move |asked: &Asked| {
+        let first = asked.path != "/model_info" || count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        let nature = if first { Nature::default() } else { other() };
+        nature.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
+    };
+    let upstream = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await;
+    let proxy = Proxy::start(upstream.addr, &[]).await;
+    let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
+    let answered = async |times| {
+        soon("the engines answer", async {
+            while asked_for.load(Ordering::Relaxed) < times {
+                epoch().await;
+            }
+        })
+        .await;
+    };
+    answered(2).await;
+    let before = epoch().await;
+    answered(7).await;
+    assert_eq!(epoch().await, before, "two engines take turns, and neither is replaced");
 }

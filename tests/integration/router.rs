@@ -81,6 +81,22 @@ async fn a_client_that_leaves_is_aborted_at_every_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hung_worker_does_not_keep_tokentap_from_being_ready() {
+    let hung = Nature { answers_probe: false, ..Nature::default() };
+    let workers = [engine().await, Upstream::start(hung, |_| Deed::Silence).await];
+    let router = router(Router::of(&[workers[0].addr, workers[1].addr])).await;
+    let proxy = Proxy::start(router.addr, &[]).await;
+    let ready = async {
+        while get(proxy.control, "/readyz").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("tokentap is ready", ready).await;
+    let notes = proxy.parts.upstream.borrow().notes.join(" ");
+    assert!(notes.contains(&workers[1].addr.to_string()), "the hung worker is named: {notes}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn engines_given_by_hand_get_the_aborts() {
     let engines = [engine().await, engine().await];
     let router = router(Router::default()).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ask::{Probe, ProbeError};
-use super::{Capabilities, Plugin, common};
+use super::{Capabilities, EngineIdentity, Plugin, common};
 use crate::sglang::engines::{Engines, Source, each};
 
 /// How long an engine of a router may take with its information routes; the answers of the others are used without it.
@@ -26,19 +26,6 @@ pub struct Pulse {
     pub changed: bool,
     /// The URL of each engine that answered, and what it is.
     pub identities: Vec<(String, EngineIdentity)>,
-}
-
-/// What an engine keeps for as long as it runs. Neither its model path nor its served name is among it: loading weights changes both.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineIdentity {
-    tokenizer_path: Option<String>,
-    generates: Option<bool>,
-}
-
-impl EngineIdentity {
-    fn of(found: &Capabilities) -> Self {
-        Self { tokenizer_path: found.tokenizer_path.clone(), generates: found.generates }
-    }
 }
 
 impl Survey {
@@ -88,29 +75,33 @@ impl Survey {
         Ok(Pulse { weight_version, changed, identities })
     }
 
-    /// What the information routes say: quick, and also answered by an engine that is paused.
+    /// What the information routes say: quick, and also answered by an engine that is paused. With it come the URL of each engine that
+    /// answered, and its identity in the first of these answers: an engine that is replaced after that answer has another identity in
+    /// the next [`Pulse`].
     ///
     /// # Errors
     /// [`ProbeError`] when neither the upstream nor any engine behind it answers as SGLang does.
-    pub async fn look(&self) -> Result<Capabilities, ProbeError> {
+    pub async fn look(&self) -> Result<(Capabilities, Vec<(String, EngineIdentity)>), ProbeError> {
         self.engines.refresh().await?;
         let members = self.members();
         if members.is_empty() {
             let (found, is_router) = self.upstream().look().await?;
             self.engines.note_router(is_router);
-            return Ok(found);
+            let identity = EngineIdentity::of(&found);
+            return Ok((found, vec![(self.engines.upstream().upstream().to_owned(), identity)]));
         }
-        // a router without an answer forwards nothing
-        let weight_version = self.upstream().is_up().await;
         let answers = each(members, |(url, probe)| async move {
             let answer = tokio::time::timeout(PATIENCE, probe.look()).await;
             (url, answer.map(|answer| answer.map(|(found, _)| found)))
         });
-        weight_version?;
+        let upstream = self.upstream();
+        let (router, answers) = tokio::join!(upstream.is_up(), answers);
+        // a router without an answer forwards nothing
+        router?;
         let mut silent = Vec::new();
         let mut known = Vec::new();
         let mut failure = None;
-        for (url, answer) in answers.await {
+        for (url, answer) in answers {
             match answer {
                 Ok(Ok(found)) => known.push((url, found)),
                 Ok(Err(error)) => {
@@ -120,10 +111,11 @@ impl Survey {
                 Err(_) => silent.push(format!("{url} could not be asked: no answer in time")),
             }
         }
+        let identities = known.iter().map(|(url, found)| (url.clone(), EngineIdentity::of(found))).collect();
         match common::of(known) {
             Some(mut found) => {
                 found.notes.extend(silent);
-                Ok(found)
+                Ok((found, identities))
             }
             None => Err(failure.unwrap_or(ProbeError::NoEngine)),
         }
