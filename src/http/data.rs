@@ -86,7 +86,10 @@ async fn answer(parts: Arc<Parts>, mut request: Request<Incoming>) -> Result<Res
         let asked = Asked::new(&parts, &request, session.as_ref());
         let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
         served.unnamed = generates.then(|| parts.tools.flights.unnamed());
-        forward(&parts, route, request, session).await.map(|reply| asked.answer(route, reply))
+        match forward(&parts, route, request, session).await {
+            Ok(reply) => asked.answer(route, reply).await,
+            Err(error) => Err(error),
+        }
     };
     let reply = reply.unwrap_or_else(|error| {
         served.leave();

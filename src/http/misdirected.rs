@@ -1,16 +1,25 @@
 //! Requests that came to the wrong port or path: which URL was meant.
 //!
-//! The engine is asked first wherever it could have the route, so nothing that it serves is refused. Its 404 becomes one that names the URL.
+//! The engine is asked first wherever it could have the route, so nothing that it serves is refused. Its 404 for a route that it does not have
+//! becomes one that names the URL.
 
 use std::sync::Arc;
 
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use serde_json::Value;
 
+use crate::error::Error;
 use crate::http::body::Body;
 use crate::http::{Parts, identity};
 use crate::openai::problem::Problem;
+use crate::sglang::client::{Failure, innermost};
 use crate::sglang::routes::{self, Route};
+
+/// The longest 404 that may be that of a route which the engine does not have, in bytes.
+const LONGEST: u64 = 512;
 
 /// Routes below `/v1` whose clients may have forgotten it.
 const BELOW_V1: [&str; 7] =
@@ -53,16 +62,23 @@ impl Asked {
     }
 
     /// The engine's answer, or one that names the URL where the engine does not have the route.
-    pub(super) fn answer(&self, route: Route, mut reply: Response<Body>) -> Response<Body> {
+    ///
+    /// # Errors
+    /// When the body of a 404 breaks off.
+    pub(super) async fn answer(&self, route: Route, mut reply: Response<Body>) -> Result<Response<Body>, Error> {
         if reply.status().is_redirection()
             && let Some(location) = self.location(reply.headers())
         {
             reply.headers_mut().insert(header::LOCATION, location);
         }
-        if reply.status() != StatusCode::NOT_FOUND {
-            return reply;
+        if reply.status() != StatusCode::NOT_FOUND || reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
+            return Ok(reply);
         }
-        self.meant(route).map_or(reply, |meant| self.not_found(&meant))
+        let Some(meant) = self.meant(route) else { return Ok(reply) };
+        let (head, body) = reply.into_parts();
+        let body = body.collect().await.map_err(|error| Failure::Broken(innermost(&*error)))?.to_bytes();
+        let passed = || Response::from_parts(head, Body::full(body.clone()));
+        Ok(if is_missing_route(&body) { self.not_found(&meant) } else { passed() })
     }
 
     /// Where an engine sends a path with a slash behind it, which it does by its own address: the same here, so that the client does not go past
@@ -137,6 +153,18 @@ pub(super) fn on_control(parts: &Parts, method: &Method, path: &str, route: Rout
         "{method} {path} is not served: it is a route of the data port (--listen{place}), and this is the control port"
     );
     Some(not_found(&message))
+}
+
+/// Whether a 404 with this body says that the server does not have the route: sglang-router's is empty, FastAPI's has one text, and the demo
+/// engine's names the route. Any other is an answer of the route, such as that of `/v1/responses` to a `previous_response_id` that it does
+/// not know.
+fn is_missing_route(body: &[u8]) -> bool {
+    let detail = || match serde_json::from_slice::<Value>(body).ok()? {
+        Value::Object(mut members) if members.len() == 1 => members.remove("detail")?.as_str().map(str::to_owned),
+        _ => None,
+    };
+    let is_detail = |detail: String| detail == "Not Found" || detail.ends_with("is not supported by the demo engine");
+    body.is_empty() || detail().is_some_and(is_detail)
 }
 
 /// A 404 in the shape that OpenAI's clients read.

@@ -85,6 +85,26 @@ async fn what_an_engine_serves_passes_as_it_comes() {
 }
 
 #[tokio::test]
+async fn a_404_of_a_route_that_the_engine_has_passes_unchanged() {
+    let missing =
+        r#"{"error":{"message":"Response with id 'resp_1' not found.","type":"invalid_request_error","code":404}}"#;
+    let detail = r#"{"detail":"Response 'resp_1' not found."}"#;
+    let fastapi = r#"{"detail":"Not Found"}"#;
+    for (said, is_missing_route) in [(missing, false), (detail, false), ("\n", false), (fastapi, true), ("", true)] {
+        let upstream = Upstream::start(Nature::default(), move |_| json_message(404, said.as_bytes())).await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let reply = post(proxy.data, "/v1/responses", br#"{"previous_response_id":"resp_1","input":"a"}"#).await;
+        let text = reply.text();
+        assert_eq!(reply.status, 404, "{text}");
+        if is_missing_route {
+            assert!(text.contains("Chat Completions"), "{text}");
+        } else {
+            assert_eq!(text, said);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_model_is_found_by_its_name() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let listed = get(demo.proxy.data, "/v1/models").await.json()["data"][0].clone();
