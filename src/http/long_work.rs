@@ -1,10 +1,11 @@
 //! Parsing and comparing long bodies without delaying the other requests of a worker thread.
 
 use std::num::NonZero;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::task::JoinError;
 
 /// Bytes that take about a millisecond to parse.
@@ -12,6 +13,9 @@ const LONG: usize = 128 << 10;
 
 /// Bytes that take some tens of milliseconds. Shorter bodies do not wait for these.
 const VERY_LONG: usize = 4 << 20;
+
+/// How long a permit is offered to the first in the queue. One that takes it later queues anew.
+const OFFER: Duration = Duration::from_millis(250);
 
 /// Long bodies in work at a time: each may take a thread of its own.
 static LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(4 * processors())));
@@ -29,14 +33,45 @@ pub(super) fn is_long(length: usize) -> bool {
     length > LONG
 }
 
-/// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped.
+/// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped. A waiter that is
+/// not polled, as one whose client does not read, holds no permit for longer than [`OFFER`].
 pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
     if !is_long(length) {
         return None;
     }
     let bodies = if length > VERY_LONG { &VERY_LONG_BODIES } else { &LONG_BODIES };
-    // the semaphores are never closed
-    Arc::clone(bodies).acquire_owned().await.ok()
+    loop {
+        match Arc::clone(bodies).try_acquire_owned() {
+            Ok(permit) => return Some(permit),
+            // the semaphores are never closed
+            Err(TryAcquireError::Closed) => return None,
+            Err(TryAcquireError::NoPermits) => {}
+        }
+        // the semaphore gives a permit to the first in its queue at once, polled or not: so a task queues, which is always polled
+        let (offer, offered) = oneshot::channel();
+        tokio::spawn(queue(Arc::clone(bodies), offer));
+        let slot = offered.await.ok()?;
+        let permit = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if permit.is_some() {
+            return permit;
+        }
+    }
+}
+
+/// A permit that its waiter takes, or that is taken back.
+type Slot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+
+/// Waits in the queue for a waiter, and offers it the permit. Ends early when the waiter is dropped.
+async fn queue(bodies: Arc<Semaphore>, mut offer: oneshot::Sender<Slot>) {
+    let permit = tokio::select! {
+        permit = bodies.acquire_owned() => permit.ok(),
+        () = offer.closed() => return,
+    };
+    let slot = Arc::new(Mutex::new(permit));
+    if offer.send(Arc::clone(&slot)).is_ok() {
+        tokio::time::sleep(OFFER).await;
+        drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 /// Works on a body of `length` bytes, when it is its turn.
@@ -72,7 +107,7 @@ pub(super) fn in_place<T>(length: usize, work: impl FnOnce() -> T) -> T {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
-    use std::time::Duration;
+    use std::task::{Context, Waker};
 
     use super::*;
 
@@ -123,5 +158,25 @@ mod tests {
             body.await.unwrap();
         }
         assert_eq!(MOST.load(Ordering::SeqCst), (processors() / 2).max(1));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_permit_is_not_held_by_a_waiter_that_is_not_polled() {
+        let places = (processors() / 2).max(1);
+        let mut held = Vec::new();
+        for _ in 0..places {
+            held.push(permit(VERY_LONG + 1).await);
+        }
+        let mut waiters: Vec<_> = (0..places).map(|_| Box::pin(permit(VERY_LONG + 1))).collect();
+        for waiter in &mut waiters {
+            assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        drop(held);
+        let other = tokio::time::timeout(PATIENCE, on_body(VERY_LONG + 1, || 7)).await;
+        assert_eq!(other, Ok(7), "those that came first are polled no more");
+        for waiter in waiters {
+            let polled = tokio::time::timeout(PATIENCE, waiter).await;
+            assert!(polled.is_ok(), "one that is polled again waits anew");
+        }
     }
 }

@@ -119,7 +119,8 @@ impl Enriched {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         let length = self.decoder.pending() + data.len();
-                        if is_long(length) && self.state == State::Reading {
+                        // a piece that ends no event is only stored
+                        if is_long(length) && self.state == State::Reading && self.decoder.completes(&data) {
                             self.waiting = Some((Box::pin(permit(length)), data));
                             continue;
                         }
