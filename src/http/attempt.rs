@@ -10,9 +10,10 @@ mod shelf;
 mod waiting;
 mod weight;
 
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -43,19 +44,35 @@ pub struct Key {
     pub rid: Option<HeaderValue>,
     /// The body, byte for byte.
     pub body: Bytes,
+    /// Of the body.
+    pub digest: Digest,
+}
+
+/// A keyed digest of a body. Other bodies have other digests but for chance, as the keys are random and a client does not know them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digest([u64; 2]);
+
+impl Digest {
+    /// The digest of these bytes. Takes time in proportion to their number.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
+        Self(KEYS.each_ref().map(|keys| keys.hash_one(bytes)))
+    }
 }
 
 impl Key {
-    /// Whether all but the bytes of the body is equal.
+    /// Whether all but the bytes of the body is equal, and they have the same digest.
     fn is_like(&self, other: &Self) -> bool {
         // each member by its name, so that a new one has to be thought of here
-        let Self { session, method, target, authorization, rid, body } = self;
+        let Self { session, method, target, authorization, rid, body, digest } = self;
         *session == other.session
             && *method == other.method
             && *target == other.target
             && *authorization == other.authorization
             && *rid == other.rid
             && body.len() == other.body.len()
+            && *digest == other.digest
     }
 }
 

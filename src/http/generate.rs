@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
 
 use crate::error::Error;
-use crate::http::attempt::Key;
+use crate::http::attempt::{Digest, Key};
 use crate::http::body::{Body, Upload};
 use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
 use crate::http::identity::Identity;
@@ -67,8 +67,14 @@ pub async fn answer(
     served: &mut Served,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
-    let request = on_body(body.len(), || parse(parts, &body)).await?;
-    let identity = Identity::of(&parts.config, origin.session.as_ref(), &head.uri, &head.headers, request.as_ref())?;
+    let read = || {
+        let request = parse(parts, &body)?;
+        let (session, config) = (origin.session.as_ref(), &parts.config);
+        let identity = Identity::of(config, session, &head.uri, &head.headers, request.as_ref())?;
+        let digest = (config.sessions.record && identity.explicit).then(|| Digest::of(&body));
+        Ok::<_, Error>((request, identity, digest))
+    };
+    let (request, identity, digest) = on_body(body.len(), read).await?;
     identity.report_ignored(parts);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let rid = head.headers.get(OVERRIDE_RID).cloned();
@@ -85,13 +91,13 @@ pub async fn answer(
     };
     served.streaming = request.stream == Some(true);
     let marked = is_retry || rid.is_some() || has_rid(&request);
-    let Identity { session, explicit, .. } = identity;
+    let session = identity.session;
     let chat = origin.chat;
     let fresh = Fresh { head, request, session, chat, is_last, authorization, assign_rid: rid.is_none() };
-    if !(parts.config.sessions.record && explicit) {
+    let Some(digest) = digest else {
         drop(body);
         return fresh.perform(parts, None, |rid| served.rid = rid).await;
-    }
+    };
     let key = Key {
         session: Arc::clone(&fresh.session),
         method: fresh.head.method.clone(),
@@ -99,6 +105,7 @@ pub async fn answer(
         authorization: [fresh.authorization.clone(), fresh.head.headers.get("x-api-key").cloned()],
         rid,
         body,
+        digest,
     };
     let (mut reader, entered) = parts.attempts.enter(key, marked, parts.config.sessions.session_idle, |ties| {
         let parts = Arc::clone(parts);

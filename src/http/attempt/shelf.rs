@@ -91,7 +91,8 @@ impl Attempts {
         self.0.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The list, and the calls in it that are the same as this one. Long bodies are compared before it is locked for the last time.
+    /// The list, and the calls in it that are the same as this one. Long bodies with the same digest are compared before it is locked for the
+    /// last time.
     fn same(&self, key: &Key, idle: Duration) -> (MutexGuard<'_, Listed>, Vec<Arc<Attempt>>) {
         let mut compared: Vec<(Arc<Attempt>, bool)> = Vec::new();
         loop {
@@ -204,7 +205,7 @@ fn again(same: &[Arc<Attempt>]) -> Option<(Arc<Attempt>, u64, Entered)> {
 }
 
 impl Listed {
-    /// Calls that are like this one but for the bytes of their bodies.
+    /// Calls that are like this one, and whose bodies have the same digest.
     fn like(&self, key: &Key) -> impl Iterator<Item = &Arc<Attempt>> {
         self.sessions.get(&key.session).into_iter().flatten().filter(|attempt| attempt.key.is_like(key))
     }
@@ -267,6 +268,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::http::attempt::Digest;
     use crate::http::body::Body;
 
     const IDLE: Duration = Duration::from_secs(300);
@@ -280,6 +282,7 @@ mod tests {
             authorization: [None, None],
             rid: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
+            digest: Digest::of(body.as_bytes()),
         }
     }
 
@@ -479,6 +482,17 @@ mod tests {
         let (_, entered) = attempts.enter(key("s", &body('a')), true, IDLE, none);
         assert_eq!(entered, Entered::Replayed);
         drop(other);
+    }
+
+    #[tokio::test]
+    async fn bodies_of_equal_length_with_other_digests_are_not_compared() {
+        let attempts = Attempts::default();
+        let live: Vec<_> = ["a", "b", "c", "c"]
+            .map(|last| attempts.enter(key("s", &format!("{}{last}", "x".repeat(1 << 20))), false, IDLE, never))
+            .into();
+        let listed = attempts.listed();
+        let compared = |at: usize| listed.like(&live[at].0.attempt.key).count();
+        assert_eq!((compared(0), compared(1), compared(2)), (1, 1, 2), "of four calls that run");
     }
 
     #[tokio::test]
