@@ -14,7 +14,7 @@ mod tls;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -82,6 +82,27 @@ struct Talk<S> {
     idle: Duration,
     /// How long nothing may be taken of what waits for the client.
     patience: Duration,
+    /// How long the server drains.
+    drain: Duration,
+    /// Connections that were cut.
+    cut: Arc<AtomicUsize>,
+}
+
+/// Counts its connection as cut when it is dropped before the connection has ended, unless all of its replies have been given to the system.
+struct Cut {
+    count: Arc<AtomicUsize>,
+    has_ended: bool,
+    replies: Replies,
+    streams: Streams,
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        let is_whole = self.replies.are_complete() && self.streams.are_none();
+        if !self.has_ended && !is_whole {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<S, B> Talk<S>
@@ -94,13 +115,16 @@ where
     /// Talks HTTP until the connection ends.
     async fn over(mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let streams = Streams::new();
-        let stream = Greeted::new(Outgoing::new(stream, self.patience), self.deadline, streams.clone());
         let replies = Replies::default();
+        let outgoing = Outgoing::new(stream, self.patience, replies.clone());
+        let stream = Greeted::new(outgoing, self.deadline, streams.clone());
         let service = streams.clone().counted(replies.clone(), self.service);
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
+        // dropped before the connection, with which its requests end
+        let mut cut = Cut { count: self.cut, has_ended: false, replies: replies.clone(), streams: streams.clone() };
         let drains = async {
             drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await);
-            replies.may_be_last().await;
+            replies.may_be_last(self.drain).await;
         };
         let ended = tokio::select! {
             biased;
@@ -115,10 +139,14 @@ where
                 tokio::select! {
                     ended = connection => ended,
                     // it answers pings, and does not go
-                    () = streams.are_over(self.idle + FAREWELL) => return,
+                    () = streams.are_over(self.idle + FAREWELL) => {
+                        cut.has_ended = true;
+                        return;
+                    }
                 }
             }
         };
+        cut.has_ended = true;
         if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }
@@ -126,7 +154,7 @@ where
 }
 
 /// Serves `service` behind `door` until `phase` says otherwise. Returns when the last connection has ended, the drain time is over,
-/// or the phase is [`Phase::Ending`]; the result says how many connections were cut.
+/// or the phase is [`Phase::Ending`]; the result says how many connections were cut. One that only waits for another request is not counted.
 pub async fn serve<S, B>(
     door: impl Into<Door>,
     service: S,
@@ -160,6 +188,7 @@ where
         .max_header_list_size(64 * 1024);
     let builder = Arc::new(builder);
     let permits = Arc::new(Semaphore::new(limits.connections));
+    let cut = Arc::new(AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -177,6 +206,8 @@ where
             deadline,
             idle: limits.idle_timeout,
             patience: limits.read_timeout,
+            drain: limits.drain,
+            cut: Arc::clone(&cut),
         };
         let tls = door.tls.clone();
         let mut phase = phase.clone();
@@ -200,19 +231,17 @@ where
     drop(door);
     // each connection has seen for itself that this is draining
     let drained = async { while tasks.join_next().await.is_some() {} };
-    let cut = tokio::select! {
-        () = drained => 0,
-        () = tokio::time::sleep(limits.drain) => permits_taken(&permits, limits.connections),
-        _ = phase.wait_for(|phase| *phase >= Phase::Ending) => permits_taken(&permits, limits.connections),
-    };
+    tokio::select! {
+        () = drained => {}
+        () = tokio::time::sleep(limits.drain) => {}
+        _ = phase.wait_for(|phase| *phase >= Phase::Ending) => {}
+    }
     limits.cutting.store(true, Ordering::Relaxed);
+    // those that have been closed before were not cut by the end of the drain
+    cut.store(0, Ordering::Relaxed);
     // not only told to end, but ended: what they held has been let go of when this returns
     tasks.shutdown().await;
-    cut
-}
-
-fn permits_taken(permits: &Semaphore, all: usize) -> usize {
-    all - permits.available_permits()
+    cut.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -248,6 +277,8 @@ mod tests {
                 deadline: Instant::now() + limit,
                 idle: limit,
                 patience: limit,
+                drain: limit,
+                cut: Arc::default(),
             };
             let served = tokio::spawn(talk.over(stream));
             assert!(ask(&mut client).await.starts_with("HTTP/1.1 200"));

@@ -56,6 +56,11 @@ impl Streams {
         self.0.rest();
     }
 
+    /// Whether there are none now.
+    pub(super) fn are_none(&self) -> bool {
+        self.0.running.load(Ordering::Relaxed) == 0
+    }
+
     fn begin(&self) -> Arc<Running> {
         self.0.running.fetch_add(1, Ordering::Relaxed);
         Arc::new(Running(Arc::clone(&self.0)))
@@ -90,6 +95,7 @@ impl Streams {
         service_fn(move |request: Request<Incoming>| {
             let running = (request.version() == Version::HTTP_2).then(|| self.begin());
             let replies = running.is_none().then(|| replies.clone());
+            replies.iter().for_each(Replies::request);
             let answer = service.clone().oneshot(request);
             async move {
                 let mut reply = answer.await?;

@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::last_reply::Replies;
+
 /// How long a connection that has been answered for good may go on sending.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -25,6 +27,8 @@ pub(super) struct Outgoing<S> {
     stream: S,
     /// How long nothing may be taken.
     patience: Duration,
+    /// Is told when bytes wait to be taken.
+    replies: Replies,
     /// Since when nothing was.
     stalled: Option<Pin<Box<Sleep>>>,
     /// The end of lingering, and how many bytes may still come.
@@ -33,12 +37,13 @@ pub(super) struct Outgoing<S> {
 
 impl<S> Outgoing<S> {
     /// A stream of which some must be taken within `patience`, whenever there is something to be taken.
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, stalled: None, lingering: None }
+    pub(super) fn new(stream: S, patience: Duration, replies: Replies) -> Self {
+        Self { stream, patience, replies, stalled: None, lingering: None }
     }
 
     /// A write that nothing comes of for too long has failed.
     fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.replies.set_blocked(written.is_pending());
         if written.is_ready() {
             self.stalled = None;
             return written;

@@ -109,6 +109,18 @@ async fn draining_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_waits_for_a_last_request_is_not_counted_as_cut() {
+    let mut hand = Hand::start().await;
+    // shorter than such a connection is kept at most
+    let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "900ms"]).await;
+    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    proxy.phase.send_replace(Phase::Draining);
+    call.reply(END).await;
+    assert!(client.answer().await.complete);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "its reply was complete");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_program_drains_on_sigterm_and_exits_with_0() {
     let mut hand = Hand::start().await;
     let mut binary = Binary::serve(hand.addr, &[]).await;
