@@ -1,8 +1,10 @@
 //! A JSON schema as a grammar: which tokens may come next in a value that it describes.
 //!
-//! The values are a part of those that the schema allows, so that every generation ends: strings, numbers and lists are short, members come in the
-//! order of their names, and white space is one blank behind each comma and colon.
+//! The values are a part of those that the schema allows, so that every generation ends: strings, numbers and lists are short, values that are deep
+//! take the flattest choice, members come in the order of their names, and white space is one blank behind each comma and colon. A schema with a
+//! part whose values have no end is refused.
 
+mod bounds;
 mod schema;
 
 use std::collections::BTreeSet;
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::{Id, Schema, Shape};
 
-/// Steps on a stack beyond which nothing optional begins: a schema may name itself.
+/// Steps on a stack beyond which nothing optional begins and the flattest choice is taken: a schema may name itself.
 const DEEP: usize = 24;
 
 /// Alternatives that are followed at a time: as many as an enum may have values.
@@ -149,7 +151,8 @@ impl Grammar {
         let shallow = stack.len() < DEEP;
         match step {
             Step::Value(id) => match self.schema.shape(id) {
-                Shape::OneOf(ids) => ids.iter().for_each(|id| with(&[Step::Value(*id)])),
+                Shape::OneOf(ids) if shallow => ids.iter().for_each(|id| with(&[Step::Value(*id)])),
+                Shape::OneOf(ids) => self.schema.flattest(ids).for_each(|id| with(&[Step::Value(id)])),
                 Shape::Literal(bytes) => with(&[Step::Literal(Arc::clone(bytes), 0)]),
                 Shape::Text { least, most } => with(&[literal("\""), Step::Text(*least, *most)]),
                 Shape::Integer => {
@@ -315,6 +318,40 @@ mod tests {
     }
 
     #[test]
+    fn a_required_choice_ends_where_it_is_deep() {
+        let schema = r##"{"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+            "required": ["next"], "additionalProperties": false}"##;
+        assert!(takes(schema, r#"{"next": {"next": null}}"#));
+        let (grammar, pieces) = (Grammar::of_schema(schema).unwrap(), pieces());
+        let deep: Vec<u32> = r#"{"next": "#.repeat(2 * DEEP).bytes().map(u32::from).collect();
+        let (allowed, _) = grammar.allowed(&pieces, &deep);
+        assert!(!allowed[usize::from(b'{')], "the deepest value is the shortest");
+    }
+
+    #[test]
+    fn a_schema_without_a_finite_value_is_refused() {
+        let required = r##"{"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}"##;
+        let list = r##"{"type": "array", "items": {"$ref": "#"}, "minItems": 1}"##;
+        let within = r##"{"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}, "required": ["b"]}},
+            "properties": {"a": {"$ref": "#/$defs/a"}}}"##;
+        for schema in [required, list, within] {
+            let refusal = Grammar::of_schema(schema).unwrap_err();
+            assert!(refusal.contains("without an end"), "{refusal}");
+        }
+        let finite = r##"{"type": "array", "items": {"$ref": "#"}, "maxItems": 2}"##;
+        assert!(takes(finite, "[[], [[]]]"));
+    }
+
+    #[test]
+    fn integer_bounds_beyond_64_bits_are_refused() {
+        for schema in [r#"{"type": "integer", "minimum": 1e300}"#, r#"{"type": "integer", "maximum": -1e300}"#] {
+            let refusal = Grammar::of_schema(schema).unwrap_err();
+            assert!(refusal.contains("64 bits"), "{refusal}");
+        }
+        assert!(takes(r#"{"type": "integer", "minimum": 1e15}"#, "1000000000000000"));
+    }
+
+    #[test]
     fn tokens_of_several_bytes_fit_as_a_whole() {
         let grammar = Grammar::of_schema(r#"{"type": "object", "properties": {"a": {}}, "required": ["a"]}"#).unwrap();
         let (allowed, end) = grammar.allowed(&pieces(), &[]);
@@ -337,10 +374,12 @@ mod tests {
         let schema = format!(r##"{{"$defs": {{{}}}, "$ref": "#/$defs/d0"}}"##, chain.join(", "));
         assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"), "no deep recursion");
         let like = r##"{"type": "object", "properties": {"l": {"$ref": "#/$defs/e"}}, "required": ["l"]}"##;
-        let schema = format!(r##"{{"$defs": {{"e": {{"anyOf": [{like}, {like}]}}}}, "$ref": "#/$defs/e"}}"##);
-        let deep: Vec<u32> = r#"{"l": "#.repeat(30).bytes().map(u32::from).collect();
+        let schema = format!(
+            r##"{{"$defs": {{"e": {{"anyOf": [{like}, {like}, {{"type": "null"}}]}}}}, "$ref": "#/$defs/e"}}"##
+        );
+        let deep: Vec<u32> = r#"{"l": "#.repeat(DEEP - 4).bytes().map(u32::from).collect();
         let (allowed, _) = Grammar::of_schema(&schema).unwrap().allowed(&pieces(), &deep);
-        assert!(allowed[usize::from(b'{')], "two to the power of thirty ways to read it");
+        assert!(allowed[usize::from(b'{')], "two to the power of twenty ways to read it");
         let members: Vec<String> = (0..200).map(|at| format!(r##""m{at}": {{"$ref": "#/$defs/a"}}"##)).collect();
         let schema = format!(r##"{{"$defs": {{"a": {{}}}}, "properties": {{{}}}}}"##, members.join(", "));
         assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"));

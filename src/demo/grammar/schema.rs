@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::bounds;
+
 /// A shape among those of a schema.
 pub(super) type Id = usize;
 
@@ -16,9 +18,6 @@ const MEMBERS: usize = 100;
 
 /// Items of a list whose length the schema leaves open, or members of one.
 const ITEMS: usize = 3;
-
-/// Numbers between two bounds.
-const NUMBERS: u8 = 10;
 
 /// Schemas within each other, and values of a schema.
 const DEEPEST: usize = 64;
@@ -77,7 +76,11 @@ pub(super) struct Member {
 
 /// The shapes of a schema.
 #[derive(Debug, PartialEq)]
-pub(super) struct Schema(Vec<Shape>);
+pub(super) struct Schema {
+    shapes: Vec<Shape>,
+    /// Lists and objects within each other in the flattest value of each shape.
+    depths: Vec<usize>,
+}
 
 /// A part of a schema and where it stands.
 type Part<'a> = (&'a Map<String, Value>, &'a str);
@@ -101,27 +104,65 @@ impl Schema {
         let root: Value = serde_json::from_str(text).map_err(|error| format!("json_schema is not JSON: {error}"))?;
         let mut reader = Reader { root: &root, shapes: Vec::new(), named: HashMap::new(), depth: 0, parts: 0 };
         reader.reference("#", "#")?;
-        let mut schema = Self(reader.shapes);
+        let mut schema = Self { shapes: reader.shapes, depths: Vec::new() };
         schema.flatten()?;
+        schema.measure()?;
         Ok(schema)
     }
 
     pub(super) fn shape(&self, id: Id) -> &Shape {
-        &self.0[id]
+        &self.shapes[id]
+    }
+
+    /// Those of these choices whose flattest value is the flattest of all: below them no value gets deeper.
+    pub(super) fn flattest<'a>(&'a self, choices: &'a [Id]) -> impl Iterator<Item = Id> {
+        let least = choices.iter().map(|id| self.depths[*id]).min();
+        choices.iter().copied().filter(move |id| Some(self.depths[*id]) == least)
+    }
+
+    /// Finds how deep the flattest value of each shape is.
+    ///
+    /// # Errors
+    /// When a shape has only values without an end, because it requires itself.
+    fn measure(&mut self) -> Result<(), String> {
+        let mut depths: Vec<Option<usize>> = vec![None; self.shapes.len()];
+        // a round finds at least the values that are deeper by one
+        loop {
+            let before = depths.clone();
+            for (id, shape) in self.shapes.iter().enumerate() {
+                let found = match shape {
+                    Shape::OneOf(ids) => ids.iter().filter_map(|id| depths[*id]).min(),
+                    Shape::Literal(_) | Shape::Text { .. } | Shape::Integer | Shape::Number => Some(0),
+                    Shape::Object { members, .. } => members
+                        .iter()
+                        .filter(|member| member.required)
+                        .try_fold(1, |deepest: usize, member| Some(deepest.max(1 + depths[member.value]?))),
+                    Shape::Array { least: 0, .. } => Some(1),
+                    Shape::Array { items, .. } => depths[*items].map(|depth| 1 + depth),
+                };
+                depths[id] = found;
+            }
+            if depths == before {
+                break;
+            }
+        }
+        let endless = || "json_schema: a part that requires itself has only values without an end".to_owned();
+        self.depths = depths.into_iter().collect::<Option<_>>().ok_or_else(endless)?;
+        Ok(())
     }
 
     /// Makes a choice of choices one choice, so that each value is found once however many ways lead to it.
     fn flatten(&mut self) -> Result<(), String> {
-        for id in 0..self.0.len() {
-            if !matches!(self.0[id], Shape::OneOf(_)) {
+        for id in 0..self.shapes.len() {
+            if !matches!(self.shapes[id], Shape::OneOf(_)) {
                 continue;
             }
-            let (mut seen, mut open, mut ends) = (vec![false; self.0.len()], vec![id], Vec::new());
+            let (mut seen, mut open, mut ends) = (vec![false; self.shapes.len()], vec![id], Vec::new());
             while let Some(at) = open.pop() {
                 if std::mem::replace(&mut seen[at], true) {
                     continue;
                 }
-                match &self.0[at] {
+                match &self.shapes[at] {
                     Shape::OneOf(ids) => open.extend(ids),
                     _ => ends.push(at),
                 }
@@ -129,7 +170,7 @@ impl Schema {
             if ends.is_empty() {
                 return Err("json_schema: a choice consists of itself, so there is no value for it".to_owned());
             }
-            self.0[id] = Shape::OneOf(ends);
+            self.shapes[id] = Shape::OneOf(ends);
         }
         Ok(())
     }
@@ -265,7 +306,10 @@ impl Reader<'_> {
             }
             "integer" | "number" => {
                 known(part, &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])?;
-                match bounded(object, name == "integer") {
+                if name == "integer" && bounds::are_beyond_64_bits(object) {
+                    return Err(unsupported("a bound of an integer beyond 64 bits", place));
+                }
+                match bounds::numbers(object, name == "integer") {
                     Some(values) => return self.literals(&values, place),
                     None if name == "integer" => Shape::Integer,
                     None => Shape::Number,
@@ -324,31 +368,4 @@ fn sizes((object, place): Part<'_>, least: &str, most: &str, usual: usize) -> Re
     let least = size(least).unwrap_or(0);
     let most = size(most).unwrap_or(usize::MAX).min(least.max(usual));
     if least > most { Err(format!("json_schema: there is no value for {place}")) } else { Ok((least, most)) }
-}
-
-/// Some numbers between the bounds; `None` where there are no bounds.
-fn bounded(object: &Map<String, Value>, whole: bool) -> Option<Vec<Value>> {
-    let bound = |name: &str| object.get(name).and_then(Value::as_f64);
-    let step = if whole { 1.0 } else { 0.1 };
-    let least = [bound("minimum"), bound("exclusiveMinimum").map(|bound| bound + step)];
-    let most = [bound("maximum"), bound("exclusiveMaximum").map(|bound| bound - step)];
-    let least = least.into_iter().flatten().reduce(f64::max);
-    let most = most.into_iter().flatten().reduce(f64::min);
-    let span = f64::from(NUMBERS) * step;
-    let (least, most) = match (least, most) {
-        (None, None) => return None,
-        (Some(least), None) => (least, least + span),
-        (None, Some(most)) => (most - span, most),
-        (Some(least), Some(most)) => (least, most),
-    };
-    let between = (0..=NUMBERS).map(|at| least + (most - least) * f64::from(at) / f64::from(NUMBERS));
-    let mut values: Vec<Value> = Vec::new();
-    for number in between {
-        let number = if whole { number.floor().max(least.ceil()) } else { (number * 100.0).round() / 100.0 };
-        let value = if whole { Value::from(number as i64) } else { Value::from(number) };
-        if number >= least && number <= most && !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    Some(values)
 }
