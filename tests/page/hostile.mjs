@@ -154,6 +154,11 @@ export async function names() {
       await page.keyboard.press("End");
       await shown();
     }
+    await page.evaluate(() => new Promise((resolve) => {
+      addEventListener("hashchange", () => setTimeout(resolve), { once: true });
+      location.hash = "#/%";
+    }));
+    assert.deepEqual(faults, [], "an address that is not encoded names no session");
     const file = await alone(await saved(page, folder));
     const text = await file.page.evaluate(() => document.documentElement.outerHTML);
     assert.ok(!/[\u202a-\u202e\u200b]/.test(text) && text.includes("tiny[rlo]gnp"), "nor in the file");

@@ -79,10 +79,14 @@ part("help").addEventListener("click", () => part("keys").showModal());
 keys(view, nextTheme);
 
 view.say("Choose a session on the left. Generations sent to the data port appear there.");
-/** The session and the turn that the address names. */
+/** The session and the turn that the address names; null where it names none. */
 function named() {
   const parts = /^#\/([^/]+)(?:\/(\d+))?$/.exec(location.hash);
-  return parts && [decodeURIComponent(parts[1]), parts[2] === undefined ? null : Number(parts[2])];
+  try {
+    return parts && [decodeURIComponent(parts[1]), parts[2] === undefined ? null : Number(parts[2])];
+  } catch {
+    return null; // `%` without two digits
+  }
 }
 
 // by hand or by a link; what the page writes itself is no such event
