@@ -1,8 +1,6 @@
 //! Long bodies take time to parse. Others are served meanwhile.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::client::{Connection, post, written};
 use crate::support::engine::answer;
@@ -15,6 +13,9 @@ const LONG: usize = 16 << 20;
 
 /// Requests that show that others are served. A blocked worker answers at most a few between the steps of a long request.
 const SERVED: usize = 20;
+
+/// Requests in whose time a worker reads what the system holds of a long one.
+const READ: usize = 200;
 
 /// The data port of a tokentap that has one worker thread; it ends with the test's process.
 async fn on_one_worker(upstream: SocketAddr, flags: &'static [&'static str]) -> SocketAddr {
@@ -30,38 +31,35 @@ async fn on_one_worker(upstream: SocketAddr, flags: &'static [&'static str]) -> 
     soon("tokentap starts", data).await.unwrap()
 }
 
-/// Sends a long request and counts the short ones that are answered until it reaches the engine.
-async fn served_meanwhile(bodies: Vec<Vec<u8>>) -> usize {
-    let reached = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&reached);
-    let upstream = Upstream::start(Nature::default(), move |asked| {
-        if asked.body.len() > LONG / 2 {
-            seen.store(true, Ordering::Release);
-        }
-        answer(asked)
-    })
-    .await;
+/// Sends a long request that is refused once it has been parsed, and counts the short ones that are answered from its last byte to the
+/// refusal. Its bytes are received and nothing is sent to the engine in that time: these yield to others by themselves.
+async fn served_meanwhile(body: &[u8]) -> usize {
+    let upstream = Upstream::start(Nature::default(), answer).await;
     let data = on_one_worker(upstream.addr, &[]).await;
-    let mut long = Vec::new();
-    for body in bodies {
-        let mut connection = Connection::open(data).await;
-        connection.send(&written(data, "POST", "/generate", &[], &body)).await;
-        long.push(connection);
+    let short = async || assert_eq!(post(data, "/generate", br#"{"input_ids":[1,2,3]}"#).await.status, 200);
+    let mut long = Connection::open(data).await;
+    let request = written(data, "POST", "/generate", &[], body);
+    let (rest, last) = request.split_at(request.len() - 1);
+    long.send(rest).await;
+    for _ in 0..READ {
+        short().await;
     }
+    long.send(last).await;
+    let refused = tokio::spawn(async move { long.answer().await });
     let mut served = 0;
-    while !reached.load(Ordering::Acquire) {
-        assert_eq!(post(data, "/generate", br#"{"input_ids":[1,2,3]}"#).await.status, 200);
+    while !refused.is_finished() {
+        short().await;
         served += 1;
     }
-    for mut connection in long {
-        assert_eq!(connection.answer().await.status, 200);
-    }
+    let refused = refused.await.unwrap();
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("outside the vocabulary"), "{}", refused.text());
     served
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_list_of_ids() {
     let ids = vec!["12345"; LONG / 6].join(",");
-    let served = served_meanwhile(vec![format!("{{\"input_ids\":[{ids}]}}").into_bytes()]).await;
+    let served = served_meanwhile(format!("{{\"input_ids\":[{ids},999999]}}").as_bytes()).await;
     assert!(served >= SERVED, "only {served} while a body of 16 MiB was parsed");
 }
