@@ -23,6 +23,7 @@ pub use reader::Reader;
 pub use reply::Pending;
 pub use shelf::{Attempts, Bounds, Entered};
 
+use crate::http::long_work::is_long;
 use crate::trajectory::Turns;
 use kept::Kept;
 use reply::Reply;
@@ -48,16 +49,17 @@ pub struct Key {
     pub digest: Digest,
 }
 
-/// A keyed digest of a body. Other bodies have other digests but for chance, as the keys are random and a client does not know them.
+/// A keyed digest of a long body; `None` of a short one, which is compared as fast. Its key is random, so that no client can choose two
+/// bodies with one digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest([u64; 2]);
+pub struct Digest(Option<u64>);
 
 impl Digest {
     /// The digest of these bytes. Takes time in proportion to their number.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
-        Self(KEYS.each_ref().map(|keys| keys.hash_one(bytes)))
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(is_long(bytes.len()).then(|| KEY.hash_one(bytes)))
     }
 }
 
