@@ -32,6 +32,9 @@ use query::Query;
 /// The largest request of a trainer's, which is a list of names, not of tokens.
 pub const LARGEST: u64 = 64 << 20;
 
+/// The largest body with a reward. Every row of an export of the session holds the reward.
+const LARGEST_REWARD: u64 = 64 << 10;
+
 /// An answer that says no: `{"error":{"code","message"}}`.
 #[derive(Debug)]
 pub struct Problem {
@@ -124,7 +127,10 @@ async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) 
         }
         ["requests"] => Ok(running::list(parts, &query)),
         ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
-        ["sessions", id, _] => sessions::reward(parts, id, read(parts, request).await?).await,
+        ["sessions", id, _] => {
+            let body = bytes_within(parts, request, LARGEST_REWARD).await.map_err(too_large_reward)?;
+            sessions::reward(parts, id, parse(&body).await?).await
+        }
         ["trajectories"] => finished::stream(parts, query).await,
         ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
         ["policy"] => Ok(policy::show(parts)),
@@ -174,9 +180,23 @@ fn unread(error: &crate::error::Error) -> Problem {
     Problem::new(error.status(), "body", error.to_string())
 }
 
+fn too_large_reward(problem: Problem) -> Problem {
+    match problem.status {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let message =
+                format!("the body is larger than {LARGEST_REWARD} bytes: every exported row holds its reward");
+            Problem::new(problem.status, "reward_too_large", message)
+        }
+        _ => problem,
+    }
+}
+
 async fn read<T: DeserializeOwned>(parts: &Parts, request: Request<Incoming>) -> Result<T, Problem> {
-    let bytes = bytes(parts, request).await?;
-    let parsed = on_body(bytes.len(), || serde_json::from_slice(&bytes)).await;
+    parse(&bytes(parts, request).await?).await
+}
+
+async fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let parsed = on_body(bytes.len(), || serde_json::from_slice(bytes)).await;
     parsed.map_err(|error| Problem::bad(format!("the body: {error}")))
 }
 

@@ -10,6 +10,8 @@ use tokentap::trajectory::{About, Cause, Span, Turn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use crate::crash::Alone;
+use crate::crash::trainers::say;
 use crate::support::binary::output;
 use crate::support::client::{post, request};
 use crate::support::engine;
@@ -202,6 +204,21 @@ async fn an_export_that_breaks_off_leaves_nothing() {
 }
 
 /// The size of a padded file is known before it is written, by whoever makes it and by whoever is sent it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reward_above_64_kib_is_refused() {
+    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.behind(&dir, &[]).await;
+    say(binary.data, "s", &[1, 2, 3], "").await;
+    let reward = |bytes: usize| {
+        let body = json!({"reward": {"score": 1, "why": "x".repeat(bytes)}}).to_string();
+        async move { post(binary.control, "/v1/sessions/s/reward", body.as_bytes()).await }
+    };
+    assert_eq!(reward(60_000).await.status, 200);
+    let refused = reward(70_000).await;
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (413, Some("reward_too_large")));
+    assert!(refused.text().contains("65536 bytes"), "{}", refused.text());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_would_be_too_large_is_refused() {
     let out = tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
-use super::{Annotate, Batch, Decoder, Needs, Tally, settle, text};
+use super::{Annotate, Batch, Decoder, Needs, Tally, facts, settle, text};
 use crate::trajectory::Row;
 
 /// Changes when a reader of the columns would have to: a column goes, or has another name, type or meaning. A new column changes nothing.
@@ -79,13 +79,19 @@ impl Table {
     }
 }
 
+/// Bytes that a row adds to a batch, about.
+fn size(row: &Row) -> u64 {
+    let reward = row.reward().map_or(0, |reward| facts::json_len(reward));
+    row.upwards().map(|turn| turn.bytes()).sum::<u64>() + reward
+}
+
 impl Iterator for Table {
     type Item = RecordBatch;
 
     fn next(&mut self) -> Option<RecordBatch> {
         let (mut paths, mut bytes) = (Vec::new(), 0);
         for row in self.rows[self.at..].iter().take(self.bounds.rows) {
-            bytes += row.upwards().map(|turn| turn.bytes()).sum::<u64>();
+            bytes += size(row);
             if bytes > self.bounds.bytes && !paths.is_empty() {
                 break;
             }
@@ -98,8 +104,11 @@ impl Iterator for Table {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::trajectory::export::fixture::example;
+    use crate::trajectory::Path;
+    use crate::trajectory::export::fixture::{batch, example, rows_of, turns};
 
     fn lengths(bounds: Bounds) -> Vec<usize> {
         let mut batch = example();
@@ -112,8 +121,23 @@ mod tests {
     fn batches_are_bounded() {
         assert_eq!(lengths(Bounds { bytes: u64::MAX, rows: 4 }), [4, 2]);
         assert_eq!(lengths(Bounds { bytes: 0, rows: 4 }), [1; 6], "a row larger than a batch is one");
-        let row: u64 = example().rows[0].upwards().map(|turn| turn.bytes()).sum();
+        let row = size(&example().rows[0]);
         assert_eq!(lengths(Bounds { bytes: 2 * row, rows: 4 }), [2; 3]);
+    }
+
+    /// The lengths of the batches where a batch may hold `more` bytes beside the turns of both rows.
+    fn lengths_beside_turns(paths: &[Path], more: u64) -> Vec<usize> {
+        let batch = batch(paths.to_vec());
+        let turns: u64 = batch.rows.iter().flat_map(Row::upwards).map(|turn| turn.bytes()).sum();
+        Table::new(batch, "arrow", Bounds { bytes: turns + more, rows: 4 }).map(|record| record.num_rows()).collect()
+    }
+
+    #[test]
+    fn a_reward_counts_towards_the_bytes_of_a_batch() {
+        let mut rows = rows_of(turns());
+        rows.iter_mut().for_each(|row| row.reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
+        assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1]);
+        assert_eq!(lengths_beside_turns(&rows, 2500), [2]);
     }
 
     /// The rows of the document's table: the path of a column, its type and whether it may be null.

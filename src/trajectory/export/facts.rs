@@ -91,6 +91,24 @@ pub(super) fn reward_as_given(path: &Path) -> &Value {
     path.reward.as_deref().unwrap_or(&Value::Null)
 }
 
+/// Bytes of a value as JSON, which is not kept.
+pub(super) fn json_len(value: &Value) -> u64 {
+    struct Count(u64);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).expect("a value can be written");
+    count.0
+}
+
 /// For each row the number of its group: rows whose first prompts are the same tokens are samples of one prompt, whatever their sessions.
 pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
     let mut numbers: HashMap<&[u32], usize> = HashMap::new();
