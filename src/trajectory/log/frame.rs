@@ -73,6 +73,20 @@ impl Marker {
     pub(super) fn parse(hex: &str) -> Option<Self> {
         u64::from_str_radix(hex, 16).ok().map(|marker| Self(marker.to_be_bytes()))
     }
+
+    /// The markers that two damaged copies may give: up to a byte that of the text in a first line, from there on that of a frame. The text
+    /// comes first: behind any marker that the frame has, its own payload is sound.
+    pub(super) fn candidates(hex: &[u8], frame: [u8; 8]) -> impl Iterator<Item = Self> {
+        let digits = |at: usize| std::str::from_utf8(hex.get(2 * at..2 * at + 2)?).ok();
+        let written = move |at: usize| u8::from_str_radix(digits(at)?, 16).ok();
+        (0..=8).rev().filter_map(move |split| {
+            let mut marker = frame;
+            for (at, byte) in marker.iter_mut().enumerate().take(split) {
+                *byte = written(at)?;
+            }
+            Some(Self(marker))
+        })
+    }
 }
 
 impl Framing {

@@ -33,6 +33,11 @@ impl Salvage {
         }
     }
 
+    /// The offset of the first sound frame in `rest`.
+    pub(super) fn find(&mut self, rest: &[u8]) -> Option<usize> {
+        if self.is_sound(rest) { Some(0) } else { self.resume(rest) }
+    }
+
     /// Whether `bytes` begin with a sound frame that may still be checked.
     fn is_sound(&mut self, bytes: &[u8]) -> bool {
         let Some(length) = self.framing.whole(bytes).filter(|length| *length <= bytes.len()) else { return false };

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use super::Record;
@@ -18,6 +18,12 @@ const FIRST_LINE_1: usize = 41;
 const MAGIC: &str = "tokentap-log 2 ";
 /// The same of format 1, whose frames have no marker: it is read and not written.
 const MAGIC_1: &str = "tokentap-log 1 ";
+/// Where the id of the store stands in the first line of both formats.
+const HEX_STORE: Range<usize> = 15..31;
+/// Where the marker stands in the first line.
+const HEX_MARKER: Range<usize> = 32..48;
+/// Why a file of another directory is not read.
+const FOREIGN: &str = "it belongs to another store";
 /// Bytes asked of the system at once.
 const READ_AHEAD: usize = 256 << 10;
 
@@ -80,6 +86,14 @@ impl StoreId {
     pub(super) fn fresh() -> Self {
         // SipHash under keys from the system's entropy
         Self(format!("{:016x}", RandomState::new().hash_one(std::process::id())).into())
+    }
+
+    /// Whether a destroyed first line still names another store: its id is whole, and differs by more than damage would change.
+    fn is_contradicted(&self, line: &[u8]) -> bool {
+        let Some(found) = line.get(HEX_STORE) else { return false };
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let same = found.iter().zip(self.0.bytes()).filter(|(found, own)| *found == own).count();
+        found.iter().all(is_digit) && same < found.len() / 2
     }
 }
 
@@ -176,13 +190,25 @@ fn scan(
     let (mut start, wrong) = (Vec::new(), "its first line is not of this format");
     source.by_ref().take(FIRST_LINE).read_to_end(&mut start).map_err(|_| at_start("the file cannot be read"))?;
     let is_cut = (start.len() as u64) < FIRST_LINE;
-    let none = at_start(if is_cut { "it ends inside its first line" } else { wrong });
-    let (header, is_damaged) = Header::of(&start).ok_or(none)?;
-    if *store.get_or_insert_with(|| header.store.clone()) != header.store {
-        return Err(at_start("it belongs to another store"));
-    }
-    let framing = header.framing;
-    let mut offset = header.line().len() as u64;
+    let (framing, mut offset, is_damaged) = match Header::of(&start) {
+        Some((header, is_damaged)) => {
+            if *store.get_or_insert_with(|| header.store.clone()) != header.store {
+                return Err(at_start(FOREIGN));
+            }
+            (header.framing, header.line().len() as u64, is_damaged)
+        }
+        None if is_cut => return Err(at_start("it ends inside its first line")),
+        None if store.as_ref().is_some_and(|store| store.is_contradicted(&start)) => return Err(at_start(FOREIGN)),
+        None => {
+            // the rest of the file is held in memory meanwhile
+            source
+                .take(bytes.saturating_sub(FIRST_LINE))
+                .read_to_end(&mut start)
+                .map_err(|_| at_start("the file cannot be read"))?;
+            let (framing, line) = framing_of(&start).ok_or(at_start(wrong))?;
+            (framing, line as u64, true)
+        }
+    };
     if is_damaged && visit(offset, Entry::Damage { offset: 0, bytes: offset, reason: wrong }).is_break() {
         return Ok(());
     }
@@ -198,6 +224,21 @@ fn scan(
         }
     }
     Ok(())
+}
+
+/// How the frames of a file begin whose first line is destroyed, and where the first one does. Only places that no client can write to
+/// tell the marker: the first line, and the first bytes after it. A sound frame must begin with it.
+fn framing_of(file: &[u8]) -> Option<(Framing, usize)> {
+    let first_sound = |framing: Framing, from: usize| Salvage::new(framing, file.len() as u64).find(file.get(from..)?);
+    // damage that leads from there to a sound frame may have led over a marker
+    if first_sound(Framing::Unmarked, FIRST_LINE_1) == Some(0) {
+        return Some((Framing::Unmarked, FIRST_LINE_1));
+    }
+    let line = FIRST_LINE as usize;
+    let first_frame = file.get(line..)?.first_chunk::<8>()?;
+    let framings = Marker::candidates(&file[HEX_MARKER], *first_frame).map(Framing::Marked);
+    let found = framings.into_iter().find(|framing| first_sound(*framing, line).is_some());
+    found.map(|framing| (framing, line))
 }
 
 /// Reads what stands from `offset` on, where a frame cannot be read. The rest of the file is held in memory meanwhile.
@@ -324,6 +365,51 @@ mod tests {
     }
 
     #[test]
+    fn a_destroyed_first_line_costs_no_record() {
+        let (bytes, all, _) = file();
+        let line = FIRST_LINE as usize;
+        // two bits, the store, the marker, the whole line
+        for destroyed in [0..2, 15..31, 32..48, 0..line] {
+            let mut changed = bytes.clone();
+            changed[destroyed.clone()].iter_mut().for_each(|byte| *byte ^= 0x81);
+            let (entries, read) = entries(&changed);
+            let damage = |entry: &&Entry| matches!(entry, Entry::Damage { offset: 0, bytes: 58, .. });
+            assert_eq!((entries.iter().filter(damage).count(), read), (1, Ok(())), "{destroyed:?}");
+            assert_eq!(records(entries), all, "{destroyed:?}");
+        }
+    }
+
+    #[test]
+    fn a_destroyed_first_line_and_first_frame_cost_only_that_frame() {
+        let (bytes, all, ends) = file();
+        // the end of the marker in the line, and the beginning of the marker of the frame
+        for destroyed in [40..60, 50..ends[1], 15..31] {
+            let mut changed = bytes.clone();
+            changed[destroyed.clone()].iter_mut().for_each(|byte| *byte ^= 0x81);
+            changed[ends[1] - 1] ^= 1;
+            assert_eq!(read(&changed).0, all[1..], "{destroyed:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_a_destroyed_first_line_is_not_read_into_another_store() {
+        let (mut bytes, all, _) = file();
+        bytes[..4].fill(0xff);
+        let mut found = |store: &str| {
+            let (mut records, mut store) = (Vec::new(), Some(StoreId(store.into())));
+            let mut decoder = Decoder::try_new().unwrap();
+            let length = bytes.len() as u64;
+            let read = scan(&mut io::Cursor::new(&mut bytes), length, &mut decoder, &mut store, &mut |_, entry| {
+                records.push(entry);
+                ControlFlow::Continue(())
+            });
+            (self::records(records), read.map_err(|tear| tear.reason))
+        };
+        assert_eq!(found("fedcba9876543210"), (Vec::new(), Err("it belongs to another store")));
+        assert_eq!(found("0123456789abcdef"), (all, Ok(())));
+    }
+
+    #[test]
     fn damage_at_several_places_costs_the_frames_it_is_in() {
         let (bytes, all, ends) = file();
         let mut changed = bytes.clone();
@@ -414,9 +500,10 @@ mod tests {
             let mut written = records.iter();
             prop_assert!(found.iter().all(|found| written.any(|record| record == found)), "in their order");
             prop_assert_eq!(unknown, 0);
-            // what lies outside of the garbage is read, unless the first line cannot say whose file it is
+            // what lies outside of the garbage is read, unless a byte of the marker is lost in the first line and in the first frame
             let whole = ends.windows(2).filter(|frame| frame[1] <= at || frame[0] >= end).count();
-            prop_assert!(at < FIRST_LINE as usize || found.len() >= whole);
+            let is_lost = |byte: usize| at < 34 + 2 * byte && end > FIRST_LINE as usize + byte;
+            prop_assert!((0..8).any(is_lost) || found.len() >= whole);
         }
     }
 }
