@@ -20,10 +20,17 @@ impl Salvage {
     /// The offset of the first sound frame behind the damaged one that `rest` begins with; `None` where no more can be read.
     ///
     /// Only what begins with the marker of the file is taken for a frame. Without markers only the place that the length of the damaged
-    /// frame leads to can be one: elsewhere may be what a client has sent.
+    /// frame leads to can be one, or, where that is damaged too, the place that its length leads to: elsewhere may be what a client has
+    /// sent.
     pub(super) fn resume(&mut self, rest: &[u8]) -> Option<usize> {
         match self.framing {
-            Framing::Unmarked => self.framing.whole(rest).filter(|at| *at < rest.len() && self.is_sound(&rest[*at..])),
+            Framing::Unmarked => {
+                let mut at = self.framing.whole(rest)?;
+                while at < rest.len() && !self.is_sound(&rest[at..]) {
+                    at += self.framing.whole(&rest[at..])?;
+                }
+                (at < rest.len()).then_some(at)
+            }
             Framing::Marked(_) => {
                 let framing = self.framing;
                 let finder = Finder::new(framing.marker());

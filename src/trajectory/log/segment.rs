@@ -474,6 +474,13 @@ mod tests {
         let mut damaged = old.clone();
         damaged[FIRST_LINE_1 + 20] ^= 1;
         assert_eq!(self::read(&damaged).0, all[1..]);
+        // the payloads of two frames in a row
+        damaged[FIRST_LINE_1 + (ends[1] - ends[0] - 8) + 20] ^= 1;
+        assert_eq!(self::read(&damaged).0, all[2..]);
+        // the whole first line
+        let mut headless = old.clone();
+        headless[..FIRST_LINE_1].fill(0xff);
+        assert_eq!(self::read(&headless).0, all);
         for cut in 0..old.len() {
             assert!(all.starts_with(&self::read(&old[..cut]).0), "cut at {cut}");
         }
