@@ -396,6 +396,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_kill_or_a_power_loss_leaves_is_no_damage() {
+        let dir = tempdir().unwrap();
+        let (log, ..) = open(&options(&dir));
+        log.append(finished(0)).await.unwrap();
+        log.append(turn("s", 0, 2_000)).await.unwrap();
+        drop(log);
+        let file = files(&dir).remove(0);
+        let bytes = std::fs::read(&file).unwrap();
+        let zeros_from = |at: usize| [&bytes[..at], &vec![0; bytes.len() - at][..]].concat();
+        let first_line = segment::FIRST_LINE as usize;
+        let cut_in_line = (0..first_line).map(|at| bytes[..at].to_vec());
+        let zeros_behind = [bytes.clone(), vec![0; 5000]].concat();
+        let blocks = (0..bytes.len()).step_by(512).map(zeros_from);
+        for left in cut_in_line.chain(blocks).chain([zeros_behind]) {
+            std::fs::write(&file, &left).unwrap();
+            let (_, replayed) = contents(&dir);
+            assert_eq!(replayed.damaged_regions(), 0, "{:?}", replayed.torn);
+        }
+        // a bit that has changed is damage, and so are zeros within a sector
+        for at in [first_line + 20, bytes.len() - 1] {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            std::fs::write(&file, &changed).unwrap();
+            assert_eq!(contents(&dir).1.damaged_regions(), 1, "at {at}");
+        }
+        std::fs::write(&file, zeros_from(bytes.len() - 3)).unwrap();
+        assert_eq!(contents(&dir).1.damaged_regions(), 1);
+    }
+
+    #[tokio::test]
     async fn records_of_sessions_and_turns_that_cannot_be_are_passed_over() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));

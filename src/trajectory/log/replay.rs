@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::frame::{CUT, Decoder};
-use super::segment::{Entry, Segment, StoreId};
+use super::frame::Decoder;
+use super::segment::{Entry, Segment, StoreId, Tear};
 use super::{OpenError, Record};
 
 /// What was found in a log.
@@ -56,10 +56,10 @@ pub struct Damaged {
 }
 
 impl Replayed {
-    /// Places where records were lost to damage; a tail that a crash has cut is none.
+    /// Places where records were lost to damage; the end that a kill or a power loss has left is none.
     #[must_use]
     pub fn damaged_regions(&self) -> u64 {
-        let torn = self.torn.iter().filter(|torn| torn.reason != CUT).count() as u64;
+        let torn = self.torn.iter().filter(|torn| !Tear::is_crash(torn.reason)).count() as u64;
         torn + self.damaged.iter().map(|damaged| damaged.regions).sum::<u64>()
     }
 

@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use super::Record;
-use super::frame::{Decoder, Frame, Framing, Marker};
+use super::frame::{CUT, Decoder, Frame, Framing, Marker};
 use super::salvage::Salvage;
 
 /// Bytes of the first line.
@@ -24,6 +24,12 @@ const HEX_STORE: Range<usize> = 15..31;
 const HEX_MARKER: Range<usize> = 32..48;
 /// Why a file of another directory is not read.
 const FOREIGN: &str = "it belongs to another store";
+/// The end of a file whose process was killed while it wrote the first line.
+const LINE_CUT: &str = "it ends inside its first line";
+/// The end of a file after a power loss: its length was written, and the blocks were not.
+const ZEROS: &str = "it ends in zeros";
+/// The smallest block that a disk writes.
+const SECTOR: u64 = 512;
 /// Bytes asked of the system at once.
 const READ_AHEAD: usize = 256 << 10;
 
@@ -79,6 +85,13 @@ pub(super) struct Tear {
     pub(super) offset: u64,
     /// What is wrong there.
     pub(super) reason: &'static str,
+}
+
+impl Tear {
+    /// Whether a kill or a power loss leaves such an end.
+    pub(super) fn is_crash(reason: &str) -> bool {
+        [CUT, LINE_CUT, ZEROS].contains(&reason)
+    }
 }
 
 impl StoreId {
@@ -197,7 +210,7 @@ fn scan(
             }
             (header.framing, header.line().len() as u64, is_damaged)
         }
-        None if is_cut => return Err(at_start("it ends inside its first line")),
+        None if is_cut => return Err(at_start(LINE_CUT)),
         None if store.as_ref().is_some_and(|store| store.is_contradicted(&start)) => return Err(at_start(FOREIGN)),
         None => {
             // the rest of the file is held in memory meanwhile
@@ -205,7 +218,8 @@ fn scan(
                 .take(bytes.saturating_sub(FIRST_LINE))
                 .read_to_end(&mut start)
                 .map_err(|_| at_start("the file cannot be read"))?;
-            let (framing, line) = framing_of(&start).ok_or(at_start(wrong))?;
+            let reason = if start.iter().all(|byte| *byte == 0) { ZEROS } else { wrong };
+            let (framing, line) = framing_of(&start).ok_or(at_start(reason))?;
             (framing, line as u64, true)
         }
     };
@@ -259,6 +273,7 @@ fn scan_damaged(
         let (entry, length) = match decoder.next(&mut &rest[at..], (rest.len() - at) as u64, framing) {
             Ok(frame) => entry(frame, here),
             Err(reason) => {
+                let reason = if ends_in_zeros(&rest[at..], here, framing) { ZEROS } else { reason };
                 let length = salvage.resume(&rest[at..]).ok_or(Tear { offset: here, reason })? as u64;
                 (Entry::Damage { offset: here, bytes: length, reason }, length)
             }
@@ -269,6 +284,17 @@ fn scan_damaged(
         }
     }
     Ok(())
+}
+
+/// Whether what stands from `offset` to the end of a file is at most the beginning of a frame, and otherwise zeros: whole sectors of
+/// them, because the last bytes of a record may be zeros as well.
+fn ends_in_zeros(rest: &[u8], offset: u64, framing: Framing) -> bool {
+    let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let is_within_frame = written == 0
+        || framing.marker().starts_with(&rest[..written])
+        || framing.whole(rest).is_some_and(|whole| written < whole);
+    let has_sector = (offset + written as u64).next_multiple_of(SECTOR) < offset + rest.len() as u64;
+    written == 0 || (is_within_frame && has_sector)
 }
 
 fn entry(frame: Frame, offset: u64) -> (Entry, u64) {
