@@ -689,6 +689,29 @@ mod tests {
         assert_eq!(contents(&dir).0, [finished(0), finished(1)]);
     }
 
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_removed_or_renamed_file_costs_the_records_in_it_and_no_others() {
+        for renamed in [false, true] {
+            let (dir, disk) = (tempdir().unwrap(), Disk::default());
+            let log = fake(&options(&dir), &disk, NEVER_AGAIN);
+            for number in 0..3 {
+                log.append(finished(number)).await.unwrap();
+            }
+            let file = files(&dir).remove(0);
+            if renamed {
+                std::fs::rename(&file, dir.path().join("elsewhere")).unwrap();
+            } else {
+                std::fs::remove_file(&file).unwrap();
+            }
+            log.append(finished(3)).await.unwrap();
+            assert_eq!(count(&log.stats().failed), 3, "renamed: {renamed}");
+            assert_eq!(log.health(), Health::Ok);
+            assert_eq!(contents(&dir).0, [finished(3)]);
+            assert_eq!(count(&log.stats().bytes_on_disk), std::fs::metadata(&files(&dir)[0]).unwrap().len());
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn a_real_full_device_degrades_the_log() {

@@ -10,8 +10,8 @@ pub(super) trait Medium: Send {
     /// Cuts it to `bytes`; it is not written to afterwards.
     fn truncate(&mut self, bytes: u64) -> io::Result<()>;
     fn sync(&mut self) -> io::Result<()>;
-    /// Whether its last name is gone: what is written to it then is never read.
-    fn is_removed(&self) -> bool;
+    /// Whether `path` no longer names it: what is written to it then is not read after a restart.
+    fn has_left(&self, path: &Path) -> bool;
 }
 
 /// Makes a file that must not exist yet.
@@ -36,13 +36,18 @@ impl Medium for File {
     }
 
     #[cfg(unix)]
-    fn is_removed(&self) -> bool {
-        self.metadata().is_ok_and(|meta| std::os::unix::fs::MetadataExt::nlink(&meta) == 0)
+    fn has_left(&self, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+        match std::fs::metadata(path) {
+            Ok(named) => self.metadata().is_ok_and(|own| identity(own) != identity(named)),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
     }
 
-    // elsewhere a file that is open cannot be removed
+    // elsewhere a file that is open can be neither removed nor renamed
     #[cfg(not(unix))]
-    fn is_removed(&self) -> bool {
+    fn has_left(&self, _: &Path) -> bool {
         false
     }
 }

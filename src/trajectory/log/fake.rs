@@ -122,7 +122,7 @@ impl Medium for FakeFile {
         Ok(())
     }
 
-    fn is_removed(&self) -> bool {
-        self.file.is_removed()
+    fn has_left(&self, path: &Path) -> bool {
+        self.file.has_left(path)
     }
 }

@@ -27,7 +27,7 @@ pub struct LogStats {
     pub records: AtomicU64,
     /// Bytes written.
     pub bytes_written: AtomicU64,
-    /// Records that are not in the log because it could not be written.
+    /// Records that are not in the log because it could not be written, or because their file was removed while it was.
     pub failed: AtomicU64,
     /// Records that are not in the log because its queue was full.
     pub dropped_queue_full: AtomicU64,

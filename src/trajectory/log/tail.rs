@@ -31,6 +31,8 @@ struct Current {
     file: Box<dyn Medium>,
     /// Its length is that of the whole frames.
     segment: Segment,
+    /// Records in it.
+    records: u64,
     dirty: bool,
 }
 
@@ -73,9 +75,10 @@ impl Tail {
         Ok(())
     }
 
-    /// Writes whole frames behind the others. When it fails, none of them is in the log, as far as the disk permits that.
-    pub(super) fn append(&mut self, frames: &[u8]) -> io::Result<()> {
-        let done = self.try_append(frames);
+    /// Writes the whole frames of so many records behind the others. When it fails, none of them is in the log, as far as the disk permits
+    /// that.
+    pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
+        let done = self.try_append(frames, records);
         if done.is_err() {
             self.retreat();
         }
@@ -93,11 +96,16 @@ impl Tail {
         done
     }
 
-    fn try_append(&mut self, frames: &[u8]) -> io::Result<()> {
-        if let Some(removed) = self.current.take_if(|current| current.file.is_removed()) {
-            let path = removed.segment.path.display();
-            return Err(io::Error::other(format!("{path} has been removed, and with it the records in it")));
-        }
+    /// Leaves a file that was removed or renamed while it was written: a restart does not read it, so its records are lost.
+    fn leave_removed(&mut self) {
+        let Some(left) = self.current.take_if(|current| current.file.has_left(&current.segment.path)) else { return };
+        add(&self.shared.stats.failed, left.records);
+        let (path, records) = (left.segment.path.display(), left.records);
+        tracing::error!(%path, records, "a file of the log was removed or renamed: its records are lost, the next file begins");
+    }
+
+    fn try_append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
+        self.leave_removed();
         if self.current.as_ref().is_some_and(|current| current.segment.bytes >= self.segment_bytes) {
             self.try_sync()?;
             self.closed.extend(self.current.take().map(|current| current.segment));
@@ -111,6 +119,7 @@ impl Tail {
             current.dirty = false;
         }
         current.segment.bytes += frames.len() as u64;
+        current.records += records;
         Ok(())
     }
 
@@ -140,7 +149,7 @@ impl Tail {
                 return Err(error);
             }
             segment.bytes = FIRST_LINE;
-            self.current = Some(Current { file, segment, dirty: false });
+            self.current = Some(Current { file, segment, records: 0, dirty: false });
         }
         Ok(self.current.as_mut().expect("it was made above"))
     }

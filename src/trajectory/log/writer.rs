@@ -122,7 +122,7 @@ impl Writer {
     }
 
     fn commit(&mut self, frames: &[u8], answers: Vec<oneshot::Sender<Result<(), LogError>>>) {
-        if let Err(error) = self.tail.append(frames) {
+        if let Err(error) = self.tail.append(frames, answers.len() as u64) {
             self.degrade(&error);
             return self.refuse(answers, &LogError::Write(Arc::new(error)));
         }
