@@ -3,6 +3,7 @@
 //! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
 //! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
 
+mod branch;
 mod leaves;
 mod radix;
 
@@ -13,13 +14,6 @@ use radix::{Part, ROOT, RadixTree};
 
 use super::conversation::ConversationIndex;
 use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
-
-/// Prompts behind one turn, and samples of them, that a new prompt is compared with for its cause: the latest. Thousands of long ones
-/// would hold up the session.
-const COMPARED: usize = 64;
-
-/// Tokens of the shortest response that shows by itself that a prompt holds an edited history; shorter ones occur by chance.
-const EVIDENCE: usize = 8;
 
 /// The turns of a session.
 #[derive(Debug, Default)]
@@ -44,6 +38,8 @@ pub struct Forest {
 struct Stem {
     prompt: Arc<[u32]>,
     turns: Vec<u32>,
+    /// One of them has a sampled token.
+    is_sampled: bool,
 }
 
 /// Where a prompt belongs.
@@ -57,14 +53,6 @@ pub struct Place {
     pub suffix: Arc<[u32]>,
     /// How it relates to what is there.
     pub cause: Cause,
-}
-
-/// How a prompt leaves the turns that are there, the closest resemblance last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Parting {
-    InPrompt { shared: usize },
-    InResponse { shared: usize, but_stop: bool },
-    Ends,
 }
 
 impl Forest {
@@ -103,7 +91,7 @@ impl Forest {
             (Some(_), _) => Cause::Sample,
             (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
             (None, None) if self.roots.is_empty() => Cause::First,
-            (None, _) => self.branches(stems, rest, departure).unwrap_or(match parent {
+            (None, _) => self.branches(parent, rest, departure).unwrap_or(match parent {
                 Some(_) => Cause::Forks,
                 None => Cause::NewConversation,
             }),
@@ -141,9 +129,11 @@ impl Forest {
         let new = u32::try_from(stems.len()).expect("there are fewer prompts than turns");
         let stem = *self.prompts.entry((turn.parent, prompt)).or_insert(new);
         if stem == new {
-            stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: Vec::new() });
+            stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: Vec::new(), is_sampled: false });
         }
-        stems[stem as usize].turns.push(turn.id);
+        let stem = &mut stems[stem as usize];
+        stem.turns.push(turn.id);
+        stem.is_sampled |= !turn.response.is_empty();
         let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
         // a turn without a sampled token is not continued: it would add nothing
         if !turn.response.is_empty() {
@@ -171,73 +161,6 @@ impl Forest {
             false => Cause::Extends,
         }
     }
-
-    /// What a branch changed. Messages tell more than tokens, except of a response, which only tokens show exactly.
-    fn branches(&self, stems: &[Stem], rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
-        let mut samples = COMPARED;
-        let latest = stems.iter().rev().take(COMPARED);
-        let closest = latest.map(|stem| (self.parting(stem, rest, &mut samples), stem)).max_by_key(|of| of.0);
-        let (parting, stem) = closest?;
-        match (departure, parting) {
-            (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Parting::Ends) => {
-                Some(Cause::RolledBack)
-            }
-            (Some(Cause::HistoryEdited | Cause::Forks) | None, Parting::InResponse { but_stop, .. }) => {
-                Some(if but_stop { Cause::StopReplaced } else { Cause::ResponseEdited })
-            }
-            (Some(departure), _) => Some(departure),
-            (None, Parting::InPrompt { shared }) => {
-                let responses = stem.turns.iter().rev().take(1).map(|id| &*self.turns[*id as usize].response);
-                let mut long = responses.filter(|response| response.len() >= EVIDENCE);
-                long.any(|response| contains(&rest[shared..], response)).then_some(Cause::HistoryEdited)
-            }
-        }
-    }
-
-    /// Compares a prompt with a stem and its samples, of which `samples` more may be compared.
-    fn parting(&self, stem: &Stem, rest: &[u32], samples: &mut usize) -> Parting {
-        let shared = shared(&stem.prompt, rest);
-        if shared < stem.prompt.len() {
-            return if shared == rest.len() { Parting::Ends } else { Parting::InPrompt { shared } };
-        }
-        let rest = &rest[shared..];
-        let latest = stem.turns.iter().rev().take(*samples);
-        *samples -= latest.len();
-        let partings = latest.filter_map(|id| {
-            let turn = &self.turns[*id as usize];
-            let shared = self::shared(&turn.response, rest);
-            if shared == rest.len() && shared < turn.response.len() {
-                return Some(Parting::Ends);
-            }
-            let stopped = turn.about.finish.as_deref() == Some("stop");
-            let but_stop = stopped && shared > 0 && shared + 1 == turn.response.len();
-            (!turn.response.is_empty()).then_some(Parting::InResponse { shared, but_stop })
-        });
-        // nothing was sampled there that could differ
-        partings.max().unwrap_or(Parting::InPrompt { shared })
-    }
-}
-
-/// Whether a list holds another one in a row: Knuth, Morris and Pratt, because prompts may repeat themselves.
-fn contains(list: &[u32], part: &[u32]) -> bool {
-    let mut borders = vec![0; part.len()];
-    let advance = |borders: &[usize], mut matched: usize, token: u32| {
-        while matched > 0 && part[matched] != token {
-            matched = borders[matched - 1];
-        }
-        matched + usize::from(part[matched] == token)
-    };
-    for at in 1..part.len() {
-        borders[at] = advance(&borders, borders[at - 1], part[at]);
-    }
-    let mut matched = 0;
-    for token in list {
-        matched = advance(&borders, matched, *token);
-        if matched == part.len() {
-            return true;
-        }
-    }
-    part.is_empty()
 }
 
 /// How many tokens two lists have in common at their beginning.
@@ -296,6 +219,56 @@ pub(super) mod tests {
         assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::NewConversation, "three tokens may be there by chance");
         assert_eq!(cause(&[1, 55, 55, 55, 55, 55]), Cause::NewConversation);
         assert_eq!(cause(&[42]), Cause::NewConversation);
+    }
+
+    #[test]
+    fn every_sample_of_a_prompt_is_compared() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2], &[3, 4, 5], "stop");
+        add(&mut forest, &[1, 2], &[3, 6, 7, 8], "length");
+        for at in 0..100 {
+            add(&mut forest, &[1, 2], &[100 + at, 4, 5], "stop");
+        }
+        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        assert_eq!(cause(&[1, 2, 3, 4, 99, 6]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 2, 3, 6, 7, 99]), Cause::ResponseEdited, "that response did not end by a stop token");
+        assert_eq!(cause(&[1, 2, 3, 4]), Cause::RolledBack);
+        assert_eq!(cause(&[1, 2, 3, 77]), Cause::ResponseEdited);
+        assert_eq!(cause(&[1, 2, 100, 4, 99]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 2, 300, 4, 99]), Cause::ResponseEdited);
+    }
+
+    #[test]
+    fn every_prompt_behind_a_turn_is_compared() {
+        let mut forest = Forest::default();
+        let long = [7, 8, 7, 8, 7, 8, 7, 8, 9];
+        add(&mut forest, &[1, 2, 3, 4], &long, "stop");
+        add(&mut forest, &[1, 2, 3, 4], &[30, 31], "abort");
+        add(&mut forest, &[1, 2, 3, 4], &long, "stop");
+        for at in 0..100 {
+            add(&mut forest, &[1, 200 + at], &[5, 6], "stop");
+        }
+        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        assert_eq!(cause(&[1, 2, 3]), Cause::RolledBack);
+        assert_eq!(cause(&[&[1, 2, 3, 40][..], &long, &[5]].concat()), Cause::HistoryEdited);
+        assert_eq!(cause(&[1, 2, 3, 4, 30, 99]), Cause::ResponseEdited, "an aborted response has no stop token");
+        assert_eq!(cause(&[1, 2, 3, 4, 7, 8, 7, 8, 7, 8, 7, 8, 99]), Cause::StopReplaced);
+    }
+
+    #[test]
+    fn a_replaced_stop_token_is_found_where_samples_part() {
+        let mut forest = Forest::default();
+        // the tree has a node before each last token
+        add(&mut forest, &[1], &[2, 3, 4], "stop");
+        add(&mut forest, &[1], &[2, 3, 5], "length");
+        add(&mut forest, &[1], &[6], "stop");
+        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        assert_eq!(cause(&[1, 2, 3, 9]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 9]), Cause::ResponseEdited, "nothing but a stop token was sampled");
+        // and where they part afterwards
+        add(&mut forest, &[1, 2, 30], &[31], "stop");
+        assert_eq!(forest.place(&[1, 2, 3, 9], None).cause, Cause::StopReplaced);
+        assert_eq!(forest.place(&[1, 2, 9], None).cause, Cause::ResponseEdited);
     }
 
     #[test]

@@ -31,6 +31,13 @@ struct Node {
     label: Label,
     /// The turn that ends here and is continued first.
     turn: Option<u32>,
+    above: u32,
+    /// A turn of several sampled tokens ends here by its stop token.
+    stops: bool,
+    /// Such a turn ends one token below.
+    stops_below: bool,
+    /// There are nodes below.
+    is_inner: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -38,6 +45,19 @@ struct Label {
     turn: u32,
     part: Part,
     range: Range<u32>,
+}
+
+/// Where a sequence leaves the tree behind a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Departure {
+    /// Tokens of the sequence that are in the tree.
+    pub(super) known: usize,
+    /// A turn that has all of these tokens; `None` where there are none.
+    pub(super) turn: Option<u32>,
+    /// All of a response but its stop token is among these tokens.
+    pub(super) but_stop: bool,
+    /// The tree has all tokens of the sequence, and more behind them.
+    pub(super) is_inside: bool,
 }
 
 /// How far a sequence leads into the tree.
@@ -53,7 +73,13 @@ struct Walk {
 impl Default for RadixTree {
     fn default() -> Self {
         let label = Label { turn: 0, part: Part::Prompt, range: 0..0 };
-        Self { nodes: vec![Node { label, turn: None }], edges: HashMap::new() }
+        Self { nodes: vec![Node::new(ROOT, label)], edges: HashMap::new() }
+    }
+}
+
+impl Node {
+    fn new(above: u32, label: Label) -> Self {
+        Self { label, turn: None, above, stops: false, stops_below: false, is_inner: false }
     }
 }
 
@@ -72,7 +98,11 @@ impl RadixTree {
     /// The deepest turn whose tokens begin `tokens`, and how many tokens it covers.
     pub(super) fn deepest(&self, turns: &[Arc<Turn>], tokens: &[u32]) -> (Option<u32>, usize) {
         let mut best = (None, 0);
-        self.walk(turns, ROOT, tokens, |turn, known| best = (Some(turn), known));
+        self.walk(turns, ROOT, tokens, |node, known| {
+            if let Some(turn) = self.nodes[node as usize].turn {
+                best = (Some(turn), known);
+            }
+        });
         best
     }
 
@@ -80,6 +110,28 @@ impl RadixTree {
     pub(super) fn find(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32]) -> Option<u32> {
         let walk = self.walk(turns, from, tokens, |_, _| ());
         (walk.known == tokens.len()).then_some(walk.node)
+    }
+
+    /// Where `tokens` leave the tree behind the node `from`. Each node on the way is handed over.
+    pub(super) fn departure(
+        &self,
+        turns: &[Arc<Turn>],
+        from: u32,
+        tokens: &[u32],
+        mut visit: impl FnMut(u32),
+    ) -> Departure {
+        let walk = self.walk(turns, from, tokens, |node, _| visit(node));
+        let (node, matched) = walk.within.filter(|(_, matched)| *matched > 0).unwrap_or((walk.node, 0));
+        let (known, Node { label, stops, stops_below, is_inner, .. }) =
+            (walk.known + matched as usize, &self.nodes[node as usize]);
+        let is_on_edge = matched > 0;
+        let but_stop = if is_on_edge { *stops && matched as usize + 1 == label.range.len() } else { *stops_below };
+        Departure {
+            known,
+            turn: (known > 0).then_some(label.turn),
+            but_stop: known > 0 && but_stop,
+            is_inside: known == tokens.len() && (is_on_edge || *is_inner),
+        }
     }
 
     /// Adds the tokens of one part of a turn behind the node `from`; returns the node at which they end.
@@ -106,11 +158,17 @@ impl RadixTree {
     /// Says that a turn ends at a node. A trainable one is continued rather than another, then the latest.
     pub(super) fn end(&mut self, turns: &[Arc<Turn>], node: u32, turn: u32) {
         let rank = |turn: &u32| (turns[*turn as usize].is_trainable(), *turn);
-        let first = &mut self.nodes[node as usize].turn;
-        *first = [*first, Some(turn)].into_iter().flatten().max_by_key(rank);
+        let end = &mut self.nodes[node as usize];
+        end.turn = [end.turn, Some(turn)].into_iter().flatten().max_by_key(rank);
+        let Turn { response, about, .. } = &*turns[turn as usize];
+        if response.len() > 1 && about.finish.as_deref() == Some("stop") {
+            end.stops = true;
+            let (above, is_one_below) = (end.above, end.label.range.len() == 1);
+            self.nodes[above as usize].stops_below |= is_one_below;
+        }
     }
 
-    /// Follows `tokens` from a node on, and hands over each turn that ends on the way with the tokens up to its end.
+    /// Follows `tokens` from a node on, and hands over each node on the way with the tokens up to it.
     fn walk(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32], mut visit: impl FnMut(u32, usize)) -> Walk {
         let mut walk = Walk { node: from, known: 0, within: None };
         while let Some(first) = tokens.get(walk.known) {
@@ -123,9 +181,7 @@ impl RadixTree {
             }
             walk.node = edge;
             walk.known += label.len();
-            if let Some(turn) = self.nodes[edge as usize].turn {
-                visit(turn, walk.known);
-            }
+            visit(edge, walk.known);
         }
         walk
     }
@@ -138,13 +194,19 @@ impl RadixTree {
         let middle = label.range.start + at;
         self.nodes[edge as usize].label.range.start = middle;
         let node = self.add(above, Label { range: label.range.start..middle, ..label }, first);
+        let below = &mut self.nodes[edge as usize];
+        below.above = node;
+        let stops_below = below.stops && below.label.range.len() == 1;
+        let split = &mut self.nodes[node as usize];
+        (split.is_inner, split.stops_below) = (true, stops_below);
         self.edges.insert((node, next), edge);
         node
     }
 
     fn add(&mut self, above: u32, label: Label, first: u32) -> u32 {
         let node = u32::try_from(self.nodes.len()).expect("a session has fewer turns than tokens fit into memory");
-        self.nodes.push(Node { label, turn: None });
+        self.nodes.push(Node::new(above, label));
+        self.nodes[above as usize].is_inner = true;
         self.edges.insert((above, first), node);
         node
     }

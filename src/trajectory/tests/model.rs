@@ -91,9 +91,9 @@ impl Model {
             Some(_) if siblings.is_empty() => return Some(Cause::Extends),
             _ => {}
         }
-        // it ends inside a turn that hangs where it hangs
-        let inside = |turn: &&Known| turn.full().len() > prompt.len() && turn.full().starts_with(prompt);
-        if siblings.iter().any(inside) {
+        // it ends inside a turn
+        let inside = |turn: &Known| turn.full().len() > prompt.len() && turn.full().starts_with(prompt);
+        if self.turns.iter().filter(|turn| turn.prompt.is_some()).any(inside) {
             return Some(Cause::RolledBack);
         }
         // it has nothing in common with any other root, not even their first token
