@@ -11,7 +11,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
 use super::{Annotate, Batch, Decoder, Needs, Tally, facts, settle, text};
-use crate::trajectory::Row;
+use crate::trajectory::{About, Row};
 
 /// Changes when a reader of the columns would have to: a column goes, or has another name, type or meaning. A new column changes nothing.
 pub(super) const SCHEMA_VERSION: i64 = 2;
@@ -82,7 +82,13 @@ impl Table {
 /// Bytes that a row adds to a batch, about.
 fn size(row: &Row) -> u64 {
     let reward = row.reward().map_or(0, |reward| facts::json_len(reward));
-    row.upwards().map(|turn| turn.bytes()).sum::<u64>() + reward
+    row.upwards().map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
+}
+
+/// Bytes of the JSON that a client chose as it stands in a line of `jsonl`.
+fn client_json_len(about: &About) -> u64 {
+    let lengths = about.extras.values().chain(&about.sampling).map(|text| text::string_len(text));
+    lengths.sum()
 }
 
 impl Iterator for Table {
@@ -138,6 +144,18 @@ mod tests {
         rows.iter_mut().for_each(|row| row.reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
         assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1]);
         assert_eq!(lengths_beside_turns(&rows, 2500), [2]);
+    }
+
+    #[test]
+    fn client_json_counts_with_its_escapes_towards_the_bytes_of_a_batch() {
+        let control = "\u{1}".repeat(1000);
+        let mut with_extras = turns();
+        with_extras[1].about.extras = [("odd".into(), control.as_str().into())].into();
+        let mut with_sampling = turns();
+        with_sampling[1].about.sampling = Some(control.into());
+        for turns in [with_extras, with_sampling] {
+            assert_eq!(lengths_beside_turns(&rows_of(turns), 4000), [1, 1], "a control character is six bytes of JSON");
+        }
     }
 
     /// The rows of the document's table: the path of a column, its type and whether it may be null.

@@ -141,6 +141,16 @@ impl Text {
     }
 }
 
+/// Bytes of a text as a string of JSON, with its quotes and escapes.
+pub(super) fn string_len(text: &str) -> u64 {
+    let escaped = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    2 + text.bytes().map(escaped).sum::<u64>()
+}
+
 /// `before`, and then `count` items of a list, each a text of its own. `before` ends where the first item belongs.
 pub(super) fn list(
     before: &'static str,

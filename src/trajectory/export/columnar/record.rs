@@ -16,24 +16,28 @@ use arrow_schema::Field;
 use super::{Computed, SCHEMA_VERSION};
 use crate::trajectory::export::column::{self, Column, numbers};
 use crate::trajectory::export::row_key::row_key;
-use crate::trajectory::export::text::Text;
+use crate::trajectory::export::text::{Text, string_len};
 use crate::trajectory::export::{entry, facts};
 use crate::trajectory::{About, Fault, Path, Segment, Span, Step};
 
-/// Bytes of the extras of a row. A column of texts ends at 2 GiB, and so does a page of Parquet.
-const MAX_EXTRAS: usize = 1 << 30;
+/// Bytes of the extras of a row as strings of JSON. A step of an export holds a row about five times. Routed experts, the largest extras
+/// that trainers use, have 2 KB a token and as many for each token of a prompt.
+const MAX_EXTRAS: u64 = 256 << 20;
+
+/// Bytes of the sampling parameters of a row as strings of JSON.
+const MAX_SAMPLING: u64 = 64 << 20;
 
 type Named = (Field, ArrayRef);
 
 /// These rows, one a trajectory.
 pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
-    let extras: Vec<Extras> = rows.iter().map(Extras::of).collect();
+    let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
     let mut columns = whole(rows);
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
-    columns.extend(ends(rows, &extras));
+    columns.extend(ends(rows, &chosen));
     columns.extend(computed_columns(rows, computed));
-    columns.push(required("turns", turns(rows, &extras)));
+    columns.push(required("turns", turns(rows, &chosen)));
     RecordBatch::from(structs(columns))
 }
 
@@ -119,9 +123,8 @@ fn policy(rows: &[Path]) -> ListArray {
 }
 
 /// How a row ended, and its facts as a whole.
-fn ends(rows: &[Path], extras: &[Extras]) -> Vec<Named> {
-    let omitted = |extras: &Extras| extras.omitted.then_some("extras_omitted");
-    let flags = rows.iter().zip(extras).map(|(row, extras)| facts::flags(row).into_iter().chain(omitted(extras)));
+fn ends(rows: &[Path], chosen: &[ClientJson]) -> Vec<Named> {
+    let flags = rows.iter().zip(chosen).map(|(row, chosen)| facts::flags(row).into_iter().chain(chosen.flags()));
     let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
     let items = StringArray::from_iter_values(flags.iter().flatten());
     let rewards = rows.iter().map(|row| row.reward.as_ref().map(ToString::to_string));
@@ -163,34 +166,48 @@ fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 6] {
     ]
 }
 
-/// The extras of the turns of a row as JSON texts.
-struct Extras {
-    texts: Vec<Option<String>>,
-    /// They were too large to be written.
-    omitted: bool,
+/// The JSON that clients chose, of the turns of a row.
+struct ClientJson {
+    extras: Vec<Option<String>>,
+    /// The extras are too large to be written.
+    omits_extras: bool,
+    /// The sampling parameters are.
+    omits_sampling: bool,
 }
 
-impl Extras {
+impl ClientJson {
     fn of(row: &Path) -> Self {
-        Self::within(row, MAX_EXTRAS)
+        Self::within(row, MAX_EXTRAS, MAX_SAMPLING)
     }
 
-    fn within(row: &Path, limit: usize) -> Self {
+    fn within(row: &Path, max_extras: u64, max_sampling: u64) -> Self {
         let abouts = || row.steps.iter().map(|step| &step.turn.about);
-        let bytes: usize = abouts().flat_map(|about| &about.extras).map(|(name, value)| name.len() + value.len()).sum();
-        let omitted = bytes > limit;
+        let extras = abouts().flat_map(|about| &about.extras).map(|(name, value)| string_len(name) + string_len(value));
+        let sampling = abouts().filter_map(|about| about.sampling.as_deref()).map(string_len);
+        let (omits_extras, omits_sampling) = (extras.sum::<u64>() > max_extras, sampling.sum::<u64>() > max_sampling);
         let text = |about: &About| {
             let mut text = Text::default();
             entry::write_extras(about, &mut text);
             String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
         };
-        let texts = abouts().map(|about| (!omitted && !about.extras.is_empty()).then(|| text(about)));
-        Self { texts: texts.collect(), omitted }
+        let texts = abouts().map(|about| (!omits_extras && !about.extras.is_empty()).then(|| text(about)));
+        Self { extras: texts.collect(), omits_extras, omits_sampling }
+    }
+
+    fn flags(&self) -> impl Iterator<Item = &'static str> {
+        let flags = [(self.omits_extras, "extras_omitted"), (self.omits_sampling, "sampling_omitted")];
+        flags.into_iter().filter_map(|(holds, name)| holds.then_some(name))
+    }
+
+    /// The sampling parameters of the turns of the row.
+    fn sampling<'a>(&self, row: &'a Path) -> impl Iterator<Item = Option<&'a str>> {
+        let omits = self.omits_sampling;
+        row.steps.iter().map(move |step| step.turn.about.sampling.as_deref().filter(|_| !omits))
     }
 }
 
 /// The facts of each call.
-fn turns(rows: &[Path], extras: &[Extras]) -> ListArray {
+fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
     let all: Vec<&Step> = rows.iter().flat_map(|row| &row.steps).collect();
     let about = || all.iter().map(|step| &step.turn.about);
     let measured = || about().map(|about| about.measured.as_ref());
@@ -209,13 +226,13 @@ fn turns(rows: &[Path], extras: &[Extras]) -> ListArray {
         texts("entropy_estimator", measured().map(|how| how.map(|how| &*how.estimator))),
         texts("entropy_reason", measured().map(|how| how.and_then(|how| how.reason.as_deref()))),
         optional("temperature", measured().map(|how| how.and_then(|how| how.temperature)).collect::<Float64Array>()),
-        texts("sampling", about().map(|about| about.sampling.as_deref())),
+        texts("sampling", rows.iter().zip(chosen).flat_map(|(row, chosen)| chosen.sampling(row))),
         required("model", StringArray::from_iter_values(about().map(|about| &*about.model))),
         required("started_ms", counts(about().map(|about| about.started_ms))),
         optional("first_ms", maybe_counts(about().map(|about| about.first_ms))),
         required("elapsed_ms", counts(about().map(|about| about.elapsed_ms))),
         optional("cached_tokens", maybe_counts(about().map(|about| about.cached_tokens))),
-        texts("extras", extras.iter().flat_map(|extras| &extras.texts).map(Option::as_deref)),
+        texts("extras", chosen.iter().flat_map(|chosen| &chosen.extras).map(Option::as_deref)),
     ]);
     list(rows.iter().map(|row| row.steps.len()), items, false)
 }
@@ -271,16 +288,32 @@ mod tests {
     use super::*;
     use crate::trajectory::export::fixture::{rows_of, turns};
 
+    /// The flags of a row whose client JSON may have so many bytes.
+    fn flags(row: &Path, max_extras: u64, max_sampling: u64) -> String {
+        let record = ends(std::slice::from_ref(row), &[ClientJson::within(row, max_extras, max_sampling)]);
+        format!("{:?}", record.iter().find(|(field, _)| field.name() == "flags").expect("a column").1)
+    }
+
     #[test]
     fn extras_above_the_limit_are_omitted_from_the_whole_row() {
         let mut turns = turns();
         turns[0].about.extras = [("a".into(), "[1]".into())].into();
         let row = rows_of(turns).swap_remove(0);
-        assert_eq!(Extras::within(&row, 4).texts, [Some(r#"{"a":[1]}"#.to_owned()), None]);
-        let large = Extras::within(&row, 3);
-        assert!(large.omitted && large.texts == [None, None], "{:?}", large.texts);
-        let record = ends(&[row], &[large]);
-        let flags = &record.iter().find(|(field, _)| field.name() == "flags").unwrap().1;
-        assert!(format!("{flags:?}").contains("extras_omitted"), "{flags:?}");
+        let bytes = string_len("a") + string_len("[1]");
+        assert_eq!(ClientJson::within(&row, bytes, 0).extras, [Some(r#"{"a":[1]}"#.to_owned()), None]);
+        assert_eq!(ClientJson::within(&row, bytes - 1, 0).extras, [None, None]);
+        assert!(flags(&row, bytes - 1, 0).contains("extras_omitted"));
+        assert!(!flags(&row, bytes, 0).contains("omitted"));
+    }
+
+    #[test]
+    fn sampling_parameters_above_the_limit_are_omitted_from_the_whole_row() {
+        let mut turns = turns();
+        turns[1].about.sampling = Some("\u{1}".into());
+        let row = rows_of(turns).swap_remove(0);
+        let sampling = |limit| ClientJson::within(&row, 0, limit).sampling(&row).collect::<Vec<_>>();
+        assert_eq!(sampling(8), [None, Some("\u{1}")]);
+        assert_eq!(sampling(7), [None, None], "an escape has six bytes");
+        assert!(flags(&row, 0, 7).contains("sampling_omitted") && !flags(&row, 0, 8).contains("omitted"));
     }
 }
