@@ -52,8 +52,10 @@ pub type Decode = Arc<dyn Fn(&[u32]) -> Option<String> + Send + Sync>;
 /// A tokenizer for the text columns.
 #[derive(Clone)]
 pub struct Decoder {
-    /// The file or model that it was read from.
+    /// The name of the folder that it was read from.
     pub tokenizer: String,
+    /// The served model whose tokenizer it is: the ids of another model are not decoded.
+    pub model: Arc<str>,
     /// Decodes.
     pub decode: Decode,
 }

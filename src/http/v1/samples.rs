@@ -1,5 +1,6 @@
 //! `POST /v1/samples`: sessions in the format of a trainer.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use http::{HeaderName, Response, StatusCode};
@@ -113,15 +114,22 @@ fn decoder(parts: &Parts) -> Result<Decoder, Problem> {
     let chats = Arc::clone(&parts.chats.borrow());
     match &*chats {
         Chats::Rendered(model) => {
-            let (tokenizer, renderer) =
-                (model.renderer.folder().path.display().to_string(), Arc::clone(&model.renderer));
-            Ok(Decoder { tokenizer, decode: Arc::new(move |ids| renderer.tokenizer().decode(ids, false).ok()) })
+            let (tokenizer, renderer) = (folder_name(&model.renderer.folder().path), Arc::clone(&model.renderer));
+            let decode = Arc::new(move |ids: &[u32]| renderer.tokenizer().decode(ids, false).ok());
+            Ok(Decoder { tokenizer, model: Arc::clone(&parts.upstream.borrow().model), decode })
         }
         Chats::Forwarded(reason) => {
             let message = format!("text: no tokenizer is loaded, see --tokenizer: {reason}");
             Err(Problem::new(StatusCode::CONFLICT, "no_tokenizer", message))
         }
     }
+}
+
+/// The last name of a path. Where the folder lies on this machine is not for trainers.
+fn folder_name(path: &Path) -> String {
+    let absolute = std::path::absolute(path);
+    let name = absolute.as_deref().unwrap_or(path).file_name();
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn too_large(error: &TooLarge) -> Problem {
@@ -136,4 +144,16 @@ pub(super) fn reply(export: Export) -> Response<Body> {
         reply.headers_mut().insert(REFUSED, refused);
     }
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokenizer_is_named_by_its_folder() {
+        assert_eq!(folder_name(Path::new("/srv/secret/Qwen3-8B/")), "Qwen3-8B");
+        assert_eq!(folder_name(Path::new("models/tiny")), "tiny");
+        assert!(!folder_name(Path::new(".")).is_empty(), "the working directory has a name");
+    }
 }

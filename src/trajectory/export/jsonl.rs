@@ -26,7 +26,7 @@ mod tests {
     use crate::trajectory::Path;
     use crate::trajectory::export::columnar::fixture::{ROWS, rich};
     use crate::trajectory::export::fixture::{batch, bytes, path, rows_of, turn, turns};
-    use crate::trajectory::export::{Decoder, Refused, Thinking};
+    use crate::trajectory::export::{Decode, Decoder, Refused, Thinking};
 
     fn lines(batch: Batch) -> Vec<Value> {
         let export = export(batch);
@@ -68,11 +68,27 @@ mod tests {
             high_entropy_share: Some(f64::NAN),
         }));
         let decode = Arc::new(|ids: &[u32]| Some(format!("{ids:?}")));
-        batch.decoder = Some(Decoder { tokenizer: "m".to_owned(), decode });
+        batch.decoder = Some(Decoder { tokenizer: "m".to_owned(), model: "m".into(), decode });
         let row = &lines(batch)[0];
         assert_eq!(names.map(|name| row[name].clone())[..3], [json!(1.0), json!(5), json!(false)]);
         assert_eq!((&row["prompt_text"], &row["response_text"]), (&json!("[1, 2, 3]"), &json!("[4, 5, 6, 7, 8, 9]")));
         assert_eq!(row["high_entropy_share"], json!(null), "what is not finite is null");
+    }
+
+    #[test]
+    fn text_that_cannot_be_decoded_is_null_and_flagged() {
+        let texts = |model: &str, decode: Decode| {
+            let mut batch = batch(rows_of(turns()));
+            batch.decoder = Some(Decoder { tokenizer: "m".to_owned(), model: model.into(), decode });
+            let row = lines(batch).swap_remove(0);
+            let is_flagged = row["flags"].as_array().unwrap().contains(&json!("text_unavailable"));
+            (row["prompt_text"].clone(), row["response_text"].clone(), is_flagged)
+        };
+        let decode: Decode = Arc::new(|ids: &[u32]| Some(format!("{ids:?}")));
+        let only_short: Decode = Arc::new(|ids: &[u32]| (ids.len() < 4).then(String::new));
+        assert!(!texts("m", Arc::clone(&decode)).2);
+        assert_eq!(texts("m", only_short), (Value::Null, Value::Null, true), "the tokenizer fails");
+        assert_eq!(texts("another", decode), (Value::Null, Value::Null, true), "the ids are another model's");
     }
 
     /// The type of each member, its items and its members, by its path; null has none.

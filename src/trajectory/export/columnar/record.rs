@@ -17,7 +17,7 @@ use super::{Computed, SCHEMA_VERSION};
 use crate::trajectory::export::column::{self, Column, numbers};
 use crate::trajectory::export::row_key::row_key;
 use crate::trajectory::export::text::{Text, string_len};
-use crate::trajectory::export::{entry, facts};
+use crate::trajectory::export::{Decoder, entry, facts};
 use crate::trajectory::{About, Fault, Path, Segment, Span, Step};
 
 /// Bytes of the extras of a row as strings of JSON. A step of an export holds a row about five times. Routed experts, the largest extras
@@ -32,11 +32,13 @@ type Named = (Field, ArrayRef);
 /// These rows, one a trajectory.
 pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
     let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
+    let texts: Vec<RowText> = rows.iter().map(|row| RowText::of(row, computed.decoder.as_ref())).collect();
     let mut columns = whole(rows);
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
-    columns.extend(ends(rows, &chosen));
+    columns.extend(ends(rows, &chosen, &texts));
     columns.extend(computed_columns(rows, computed));
+    columns.extend(text_columns(&texts));
     columns.push(required("turns", turns(rows, &chosen)));
     RecordBatch::from(structs(columns))
 }
@@ -123,8 +125,9 @@ fn policy(rows: &[Path]) -> ListArray {
 }
 
 /// How a row ended, and its facts as a whole.
-fn ends(rows: &[Path], chosen: &[ClientJson]) -> Vec<Named> {
-    let flags = rows.iter().zip(chosen).map(|(row, chosen)| facts::flags(row).into_iter().chain(chosen.flags()));
+fn ends(rows: &[Path], chosen: &[ClientJson], texts: &[RowText]) -> Vec<Named> {
+    let omitted = chosen.iter().zip(texts).map(|(chosen, text)| chosen.flags().chain(text.flag()));
+    let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
     let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
     let items = StringArray::from_iter_values(flags.iter().flatten());
     let rewards = rows.iter().map(|row| row.reward.as_ref().map(ToString::to_string));
@@ -132,7 +135,7 @@ fn ends(rows: &[Path], chosen: &[ClientJson]) -> Vec<Named> {
     let last = |row: &Path| row.leaf().about.started_ms.saturating_add(row.leaf().about.elapsed_ms);
     let elapsed = rows.iter().map(|row| last(row).saturating_sub(first(row)));
     vec![
-        texts("finish_reason", rows.iter().map(|row| row.leaf().about.finish.as_deref())),
+        self::texts("finish_reason", rows.iter().map(|row| row.leaf().about.finish.as_deref())),
         required("flags", list(flags.iter().map(Vec::len), items, false)),
         optional("reward", rows.iter().map(|row| facts::reward(row.reward.as_ref())).collect::<Float64Array>()),
         optional("reward_json", rewards.collect::<StringArray>()),
@@ -144,15 +147,10 @@ fn ends(rows: &[Path], chosen: &[ClientJson]) -> Vec<Named> {
 }
 
 /// The columns that the caller computes, null where it does not.
-fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 6] {
+fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 4] {
     let thinking: Vec<_> =
         rows.iter().map(|row| computed.annotate.as_ref().map(|annotate| annotate(row)).unwrap_or_default()).collect();
     let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
-    let decoded = |ids: &[u32]| computed.decoder.as_ref().and_then(|decoder| (decoder.decode)(ids));
-    let response = |row: &Path| column::response(row).flat_map(|segment| segment.ids).copied().collect::<Vec<u32>>();
-    let prompts = rows.iter().map(|row| decoded(column::prompt(row)));
-    // without a decoder nothing is copied
-    let responses = rows.iter().map(|row| computed.decoder.as_ref().and_then(|_| decoded(&response(row))));
     let numbers = |of: fn(&crate::trajectory::export::Thinking) -> Option<f64>| {
         thinking.iter().map(|thinking| finite(of(thinking))).collect::<Float64Array>()
     };
@@ -161,9 +159,48 @@ fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 6] {
         optional("think_token_count", maybe_counts(thinking.iter().map(|thinking| thinking.tokens))),
         optional("think_closed", thinking.iter().map(|thinking| thinking.closed).collect::<BooleanArray>()),
         optional("high_entropy_share", numbers(|thinking| thinking.high_entropy_share)),
-        optional("prompt_text", prompts.collect::<StringArray>()),
-        optional("response_text", responses.collect::<StringArray>()),
     ]
+}
+
+/// The text of a row.
+enum RowText {
+    /// The export has no text.
+    NotRequested,
+    /// The tokenizer is that of another model, or fails.
+    Unavailable,
+    Decoded {
+        prompt: String,
+        response: String,
+    },
+}
+
+impl RowText {
+    fn of(row: &Path, decoder: Option<&Decoder>) -> Self {
+        let Some(Decoder { model, decode, .. }) = decoder else { return Self::NotRequested };
+        if row.steps.iter().any(|step| *step.turn.about.model != **model) {
+            return Self::Unavailable;
+        }
+        let response: Vec<u32> = column::response(row).flat_map(|segment| segment.ids).copied().collect();
+        let decoded = decode(column::prompt(row)).zip(decode(&response));
+        decoded.map_or(Self::Unavailable, |(prompt, response)| Self::Decoded { prompt, response })
+    }
+
+    fn prompt(&self) -> Option<&str> {
+        if let Self::Decoded { prompt, .. } = self { Some(prompt) } else { None }
+    }
+
+    fn response(&self) -> Option<&str> {
+        if let Self::Decoded { response, .. } = self { Some(response) } else { None }
+    }
+
+    fn flag(&self) -> Option<&'static str> {
+        matches!(self, Self::Unavailable).then_some("text_unavailable")
+    }
+}
+
+fn text_columns(rows: &[RowText]) -> [Named; 2] {
+    let (prompts, responses) = (rows.iter().map(RowText::prompt), rows.iter().map(RowText::response));
+    [texts("prompt_text", prompts), texts("response_text", responses)]
 }
 
 /// The JSON that clients chose, of the turns of a row.
@@ -290,7 +327,11 @@ mod tests {
 
     /// The flags of a row whose client JSON may have so many bytes.
     fn flags(row: &Path, max_extras: u64, max_sampling: u64) -> String {
-        let record = ends(std::slice::from_ref(row), &[ClientJson::within(row, max_extras, max_sampling)]);
+        let record = ends(
+            std::slice::from_ref(row),
+            &[ClientJson::within(row, max_extras, max_sampling)],
+            &[RowText::NotRequested],
+        );
         format!("{:?}", record.iter().find(|(field, _)| field.name() == "flags").expect("a column").1)
     }
 
