@@ -2,7 +2,7 @@
 
     columnar.py FOLDER
 
-FOLDER holds data.jsonl, data.arrow and data.parquet of one export. Prints one line for each library, `ok|skip|FAIL name
+FOLDER holds data.jsonl, data.arrow, data.parquet and truth.json of one export. Prints one line for each library, `ok|skip|FAIL name
 detail`, and exits 1 if any line says FAIL. The libraries must find the same columns, types and values in all three files.
 """
 import json
@@ -166,10 +166,24 @@ def read_extras(folder):
     kept = [json.loads(turn["extras"]) for turn in turns if turn["extras"] is not None]
     need(all(isinstance(extras, dict) and extras for extras in kept), "extras that are no object: %s", kept)
     need(all(isinstance(json.loads(turn["sampling"]), dict) for turn in turns if turn["sampling"]), "sampling is no object")
+    # the sessions of this batch ask for three kinds of extras
+    need(kept or os.path.basename(os.path.normpath(folder)) != "mixed", "no turn of the batch mixed has extras")
     return "%d turns, %d with extras of %s" % (len(turns), len(kept), sorted({name for extras in kept for name in extras}))
 
 
-READERS = {"pyarrow": read_pyarrow, "datasets": read_datasets, "polars": read_polars, "duckdb": read_duckdb, "extras": read_extras}
+def read_refused(folder):
+    """The metadata of arrow and parquet list the leaves that truth.json says were refused."""
+    ipc, schema = load("base", "pyarrow", "ipc"), load("base", "pyarrow.parquet", "read_schema")
+    at = paths(folder)
+    with ipc.open_stream(at["arrow"]) as stream:
+        found = {"arrow": stream.schema.metadata, "parquet": schema(at["parquet"]).metadata}
+    refused = read.json_file(os.path.join(folder, "truth.json")).get("refused", [])
+    for metadata in found.values():
+        read.check_refused(json.loads((metadata or {}).get(b"refused", b"null")) or [], refused)
+    return "%d leaves refused" % len(refused)
+
+
+READERS = {"pyarrow": read_pyarrow, "datasets": read_datasets, "polars": read_polars, "duckdb": read_duckdb, "extras": read_extras, "refused": read_refused}
 
 
 def main():

@@ -8,6 +8,7 @@ POST /v1/advantages with NumPy and, where verl is installed, with verl's own fun
 (`ok|skip|FAIL`); exits 1 on any FAIL.
 """
 import argparse
+import collections
 import json
 import os
 import random
@@ -244,21 +245,25 @@ def play(agent, think):
 def write(folder, control, sessions, names=tuple(FILES), **shape):
     os.makedirs(folder, exist_ok=True)
     formats = []
+    refused = [[s.name, turn.number, "aborted"] for s in sessions for turn in s.leaves()[1]]
     for name in names:
         body = {"sessions": [s.name for s in sessions], "format": name, "pad_token_id": PAD, "entropies": name == "miles", **shape}
         try:
-            content = call(control + "/v1/samples", body).read()
+            reply = call(control + "/v1/samples", body)
+            content = reply.read()
         except urllib.error.HTTPError as error:
             text = error.read().decode()
             # a format that this tokentap does not know is no fault; any other refusal is
             known = error.code != 400 or "format:" not in text
             say("FAIL" if known else "skip", "export %s/%s" % (os.path.basename(folder), name), "%d %s" % (error.code, text))
             continue
+        if name in ("jsonl", "arrow", "parquet"):
+            counted, truth = json.loads(reply.headers["tokentap-refused"]), collections.Counter(reason for *_, reason in refused)
+            say("ok" if counted == truth else "FAIL", "tokentap-refused of %s/%s" % (os.path.basename(folder), name), "%s" % counted)
         formats.append(name)
         with open(os.path.join(folder, FILES[name]), "wb") as f:
             f.write(content)
     rows = [row for s in sessions for row in s.rows()]
-    refused = [[s.name, turn.number, "aborted"] for s in sessions for turn in s.leaves()[1]]
     with open(os.path.join(folder, "truth.json"), "w") as f:
         json.dump({"rows": rows, "refused": refused, "formats": formats}, f)
     trained = sum(sum(row["loss_mask"]) for row in rows)

@@ -1,4 +1,4 @@
-"""Prove that read.py passes right files and fails wrong ones.
+"""Prove that read.py and columnar.py pass right files and fail wrong ones.
 
     selftest.py [FOLDER]     keeps the right files in FOLDER if one is given
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
+import columnar
 import read
 
 PAD = 99
@@ -321,6 +322,50 @@ def run(folder, names):
     return lines, code
 
 
+def columns_of(folder, extras=('{"input_top_logprobs": []}', None), refused=REFUSED):
+    """An export of one row with the columns that columnar.py looks at by name."""
+    os.makedirs(folder)
+    turns = [{"extras": value, "sampling": None} for value in extras]
+    row = {"schema_version": 2, "row_key": "k", "token_ids": [1, 2], "loss_mask": [0, 1], "entropy": [None, 0.5], "turns": turns}
+    turn = pa.struct([("extras", pa.string()), ("sampling", pa.string())])
+    kinds = {"schema_version": pa.int64(), "row_key": pa.string(), "token_ids": pa.list_(pa.int32()),
+             "loss_mask": pa.list_(pa.int8()), "entropy": pa.list_(pa.float32()), "turns": pa.list_(turn)}
+    leaves = [dict(zip(("session", "leaf", "reason"), x)) for x in refused]
+    metadata = {"tokentap_schema_version": "2", "tokentap_version": "0", "entropy_unit": "nats", "refused": json.dumps(leaves)}
+    table(folder, pa.Table.from_pylist([row], pa.schema(list(kinds.items()), metadata)))
+    with open(os.path.join(folder, "data.jsonl"), "w") as f:
+        f.write(json.dumps(row) + "\n")
+    with open(os.path.join(folder, "truth.json"), "w") as f:
+        json.dump({"rows": [], "refused": REFUSED}, f)
+    return folder
+
+
+def run_columnar(folder):
+    """columnar.py's words and details, by reader, of those that need only the base packages."""
+    lines = {}
+    for name in ("pyarrow", "extras", "refused"):
+        try:
+            lines[name] = ("ok", columnar.READERS[name](folder))
+        except read.Wrong as wrong:
+            lines[name] = ("FAIL", str(wrong))
+    return lines
+
+
+def check_columnar(top, say):
+    lines = run_columnar(columns_of(os.path.join(top, "columns", "mixed")))
+    for name, (word, detail) in lines.items():
+        say(word == "ok", "columnar %s, right files: %s" % (name, detail))
+    none = (None, None)
+    say(run_columnar(columns_of(os.path.join(top, "none", "whole"), none))["extras"][0] == "ok", "columnar extras, a batch without extras")
+    wrong = [("extras", "mixed without extras", {"extras": none}, "no turn"),
+             ("extras", "extras of a list", {"extras": ("[1]", None)}, "no object"),
+             ("refused", "a leaf left out unsaid", {"refused": []}, "refused"),
+             ("refused", "another reason", {"refused": [["s", "l3", "broken"]]}, "refused[0]")]
+    for i, (name, what, change, words) in enumerate(wrong):
+        word, detail = run_columnar(columns_of(os.path.join(top, "columns%d" % i, "mixed"), **change))[name]
+        say(word == "FAIL" and words in detail, "columnar %s, %s: %s %s" % (name, what, word, detail[:150]))
+
+
 def main():
     keep = sys.argv[1] if len(sys.argv) > 1 else None
     passed = failed = skipped = 0
@@ -368,6 +413,8 @@ def main():
             lines, code = run(folder, [name])
             word, detail = lines[name]
             say(word == "FAIL" and code == 1 and words in detail, "%s, %s: %s %s" % (name, what, word, detail[:150]))
+
+        check_columnar(top, say)
 
         lying = os.path.join(top, "lying")
         shutil.copytree(right, lying)
