@@ -2,6 +2,7 @@
 
 pub mod capture;
 pub mod enrich;
+pub mod event;
 pub mod flight;
 pub mod forcing;
 pub mod guard;

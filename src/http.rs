@@ -7,6 +7,7 @@ pub mod body;
 pub mod budget;
 pub mod control;
 pub mod data;
+pub mod events;
 pub mod forward;
 pub mod gate;
 pub mod gathered;

@@ -11,7 +11,8 @@ const LEVELS: &[&[&str]] = &[
     &["cli"],
     &["app"],
     &["http", "grpc", "server", "demo"],
-    &["generation", "openai", "rl", "tensors"],
+    &["openai", "rl", "tensors"],
+    &["generation"],
     &["sglang", "entropy", "trajectory", "tokenizer", "parse"],
     &["json", "config", "metrics", "error", "logprobs"],
 ];

@@ -2,7 +2,6 @@
 
 mod tally;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use crate::entropy::TokenStats;
 use crate::entropy::store::Ticket;
 use crate::generation::enrich;
+use crate::generation::event::{Framed, Parsed, for_each_object};
 use crate::generation::flight::Flight;
 use crate::generation::plan::Plan;
 use crate::generation::record::{Recorder, Seen};
@@ -148,39 +148,30 @@ impl Capture {
         self.observed.overhead += time;
     }
 
-    /// A whole non-streaming reply, enriched; `None` where there is nothing to change.
+    /// Parses and measures a reply that does not stream.
     ///
     /// # Errors
-    /// [`Unreadable`] when the body is not what SGLang writes; the client then gets it as it came.
-    pub fn reply(&mut self, body: &Bytes) -> Result<Option<Vec<u8>>, Unreadable> {
-        let mut cursor = Cursor::new(body);
-        let mut splice = Splice::default();
-        if cursor.take(b'[') {
-            let mut at = 0;
-            while !cursor.take(b']') {
-                if at > 0 {
-                    cursor.expect(b',')?;
-                }
-                self.object(body, &mut cursor, Some(at), &mut splice)?;
-                at += 1;
-            }
-        } else {
-            self.object(body, &mut cursor, Some(0), &mut splice)?;
-        }
-        cursor.end()?;
-        Ok((!splice.is_empty()).then(|| splice.apply(body)))
+    /// [`Unreadable`] when the body is not what SGLang writes; the client then gets it unchanged.
+    pub fn reply(&mut self, body: &Bytes) -> Result<Parsed<Vec<Chunk>>, Unreadable> {
+        let mut parsed = Parsed::<Vec<Chunk>>::default();
+        for_each_object(body, |cursor, at| {
+            parsed.objects.push(self.object(body, cursor, Some(at), &mut parsed.changes)?);
+            Ok::<_, Unreadable>(())
+        })?;
+        Ok(parsed)
     }
 
-    /// One event of a stream; `data` is where its JSON lies. `None` where there is nothing to change.
+    /// Parses and measures one event of a stream.
     ///
     /// # Errors
-    /// [`Unreadable`] when the event is not what SGLang writes; the client then gets it as it came.
-    pub fn event(&mut self, raw: &Bytes, data: Range<usize>) -> Result<Option<Vec<u8>>, Unreadable> {
-        let mut cursor = Cursor::at(&raw[..data.end], data.start);
-        let mut splice = Splice::default();
-        self.object(raw, &mut cursor, None, &mut splice)?;
+    /// [`Unreadable`] when the event is not what SGLang writes; the client then gets it unchanged.
+    pub fn event(&mut self, framed: &Framed) -> Result<Parsed<Chunk>, Unreadable> {
+        let Framed { raw, json } = framed;
+        let mut cursor = Cursor::at(&raw[..json.end], json.start);
+        let mut changes = Splice::default();
+        let objects = self.object(raw, &mut cursor, None, &mut changes)?;
         cursor.end()?;
-        Ok((!splice.is_empty()).then(|| splice.apply(raw)))
+        Ok(Parsed { objects, changes })
     }
 
     /// One object of the reply. In a stream its index stands at its end, so its lists are taken up where any sequence's ended, and
@@ -191,10 +182,13 @@ impl Capture {
         cursor: &mut Cursor<'_>,
         index: Option<usize>,
         splice: &mut Splice,
-    ) -> Result<(), Unreadable> {
+    ) -> Result<Chunk, Unreadable> {
         let mut numbers = std::mem::take(&mut self.numbers);
         let read = self.read(cursor, index, &mut numbers);
-        let done = read.and_then(|chunk| self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, splice));
+        let done = read.and_then(|chunk| {
+            self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, splice)?;
+            Ok(chunk)
+        });
         self.numbers = numbers;
         done
     }

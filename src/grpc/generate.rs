@@ -1,15 +1,12 @@
 //! `Generate`: POST /generate in another encoding.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use http_body::{Body as _, Frame};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::task::yield_now;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
@@ -17,23 +14,24 @@ use tonic::{Request, Response, Status, async_trait};
 use super::pb::generate_server::Generate;
 use super::services::Port;
 use super::{Answers, pb, status};
-use crate::http::body::{Body, BoxError};
+use crate::generation::event::{EventKind, GenerationEvent, Reads, Unparsed};
+use crate::http::body::BoxError;
+use crate::http::events::{Events, Generation};
 use crate::http::generate::Origin;
 use crate::http::served::Served;
 use crate::http::v1::Problem;
-use crate::http::{Parts, data, error_reply, generate, headers, identity};
+use crate::http::{Parts, data, generate, headers, identity};
 use crate::sglang::routes;
-use crate::sglang::sse::Decoder;
 use crate::trajectory::is_name;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Generation {
+pub(super) struct GenerateService {
     pub(super) parts: Arc<Parts>,
     pub(super) port: Port,
 }
 
-impl Generation {
+impl GenerateService {
     /// The headers that HTTP would have had.
     fn headers(&self, metadata: MetadataMap) -> HeaderMap {
         let mut headers = metadata.into_headers();
@@ -83,7 +81,7 @@ impl Admitted {
 }
 
 #[async_trait]
-impl Generate for Generation {
+impl Generate for GenerateService {
     type GenerateStream = Answers<pb::GenerateReply>;
 
     async fn generate(&self, request: Request<pb::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
@@ -99,58 +97,72 @@ impl Generate for Generation {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let reply = generate::answer(&self.parts, request, Origin { session, chat: None }, &mut served).await;
-        let reply = reply.unwrap_or_else(|error| error_reply(&error));
-        served.status = Some(reply.status());
-        if reply.status() != StatusCode::OK {
-            return Err(status::answer(reply.map(|body| body.with(served))).await);
+        let origin = Origin { session, chat: None, reads: Reads::Bytes };
+        let generation = generate::answer(&self.parts, request, origin, &mut served).await;
+        let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
+        served.status = Some(generation.head.status);
+        if generation.head.status != StatusCode::OK {
+            return Err(status::answer(generation.native().map(|body| body.with(served))).await);
         }
-        let (mut head, body) = reply.into_parts();
-        let is_stream = head
-            .headers
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        headers::end_hop(&mut head.headers);
+        let Generation { mut head, events } = generation;
+        let is_stream = headers::is_event_stream(&head.headers);
         for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::DATE] {
             head.headers.remove(name);
         }
-        let answers = if is_stream {
-            Objects::new(body.with(served)).answers()
-        } else {
-            whole(&self.parts, body, served).await?
-        };
+        let reply = Reply { events, served };
+        let limit = self.parts.config.limits.max_reply_bytes;
+        let answers = if is_stream { Objects::new(reply, limit).answers() } else { whole(reply, limit).await? };
         Ok(Response::from_parts(MetadataMap::from_headers(head.headers), answers, tonic::Extensions::new()))
     }
 }
 
+/// The events of a reply, with the log line of its request.
+struct Reply {
+    events: Events,
+    served: Box<Served>,
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.served.observed = self.events.observed();
+    }
+}
+
 /// A reply that is one object, which the client has once it has been taken: not when all of it is here.
-async fn whole(parts: &Parts, mut body: Body, mut served: Box<Served>) -> Result<Answers<pb::GenerateReply>, Status> {
-    body.hold(true);
-    let limit = parts.config.limits.max_reply_bytes;
-    let json = match Limited::new(&mut body, usize::try_from(limit).unwrap_or(usize::MAX)).collect().await {
-        Ok(json) => json.to_bytes(),
-        Err(error) => {
-            let (status, told) = if error.is::<LengthLimitError>() {
-                let message = format!("the reply is larger than {limit} bytes; see --max-reply-bytes");
-                (StatusCode::PAYLOAD_TOO_LARGE, Status::resource_exhausted(message))
-            } else {
-                (StatusCode::BAD_GATEWAY, Status::unavailable(error.to_string()))
-            };
-            served.status = Some(status);
-            drop(body.with(served));
-            return Err(told);
-        }
+async fn whole(mut reply: Reply, limit: u64) -> Result<Answers<pb::GenerateReply>, Status> {
+    let json = match reply.events.take_whole() {
+        Some(event) => event.native().clone(),
+        None => match gather(&mut reply.events, limit).await {
+            Ok(json) => json,
+            Err((status, told)) => {
+                reply.served.status = Some(status);
+                return Err(told);
+            }
+        },
     };
-    let body = body.with(served);
-    let answers = stream::unfold((Some(json), body), |(json, body)| async move {
+    let answers = stream::unfold((Some(json), reply), |(json, mut reply)| async move {
         let Some(json) = json else {
             taken().await;
-            body.hold(false);
+            reply.events.acknowledge();
             return None;
         };
-        Some((Ok(pb::GenerateReply { json }), (None, body)))
+        Some((Ok(pb::GenerateReply { json }), (None, reply)))
     });
     Ok(answers.boxed())
+}
+
+/// The bytes of a reply that is not parsed.
+async fn gather(events: &mut Events, limit: u64) -> Result<Bytes, (StatusCode, Status)> {
+    let mut json = Vec::new();
+    while let Some(event) = events.next().await {
+        let event = event.map_err(|error| (StatusCode::BAD_GATEWAY, Status::unavailable(error.to_string())))?;
+        json.extend_from_slice(event.native());
+        if json.len() as u64 > limit {
+            let message = format!("the reply is larger than {limit} bytes; see --max-reply-bytes");
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, Status::resource_exhausted(message)));
+        }
+    }
+    Ok(json.into())
 }
 
 /// Waits until what was given out has found room on its way to the caller. What encodes it asks for more before it hands anything on,
@@ -159,53 +171,63 @@ async fn taken() {
     yield_now().await;
 }
 
-/// The objects of an event stream. The client has one when what comes behind it is asked for.
+/// The objects of an event stream. The client has one when what comes after it is asked for.
 struct Objects {
-    body: Body,
-    decoder: Decoder,
+    reply: Reply,
     /// Something was given out that may not have been taken.
     given: bool,
     /// The end mark has come.
     done: bool,
+    /// `--max-reply-bytes`.
+    limit: u64,
 }
 
 impl Objects {
-    fn new(body: Body) -> Self {
-        body.hold(true);
-        Self { body, decoder: Decoder::default(), given: false, done: false }
+    fn new(reply: Reply, limit: u64) -> Self {
+        Self { reply, given: false, done: false, limit }
     }
 
     /// The next object; `None` at the end of a stream that has come to its end mark.
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            for event in self.decoder.by_ref() {
-                if event.is_done() {
-                    self.done = true;
-                } else if let Some(data) = event.data.clone() {
-                    self.given = true;
-                    return Ok(Some(event.raw.slice(data)));
-                } else if !event.raw.starts_with(b":") && !event.raw.trim_ascii().is_empty() {
-                    // SGLang writes one line; to leave any out would be a lie
-                    return Err(Status::internal("the engine sent an event that is not one line of data"));
-                }
-            }
             if std::mem::take(&mut self.given) {
                 taken().await;
             }
-            match poll_fn(|cx| self.poll_body(cx)).await {
-                Some(Ok(frame)) => frame.into_data().iter().for_each(|data| self.decoder.push(data)),
+            let event = match poll_fn(|cx| self.poll_event(cx)).await {
+                Some(Ok(event)) => event,
                 Some(Err(error)) => return Err(Status::unavailable(error.to_string())),
                 None if self.done => return Ok(None),
                 None => return Err(Status::unavailable("the engine's stream ended before its end mark")),
+            };
+            match &event.kind {
+                EventKind::Outputs(_) | EventKind::Failed(_) | EventKind::Unparsed(Unparsed::Unreadable) => {
+                    self.given = true;
+                    return Ok(Some(event.native_json()));
+                }
+                EventKind::Done => self.done = true,
+                EventKind::Trailers(_) => {}
+                EventKind::Unparsed(Unparsed::Piece) => {
+                    let limit = self.limit;
+                    let message = format!("an event is larger than {limit} bytes; see --max-reply-bytes");
+                    return Err(Status::resource_exhausted(message));
+                }
+                EventKind::Unparsed(Unparsed::NoData) => {
+                    let raw = event.raw();
+                    if !raw.starts_with(b":") && !raw.trim_ascii().is_empty() {
+                        // SGLang writes one line; to leave any out would be a lie
+                        return Err(Status::internal("the engine sent an event that is not one line of JSON"));
+                    }
+                }
             }
         }
     }
 
-    /// What comes next. While that is nothing, the client has all that came: only what is being gathered is yet to be given to it.
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.body.hold(true);
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        self.body.hold(matches!(polled, Poll::Ready(Some(_))));
+    /// What comes next. While that is nothing, the client has all that came.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
+        let polled = self.reply.events.poll_next(cx);
+        if !matches!(polled, Poll::Ready(Some(_))) {
+            self.reply.events.acknowledge();
+        }
         polled
     }
 

@@ -31,7 +31,7 @@ impl Readiness {
     /// Trajectories can be read and logits be measured while the engine is away; everything else cannot do without it.
     fn needs(&self, service: &str) -> Result<Needs, Status> {
         match service {
-            "" | <GenerateServer<generate::Generation>>::NAME => Ok(Needs { engine: true, sessions: true }),
+            "" | <GenerateServer<generate::GenerateService>>::NAME => Ok(Needs { engine: true, sessions: true }),
             <EntropyServer<Measuring>>::NAME => Ok(Needs { engine: false, sessions: false }),
             <TrajectoriesServer<Recorded>>::NAME if self.port == Port::Control => {
                 Ok(Needs { engine: false, sessions: true })

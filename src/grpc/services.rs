@@ -19,7 +19,7 @@ use tower::Service;
 use super::ending::Ending;
 use super::entropy::{LARGEST_SLICE, Measuring};
 use super::feed::Feed;
-use super::generate::{Admitted, Generation};
+use super::generate::{Admitted, GenerateService};
 use super::health::Readiness;
 use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
@@ -38,7 +38,7 @@ pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, I
 
 type Readings = TrajectoriesServer<Recorded>;
 type Measurements = EntropyServer<Measuring>;
-type Generations = GenerateServer<Generation>;
+type Generations = GenerateServer<GenerateService>;
 type Health = HealthServer<Readiness>;
 
 /// What a caller sends: messages that must not pause for too long.
@@ -133,7 +133,8 @@ impl Services {
                 };
                 request.extensions_mut().insert(admitted.clone());
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
-                let server = Generations::new(Generation { parts, port: self.port }).max_decoding_message_size(limit);
+                let server =
+                    Generations::new(GenerateService { parts, port: self.port }).max_decoding_message_size(limit);
                 let answering = call(server, self.upload(request, Some(self.parts.budget.request())));
                 Box::pin(async move {
                     let reply = answering.await?;

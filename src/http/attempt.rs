@@ -23,6 +23,7 @@ pub use reader::Reader;
 pub use reply::Pending;
 pub use shelf::{Attempts, Bounds, Entered};
 
+use crate::generation::event::Reads;
 use crate::http::long_work::is_long;
 use crate::trajectory::Turns;
 use kept::Kept;
@@ -45,6 +46,8 @@ pub struct Key {
     pub rid: Option<HeaderValue>,
     /// The body, byte for byte.
     pub body: Bytes,
+    /// What is read of the events.
+    pub reads: Reads,
     /// Of the body.
     pub digest: Digest,
 }
@@ -67,12 +70,13 @@ impl Key {
     /// Whether all but the bytes of the body is equal, and they have the same digest.
     fn is_like(&self, other: &Self) -> bool {
         // each member by its name, so that a new one has to be thought of here
-        let Self { session, method, target, authorization, rid, body, digest } = self;
+        let Self { session, method, target, authorization, rid, body, reads, digest } = self;
         *session == other.session
             && *method == other.method
             && *target == other.target
             && *authorization == other.authorization
             && *rid == other.rid
+            && *reads == other.reads
             && body.len() == other.body.len()
             && *digest == other.digest
     }

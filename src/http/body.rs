@@ -1,5 +1,6 @@
 //! Bodies: of replies, with what must live as long as they do, and of uploads.
 
+mod encoded;
 mod failed;
 mod forwarded;
 mod patience;
@@ -12,12 +13,11 @@ use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 
 use crate::generation::Observed;
-use crate::http::attempt::Reader;
 use crate::http::offload::{Items, OffloadedIter};
-use crate::http::openai::{Overheard, Spoken};
+use crate::http::openai::Overheard;
 use crate::http::served::Served;
-use crate::http::stream::Enriched;
 
+pub use encoded::{EncodedBody, Encoder};
 pub use failed::Failed;
 pub use forwarded::Forwarded;
 pub use upload::{Upload, broken};
@@ -29,18 +29,14 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 pub struct Body {
     inner: Inner,
-    /// What was seen of a reply that is whole.
-    observed: Option<Observed>,
     served: Option<Box<Served>>,
 }
 
 enum Inner {
     Full(Bytes),
     Forwarded(Box<Forwarded>),
-    Enriched(Box<Enriched>),
+    Encoded(Box<EncodedBody>),
     Made(OffloadedIter<Bytes>),
-    Shared(Reader),
-    Spoken(Box<Spoken>),
     Overheard(Box<Overheard>),
 }
 
@@ -49,10 +45,8 @@ impl std::fmt::Debug for Inner {
         match self {
             Self::Full(bytes) => f.debug_tuple("Full").field(&bytes.len()).finish(),
             Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
-            Self::Enriched(body) => f.debug_tuple("Enriched").field(body).finish(),
+            Self::Encoded(body) => f.debug_tuple("Encoded").field(body).finish(),
             Self::Made(_) => f.write_str("Made"),
-            Self::Shared(reader) => f.debug_tuple("Shared").field(reader).finish(),
-            Self::Spoken(spoken) => f.debug_tuple("Spoken").field(spoken).finish(),
             Self::Overheard(body) => f.debug_tuple("Overheard").field(body).finish(),
         }
     }
@@ -71,22 +65,10 @@ impl Body {
         Self::of(Inner::Forwarded(Box::new(body)))
     }
 
-    /// A stream that is enriched on its way.
+    /// The events of a generation, encoded for the client.
     #[must_use]
-    pub fn enriched(body: Enriched) -> Self {
-        Self::of(Inner::Enriched(Box::new(body)))
-    }
-
-    /// A reply that others may read too.
-    #[must_use]
-    pub fn shared(reader: Reader) -> Self {
-        Self::of(Inner::Shared(reader))
-    }
-
-    /// A native reply that is said in another dialect.
-    #[must_use]
-    pub fn spoken(spoken: Spoken) -> Self {
-        Self::of(Inner::Spoken(Box::new(spoken)))
+    pub fn encoded(body: EncodedBody) -> Self {
+        Self::of(Inner::Encoded(Box::new(body)))
     }
 
     /// A stream whose ids are taken on its way.
@@ -96,7 +78,7 @@ impl Body {
     }
 
     fn of(inner: Inner) -> Self {
-        Self { inner, observed: None, served: None }
+        Self { inner, served: None }
     }
 
     /// A body that blocking threads make as it is taken.
@@ -112,35 +94,12 @@ impl Body {
         self
     }
 
-    /// The body of a reply that was read whole, with what was seen of it.
-    #[must_use]
-    pub fn read(mut self, observed: Observed) -> Self {
-        self.observed = Some(observed);
-        self
-    }
-
     /// What has been seen of the reply.
-    #[must_use]
-    pub fn observed(&self) -> Option<Observed> {
+    fn observed(&self) -> Option<Observed> {
         match &self.inner {
-            Inner::Enriched(stream) => Some(*stream.observed()),
-            Inner::Shared(reader) => reader.observed(),
-            Inner::Spoken(spoken) => spoken.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) | Inner::Overheard(_) => self.observed,
+            Inner::Encoded(body) => body.observed(),
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) | Inner::Overheard(_) => None,
         }
-    }
-
-    /// Says whether what is taken here is only gathered: of a reply that others may read too, the client has nothing until that is taken back.
-    pub fn hold(&self, held: bool) {
-        if let Inner::Shared(reader) = &self.inner {
-            reader.hold(held);
-        }
-    }
-
-    /// Whether what has been handed out so far says all, although the body may not have ended.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        matches!(&self.inner, Inner::Enriched(stream) if stream.is_complete())
     }
 }
 
@@ -162,10 +121,8 @@ impl http_body::Body for Body {
             Inner::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             Inner::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
-            Inner::Enriched(body) => body.poll_frame(cx),
+            Inner::Encoded(body) => body.poll_frame(cx),
             Inner::Made(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
-            Inner::Shared(reader) => reader.poll_frame(cx),
-            Inner::Spoken(spoken) => spoken.poll_frame(cx),
             Inner::Overheard(body) => body.poll_frame(cx),
         }
     }
@@ -174,8 +131,8 @@ impl http_body::Body for Body {
         match &self.inner {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
-            Inner::Enriched(_) | Inner::Made(_) | Inner::Spoken(_) | Inner::Overheard(_) => false,
-            Inner::Shared(reader) => reader.is_end_stream(),
+            Inner::Encoded(body) => body.is_end_stream(),
+            Inner::Made(_) | Inner::Overheard(_) => false,
         }
     }
 
@@ -183,9 +140,8 @@ impl http_body::Body for Body {
         match &self.inner {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
-            Inner::Enriched(_) | Inner::Made(_) | Inner::Overheard(_) => SizeHint::default(),
-            Inner::Spoken(spoken) => spoken.size_hint(),
-            Inner::Shared(reader) => reader.size_hint(),
+            Inner::Encoded(body) => body.size_hint(),
+            Inner::Made(_) | Inner::Overheard(_) => SizeHint::default(),
         }
     }
 }

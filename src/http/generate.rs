@@ -9,13 +9,15 @@ use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
 
 use crate::error::Error;
+use crate::generation::event::Reads;
 use crate::http::attempt::{Digest, Key};
-use crate::http::body::{Body, Upload};
-use crate::http::forward::{Unseen, forwarded, send, target, upstream_headers};
+use crate::http::body::{Body, Forwarded, Upload};
+use crate::http::events::{Events, Generation};
+use crate::http::forward::{Unseen, send, target, upstream_headers};
 use crate::http::identity::Identity;
 use crate::http::long_work::on_body;
 use crate::http::served::Served;
-use crate::http::{Parts, error_reply};
+use crate::http::{Parts, headers};
 use crate::sglang::request::{GenerateRequest, PerItem};
 use crate::sglang::routes;
 use crate::trajectory::Chat;
@@ -31,12 +33,14 @@ const RETRY_COUNT: &str = "x-stainless-retry-count";
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
 
 /// Where a generation comes from.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Origin {
     /// The session that the path or the call names.
     pub session: Option<Arc<str>>,
     /// What its turn is to remember, where it is a turn of a chat.
     pub chat: Option<Box<Chat>>,
+    /// What is read of its events.
+    pub reads: Reads,
 }
 
 /// Serves a generation; `session` is the one that the path names.
@@ -53,7 +57,8 @@ pub async fn generate(
     let limits = &parts.config.limits;
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
-    answer(parts, Request::from_parts(head, body), Origin { session, chat: None }, served).await
+    let origin = Origin { session, chat: None, reads: Reads::Bytes };
+    Ok(answer(parts, Request::from_parts(head, body), origin, served).await?.native())
 }
 
 /// The same for a request that has been read.
@@ -65,7 +70,7 @@ pub async fn answer(
     request: Request<Bytes>,
     origin: Origin,
     served: &mut Served,
-) -> Result<Response<Body>, Error> {
+) -> Result<Generation, Error> {
     let (head, body) = request.into_parts();
     let read = || {
         let request = parse(parts, &body)?;
@@ -87,13 +92,16 @@ pub async fn answer(
         let unseen = Unseen::new(parts, routes::GENERATE, &identity);
         let reply = send(parts, routes::GENERATE, head.call(body)).await?;
         unseen.answered(reply.status());
-        return Ok(forwarded(parts, reply));
+        let (mut head, body) = reply.into_parts();
+        headers::end_hop(&mut head.headers);
+        let body = Forwarded::patient(parts, Bytes::new(), body);
+        return Ok(Generation { head, events: Events::Unparsed(Box::new(body)) });
     };
     served.streaming = request.stream == Some(true);
     let marked = is_retry || rid.is_some() || has_rid(&request);
     let session = identity.session;
-    let chat = origin.chat;
-    let fresh = Fresh { head, request, session, chat, is_last, authorization, assign_rid: rid.is_none() };
+    let Origin { chat, reads, .. } = origin;
+    let fresh = Fresh { head, request, session, chat, is_last, authorization, assign_rid: rid.is_none(), reads };
     let Some(digest) = digest else {
         drop(body);
         return fresh.perform(parts, None, |rid| served.rid = rid).await;
@@ -106,6 +114,7 @@ pub async fn answer(
         rid,
         body,
         digest,
+        reads,
     };
     let (mut reader, entered) = parts.attempts.enter(key, marked, parts.config.sessions.session_idle, |ties| {
         let parts = Arc::clone(parts);
@@ -113,7 +122,7 @@ pub async fn answer(
             let known = Arc::clone(&ties.rid);
             // set once, by the one plan of the attempt
             let told = |rid: Option<String>| rid.into_iter().for_each(|rid| drop(known.set(rid)));
-            fresh.perform(&parts, Some(ties), told).await.unwrap_or_else(|error| error_reply(&error))
+            fresh.perform(&parts, Some(ties), told).await.unwrap_or_else(|error| Generation::failed(error, None))
         })
     });
     served.attempt = Some(Arc::clone(reader.rid()));
@@ -121,7 +130,7 @@ pub async fn answer(
         parts.metrics.retries.with_label_values(&[outcome]).inc();
     }
     let head = reader.head().await;
-    Ok(Response::from_parts(head, Body::shared(reader)))
+    Ok(Generation { head, events: Events::Shared(reader) })
 }
 
 /// Whether the client says that nothing follows in this session.

@@ -2,10 +2,10 @@
 
 mod chat;
 mod completions;
+mod encoder;
 mod overheard;
 mod passed;
 mod sampling;
-mod spoken;
 mod witness;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, response};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
 use crate::config::ChatMode;
@@ -25,10 +24,10 @@ use crate::http::generate::{self, Origin};
 use crate::http::identity::{Identity, InvalidName};
 use crate::http::long_work::{in_place, on_thread};
 use crate::http::served::Served;
-use crate::http::{Parts, error_reply, headers};
+use crate::http::{Parts, error_reply};
 use crate::openai::Unserved;
 use crate::openai::model::Chats;
-use crate::openai::problem::{LARGEST, Problem};
+use crate::openai::problem::Problem;
 use crate::openai::remembered::Remembered;
 use crate::openai::voice::Voice;
 use crate::sglang::client::{Failure, UploadError};
@@ -39,7 +38,6 @@ use passed::passed;
 
 pub use overheard::Overheard;
 pub use sampling::Sampling;
-pub use spoken::Spoken;
 
 /// How many times its length a body takes while it is taken apart.
 const VALUES: usize = 2;
@@ -222,24 +220,6 @@ async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Resul
     *asked.method_mut() = Method::POST;
     *asked.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
     *asked.headers_mut() = headers;
-    let reply = generate::answer(parts, asked, origin, served).await?;
-    let limit = usize::try_from(parts.config.limits.max_reply_bytes).unwrap_or(usize::MAX);
-    let (mut head, body) = reply.into_parts();
-    headers::end_hop(&mut head.headers);
-    head.headers.remove(header::CONTENT_LENGTH);
-    if head.status != StatusCode::OK {
-        let read = Limited::new(body, LARGEST).collect().await;
-        let said = read.map(|read| read.to_bytes()).unwrap_or_default();
-        return Ok(refused(head.clone(), &Problem::from_engine(head.status, &said)));
-    }
-    let spoken = if headers::is_event_stream(&head.headers) {
-        match Spoken::stream(body, voice, limit, parts.config.chat.sse_keepalive).await? {
-            Ok(spoken) => spoken,
-            Err(problem) => return Ok(refused(head, &problem)),
-        }
-    } else {
-        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Spoken::whole(body, &voice, limit).await?
-    };
-    Ok(Response::from_parts(head, Body::spoken(spoken)))
+    let generation = generate::answer(parts, asked, origin, served).await?;
+    encoder::reply(parts, generation, voice).await
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use crate::generation::capture::Capture;
+use crate::generation::capture::{Capture, Unreadable};
 use crate::generation::reason::Reason;
 use crate::generation::record::Recorder;
 use crate::http::Parts;
@@ -61,30 +61,26 @@ impl Running {
         !self.asked
     }
 
-    /// Runs a step of the capture where neither an error nor a panic can cost the client its reply.
-    pub fn guarded<T>(
-        &mut self,
-        step: impl FnOnce(&mut Capture) -> Result<Option<T>, crate::generation::capture::Unreadable>,
-    ) -> Outcome<T> {
+    /// Runs a step of the capture where neither an error nor a panic can cost the client its reply; `None` where it failed.
+    pub fn guarded<T>(&mut self, step: impl FnOnce(&mut Capture) -> Result<T, Unreadable>) -> Option<T> {
         let started = Instant::now();
-        let outcome = match catch_unwind(AssertUnwindSafe(|| step(&mut self.capture))) {
-            Ok(Ok(Some(changed))) => Outcome::Changed(changed),
-            Ok(Ok(None)) => Outcome::Unchanged,
+        let stepped = match catch_unwind(AssertUnwindSafe(|| step(&mut self.capture))) {
+            Ok(Ok(stepped)) => Some(stepped),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "a reply could not be read and passes as it came");
-                Outcome::Unreadable
+                tracing::warn!(%error, "a reply could not be read and passes unchanged");
+                None
             }
             Err(_) => {
                 self.parts.metrics.panics.inc();
-                tracing::error!("a reply could not be enriched and passes as it came");
-                Outcome::Unreadable
+                tracing::error!("a reply could not be enriched and passes unchanged");
+                None
             }
         };
-        if matches!(outcome, Outcome::Unreadable) {
+        if stepped.is_none() {
             self.parts.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
         }
         self.capture.spent(started.elapsed());
-        outcome
+        stepped
     }
 
     /// Waits until the turns so far are on disk, where they are to be; not for long, and whatever comes of it.
@@ -96,9 +92,11 @@ impl Running {
     /// The same for a stream, which is polled; `None` where there is nothing to wait for.
     pub fn recording(&mut self) -> Option<Recording> {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
-        let waits = acks.iter().any(|ack| !ack.is_done());
+        if acks.iter().all(Ack::is_done) {
+            return None;
+        }
         let parts = Arc::clone(&self.parts);
-        waits.then(|| Box::pin(async move { settle(&parts, acks).await }) as Recording)
+        Some(Box::pin(async move { settle(&parts, acks).await }))
     }
 
     /// The shared parts.
@@ -110,17 +108,6 @@ impl Running {
 
 /// Ends when turns are on disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// What a guarded step did.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Outcome<T> {
-    /// New bytes.
-    Changed(T),
-    /// The bytes are right as they are.
-    Unchanged,
-    /// The bytes could not be read.
-    Unreadable,
-}
 
 /// Waits until records are on disk, where they are to be. A failing log costs the record, never the reply.
 pub async fn settle(parts: &Parts, acks: Vec<Ack>) {

@@ -1,72 +1,80 @@
-//! An event stream on its way to the client, each event enriched as it passes.
+//! The events of a streamed generation, parsed and measured as they come.
 //!
 //! It is pulled: when the client stops reading, so does tokentap.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame};
+use http_body::Body as _;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::error::Error;
 use crate::generation::Observed;
+use crate::generation::event::{Framed, GenerationEvent, Reads, Unparsed};
 use crate::generation::reason::Reason;
 use crate::http::body::{BoxError, Failed};
 use crate::http::budget::Share;
 use crate::http::long_work::{in_place, is_long, permit};
-use crate::http::running::{Outcome, Recording, Running};
+use crate::http::running::{Recording, Running};
 use crate::sglang::client::ReplyBody;
-use crate::sglang::sse::{Decoder, Event};
+use crate::sglang::sse::{self, Decoder};
 use crate::trajectory::Fault;
 
 /// Bytes of an event that are not counted.
 const UNCOUNTED: usize = 64 * 1024;
 
 /// The stream. Dropped before its end, it drops the upstream connection and aborts the ids seen.
-pub struct Enriched {
+pub struct EventStream {
     upstream: ReplyBody,
     decoder: Decoder,
     running: Running,
+    reads: Reads,
     state: State,
     limit: usize,
-    /// What an event that is not whole yet takes of the budget.
+    /// What an event that is not complete yet takes of the budget.
     share: Share,
-    /// Bytes that wait for their turn to be read: with them events are long.
-    waiting: Option<(Turn, Bytes)>,
-    /// Bytes that wait until the turn they end is on disk.
-    held: Option<(Recording, Bytes)>,
+    /// A long event that waits for a permit to be parsed.
+    waiting: Option<(Permit, sse::Event)>,
+    /// An event that waits until the turns it ends are durable.
+    held: Option<(Recording, Option<GenerationEvent>)>,
     failed: Failed,
 }
 
-/// Waits until long events may be read.
-type Turn = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+/// Waits until a long event may be parsed.
+type Permit = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Events are read.
+    /// Events are parsed.
     Reading,
-    /// An event was too large: from here on bytes pass as they come.
+    /// An event was too large: bytes pass unchanged from here on.
     Passing,
     /// Nothing more will be sent.
     Ended,
 }
 
-impl std::fmt::Debug for Enriched {
+impl std::fmt::Debug for EventStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Enriched").field("running", &self.running).field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("EventStream")
+            .field("running", &self.running)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
-impl Enriched {
-    /// A stream whose events must not be larger than `limit` bytes to be read.
+impl EventStream {
+    /// A stream whose events must not be larger than `limit` bytes to be parsed.
     #[must_use]
-    pub fn new(upstream: ReplyBody, running: Running, limit: u64) -> Self {
+    pub fn new(upstream: ReplyBody, running: Running, reads: Reads, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let share = running.parts().budget.reply();
         Self {
             upstream,
             decoder: Decoder::default(),
             running,
+            reads,
             state: State::Reading,
             limit,
             share,
@@ -82,77 +90,75 @@ impl Enriched {
         self.running.capture().observed()
     }
 
-    /// Whether what has been handed out so far says all: the end mark, or the finish reason of every sequence, has come. Clients
-    /// leave at either, without waiting for the end of the body.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.running.is_ended() || self.running.capture().is_complete()
-    }
-
-    /// The next bytes for the client.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    /// The next event.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         loop {
             if let Some(error) = ready!(self.failed.poll(cx)) {
                 return Poll::Ready(Some(Err(error)));
             }
             if let Some((recorded, _)) = &mut self.held {
                 ready!(recorded.as_mut().poll(cx));
-                if let Some((_, out)) = self.held.take() {
-                    return Poll::Ready(Some(Ok(Frame::data(out))));
+                if let Some((_, Some(event))) = self.held.take() {
+                    return Poll::Ready(Some(Ok(Arc::new(event))));
                 }
             }
-            if self.state == State::Ended {
-                return Poll::Ready(None);
-            }
-            if let Some((turn, _)) = &mut self.waiting {
-                let permit = ready!(turn.as_mut().poll(cx));
-                let Some((_, data)) = self.waiting.take() else { continue };
-                let out = self.chunk(data);
-                drop(permit);
-                if let Some(frame) = self.hand_out(out) {
-                    return Poll::Ready(Some(Ok(frame)));
-                }
-                continue;
-            }
-            let frame = ready!(Pin::new(&mut self.upstream).poll_frame(cx));
-            let out = match frame {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        let length = self.decoder.pending() + data.len();
-                        // a piece that ends no event is only stored
-                        if is_long(length) && self.state == State::Reading && self.decoder.completes(&data) {
-                            self.waiting = Some((Box::pin(permit(length)), data));
-                            continue;
-                        }
-                        self.chunk(data)
-                    }
-                    Err(_) => continue,
+            let event = match self.state {
+                State::Ended => return Poll::Ready(None),
+                State::Reading => match ready!(self.poll_decoded(cx)).or_else(|| self.check_size()) {
+                    Some(event) => Some(event),
+                    None => ready!(self.poll_upstream(cx)),
                 },
-                Some(Err(error)) => {
-                    self.running.parts().metrics.upstream_errors.with_label_values(&["reset"]).inc();
-                    self.end();
-                    self.failed.set(error);
-                    continue;
-                }
-                None => {
-                    let rest = self.decoder.take_rest();
-                    self.end();
-                    rest
-                }
+                State::Passing => ready!(self.poll_upstream(cx)),
             };
-            if let Some(frame) = self.hand_out(out) {
-                return Poll::Ready(Some(Ok(frame)));
+            match (self.running.recording(), event) {
+                (Some(recording), event) => self.held = Some((recording, event)),
+                (None, Some(event)) => return Poll::Ready(Some(Ok(Arc::new(event)))),
+                (None, None) => {}
             }
         }
     }
 
-    /// The frame of these bytes; `None` where there are none, or where they wait for the disk.
-    fn hand_out(&mut self, out: Bytes) -> Option<Frame<Bytes>> {
-        if let Some(recorded) = self.running.recording() {
-            self.held = Some((recorded, out));
-            return None;
+    /// The next event that is complete; `None` where more has to come first.
+    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
+        if let Some((permit, _)) = &mut self.waiting {
+            let permit = ready!(permit.as_mut().poll(cx));
+            let event = self.waiting.take().map(|(_, event)| self.event(event));
+            drop(permit);
+            return Poll::Ready(event);
         }
-        (!out.is_empty()).then(|| Frame::data(out))
+        let Some(event) = self.decoder.next() else { return Poll::Ready(None) };
+        if is_long(event.raw.len()) {
+            self.waiting = Some((Box::pin(permit(event.raw.len())), event));
+            return self.poll_decoded(cx);
+        }
+        Poll::Ready(Some(self.event(event)))
+    }
+
+    /// Reads more of the stream. An event comes back where bytes pass that are not parsed.
+    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
+        let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| GenerationEvent::unparsed(bytes, why));
+        let event = match ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if self.state == State::Passing => unparsed(data, Unparsed::Piece),
+                Ok(data) => {
+                    self.decoder.push(&data);
+                    None
+                }
+                Err(_) => None,
+            },
+            Some(Err(error)) => {
+                self.running.parts().metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                self.end();
+                self.failed.set(error);
+                None
+            }
+            None => {
+                let rest = self.decoder.take_rest();
+                self.end();
+                unparsed(rest, Unparsed::NoData)
+            }
+        };
+        Poll::Ready(event)
     }
 
     fn end(&mut self) {
@@ -161,34 +167,20 @@ impl Enriched {
         self.running.capture_mut().cut(Fault::Broken);
     }
 
-    fn chunk(&mut self, data: Bytes) -> Bytes {
-        if self.state == State::Passing {
-            return data;
+    /// Stops parsing where what has come of an event cannot be held until the rest comes.
+    fn check_size(&mut self) -> Option<GenerationEvent> {
+        let reason = self.outgrown()?;
+        self.running.parts().metrics.skipped.with_label_values(&[reason.name()]).inc();
+        if self.must_measure() {
+            return Some(self.refuse(reason));
         }
-        self.decoder.push(&data);
-        let mut out = Vec::with_capacity(data.len() + 256);
-        while let Some(event) = self.decoder.next() {
-            self.event(event, &mut out);
-            if self.state == State::Ended {
-                return out.into();
-            }
-        }
-        if let Some(reason) = self.outgrown() {
-            self.running.parts().metrics.skipped.with_label_values(&[reason.name()]).inc();
-            if self.must_measure() {
-                self.refuse(reason, &mut out);
-                return out.into();
-            }
-            self.state = State::Passing;
-            // what is there goes on, and nothing is held any more
-            let _ = self.share.resize(0);
-            self.running.capture_mut().incomplete();
-            out.extend_from_slice(&self.decoder.take_rest());
-        }
-        out.into()
+        self.state = State::Passing;
+        let _ = self.share.resize(0);
+        self.running.capture_mut().incomplete();
+        Some(GenerationEvent::unparsed(self.decoder.take_rest(), Unparsed::Piece))
     }
 
-    /// Why what is there of an event cannot be held until the rest of it comes.
+    /// Why what has come of an event cannot be held until the rest of it comes.
     fn outgrown(&mut self) -> Option<Reason> {
         let pending = self.decoder.pending();
         if pending > self.limit {
@@ -199,39 +191,54 @@ impl Enriched {
         self.share.resize(counted).err().map(|_| Reason::NoRoom)
     }
 
-    fn event(&mut self, event: Event, out: &mut Vec<u8>) {
+    /// Parses and measures an event.
+    fn event(&mut self, event: sse::Event) -> GenerationEvent {
         if event.is_done() {
             // the engine is done, whatever becomes of the connection
             self.running.end();
+            return self.completed(GenerationEvent::done(event.raw));
         }
-        let is_object = event.data().is_some_and(|data| data.first() == Some(&b'{'));
-        let (Some(data), true) = (event.data.clone(), is_object) else {
-            out.extend_from_slice(&event.raw);
-            return;
+        let sse::Event { raw, data } = event;
+        let Some(json) = data else {
+            return self.completed(GenerationEvent::unparsed(raw, Unparsed::NoData));
         };
-        let running = &mut self.running;
-        let outcome = in_place(data.len(), || running.guarded(|capture| capture.event(&event.raw, data)));
-        if outcome == Outcome::Unreadable {
+        let framed = Framed { raw, json };
+        if framed.raw.get(framed.json.start) != Some(&b'{') {
+            return self.completed(GenerationEvent::unreadable(framed));
+        }
+        let reads = self.reads;
+        let (event, is_readable) = in_place(framed.raw.len(), || {
+            let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
+            match self.running.guarded(|capture| capture.event(&framed).map(event)) {
+                Some(event) => (event, true),
+                // a failure of ours costs numbers, not text
+                None => match framed.outline() {
+                    Ok(parsed) => (event(parsed), false),
+                    Err(_) => (GenerationEvent::unreadable(framed), false),
+                },
+            }
+        });
+        if !is_readable {
             self.running.capture_mut().incomplete();
         }
-        if let Some(reason) = self.lack(&outcome) {
-            self.refuse(reason, out);
-            return;
+        if let Some(reason) = self.lack(is_readable) {
+            return self.refuse(reason);
         }
-        match outcome {
-            Outcome::Changed(changed) => out.extend_from_slice(&changed),
-            Outcome::Unchanged | Outcome::Unreadable => out.extend_from_slice(&event.raw),
-        }
+        self.completed(event)
+    }
+
+    /// Marks the event with which clients have everything: the end mark, or the last finish reason. They leave at either, without waiting
+    /// for the end of the body.
+    fn completed(&self, mut event: GenerationEvent) -> GenerationEvent {
+        event.completes = self.running.is_ended() || self.running.capture().is_complete();
+        event
     }
 
     /// Ends the stream with an error event; dropping the rest aborts the generation.
-    fn refuse(&mut self, reason: Reason, out: &mut Vec<u8>) {
-        let error = crate::error::Error::Strict { reason: reason.name().to_owned() };
-        out.extend_from_slice(b"data: ");
-        out.extend_from_slice(&error.body());
-        out.extend_from_slice(b"\n\n");
+    fn refuse(&mut self, reason: Reason) -> GenerationEvent {
         self.state = State::Ended;
         self.running.capture_mut().cut(Fault::Aborted);
+        GenerationEvent::failed(Error::Strict { reason: reason.name().to_owned() })
     }
 
     /// Whether `--strict` holds for this request.
@@ -240,11 +247,10 @@ impl Enriched {
     }
 
     /// With `--strict`, why the stream must not go on.
-    fn lack(&self, outcome: &Outcome<Vec<u8>>) -> Option<Reason> {
-        let capture = self.running.capture();
+    fn lack(&self, is_readable: bool) -> Option<Reason> {
         if !self.must_measure() {
             return None;
         }
-        if *outcome == Outcome::Unreadable { Some(Reason::Unreadable) } else { capture.observed().missing }
+        if is_readable { self.running.capture().observed().missing } else { Some(Reason::Unreadable) }
     }
 }

@@ -68,7 +68,7 @@ impl Usage {
     }
 
     /// Adds a sequence that has ended; a prompt counts with the first of its `n` samples.
-    pub fn add(&mut self, sample: &Sample, n: usize) {
+    pub fn add(&mut self, sample: &Sample<'_>, n: usize) {
         // counts are the engine's, whatever they are
         let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
         add(&mut self.completion, sample.count("completion_tokens").unwrap_or(sample.tokens as u64));
@@ -91,7 +91,7 @@ impl Making {
     ///
     /// # Errors
     /// When the tokenizer fails on what was sampled.
-    pub fn whole(&self, samples: &[Sample]) -> Result<String, TokenizerError> {
+    pub fn whole(&self, samples: &[Sample<'_>]) -> Result<String, TokenizerError> {
         let mut usage = Usage::default();
         let mut choices = String::new();
         for (at, sample) in samples.iter().enumerate() {
@@ -124,7 +124,7 @@ impl Making {
         sglext::member(self.sglext, self.prompt.as_deref().unwrap_or_default(), responses)
     }
 
-    fn choice(&self, out: &mut String, sample: &Sample) -> Result<(), TokenizerError> {
+    fn choice(&self, out: &mut String, sample: &Sample<'_>) -> Result<(), TokenizerError> {
         let ending = self.ending(sample.finish.as_deref());
         let message = reading::parsed(&self.renderer, &sample.ids, &self.reading, ending)?;
         let reasoning = message.reasoning.as_deref().map_or("null".to_owned(), quoted);
@@ -156,7 +156,7 @@ impl Making {
     }
 
     /// A tool call of a reply that does not stream.
-    fn whole_call(&self, call: &ToolCall, at: usize, sample: &Sample) -> String {
+    fn whole_call(&self, call: &ToolCall, at: usize, sample: &Sample<'_>) -> String {
         let id = quoted(&call_id(call, at, sample.name(), &self.reading));
         let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
         format!(
@@ -173,7 +173,7 @@ impl Making {
 
     /// The sampled ids, under SGLang's name and vLLM's, each behind a comma, where they are wanted.
     #[must_use]
-    pub fn ids(&self, sample: &Sample) -> String {
+    pub fn ids(&self, sample: &Sample<'_>) -> String {
         if !self.wants.token_ids {
             return String::new();
         }
@@ -183,11 +183,11 @@ impl Making {
 
     /// `meta_info`, behind a comma, where it is wanted.
     #[must_use]
-    pub fn meta_info(&self, sample: &Sample) -> String {
+    pub fn meta_info(&self, sample: &Sample<'_>) -> String {
         if !self.wants.meta_info && !self.wants.entropy {
             return String::new();
         }
-        format!(",\"meta_info\":{}", sample.meta_info().unwrap_or("null"))
+        format!(",\"meta_info\":{}", sample.meta_info().unwrap_or_else(|| "null".to_owned()))
     }
 }
 
@@ -203,7 +203,7 @@ pub fn list(ids: &[u32]) -> String {
 
 /// `metadata`, behind a comma: which weights answered.
 #[must_use]
-pub fn metadata(sample: &Sample) -> String {
+pub fn metadata(sample: &Sample<'_>) -> String {
     let Some(version) = sample.member("weight_version") else { return String::new() };
     let spans = sample.member("weight_versions").map(|spans| format!(",\"weight_versions\":{spans}"));
     format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())

@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
-use crate::json::{Cursor, Malformed, Object, Value};
+use crate::generation::event::{EventKind, GenerationEvent, Output};
+use crate::json::{Cursor, Malformed, Value};
 use crate::sglang::response::Chunk;
 
 /// An object: a whole sequence, or an event of its stream.
 #[derive(Debug)]
-pub struct Sample {
+pub struct Sample<'a> {
     /// Which of the request's sequences.
     pub index: usize,
     /// The ids that are new since so many tokens as were said to be known.
@@ -26,8 +25,8 @@ pub struct Sample {
     pub failed: bool,
     /// Tokens that are new.
     new: usize,
-    bytes: Bytes,
-    chunk: Chunk,
+    event: &'a GenerationEvent,
+    output: &'a Output,
 }
 
 /// What the engine says of one sampled token.
@@ -43,37 +42,13 @@ pub struct Said {
     pub top: Vec<(u32, String, Option<String>)>,
 }
 
-impl Sample {
-    /// Reads the objects of a reply that does not stream: one, or a list.
+impl<'a> Sample<'a> {
+    /// An object of an event, of a sequence of which `known` tokens have been seen.
     ///
     /// # Errors
-    /// When it is neither.
-    pub fn all(body: &Bytes) -> Result<Vec<Self>, Malformed> {
-        let mut cursor = Cursor::new(body);
-        let mut samples = Vec::new();
-        if cursor.take(b'[') {
-            while !cursor.take(b']') {
-                if !samples.is_empty() {
-                    cursor.expect(b',')?;
-                }
-                let mut sample = Self::read(body, &mut cursor, |_| 0)?;
-                sample.index = samples.len();
-                samples.push(sample);
-            }
-        } else {
-            samples.push(Self::read(body, &mut cursor, |_| 0)?);
-        }
-        cursor.end()?;
-        Ok(samples)
-    }
-
-    /// Reads the object at the cursor; `known` says how many tokens of a sequence have been seen.
-    ///
-    /// # Errors
-    /// When it is none.
-    pub fn read(bytes: &Bytes, cursor: &mut Cursor<'_>, known: impl Fn(usize) -> usize) -> Result<Self, Malformed> {
-        let chunk = Chunk::outline(cursor)?;
-        let known = known(chunk.index);
+    /// When its ids are not integers.
+    pub fn of(event: &'a GenerationEvent, output: &'a Output, known: usize) -> Result<Self, Malformed> {
+        let (bytes, chunk) = (event.raw(), &output.chunk);
         // counted from the start of the sequence in every kind of stream, while lists hold all tokens or the new ones
         let counted = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let tokens = counted.unwrap_or_else(|| chunk.count_ids(bytes)).max(known);
@@ -86,7 +61,7 @@ impl Sample {
         let matched = reason.as_ref().and_then(|reason| reason.get("matched")).map(super::canonical::dumps);
         let failed = reason.as_ref().is_some_and(|reason| reason.get("status_code").is_some());
         let mut sample = Self {
-            index: chunk.index,
+            index: output.index,
             repeats,
             tokens,
             ids,
@@ -94,8 +69,8 @@ impl Sample {
             finish: chunk.finish.as_ref().map(|finish| finish.kind.clone()),
             matched,
             failed,
-            bytes: bytes.clone(),
-            chunk,
+            event,
+            output,
         };
         if sample.ids.len() < sample.new {
             // events that were merged list the ids of the last (0.5.6 with `--stream-output`), but the logprobs of all
@@ -107,23 +82,39 @@ impl Sample {
         Ok(sample)
     }
 
+    /// The objects of a reply that does not stream; none where the event holds none.
+    ///
+    /// # Errors
+    /// When the ids of one are not integers.
+    pub fn all(event: &'a GenerationEvent) -> Result<Vec<Self>, Malformed> {
+        let outputs = match &event.kind {
+            EventKind::Outputs(outputs) => &outputs[..],
+            _ => &[],
+        };
+        outputs.iter().map(|output| Self::of(event, output, 0)).collect()
+    }
+
+    fn chunk(&self) -> &'a Chunk {
+        &self.output.chunk
+    }
+
     /// The engine's own text: all of it, or what is new.
     #[must_use]
     pub fn text(&self) -> String {
-        let text = self.chunk.object.get(&self.bytes, "text").and_then(|text| Value::parse(text).ok());
+        let text = self.chunk().object.get(self.event.raw(), "text").and_then(|text| Value::parse(text).ok());
         text.and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
     }
 
     /// The prompt's ids as the engine repeats them, as JSON text.
     #[must_use]
-    pub fn prompt_ids(&self) -> Option<&str> {
-        std::str::from_utf8(&self.bytes[self.chunk.prompt_ids.clone()?]).ok()
+    pub fn prompt_ids(&self) -> Option<&'a str> {
+        std::str::from_utf8(&self.event.raw()[self.chunk().prompt_ids.clone()?]).ok()
     }
 
     /// `meta_info.id`.
     #[must_use]
-    pub fn rid(&self) -> Option<&str> {
-        self.chunk.rid.as_deref()
+    pub fn rid(&self) -> Option<&'a str> {
+        self.chunk().rid.as_deref()
     }
 
     /// What its tool calls are named after: the engine's id, and the place among the samples.
@@ -135,41 +126,37 @@ impl Sample {
     /// Tokens of the prompt.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
-        self.chunk.prompt_tokens.unwrap_or(0)
+        self.chunk().prompt_tokens.unwrap_or(0)
     }
 
     /// A member of `meta_info` that counts something.
     #[must_use]
     pub fn count(&self, name: &str) -> Option<u64> {
-        self.chunk.count(&self.bytes, name)
+        self.chunk().count(self.event.raw(), name)
     }
 
-    /// A member of `meta_info`, as JSON text.
+    /// A member of `meta_info` that tokentap does not change, as JSON text.
     #[must_use]
-    pub fn member(&self, name: &str) -> Option<&str> {
-        self.chunk.member(&self.bytes, name).and_then(|text| std::str::from_utf8(text).ok())
+    pub fn member(&self, name: &str) -> Option<&'a str> {
+        self.chunk().member(self.event.raw(), name).and_then(|text| std::str::from_utf8(text).ok())
     }
 
-    /// All of `meta_info`, as JSON text.
+    /// All of `meta_info` with what tokentap changes of it, as JSON text.
     #[must_use]
-    pub fn meta_info(&self) -> Option<&str> {
-        let span = self.chunk.meta.as_ref()?.span.clone();
-        std::str::from_utf8(&self.bytes[span]).ok()
+    pub fn meta_info(&self) -> Option<String> {
+        let span = self.chunk().meta.as_ref()?.span.clone();
+        String::from_utf8(self.event.edited(span)).ok()
     }
 
-    /// `error`, as JSON text: the object is an event that says why there are no more.
-    #[must_use]
-    pub fn error(&self) -> Option<&str> {
-        let object: &Object = &self.chunk.object;
-        if self.chunk.meta.is_some() {
-            return None;
-        }
-        std::str::from_utf8(object.get(&self.bytes, "error")?).ok()
+    /// A list of logprobs without entries that only tokentap asked for, as JSON text.
+    fn logprobs(&self, name: &str) -> Option<String> {
+        let span = self.chunk().meta.as_ref()?.value_span(self.event.raw(), name)?;
+        String::from_utf8(self.event.edited(span)).ok().filter(|text| text != "null")
     }
 
     /// The entries of a list of `meta_info` that belong to the new tokens; those before them are passed unread.
     fn last(&self, name: &str) -> Vec<Value> {
-        let Some(text) = self.member(name) else { return Vec::new() };
+        let Some(text) = self.logprobs(name) else { return Vec::new() };
         let mut spans = VecDeque::new();
         let mut cursor = Cursor::new(text.as_bytes());
         let mut read = || {
@@ -218,11 +205,18 @@ fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bytes::Bytes;
 
-    fn read(text: &str, known: usize) -> Sample {
-        let bytes = Bytes::copy_from_slice(text.as_bytes());
-        Sample::read(&bytes, &mut Cursor::new(&bytes), |_| known).unwrap()
+    use super::*;
+    use crate::generation::event::Reads;
+
+    fn parsed(text: &str) -> GenerationEvent {
+        GenerationEvent::outline(Bytes::copy_from_slice(text.as_bytes()), Reads::Fields).unwrap()
+    }
+
+    fn sample(event: &GenerationEvent, known: usize) -> Sample<'_> {
+        let EventKind::Outputs(outputs) = &event.kind else { panic!("an object") };
+        Sample::of(event, &outputs[0], known).unwrap()
     }
 
     /// An event that lists these ids, says so many tokens, and has rows of these.
@@ -246,24 +240,27 @@ mod tests {
             // an engine that does not count
             (&[1, 2, 3], "null", 1, &[2, 3], true),
         ] {
-            let sample = read(&event(ids, tokens, &[]), known);
+            let event = parsed(&event(ids, tokens, &[]));
+            let sample = sample(&event, known);
             assert_eq!((&sample.ids[..], sample.repeats), (expected, repeats), "{ids:?} {tokens} {known}");
         }
     }
 
     #[test]
     fn ids_that_merged_events_lost_stand_in_their_logprobs() {
-        let sample = read(&event(&[4], "4", &[1, 2, 3, 4]), 1);
+        let merged = parsed(&event(&[4], "4", &[1, 2, 3, 4]));
+        let sample = self::sample(&merged, 1);
         assert_eq!((sample.ids.as_slice(), sample.tokens), (&[2, 3, 4][..], 4));
         let said: Vec<_> = sample.said().into_iter().map(|said| (said.id, said.logprob, said.text)).collect();
         assert_eq!(said[0], (2, "-0.2".to_owned(), Some("],[".to_owned())));
         assert_eq!(said.len(), 3);
         // a count that cannot be is no more than that
         for tokens in ["20000000000000", "18446744073709551615"] {
-            let sample = read(&event(&[4], tokens, &[1, 4]), 0);
+            let event = parsed(&event(&[4], tokens, &[1, 4]));
+            let sample = self::sample(&event, 0);
             assert_eq!((&sample.ids[..], sample.said().len()), (&[4][..], 2), "{tokens}");
         }
         // as long as nobody says them they are not made up
-        assert_eq!(read(&event(&[4], "4", &[]), 1).ids, [4]);
+        assert_eq!(self::sample(&parsed(&event(&[4], "4", &[])), 1).ids, [4]);
     }
 }

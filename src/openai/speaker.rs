@@ -63,7 +63,7 @@ impl Speaker {
     ///
     /// # Errors
     /// When the tokenizer fails on what was sampled.
-    pub fn event(&mut self, sample: &Sample, out: &mut String) -> Result<(), TokenizerError> {
+    pub fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), TokenizerError> {
         let at = sample.index;
         if at >= self.making.n {
             // nobody asked for it
@@ -126,7 +126,7 @@ impl Speaker {
     }
 
     /// What the client has asked for of the new tokens.
-    fn beside(&self, sample: &Sample) -> Beside {
+    fn beside(&self, sample: &Sample<'_>) -> Beside {
         let Making { renderer, logprobs: wanted, .. } = &self.making;
         let mut beside = Beside::default();
         if *wanted && !sample.ids.is_empty() {
@@ -143,7 +143,7 @@ impl Speaker {
         beside
     }
 
-    fn end(&mut self, at: usize, sample: &Sample, finish: &str) {
+    fn end(&mut self, at: usize, sample: &Sample<'_>, finish: &str) {
         self.usage.add(sample, self.making.n);
         self.metadata = metadata(sample);
         self.failed |= sample.failed;

@@ -88,7 +88,7 @@ impl TextSpeaker {
 
     /// The body of a reply that is whole.
     #[must_use]
-    pub fn whole(&self, samples: &[Sample]) -> String {
+    pub fn whole(&self, samples: &[Sample<'_>]) -> String {
         let mut usage = Usage::default();
         let choices: Vec<String> = samples
             .iter()
@@ -109,7 +109,7 @@ impl TextSpeaker {
     }
 
     /// The chunk that an event becomes.
-    pub fn event(&mut self, sample: &Sample, out: &mut String) {
+    pub fn event(&mut self, sample: &Sample<'_>, out: &mut String) {
         let at = sample.index;
         if at >= self.most {
             // nobody asked for it
@@ -164,7 +164,7 @@ impl TextSpeaker {
         self.echo.get(index / self.n).map_or("", String::as_str)
     }
 
-    fn choice(&self, sample: &Sample, text: &str, first: bool) -> String {
+    fn choice(&self, sample: &Sample<'_>, text: &str, first: bool) -> String {
         let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&sample.said(), count > 0));
         let mut ids = String::new();
         if self.token_ids {

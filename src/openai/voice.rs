@@ -24,7 +24,7 @@ impl Voice {
     ///
     /// # Errors
     /// When the tokenizer fails on what was sampled.
-    pub fn whole(&self, samples: &[Sample]) -> Result<String, TokenizerError> {
+    pub fn whole(&self, samples: &[Sample<'_>]) -> Result<String, TokenizerError> {
         match self {
             Self::Chat(making) => making.whole(samples),
             Self::ChatStream(speaker) => speaker.making().whole(samples),
@@ -46,7 +46,7 @@ impl Voice {
     ///
     /// # Errors
     /// When the tokenizer fails on what was sampled.
-    pub fn event(&mut self, sample: &Sample, out: &mut String) -> Result<(), TokenizerError> {
+    pub fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), TokenizerError> {
         match self {
             Self::ChatStream(speaker) => speaker.event(sample, out),
             Self::TextStream(speaker) => {

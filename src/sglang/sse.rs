@@ -48,21 +48,6 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether these bytes may complete an event together with those that were pushed. `false` is certain.
-    #[must_use]
-    pub fn completes(&self, bytes: &[u8]) -> bool {
-        let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
-        let last = self.buffer.last().copied();
-        // an event ends with an empty line: two line ends in a row
-        let mut ends = memchr::memchr2_iter(b'\n', b'\r', bytes);
-        let is_empty_line = |at: usize| match at.checked_sub(1) {
-            Some(before) => is_end(bytes[before]),
-            None => last.is_none_or(is_end) || self.line == self.buffer.len(),
-        };
-        // a stream may begin with a mark, and any byte tells whether the CR before it ends a line
-        !self.begun || last == Some(b'\r') || ends.any(is_empty_line)
-    }
-
     /// How many bytes wait for the end of their event.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -150,32 +135,6 @@ mod tests {
             events.extend(&mut decoder);
         }
         (events, decoder.take_rest())
-    }
-
-    #[test]
-    fn pieces_of_an_event_complete_nothing_before_its_end() {
-        let mut decoder = Decoder::default();
-        decoder.push(b"data: 1\n\ndata: ");
-        assert_eq!(decoder.by_ref().count(), 1);
-        for piece in [&b"aaaa"[..], b"\nid: 1", b"a\n"] {
-            assert!(!decoder.completes(piece), "{piece:?}");
-            decoder.push(piece);
-            assert_eq!(decoder.next(), None);
-        }
-        assert!(decoder.completes(b"\n"));
-    }
-
-    proptest! {
-        #[test]
-        fn an_event_comes_only_from_bytes_that_may_complete_one(pieces in proptest::collection::vec("[a:\n\r\u{feff}]{0,6}", 0..12)) {
-            let mut decoder = Decoder::default();
-            for piece in &pieces {
-                let completes = decoder.completes(piece.as_bytes());
-                decoder.push(piece.as_bytes());
-                let events = decoder.by_ref().count();
-                prop_assert!(completes || events == 0);
-            }
-        }
     }
 
     #[test]

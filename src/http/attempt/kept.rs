@@ -1,20 +1,18 @@
-//! The pieces of a reply that have come and can still be read.
+//! The events of a reply that can still be read.
 
 use std::collections::VecDeque;
-
-use bytes::Bytes;
-use http::HeaderMap;
-use http_body::Frame;
+use std::sync::Arc;
 
 use super::weight::Weight;
+use crate::generation::event::GenerationEvent;
 
-/// The pieces: all of them, or from one too many on only those that somebody still needs.
+/// The events: all of them, or from one too many on only those that a reader still needs.
 #[derive(Debug)]
 pub(super) struct Kept {
-    pieces: VecDeque<Piece>,
+    events: VecDeque<Arc<GenerationEvent>>,
     /// Bytes of those.
     held: usize,
-    /// How many pieces came before those.
+    /// How many events came before those.
     gone: usize,
     all: bool,
     /// More bytes than this are not kept.
@@ -22,25 +20,9 @@ pub(super) struct Kept {
     weight: Weight,
 }
 
-/// A part of a body.
-#[derive(Debug)]
-pub(super) enum Piece {
-    Data(Bytes),
-    Trailers(HeaderMap),
-}
-
-impl Piece {
-    fn len(&self) -> usize {
-        match self {
-            Self::Data(bytes) => bytes.len(),
-            Self::Trailers(_) => 0,
-        }
-    }
-}
-
 impl Kept {
     pub(super) fn new(limit: usize, weight: Weight) -> Self {
-        Self { pieces: VecDeque::new(), held: 0, gone: 0, all: true, limit, weight }
+        Self { events: VecDeque::new(), held: 0, gone: 0, all: true, limit, weight }
     }
 
     /// Whether the reply can be read from its beginning.
@@ -53,46 +35,41 @@ impl Kept {
         !self.all && self.held > self.limit
     }
 
-    /// Pieces that have come.
+    /// Events that have come.
     pub(super) fn count(&self) -> usize {
-        self.gone + self.pieces.len()
+        self.gone + self.events.len()
     }
 
-    /// A piece; `None` where it has not come yet.
+    /// An event; `None` where it has not come yet.
     ///
     /// # Errors
     /// When it is gone.
-    pub(super) fn get(&self, piece: usize) -> Result<Option<&Piece>, Gone> {
-        Ok(self.pieces.get(piece.checked_sub(self.gone).ok_or(Gone)?))
+    pub(super) fn get(&self, event: usize) -> Result<Option<&Arc<GenerationEvent>>, Gone> {
+        Ok(self.events.get(event.checked_sub(self.gone).ok_or(Gone)?))
     }
 
-    pub(super) fn push(&mut self, frame: Frame<Bytes>) {
-        let piece = match frame.into_data().map_err(Frame::into_trailers) {
-            Ok(data) => Piece::Data(data),
-            Err(Ok(trailers)) => Piece::Trailers(trailers),
-            Err(Err(_)) => return,
-        };
-        self.held += piece.len();
+    pub(super) fn push(&mut self, event: Arc<GenerationEvent>) {
+        self.held += event.native().len();
         if self.held > self.limit {
             self.stop();
         }
         if self.all {
-            self.weight.add(piece.len());
+            self.weight.add(event.native().len());
         }
-        self.pieces.push_back(piece);
+        self.events.push_back(event);
     }
 
-    /// From here on pieces go when they are no longer needed: nobody can begin at the beginning any more.
+    /// From here on events go when they are no longer needed: nobody can begin at the beginning any more.
     pub(super) fn stop(&mut self) {
         self.all = false;
         self.weight.clear();
     }
 
-    /// The pieces before this one are no longer needed.
+    /// The events before this one are no longer needed.
     pub(super) fn trim(&mut self, needed: usize) {
         while !self.all && self.gone < needed {
-            let Some(piece) = self.pieces.pop_front() else { return };
-            self.held -= piece.len();
+            let Some(event) = self.events.pop_front() else { return };
+            self.held -= event.native().len();
             self.gone += 1;
         }
     }
@@ -103,6 +80,6 @@ impl Kept {
     }
 }
 
-/// A piece was not kept.
+/// An event was not kept.
 #[derive(Debug)]
 pub(super) struct Gone;

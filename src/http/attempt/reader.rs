@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::response;
-use http_body::{Frame, SizeHint};
+use http_body::SizeHint;
 
 use super::reply::Next;
 use super::{Attempt, Attempts};
 use crate::generation::Observed;
+use crate::generation::event::GenerationEvent;
 use crate::http::body::BoxError;
 
 /// Reads a reply from its beginning. When the last reader of an attempt is dropped, what has not ended is aborted.
@@ -56,20 +56,41 @@ impl Reader {
             }
             pulled = true;
         };
+        let keeps = reply.keeps();
         drop(reply);
         if pulled {
+            self.make_room(keeps);
             self.attempt.waiting.wake_others(self.id);
         }
         polled
     }
 
-    /// The next bytes for the client.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    /// Stops keeping events, where they are kept, if all attempts together hold too many bytes.
+    fn make_room(&self, keeps: bool) {
+        if keeps && !self.attempts.has_room() {
+            self.attempt.reply().stop_keeping();
+        }
+    }
+
+    /// The event of a reply that does not stream, until it was taken; after [`Self::head`].
+    pub fn take_whole(&mut self) -> Option<Arc<GenerationEvent>> {
+        let mut reply = self.attempt.reply();
+        if !reply.is_whole() {
+            return None;
+        }
+        match reply.take(self.id) {
+            Next::Event(event) => Some(event),
+            Next::End | Next::Failed(_) | Next::Warning | Next::Nothing => None,
+        }
+    }
+
+    /// The next event.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         let mut pulled = false;
         let mut reply = self.attempt.reply();
         let polled = loop {
             match reply.take(self.id) {
-                Next::Frame(frame) => break Poll::Ready(Some(Ok(frame))),
+                Next::Event(event) => break Poll::Ready(Some(Ok(event))),
                 Next::End => break Poll::Ready(None),
                 Next::Failed(error) => break Poll::Ready(Some(Err((*error).into()))),
                 Next::Warning => {
@@ -85,8 +106,8 @@ impl Reader {
         };
         let keeps = reply.keeps();
         drop(reply);
-        if pulled && keeps && !self.attempts.has_room() {
-            self.attempt.reply().stop_keeping();
+        if pulled {
+            self.make_room(keeps);
         }
         if pulled || !keeps {
             self.attempt.waiting.wake_others(self.id);
@@ -94,9 +115,9 @@ impl Reader {
         polled
     }
 
-    /// Says whether what is taken here is only gathered: then the client has nothing of it until that is taken back.
-    pub fn hold(&self, held: bool) {
-        self.attempt.reply().hold(self.id, held);
+    /// The client was given all events that were taken here.
+    pub fn acknowledge(&self) {
+        self.attempt.reply().acknowledge(self.id);
     }
 
     /// Whether nothing more will come.

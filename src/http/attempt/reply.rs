@@ -6,30 +6,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http::{Response, StatusCode, response};
-use http_body::{Body as _, Frame, SizeHint};
+use http::{StatusCode, response};
+use http_body::SizeHint;
 
-use super::kept::{Kept, Piece};
+use super::kept::Kept;
 use crate::generation::Observed;
-use crate::http::body::Body;
+use crate::generation::event::GenerationEvent;
+use crate::http::events::{Events, Generation};
 
 /// A generation that will be answered; dropped before, it is aborted.
-pub type Pending = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-
-/// How many bytes a reader is given at once. The server asks for more only when it has written nearly all of what it was given, so
-/// to have taken the last of a large reply means that the system has taken all but the last hundred kilobytes.
-const PIECE: usize = 64 * 1024;
+pub type Pending = Pin<Box<dyn Future<Output = Generation> + Send>>;
 
 /// The reply.
 pub(super) struct Reply {
     source: Source,
     head: Option<response::Parts>,
-    /// Bytes of the body, where they are known beforehand.
+    /// The reply does not stream.
+    is_whole: bool,
+    /// Bytes that are not parsed, where they are known beforehand.
     total: Option<u64>,
     kept: Kept,
     end: Option<Result<(), Arc<str>>>,
-    /// So many pieces say all there is to say, although the body may not have ended.
+    /// So many events are all that clients want, although the stream may not have ended.
     complete: Option<usize>,
     /// By the order in which they came.
     readers: BTreeMap<u64, At>,
@@ -40,7 +38,7 @@ pub(super) struct Reply {
 
 enum Source {
     Head(Pending),
-    Body(Body),
+    Events(Events),
     Over,
 }
 
@@ -49,21 +47,20 @@ enum Source {
 struct At {
     /// It has the head.
     head: bool,
-    piece: usize,
-    /// Bytes of that piece that it has.
-    offset: usize,
-    /// Bytes that it has altogether.
-    taken: u64,
+    /// Events that it has.
+    taken: usize,
+    /// Bytes of those.
+    bytes: u64,
+    /// Events that its client was given.
+    acknowledged: usize,
     /// It knows that the reply broke off, and may write what it has before it is told so.
     warned: bool,
-    /// What it has, its client has not been given yet.
-    held: bool,
 }
 
 /// What a reader gets.
 #[derive(Debug)]
 pub(super) enum Next {
-    Frame(Frame<Bytes>),
+    Event(Arc<GenerationEvent>),
     End,
     Failed(Arc<str>),
     /// Once before a failure.
@@ -77,6 +74,7 @@ impl Reply {
         Self {
             source: Source::Head(pending),
             head: None,
+            is_whole: false,
             total: None,
             kept,
             end: None,
@@ -121,9 +119,10 @@ impl Reply {
         true
     }
 
-    /// Says whether the reader's client is yet to be given what the reader has taken.
-    pub(super) fn hold(&mut self, reader: u64, held: bool) {
-        self.readers.entry(reader).or_default().held = held;
+    /// The reader's client was given all events that the reader has.
+    pub(super) fn acknowledge(&mut self, reader: u64) {
+        let at = self.readers.entry(reader).or_default();
+        at.acknowledged = at.taken;
     }
 
     pub(super) fn head(&mut self, reader: u64) -> Option<response::Parts> {
@@ -132,38 +131,29 @@ impl Reply {
         Some(head)
     }
 
+    /// Whether the reply is one event that has come.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
     /// What comes next for this reader.
     pub(super) fn take(&mut self, reader: u64) -> Next {
         let at = self.readers.entry(reader).or_default();
-        let Ok(piece) = self.kept.get(at.piece) else {
+        let Ok(event) = self.kept.get(at.taken) else {
             return Next::Failed("the reply was too large to be kept for a client so far behind".into());
         };
-        let frame = match piece {
-            Some(Piece::Data(bytes)) => {
-                let last = bytes.len().min(at.offset + PIECE);
-                let data = bytes.slice(at.offset..last);
-                at.taken += data.len() as u64;
-                at.offset = last;
-                if last == bytes.len() {
-                    (at.piece, at.offset) = (at.piece + 1, 0);
-                }
-                Frame::data(data)
-            }
-            Some(Piece::Trailers(trailers)) => {
-                at.piece += 1;
-                Frame::trailers(trailers.clone())
-            }
-            None => {
-                return match &self.end {
-                    None => Next::Nothing,
-                    Some(Ok(())) => Next::End,
-                    Some(Err(_)) if !std::mem::replace(&mut at.warned, true) => Next::Warning,
-                    Some(Err(error)) => Next::Failed(Arc::clone(error)),
-                };
-            }
+        let Some(event) = event.cloned() else {
+            return match &self.end {
+                None => Next::Nothing,
+                Some(Ok(())) => Next::End,
+                Some(Err(_)) if !std::mem::replace(&mut at.warned, true) => Next::Warning,
+                Some(Err(error)) => Next::Failed(Arc::clone(error)),
+            };
         };
+        at.taken += 1;
+        at.bytes += event.native().len() as u64;
         self.trim();
-        Next::Frame(frame)
+        Next::Event(event)
     }
 
     /// Whether nothing may be pulled before the reader that came last has caught up: it is the one whose client has not given up.
@@ -171,21 +161,26 @@ impl Reply {
         self.kept.is_full()
     }
 
-    /// Takes a step: the head, a piece, or the end. Not to be called behind the end.
+    /// Takes a step: the head, an event, or the end. Not to be called after the end.
     pub(super) fn pull(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.source {
             Source::Head(pending) => {
-                let (head, body) = ready!(pending.as_mut().poll(cx)).into_parts();
+                let Generation { head, mut events } = ready!(pending.as_mut().poll(cx));
                 self.head = Some(head);
-                self.total = body.size_hint().exact();
-                self.source = Source::Body(body);
+                self.total = events.size_hint().exact();
+                let whole = events.take_whole();
+                self.source = Source::Events(events);
+                if let Some(event) = whole {
+                    self.is_whole = true;
+                    self.kept.push(event);
+                }
             }
-            Source::Body(body) => match ready!(Pin::new(&mut *body).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    let complete = body.is_complete();
-                    self.kept.push(frame);
+            Source::Events(events) => match ready!(events.poll_next(cx)) {
+                Some(Ok(event)) => {
+                    let completes = event.completes;
+                    self.kept.push(event);
                     self.trim();
-                    if complete && self.complete.is_none() {
+                    if completes && self.complete.is_none() {
                         self.complete = Some(self.kept.count());
                     }
                 }
@@ -194,13 +189,13 @@ impl Reply {
             },
             Source::Over => {}
         }
-        if matches!(&self.source, Source::Body(body) if body.is_end_stream()) {
+        if matches!(&self.source, Source::Events(events) if events.is_end_stream()) {
             self.close(Ok(()));
         }
         Poll::Ready(())
     }
 
-    /// From here on pieces stay only until the reader that came last has them: nobody can begin at the beginning any more.
+    /// From here on events stay only until the reader that came last has them: nobody can begin at the beginning any more.
     pub(super) fn stop_keeping(&mut self) {
         self.kept.stop();
         self.trim();
@@ -208,7 +203,7 @@ impl Reply {
 
     fn trim(&mut self) {
         if let Some((_, last)) = self.readers.last_key_value() {
-            self.kept.trim(last.piece);
+            self.kept.trim(last.taken);
         }
     }
 
@@ -219,27 +214,27 @@ impl Reply {
         self.end = Some(end);
     }
 
-    fn is_whole(&self) -> bool {
+    fn has_ended_well(&self) -> bool {
         matches!(self.end, Some(Ok(())))
     }
 
-    /// Whether the reader's client was given all there is to say.
+    /// Whether the reader's client was given everything it asked for.
     fn has_all(&self, at: &At) -> bool {
-        let all = self.complete.or_else(|| self.is_whole().then(|| self.kept.count()));
-        at.head && !at.held && all.is_some_and(|all| at.piece >= all)
+        let all = self.complete.or_else(|| self.has_ended_well().then(|| self.kept.count()));
+        at.head && all.is_some_and(|all| at.acknowledged >= all)
     }
 
     fn is_replayable(&self) -> bool {
         let good = self.head.as_ref().is_some_and(|head| head.status == StatusCode::OK);
-        good && self.is_whole() && self.kept.is_all() && !self.delivered
+        good && self.has_ended_well() && self.kept.is_all() && !self.delivered
     }
 
-    /// Whether some reader was given all of it.
+    /// Whether some reader's client was given all of it.
     pub(super) fn is_delivered(&self) -> bool {
         self.delivered
     }
 
-    /// Whether every piece is kept; where not, some readers may wait for another one.
+    /// Whether every event is kept; where not, some readers may wait for another one.
     pub(super) fn keeps(&self) -> bool {
         self.kept.is_all()
     }
@@ -251,17 +246,18 @@ impl Reply {
 
     pub(super) fn observed(&self) -> Option<Observed> {
         match &self.source {
-            Source::Body(body) => body.observed(),
+            Source::Events(events) => events.observed(),
             Source::Head(_) | Source::Over => self.observed,
         }
     }
 
+    /// Whether the reader has taken everything.
     pub(super) fn is_at_end(&self, reader: u64) -> bool {
-        self.is_whole() && self.readers.get(&reader).is_some_and(|at| at.piece >= self.kept.count())
+        self.has_ended_well() && self.readers.get(&reader).is_some_and(|at| at.taken >= self.kept.count())
     }
 
     pub(super) fn size_hint(&self, reader: u64) -> SizeHint {
-        let taken = self.readers.get(&reader).map_or(0, |at| at.taken);
+        let taken = self.readers.get(&reader).map_or(0, |at| at.bytes);
         self.total.map_or_else(SizeHint::default, |total| SizeHint::with_exact(total.saturating_sub(taken)))
     }
 }

@@ -263,13 +263,15 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use bytes::Bytes;
-    use http::{Method, Response, StatusCode};
+    use http::{Method, Response, StatusCode, response};
     use http_body::Body as _;
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::generation::event::{GenerationEvent, Reads, Unparsed};
     use crate::http::attempt::Digest;
     use crate::http::body::Body;
+    use crate::http::events::{Events, Generation};
 
     const IDLE: Duration = Duration::from_secs(300);
     const PIECE: usize = 64 * 1024;
@@ -282,6 +284,7 @@ mod tests {
             authorization: [None, None],
             rid: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
+            reads: Reads::Bytes,
             digest: Digest::of(body.as_bytes()),
         }
     }
@@ -291,20 +294,27 @@ mod tests {
         (0..count).flat_map(|at| vec![b'a' + at as u8; PIECE]).collect::<Vec<u8>>().into()
     }
 
+    fn head() -> response::Parts {
+        Response::new(()).into_parts().0
+    }
+
+    fn event(bytes: Bytes) -> Arc<GenerationEvent> {
+        Arc::new(GenerationEvent::unparsed(bytes, Unparsed::Piece))
+    }
+
+    fn answer(bytes: Bytes) -> Generation {
+        Generation { head: head(), events: Events::Whole { event: Some(event(bytes)), observed: None } }
+    }
+
     fn whole(bytes: Bytes) -> impl FnOnce(Ties) -> Pending {
-        move |_| Box::pin(async move { Response::new(Body::full(bytes)) })
+        move |_| Box::pin(async move { answer(bytes) })
     }
 
     /// The same, coming piece by piece.
     fn flowing(count: usize) -> impl FnOnce(Ties) -> Pending {
-        let inner = Attempts::default();
-        let (mut reader, _) = inner.enter(key("inner", ""), false, IDLE, whole(pieces(count)));
-        move |_| {
-            Box::pin(async move {
-                let head = reader.head().await;
-                Response::from_parts(head, Body::shared(reader))
-            })
-        }
+        let all = pieces(count);
+        let events = (0..count).map(|at| event(all.slice(at * PIECE..(at + 1) * PIECE))).collect();
+        move |_| Box::pin(async move { Generation { head: head(), events: Events::Scripted(events) } })
     }
 
     fn never(_: Ties) -> Pending {
@@ -319,27 +329,32 @@ mod tests {
         Context::from_waker(Waker::noop())
     }
 
-    /// What a reader gets when it asks once.
+    /// The first letter of what a reader gets when it asks once, and gives to its client.
     fn next(reader: &mut Reader) -> Poll<Option<Option<u8>>> {
-        let letter = |frame: http_body::Frame<Bytes>| frame.into_data().unwrap().first().copied();
-        reader.poll_frame(&mut context()).map(|frame| frame.map(|frame| frame.ok().and_then(letter)))
+        let polled = reader.poll_next(&mut context());
+        reader.acknowledge();
+        polled.map(|event| event.map(|event| event.ok().and_then(|event| event.native().first().copied())))
     }
 
     fn bytes(attempts: &Attempts) -> usize {
         attempts.0.bytes.load(Ordering::Relaxed)
     }
 
-    async fn all(mut reader: Reader) -> Bytes {
+    async fn body(mut reader: Reader) -> Body {
         let head = reader.head().await;
         assert_eq!(head.status, StatusCode::OK);
-        Body::shared(reader).collect().await.unwrap().to_bytes()
+        Generation { head, events: Events::Shared(reader) }.native().into_body()
+    }
+
+    async fn all(reader: Reader) -> Bytes {
+        body(reader).await.collect().await.unwrap().to_bytes()
     }
 
     /// A call whose reply was generated and did not arrive.
     async fn lose(attempts: &Attempts, key: Key, bytes: Bytes) {
         let (mut reader, _) = attempts.enter(key, false, IDLE, whole(bytes));
         reader.head().await;
-        assert!(next(&mut reader).is_ready());
+        assert!(reader.take_whole().is_some());
     }
 
     #[tokio::test]
@@ -347,10 +362,9 @@ mod tests {
         let attempts = Attempts::default();
         lose(&attempts, key("s", "b"), pieces(3)).await;
         assert_eq!(bytes(&attempts), 3 * PIECE + OVERHEAD + 1, "the reply and the request");
-        let (mut reader, entered) = attempts.enter(key("s", "b"), true, IDLE, none);
+        let (reader, entered) = attempts.enter(key("s", "b"), true, IDLE, none);
         assert_eq!(entered, Entered::Replayed);
-        reader.head().await;
-        let mut body = Body::shared(reader);
+        let mut body = body(reader).await;
         for left in [3, 2, 1] {
             assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(left * PIECE as u64), false));
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
@@ -516,8 +530,7 @@ mod tests {
     async fn whoever_waits_is_woken_by_whoever_reads_and_by_whoever_leaves() {
         let attempts = Attempts::default();
         let (answer, answered) = tokio::sync::oneshot::channel::<Bytes>();
-        let begin =
-            |_| -> Pending { Box::pin(async move { Response::new(Body::full(answered.await.unwrap_or_default())) }) };
+        let begin = |_| -> Pending { Box::pin(async move { self::answer(answered.await.unwrap_or_default()) }) };
         let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, begin);
         let (second, _) = attempts.enter(key("s", "b"), true, IDLE, none);
         let second = tokio::spawn(all(second));

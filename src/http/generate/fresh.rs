@@ -4,25 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
 use super::SESSION;
 use crate::error::Error;
 use crate::generation::capture::Capture;
+use crate::generation::event::{GenerationEvent, Reads, Unparsed};
 use crate::generation::flight::Flight;
 use crate::generation::guard::{self, Bounds, Refusal};
 use crate::generation::plan::{Context, Plan};
 use crate::generation::reason::Reason;
 use crate::generation::record::{Asked, Recorder};
 use crate::http::attempt::Ties;
-use crate::http::body::{Body, Forwarded};
-use crate::http::forward::{failed, forwarded, send};
+use crate::http::body::Forwarded;
+use crate::http::events::{Events, Generation};
+use crate::http::forward::{failed, send};
 use crate::http::long_work::on_body;
 use crate::http::prompts::Prompts;
-use crate::http::running::{ABORT, Outcome, Running};
-use crate::http::stream::Enriched;
+use crate::http::running::{ABORT, Running};
+use crate::http::stream::EventStream;
 use crate::http::whole::{Whole, collect};
-use crate::http::{Parts, error_reply, headers, room};
+use crate::http::{Parts, headers, room};
 use crate::sglang::client::{Call, Failure, Reply, UploadError};
 use crate::sglang::probe::Capabilities;
 use crate::sglang::request::GenerateRequest;
@@ -59,6 +61,8 @@ pub(super) struct Fresh {
     pub(super) authorization: Option<HeaderValue>,
     /// A request without an id may be given one.
     pub(super) assign_rid: bool,
+    /// What is read of its events.
+    pub(super) reads: Reads,
 }
 
 impl Fresh {
@@ -71,7 +75,7 @@ impl Fresh {
         parts: &Arc<Parts>,
         ties: Option<Ties>,
         named: impl FnOnce(Option<String>),
-    ) -> Result<Response<Body>, Error> {
+    ) -> Result<Generation, Error> {
         let upstream = Arc::clone(&parts.upstream.borrow());
         let record = parts.config.sessions.record;
         if record {
@@ -99,7 +103,7 @@ impl Fresh {
         let prompts = record.then(|| Prompts::of(&self.request)).flatten();
         let own_echo = self.request.return_prompt_token_ids && upstream.echoes_prompt;
         let echoed = plan.echo || own_echo;
-        let Self { head, request, session, authorization, .. } = self;
+        let Self { head, request, session, authorization, reads, .. } = self;
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&parts.tools), &upstream);
         let mut running = Running::new(Arc::clone(parts), capture, authorization);
@@ -117,11 +121,11 @@ impl Fresh {
         if let (Some(prompts), Some(recorder)) = (prompts, running.capture_mut().recorder()) {
             recorder.tokenized(prompts);
         }
-        let mut reply = finish(parts, reply, running).await?;
+        let mut generation = finish(parts, reply, running, reads).await?;
         if record && let Ok(name) = HeaderValue::try_from(&*session) {
-            reply.headers_mut().insert(SESSION, name);
+            generation.head.headers.insert(SESSION, name);
         }
-        Ok(reply)
+        Ok(generation)
     }
 
     /// What records the reply.
@@ -230,25 +234,27 @@ async fn ask(parts: &Arc<Parts>, head: &Head, running: &mut Running, lingers: bo
     Ok(second)
 }
 
-async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Result<Response<Body>, Error> {
-    if reply.status() != StatusCode::OK {
-        running.end();
-        running.capture_mut().fail();
-        return Ok(forwarded(parts, reply));
-    }
-    running.capture_mut().plan_mut().answered();
+async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running, reads: Reads) -> Result<Generation, Error> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
+    let unparsed = |head, body| Generation { head, events: Events::Unparsed(Box::new(body)) };
+    if head.status != StatusCode::OK {
+        running.end();
+        running.capture_mut().fail();
+        return Ok(unparsed(head, Forwarded::patient(parts, Bytes::new(), body)));
+    }
+    running.capture_mut().plan_mut().answered();
+    let limit = parts.config.limits.max_reply_bytes;
     if headers::is_event_stream(&head.headers) {
         head.headers.remove(header::CONTENT_LENGTH);
-        let limit = parts.config.limits.max_reply_bytes;
-        return Ok(Response::from_parts(head, Body::enriched(Enriched::new(body, running, limit))));
+        let stream = EventStream::new(body, running, reads, limit);
+        return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
     }
-    if !running.capture().reads_reply() {
-        return Ok(Response::from_parts(head, Body::forwarded(Forwarded::generated(body, running))));
+    if reads == Reads::Bytes && !running.capture().reads_reply() {
+        return Ok(unparsed(head, Forwarded::generated(body, running)));
     }
     let strict = parts.config.entropy.strict && running.capture().plan().wish.wanted;
-    let whole = match collect(body, &head.headers, parts.config.limits.max_reply_bytes, parts.budget.reply()).await {
+    let whole = match collect(body, &head.headers, limit, parts.budget.reply()).await {
         Ok(whole) => whole,
         Err(failure) => {
             running.end();
@@ -262,11 +268,22 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
         Whole::Passing { reason, head: read, rest } => {
             parts.metrics.skipped.with_label_values(&[reason.name()]).inc();
             running.capture_mut().incomplete();
-            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(parts, read, rest))));
+            return Ok(unparsed(head, Forwarded::patient(parts, read, rest)));
         }
     };
-    let outcome = on_body(body.len(), || running.guarded(|capture| capture.reply(&body))).await;
-    if outcome == Outcome::Unreadable {
+    let (event, is_readable) = on_body(body.len(), || {
+        let event = |parsed| GenerationEvent::whole(body.clone(), parsed, reads);
+        match running.guarded(|capture| capture.reply(&body).map(event)) {
+            Some(event) => (event, true),
+            // a failure of ours costs numbers, not text
+            None => match GenerationEvent::outline(body.clone(), reads) {
+                Ok(event) => (event, false),
+                Err(_) => (GenerationEvent::unparsed(body.clone(), Unparsed::Unreadable), false),
+            },
+        }
+    })
+    .await;
+    if !is_readable {
         running.capture_mut().cut(Fault::Unreadable);
         running.capture_mut().incomplete();
     }
@@ -274,18 +291,14 @@ async fn finish(parts: &Arc<Parts>, reply: Reply, mut running: Running) -> Resul
     let observed = *running.capture().observed();
     if strict {
         // a 200 in which no sequence came to its end is not a reply to this request
-        let unread =
-            outcome == Outcome::Unreadable || observed.finished == 0 && !running.capture().plan().items.is_empty();
+        let unread = !is_readable || observed.finished == 0 && !running.capture().plan().items.is_empty();
         let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
         if let Some(reason) = missing {
             let error = Error::Strict { reason: reason.name().to_owned() };
-            return Ok(error_reply(&error).map(|body| body.read(observed)));
+            return Ok(Generation::failed(error, Some(observed)));
         }
     }
-    let body = match outcome {
-        Outcome::Changed(changed) => parts.budget.hold(changed),
-        Outcome::Unchanged | Outcome::Unreadable => body,
-    };
+    let event = event.counted(|changed| parts.budget.hold(changed));
     head.headers.remove(header::CONTENT_LENGTH);
-    Ok(Response::from_parts(head, Body::full(body).read(observed)))
+    Ok(Generation { head, events: Events::Whole { event: Some(Arc::new(event)), observed: Some(observed) } })
 }

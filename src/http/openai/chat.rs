@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Heard, Native, now};
+use crate::generation::event::Reads;
 use crate::http::Parts;
 use crate::http::generate::Origin;
 use crate::openai::Unserved;
@@ -109,6 +110,10 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     if let Some(turn) = prepared.continues.filter(|_| parts.drift.is_due(parts.config.chat.drift_sample)) {
         audit(parts, model, chat, known, turn, prepared.ids);
     }
-    let origin = Origin { session: identity.explicit.then_some(identity.session), chat: Some(Box::new(prepared.chat)) };
+    let origin = Origin {
+        session: identity.explicit.then_some(identity.session),
+        chat: Some(Box::new(prepared.chat)),
+        reads: Reads::Fields,
+    };
     Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
 }

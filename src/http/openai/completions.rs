@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Heard, Native, now};
+use crate::generation::event::Reads;
 use crate::http::Parts;
 use crate::http::generate::Origin;
 use crate::openai::Unserved;
@@ -18,6 +19,6 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
     let body = completion.native(&upstream.model, upstream.loses_ids())?;
     let speaker = TextSpeaker::new(&completion, now(), upstream.streaming);
     let voice = if completion.stream { Voice::TextStream(speaker) } else { Voice::Text(speaker) };
-    let origin = Origin { session: identity.explicit.then_some(identity.session), chat: None };
+    let origin = Origin { session: identity.explicit.then_some(identity.session), chat: None, reads: Reads::Fields };
     Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
 }

@@ -42,7 +42,7 @@ impl Choice {
     }
 
     /// What an event adds to the message.
-    pub(super) fn read(&mut self, making: &Making, sample: &Sample) -> Result<Vec<Event>, TokenizerError> {
+    pub(super) fn read(&mut self, making: &Making, sample: &Sample<'_>) -> Result<Vec<Event>, TokenizerError> {
         self.tokens = sample.tokens;
         if making.sglext.output {
             self.ids.extend_from_slice(&sample.ids);

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
+use tokentap::generation::event::{GenerationEvent, Reads};
 use tokentap::openai::completion::CompletionRequest;
 use tokentap::openai::native::Addition;
 use tokentap::openai::prompt::{Preparation, Told};
@@ -20,7 +21,7 @@ static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::fold
 /// What is served is a native request with the ids of the prompt, one token of control a turn; a reply is read or refused.
 pub fn chat(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(bytes);
-    let _ = Sample::all(&body);
+    let _ = GenerationEvent::outline(body.clone(), Reads::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
     if let Ok(request) = CompletionRequest::parse(body.clone())
         && let Ok(native) = request.native("m", false)
     {

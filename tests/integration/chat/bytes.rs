@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
+use tokentap::generation::event::{GenerationEvent, Reads};
 use tokentap::openai::completion::CompletionRequest;
 use tokentap::openai::prompt::{Preparation, Told};
 use tokentap::openai::request::ChatRequest;
@@ -83,7 +84,7 @@ fn read(body: &str, renderer: &Renderer) {
     if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
         let _ = request.native("m", false);
     }
-    let _ = Sample::all(&bytes);
+    let _ = GenerationEvent::outline(bytes.clone(), Reads::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };
     let told = Told { format: Some("hermes".into()), separate: true };
     let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, told };

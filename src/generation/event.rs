@@ -1,0 +1,258 @@
+//! The events of a generation, each parsed once: the native API splices their bytes, every other API reads their fields.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use crate::error::Error;
+use crate::json::{Cursor, Malformed, Object, Splice};
+use crate::sglang::response::Chunk;
+
+/// What the consumer of a generation reads of its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reads {
+    /// Bytes in the engine's own format: [`GenerationEvent::native`].
+    Bytes,
+    /// Parsed fields: [`GenerationEvent::kind`] and [`GenerationEvent::edited`].
+    Fields,
+}
+
+/// One event of a generation. A reply that does not stream is a single event.
+#[derive(Debug)]
+pub struct GenerationEvent {
+    /// The engine's bytes: a whole body, or a server-sent event with its blank line.
+    raw: Bytes,
+    /// Where the JSON lies in `raw`; empty where there is none.
+    json: Range<usize>,
+    /// Members to add and to remove; none after they were applied.
+    changes: Splice,
+    /// `raw` with the changes; the same bytes where there are none.
+    native: Bytes,
+    /// What the event holds.
+    pub kind: EventKind,
+    /// With this event the client has everything it asked for, although the stream may go on.
+    pub completes: bool,
+}
+
+/// What an event holds.
+#[derive(Debug)]
+pub enum EventKind {
+    /// Objects of the engine: one in a stream, one for each sequence in a reply that does not stream. Empty for a consumer that reads bytes.
+    Outputs(Vec<Output>),
+    /// `[DONE]`, which ends a stream.
+    Done,
+    /// Bytes that are not parsed.
+    Unparsed(Unparsed),
+    /// The trailers of the reply.
+    Trailers(HeaderMap),
+    /// tokentap ends the stream; the last event.
+    Failed(Error),
+}
+
+/// Why bytes are not parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unparsed {
+    /// A comment, or another event without one line of data.
+    NoData,
+    /// Data that is not what SGLang writes.
+    Unreadable,
+    /// A piece of a reply that is not parsed, such as an error of the engine's or an event larger than `--max-reply-bytes`.
+    Piece,
+}
+
+/// One object of the engine.
+#[derive(Debug)]
+pub struct Output {
+    /// The sequence it belongs to.
+    pub index: usize,
+    /// Its fields; spans are positions in the event's raw bytes.
+    pub chunk: Chunk,
+}
+
+/// What was parsed of a reply or of an event.
+#[derive(Debug, Default)]
+pub struct Parsed<T> {
+    /// The objects.
+    pub objects: T,
+    /// Members to add and to remove.
+    pub changes: Splice,
+}
+
+/// Where the JSON of an event lies.
+#[derive(Debug, Clone)]
+pub struct Framed {
+    /// A server-sent event with its blank line.
+    pub raw: Bytes,
+    /// The JSON in it.
+    pub json: Range<usize>,
+}
+
+impl Framed {
+    /// The object of the event, without its numbers and without changes.
+    ///
+    /// # Errors
+    /// When it is no object.
+    pub fn outline(&self) -> Result<Parsed<Chunk>, Malformed> {
+        let mut cursor = Cursor::at(&self.raw[..self.json.end], self.json.start);
+        let objects = Chunk::outline(&mut cursor)?;
+        cursor.end()?;
+        Ok(Parsed { objects, changes: Splice::default() })
+    }
+}
+
+/// Calls `read` at each object of a whole reply: one, or a list of them.
+///
+/// # Errors
+/// When the reply is neither, or `read` fails.
+pub(super) fn for_each_object<E: From<Malformed>>(
+    body: &[u8],
+    mut read: impl FnMut(&mut Cursor<'_>, usize) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut cursor = Cursor::new(body);
+    if cursor.take(b'[') {
+        let mut at = 0;
+        while !cursor.take(b']') {
+            if at > 0 {
+                cursor.expect(b',')?;
+            }
+            read(&mut cursor, at)?;
+            at += 1;
+        }
+    } else {
+        read(&mut cursor, 0)?;
+    }
+    Ok(cursor.end()?)
+}
+
+impl GenerationEvent {
+    /// A reply that does not stream.
+    #[must_use]
+    pub fn whole(body: Bytes, parsed: Parsed<Vec<Chunk>>, reads: Reads) -> Self {
+        let json = 0..body.len();
+        let outputs = parsed.objects.into_iter().enumerate().map(|(index, chunk)| Output { index, chunk });
+        let outputs = if reads == Reads::Fields { outputs.collect() } else { Vec::new() };
+        Self::new(Framed { raw: body, json }, outputs, parsed.changes, reads)
+    }
+
+    /// An event of a stream.
+    #[must_use]
+    pub fn streamed(framed: Framed, parsed: Parsed<Chunk>, reads: Reads) -> Self {
+        let output = |chunk: Chunk| Output { index: chunk.index, chunk };
+        let outputs = if reads == Reads::Fields { vec![output(parsed.objects)] } else { Vec::new() };
+        Self::new(framed, outputs, parsed.changes, reads)
+    }
+
+    fn new(framed: Framed, outputs: Vec<Output>, mut changes: Splice, reads: Reads) -> Self {
+        let Framed { raw, json } = framed;
+        let native = match reads {
+            Reads::Bytes if !changes.is_empty() => std::mem::take(&mut changes).apply(&raw).into(),
+            Reads::Bytes | Reads::Fields => raw.clone(),
+        };
+        Self { json, changes, native, kind: EventKind::Outputs(outputs), completes: false, raw }
+    }
+
+    /// A reply that does not stream, without its numbers and without changes.
+    ///
+    /// # Errors
+    /// When it is neither an object nor a list of objects.
+    pub fn outline(body: Bytes, reads: Reads) -> Result<Self, Malformed> {
+        let mut objects = Vec::new();
+        for_each_object(&body, |cursor, _| {
+            objects.push(Chunk::outline(cursor)?);
+            Ok::<_, Malformed>(())
+        })?;
+        Ok(Self::whole(body, Parsed { objects, changes: Splice::default() }, reads))
+    }
+
+    /// Bytes that are passed unchanged.
+    #[must_use]
+    pub fn unparsed(raw: Bytes, why: Unparsed) -> Self {
+        Self::plain(raw, EventKind::Unparsed(why))
+    }
+
+    /// An event whose data is not what SGLang writes.
+    #[must_use]
+    pub fn unreadable(framed: Framed) -> Self {
+        Self { json: framed.json, ..Self::unparsed(framed.raw, Unparsed::Unreadable) }
+    }
+
+    /// The event that ends a stream.
+    #[must_use]
+    pub fn done(raw: Bytes) -> Self {
+        Self::plain(raw, EventKind::Done)
+    }
+
+    /// The trailers of a reply.
+    #[must_use]
+    pub fn trailers(trailers: HeaderMap) -> Self {
+        Self::plain(Bytes::new(), EventKind::Trailers(trailers))
+    }
+
+    /// The event by which tokentap ends a stream.
+    #[must_use]
+    pub fn failed(error: Error) -> Self {
+        let body = error.body();
+        let raw = [b"data: ", &body[..], b"\n\n"].concat();
+        let json = 6..6 + body.len();
+        Self { json, ..Self::plain(raw.into(), EventKind::Failed(error)) }
+    }
+
+    /// The one event of a reply in whose place tokentap answers with an error.
+    #[must_use]
+    pub fn failed_whole(error: Error) -> Self {
+        let body: Bytes = error.body().into();
+        Self { json: 0..body.len(), ..Self::plain(body, EventKind::Failed(error)) }
+    }
+
+    /// The event, with the bytes that its changes made counted by `count`.
+    #[must_use]
+    pub fn counted(mut self, count: impl FnOnce(Bytes) -> Bytes) -> Self {
+        if self.native.as_ptr() != self.raw.as_ptr() {
+            self.native = count(self.native);
+        }
+        self
+    }
+
+    fn plain(raw: Bytes, kind: EventKind) -> Self {
+        Self { json: 0..0, changes: Splice::default(), native: raw.clone(), raw, kind, completes: false }
+    }
+
+    /// The event in the engine's own format, as the client gets it.
+    #[must_use]
+    pub fn native(&self) -> &Bytes {
+        &self.native
+    }
+
+    /// The JSON of [`Self::native`], without the framing of server-sent events.
+    #[must_use]
+    pub fn native_json(&self) -> Bytes {
+        // changes lie within the JSON
+        let behind = self.raw.len() - self.json.end;
+        self.native.slice(self.json.start..self.native.len() - behind)
+    }
+
+    /// The bytes that the spans of the outputs refer to.
+    #[must_use]
+    pub fn raw(&self) -> &Bytes {
+        &self.raw
+    }
+
+    /// The bytes of a span of `raw` with the changes that lie within it.
+    #[must_use]
+    pub fn edited(&self, span: Range<usize>) -> Vec<u8> {
+        self.changes.within(&self.raw, span)
+    }
+}
+
+impl Output {
+    /// `error`, as JSON text: the object says why nothing follows.
+    #[must_use]
+    pub fn error<'a>(&self, event: &'a GenerationEvent) -> Option<&'a str> {
+        let object: &Object = &self.chunk.object;
+        if self.chunk.meta.is_some() {
+            return None;
+        }
+        std::str::from_utf8(object.get(event.raw(), "error")?).ok()
+    }
+}
