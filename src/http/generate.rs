@@ -75,7 +75,8 @@ pub async fn answer(
     let read = || {
         let request = parse(parts, &body)?;
         let (session, config) = (origin.session.as_ref(), &parts.config);
-        let identity = Identity::of(config, session, &head.uri, &head.headers, request.as_ref())?;
+        let names = request.as_ref().map(|request: &GenerateRequest| &request.sessions);
+        let identity = Identity::of(config, session, &head.uri, &head.headers, names)?;
         let digest = (config.sessions.record && identity.explicit).then(|| Digest::of(&body));
         Ok::<_, Error>((request, identity, digest))
     };

@@ -9,7 +9,7 @@ use crate::config::{Config, SessionSource};
 use crate::error::Error;
 use crate::generation::rid;
 use crate::http::Parts;
-use crate::sglang::request::{GenerateRequest, SessionName};
+use crate::sglang::request::{SessionName, SessionNames};
 use crate::sglang::routes;
 use crate::trajectory::{LONGEST_NAME, is_name};
 
@@ -79,7 +79,7 @@ impl Identity {
         path: Option<&Arc<str>>,
         uri: &Uri,
         headers: &HeaderMap,
-        body: Option<&GenerateRequest>,
+        body: Option<&SessionNames>,
     ) -> Result<Self, InvalidName> {
         if let Some(session) = path {
             return Ok(Self { session: Arc::clone(session), explicit: true, ignored: None });
@@ -137,7 +137,7 @@ fn candidates<'a>(
     config: &'a Config,
     uri: &'a Uri,
     headers: &'a HeaderMap,
-    body: Option<&'a GenerateRequest>,
+    body: Option<&'a SessionNames>,
 ) -> impl Iterator<Item = Candidate<'a>> {
     let dedicated = |value, name| Candidate { value, source: Source::Dedicated(name) };
     let in_headers =
@@ -147,20 +147,22 @@ fn candidates<'a>(
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
     let in_query = only(in_query).map(|value| dedicated(value, "the query member session_id"));
-    let member = move |at: usize| match body?.sessions[at].as_ref()? {
+    let value = |name: &'a Option<SessionName>| match name.as_ref()? {
         SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),
         SessionName::NoString => Some(Cow::Borrowed(NO_STRING)),
     };
-    let in_body = [
-        (0, Source::Dedicated("the body member session_id")),
-        (1, Source::Shared("metadata")),
-        (2, Source::Dedicated("the body member _proxy_session_id")),
-    ];
-    let in_body = in_body.into_iter().filter_map(move |(at, source)| Some(Candidate { value: member(at)?, source }));
+    let in_body = body.into_iter().flat_map(|names| {
+        [
+            (&names.session_id, Source::Dedicated("the body member session_id")),
+            (&names.metadata, Source::Shared("metadata")),
+            (&names.proxy_session_id, Source::Dedicated("the body member _proxy_session_id")),
+        ]
+    });
+    let in_body = in_body.filter_map(move |(name, source)| Some(Candidate { value: value(name)?, source }));
     let configured = config.sessions.session_from.iter().filter_map(move |source| {
         Some(match source {
             SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: Source::Shared("key") },
-            SessionSource::User => Candidate { value: member(3)?, source: Source::Shared("user") },
+            SessionSource::User => Candidate { value: value(&body?.user)?, source: Source::Shared("user") },
             SessionSource::RoutingKey => {
                 dedicated(header(headers, "x-smg-routing-key")?, "the header x-smg-routing-key")
             }
@@ -184,7 +186,7 @@ fn key<'a>(config: &Config, headers: &'a HeaderMap) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
+    use crate::json::Object;
 
     fn session(flags: &[&str], uri: &str, headers: &[(&str, &str)], body: &str) -> Option<String> {
         let args = ["tokentap", "serve"].iter().chain(flags).map(std::ffi::OsString::from);
@@ -193,9 +195,9 @@ mod tests {
         for (name, value) in headers {
             map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
-        let body = GenerateRequest::parse(Bytes::copy_from_slice(body.as_bytes())).unwrap();
+        let names = SessionNames::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap());
         let identity =
-            Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&body)).unwrap();
+            Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&names)).unwrap();
         identity.explicit.then(|| identity.session.to_string())
     }
 

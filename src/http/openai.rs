@@ -22,17 +22,20 @@ use crate::error::Error;
 use crate::http::body::{Body, Upload};
 use crate::http::generate::{self, Origin};
 use crate::http::identity::{Identity, InvalidName};
-use crate::http::long_work::{in_place, on_thread};
+use crate::http::long_work::{on_body, on_thread};
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
 use crate::openai::Unserved;
+use crate::openai::completion::CompletionRequest;
 use crate::openai::model::Chats;
 use crate::openai::problem::Problem;
 use crate::openai::remembered::Remembered;
+use crate::openai::request::ChatRequest;
 use crate::openai::voice::Voice;
 use crate::sglang::client::{Failure, UploadError};
-use crate::sglang::request::GenerateRequest;
+use crate::sglang::request::SessionNames;
 use crate::sglang::routes::{self, Route};
+use crate::trajectory::Session;
 
 use passed::passed;
 
@@ -82,7 +85,8 @@ pub async fn serve(
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
-            let call = Heard { route, request: Request::from_parts(head, body), session, remembered: None };
+            let request = Request::from_parts(head, body);
+            let call = Call { route, request, session, identity: None, remembered: None };
             answer(parts, call, served).await
         }
         Err(error) => Err(error),
@@ -93,14 +97,22 @@ pub async fn serve(
     })
 }
 
-/// A call that has been read.
-struct Heard {
+/// A call whose body has been read.
+struct Call {
     route: Route,
     request: Request<Bytes>,
     /// The session that the path names.
     session: Option<Arc<str>>,
+    /// Its session, once the body was decoded.
+    identity: Option<Identity>,
     /// What its turn remembers where the engine's own endpoint serves it.
     remembered: Option<Remembered>,
+}
+
+/// The body of a call.
+enum Decoded {
+    Chat(Arc<ChatRequest>),
+    Completion(Box<CompletionRequest>),
 }
 
 /// A call as the native one that it becomes.
@@ -112,7 +124,7 @@ struct Native {
     voice: Voice,
 }
 
-async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+async fn answer(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<Response<Body>, Error> {
     let is_forwarded = matches!(&**parts.chats.borrow(), Chats::Forwarded(_));
     if is_forwarded && call.route.endpoint == routes::CHAT {
         // nothing of it is taken apart
@@ -136,30 +148,25 @@ async fn answer(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<
     }
 }
 
-/// Makes the native call. What takes long is done on a thread of its own, and a panic costs nobody their generation: the engine's own
-/// endpoint has not been asked yet.
-async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, Unserved>, Heard), Error> {
+/// Makes the native call. What takes long is done on a thread of its own.
+async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Native, Unserved>, Call), Error> {
     let length = call.request.body().len();
-    let long = length > LONG || has_unread_replies(parts, &call);
     let mut share = parts.budget.request();
     // as values a body takes more than its length, and one that is let in must find room
     if length > LONG && share.grow(VALUES * length).is_err() {
         share.shed();
         return Err(Failure::from(UploadError::NoRoom).into());
     }
+    let decoded = match on_body(length, || guarded(parts, || decode(parts, &mut call))).await {
+        Ok(decoded) => decoded,
+        Err(unserved) => return Ok((Err(unserved), call)),
+    };
+    let long = length > LONG || has_unread_replies(parts, &call);
     let own = Arc::clone(parts);
     let made = move || {
-        let native = catch_unwind(AssertUnwindSafe(|| match call.route.endpoint {
-            routes::CHAT => chat::native(&own, &call).inspect_err(|unserved| {
-                if matches!(unserved, Unserved::Foreign(_)) {
-                    call.remembered = chat::remembered(&own, &call);
-                }
-            }),
-            _ => completions::native(&own, &call),
-        }));
-        let native = native.unwrap_or_else(|_| {
-            own.metrics.panics.inc();
-            Err(Unserved::Foreign("a panic of ours".to_owned()))
+        let native = guarded(&own, || match decoded {
+            Decoded::Chat(chat) => chat::native(&own, &mut call, &chat),
+            Decoded::Completion(completion) => completions::native(&own, &call, &completion),
         });
         (native, call)
     };
@@ -170,23 +177,51 @@ async fn prepare(parts: &Arc<Parts>, mut call: Heard) -> Result<(Result<Native, 
     made.map_err(|error| Error::Internal { message: error.to_string() })
 }
 
-/// Whether many replies of the call's session may have to be read before its prompt can be made.
-fn has_unread_replies(parts: &Parts, call: &Heard) -> bool {
-    let session = || {
-        let identity = call.identity(parts).ok().filter(|identity| identity.explicit)?;
-        parts.sessions.session(&identity.session)
-    };
-    call.route.endpoint == routes::CHAT && session().is_some_and(|session| session.unread_replies() > READ_AT_ONCE)
+/// Runs a step where a panic does not cost the client its generation: the engine's own endpoint has not been asked yet.
+fn guarded<T>(parts: &Parts, step: impl FnOnce() -> Result<T, Unserved>) -> Result<T, Unserved> {
+    catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| {
+        parts.metrics.panics.inc();
+        Err(Unserved::Foreign("a panic of ours".to_owned()))
+    })
 }
 
-impl Heard {
-    /// Whose session it is. Sessions are named as they are in a native request. A caller on a worker thread holds a permit for long work.
-    fn identity(&self, parts: &Parts) -> Result<Identity, InvalidName> {
+/// Decodes the body, and finds the session that the call names.
+fn decode(parts: &Parts, call: &mut Call) -> Result<Decoded, Unserved> {
+    let body = call.request.body().clone();
+    let decoded = match call.route.endpoint {
+        routes::CHAT => Decoded::Chat(Arc::new(ChatRequest::parse(body)?)),
+        _ => Decoded::Completion(Box::new(CompletionRequest::parse(body)?)),
+    };
+    let names = match &decoded {
+        Decoded::Chat(chat) => SessionNames::of(&chat.bytes, &chat.object),
+        Decoded::Completion(completion) => completion.session_names(),
+    };
+    let identity = call.identify(parts, Some(&names)).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
+    call.identity = Some(identity);
+    Ok(decoded)
+}
+
+/// Whether many replies of the call's session may have to be read before its prompt can be made.
+fn has_unread_replies(parts: &Parts, call: &Call) -> bool {
+    call.route.endpoint == routes::CHAT
+        && call.known_session(parts).is_some_and(|session| session.unread_replies() > READ_AT_ONCE)
+}
+
+impl Call {
+    /// Whose session it is, by what its body names. Sessions are named as they are in a native request.
+    fn identify(&self, parts: &Parts, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
         let head = &self.request;
-        // names in the body count where none stands in the path, and a long body is not read for nothing
-        let parsed = || in_place(head.body().len(), || GenerateRequest::parse(head.body().clone()).ok());
-        let named = self.session.is_none().then(parsed).flatten();
-        Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), named.as_ref())
+        Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), names)
+    }
+
+    /// The session that the call names, once its body was decoded.
+    fn named(&self) -> Option<&Arc<str>> {
+        self.identity.as_ref().filter(|identity| identity.explicit).map(|identity| &identity.session)
+    }
+
+    /// The same, where it exists.
+    fn known_session(&self, parts: &Parts) -> Option<Arc<Session>> {
+        parts.sessions.session(self.named()?)
     }
 }
 

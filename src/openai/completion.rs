@@ -7,6 +7,7 @@ use super::fields;
 use super::native::{Members, adapter, constraint};
 use super::{Body, Unserved, is_meant, is_said, wrong};
 use crate::json::{Object, Value};
+use crate::sglang::request::SessionNames;
 use crate::tokenizer::SamplingDefaults;
 
 /// A completion request as far as tokentap reads it.
@@ -72,6 +73,12 @@ impl CompletionRequest {
             object,
             bytes,
         })
+    }
+
+    /// The members that may name its session.
+    #[must_use]
+    pub fn session_names(&self) -> SessionNames {
+        SessionNames::of(&self.bytes, &self.object)
     }
 
     /// The body for /generate of an engine that serves its model under this name, and whose streams may lose ids that logprobs say.

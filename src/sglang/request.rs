@@ -4,6 +4,7 @@ mod field;
 mod options;
 mod prompt;
 mod sampling;
+mod session;
 
 use std::ops::Range;
 
@@ -13,18 +14,10 @@ pub use field::PerItem;
 pub use options::{EntropyOptions, OptionsError};
 pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::{Custom, PLUGIN_SWITCH, Sampling};
+pub use session::{SessionName, SessionNames};
 
 use crate::json::{Cursor, Malformed, Object, Text};
 use crate::sglang::scan;
-
-/// What a member that may name a session holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionName {
-    /// A string.
-    Text(String),
-    /// Another value than a string or null.
-    NoString,
-}
 
 /// The fields of a request that tokentap reads; the last of repeated keys counts, as in Python.
 #[derive(Debug, Default)]
@@ -39,8 +32,8 @@ pub struct GenerateRequest {
     pub ids: Ids,
     /// Where `text` lies.
     pub text_span: Option<Range<usize>>,
-    /// `session_id`, `metadata.session_id`, `_proxy_session_id`, `user`, in this order; null is none.
-    pub sessions: [Option<SessionName>; 4],
+    /// Members that may name a session.
+    pub sessions: SessionNames,
     /// `return_prompt_token_ids` is true.
     pub return_prompt_token_ids: bool,
     /// `stream`; `None` when it is not a boolean.
@@ -97,6 +90,7 @@ impl GenerateRequest {
         let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
         cursor.end()?;
         request.non_finite = cursor.non_finite();
+        request.sessions = SessionNames::of(&bytes, &object);
         request.object = object;
         request.bytes = bytes.clone();
         Ok(request)
@@ -141,23 +135,6 @@ impl GenerateRequest {
             "return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
             "sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
             "return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",
-            "session_id" => self.sessions[0] = field::session_name(cursor)?,
-            "_proxy_session_id" => self.sessions[2] = field::session_name(cursor)?,
-            "user" => self.sessions[3] = field::session_name(cursor)?,
-            "metadata" => {
-                // that of an earlier one does not count
-                self.sessions[1] = None;
-                if cursor.peek() != Some(b'{') {
-                    return cursor.skip().map(drop);
-                }
-                Object::read(cursor, |key, cursor| {
-                    if key.is("session_id") {
-                        self.sessions[1] = field::session_name(cursor)?;
-                        return Ok(());
-                    }
-                    cursor.skip().map(drop)
-                })?;
-            }
             _ => match FLAT.iter().position(|flat| *flat == name) {
                 Some(at) => self.flat[at] = value(cursor)?.1 == b"true",
                 None => {
@@ -277,7 +254,7 @@ mod tests {
         assert_eq!(request.return_logprob, PerItem::One(false));
         for last in ["{}", "5", "null"] {
             let request = parsed(&format!(r#"{{"metadata":{{"session_id":"s"}},"metadata":{last}}}"#));
-            assert_eq!(request.sessions[1], None, "{last}");
+            assert_eq!(request.sessions.metadata, None, "{last}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Heard, Native, now};
+use super::{Call, Native, now};
 use crate::generation::event::Reads;
 use crate::http::Parts;
 use crate::http::generate::Origin;
@@ -25,7 +25,7 @@ use crate::trajectory::Session;
 fn audit(
     parts: &Arc<Parts>,
     model: &Arc<ChatModel>,
-    chat: ChatRequest,
+    chat: Arc<ChatRequest>,
     session: Option<Arc<Session>>,
     turn: u32,
     sent: Vec<u32>,
@@ -43,37 +43,40 @@ fn audit(
     });
 }
 
-/// What the turn of a chat that goes to the engine's own endpoint is to remember; `None` where that cannot be told.
-pub(super) fn remembered(parts: &Parts, call: &Heard) -> Option<Remembered> {
-    let chats = Arc::clone(&parts.chats.borrow());
-    let Chats::Rendered(model) = &*chats else { return None };
-    let chat = ChatRequest::parse(call.request.body().clone()).ok()?;
-    let identity = call.identity(parts).ok().filter(|identity| identity.explicit)?;
-    let session = parts.sessions.session(&identity.session);
-    Some(Remembered::of(&chat, model, session.as_deref()))
-}
-
-/// The native call that a chat becomes.
-pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
+/// The native call that a chat becomes. Where the engine's own endpoint has to serve it, the call gets what its turn remembers.
+pub(super) fn native(parts: &Arc<Parts>, call: &mut Call, chat: &Arc<ChatRequest>) -> Result<Native, Unserved> {
     let chats = Arc::clone(&parts.chats.borrow());
     let model = match &*chats {
         Chats::Rendered(model) => model,
         Chats::Forwarded(reason) => return Err(Unserved::Foreign(reason.clone())),
     };
-    let chat = ChatRequest::parse(call.request.body().clone())?;
+    let known = call.known_session(parts);
+    let native = rendered(parts, call, chat, model, known.clone());
+    if let (Err(Unserved::Foreign(_)), Some(_)) = (&native, call.named()) {
+        call.remembered = Some(Remembered::of(chat, model, known.as_deref()));
+    }
+    native
+}
+
+/// The native call of a chat whose prompt is rendered.
+fn rendered(
+    parts: &Arc<Parts>,
+    call: &Call,
+    chat: &Arc<ChatRequest>,
+    model: &Arc<ChatModel>,
+    known: Option<Arc<Session>>,
+) -> Result<Native, Unserved> {
     limits::check(&chat.messages, &parts.config.chat)?;
     chat.check_fields()?;
-    let identity = call.identity(parts).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
-    let known = identity.explicit.then(|| parts.sessions.session(&identity.session)).flatten();
     let preparation = Preparation {
         renderer: &model.renderer,
         session: known.as_deref(),
         earlier_thinking: parts.config.chat.earlier_thinking,
         told: model.told.clone(),
     };
-    let prepared = preparation.prepare(&chat)?;
+    let prepared = preparation.prepare(chat)?;
     parts.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
-    let is_lost = prepared.chat.foreign_text && !identity.explicit || prepared.chat.retokenised;
+    let is_lost = prepared.chat.foreign_text && call.named().is_none() || prepared.chat.retokenised;
     if is_lost && !parts.retokenised.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "what an assistant said went into a prompt as text and was tokenised anew; in a session (/sessions/ID/v1, or X-Session-Id) it is kept as it was sampled"
@@ -108,12 +111,8 @@ pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserve
         false => Voice::Chat(making),
     };
     if let Some(turn) = prepared.continues.filter(|_| parts.drift.is_due(parts.config.chat.drift_sample)) {
-        audit(parts, model, chat, known, turn, prepared.ids);
+        audit(parts, model, Arc::clone(chat), known, turn, prepared.ids);
     }
-    let origin = Origin {
-        session: identity.explicit.then_some(identity.session),
-        chat: Some(Box::new(prepared.chat)),
-        reads: Reads::Fields,
-    };
+    let origin = Origin { session: call.named().cloned(), chat: Some(Box::new(prepared.chat)), reads: Reads::Fields };
     Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Heard, Native, now};
+use super::{Call, Native, now};
 use crate::generation::event::Reads;
 use crate::http::Parts;
 use crate::http::generate::Origin;
@@ -12,13 +12,11 @@ use crate::openai::text::TextSpeaker;
 use crate::openai::voice::Voice;
 
 /// The native call that a completion becomes.
-pub(super) fn native(parts: &Arc<Parts>, call: &Heard) -> Result<Native, Unserved> {
-    let completion = CompletionRequest::parse(call.request.body().clone())?;
-    let identity = call.identity(parts).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
+pub(super) fn native(parts: &Parts, call: &Call, completion: &CompletionRequest) -> Result<Native, Unserved> {
     let upstream = Arc::clone(&parts.upstream.borrow());
     let body = completion.native(&upstream.model, upstream.loses_ids())?;
-    let speaker = TextSpeaker::new(&completion, now(), upstream.streaming);
+    let speaker = TextSpeaker::new(completion, now(), upstream.streaming);
     let voice = if completion.stream { Voice::TextStream(speaker) } else { Voice::Text(speaker) };
-    let origin = Origin { session: identity.explicit.then_some(identity.session), chat: None, reads: Reads::Fields };
+    let origin = Origin { session: call.named().cloned(), chat: None, reads: Reads::Fields };
     Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
 }

@@ -6,19 +6,22 @@ use std::sync::Arc;
 use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::witness::Witness;
-use super::{Heard, Overheard};
+use super::{Call, Overheard};
 use crate::error::Error;
 use crate::http::body::{Body, Forwarded};
 use crate::http::forward::{Unseen, failed, forwarded, send, target, upstream_headers};
 use crate::http::generate::{SESSION, is_last};
-use crate::http::long_work::{in_place, on_body, permit};
+use crate::http::identity::InvalidName;
+use crate::http::long_work::on_body;
 use crate::http::running::settle;
 use crate::http::served::Served;
 use crate::http::whole::{Whole, collect};
 use crate::http::{Parts, headers, room};
+use crate::json::Object;
 use crate::openai::foreign::Foreign;
 use crate::openai::sglext::{Left, Told};
-use crate::sglang::client::{Call, Reply, ReplyBody};
+use crate::sglang::client::{self, Reply, ReplyBody};
+use crate::sglang::request::SessionNames;
 use crate::sglang::routes;
 use crate::trajectory;
 
@@ -26,20 +29,32 @@ use crate::trajectory;
 ///
 /// # Errors
 /// What the client is told when the engine's own answer cannot be given.
-pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served) -> Result<Response<Body>, Error> {
+pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<Response<Body>, Error> {
     let length = call.request.body().len();
-    let turn = permit(length).await;
-    let identity = call.identity(parts)?;
+    let records = parts.config.sessions.record && call.route.endpoint == routes::CHAT;
+    let read = || {
+        let body = call.request.body();
+        // a body that is no object is the engine's to refuse
+        let object = Object::parse(body).ok();
+        let identity = match call.identity.clone() {
+            Some(identity) => identity,
+            None => {
+                let names = object.as_ref().map(|object| SessionNames::of(body, object));
+                call.identify(parts, names.as_ref())?
+            }
+        };
+        let object = object.filter(|_| records && identity.explicit);
+        let asked =
+            object.map(|object| Foreign::of(body, &object, call.request.headers(), &parts.upstream.borrow().chat));
+        Ok::<_, InvalidName>((identity, asked))
+    };
+    let (identity, asked) = on_body(length, read).await?;
     identity.report_ignored(parts);
     served.unnamed = Some(parts.tools.flights.unnamed());
     let unseen = Unseen::new(parts, call.route, &identity);
     let (head, body) = call.request.into_parts();
-    let named = identity.explicit && parts.config.sessions.record && call.route.endpoint == routes::CHAT;
-    let read = || Foreign::read(&body, &head.headers, &parts.upstream.borrow().chat);
-    let asked = named.then(|| in_place(length, read)).flatten();
-    drop(turn);
     let Some(asked) = asked else {
-        let forward = Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
+        let forward = client::Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
         let reply = send(parts, call.route, forward).await?;
         unseen.answered(reply.status());
         return Ok(forwarded(parts, reply));
@@ -55,7 +70,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Heard, served: &mut Served)
     headers.remove(header::ACCEPT_ENCODING);
     asked.wanted.ask_for_all(&mut headers);
     let witness = Witness::new(parts, (asked, call.remembered), turns, unseen);
-    let reply = send(parts, call.route, Call::whole(head.method, target(&head.uri), headers, body)).await?;
+    let reply = send(parts, call.route, client::Call::whole(head.method, target(&head.uri), headers, body)).await?;
     let mut reply = recorded(witness, reply, served).await?;
     if let Ok(name) = name {
         reply.headers_mut().insert(SESSION, name);

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::SessionName;
 use crate::json::{Cursor, Malformed};
 
 /// A field of a request.
@@ -76,15 +75,6 @@ impl<T> PerItem<T> {
             }
             _ => Ok(one(cursor)?.map_or(Self::Unreadable, Self::One)),
         }
-    }
-}
-
-/// A member that may name a session; null is none.
-pub(super) fn session_name(cursor: &mut Cursor<'_>) -> Result<Option<SessionName>, Malformed> {
-    match cursor.peek() {
-        Some(b'"') => Ok(Some(SessionName::Text(cursor.string()?.decode().into_owned()))),
-        Some(b'n') => cursor.skip().map(|_| None),
-        _ => cursor.skip().map(|_| Some(SessionName::NoString)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use tokentap::sglang::request::{GenerateRequest, PerItem, SessionName};
+use tokentap::sglang::request::{GenerateRequest, PerItem, SessionName, SessionNames};
 
 use super::grammar::{Plain, shown};
 use super::json::agrees;
@@ -56,7 +56,12 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, told: &str) {
     };
     let session = |name: &str| get(name).and_then(named);
     let metadata = get("metadata").and_then(|metadata| metadata.get("session_id")).and_then(named);
-    let sessions = [session("session_id"), metadata, session("_proxy_session_id"), session("user")];
+    let sessions = SessionNames {
+        session_id: session("session_id"),
+        metadata,
+        proxy_session_id: session("_proxy_session_id"),
+        user: session("user"),
+    };
     assert_eq!(request.sessions, sessions, "{told}");
     assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{told}");
     if let Some(Value::Object(sampling)) = get("sampling_params") {

@@ -1,0 +1,48 @@
+//! The members of a request's body that may name its session.
+
+use crate::json::{Cursor, Object};
+
+/// What a member that may name a session holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionName {
+    /// A string.
+    Text(String),
+    /// Another value than a string or null.
+    NoString,
+}
+
+/// The members of a body that may name a session; null is none, and of repeated keys the last counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionNames {
+    /// `session_id`.
+    pub session_id: Option<SessionName>,
+    /// `metadata.session_id`.
+    pub metadata: Option<SessionName>,
+    /// `_proxy_session_id`.
+    pub proxy_session_id: Option<SessionName>,
+    /// `user`.
+    pub user: Option<SessionName>,
+}
+
+impl SessionNames {
+    /// The names in a body, of which `object` holds the members.
+    #[must_use]
+    pub fn of(bytes: &[u8], object: &Object) -> Self {
+        let metadata = object.get(bytes, "metadata").and_then(|value| Some((value, Object::parse(value).ok()?)));
+        Self {
+            session_id: name(bytes, object, "session_id"),
+            metadata: metadata.and_then(|(value, metadata)| name(value, &metadata, "session_id")),
+            proxy_session_id: name(bytes, object, "_proxy_session_id"),
+            user: name(bytes, object, "user"),
+        }
+    }
+}
+
+fn name(bytes: &[u8], object: &Object, member: &str) -> Option<SessionName> {
+    let value = object.get(bytes, member)?;
+    match value.first() {
+        Some(b'"') => Some(SessionName::Text(Cursor::new(value).string().ok()?.decode().into_owned())),
+        Some(b'n') => None,
+        _ => Some(SessionName::NoString),
+    }
+}
