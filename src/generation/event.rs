@@ -23,11 +23,11 @@ pub enum Reads {
 pub struct GenerationEvent {
     /// The engine's bytes: a whole body, or a server-sent event with its blank line.
     raw: Bytes,
-    /// Where the JSON lies in `raw`; empty where there is none.
+    /// The JSON in `raw`; empty if it holds no JSON.
     json: Range<usize>,
     /// Members to add and to remove; none after they were applied.
     changes: Splice,
-    /// `raw` with the changes; the same bytes where there are none.
+    /// `raw` with the changes; the same bytes if nothing changes.
     native: Bytes,
     /// What the event holds.
     pub kind: EventKind,

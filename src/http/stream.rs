@@ -167,7 +167,7 @@ impl EventStream {
         self.running.capture_mut().cut(Fault::Broken);
     }
 
-    /// Stops parsing where what has come of an event cannot be held until the rest comes.
+    /// Stops parsing if an incomplete event is too large to buffer.
     fn check_size(&mut self) -> Option<GenerationEvent> {
         let reason = self.outgrown()?;
         self.running.parts().metrics.skipped.with_label_values(&[reason.name()]).inc();
@@ -180,7 +180,7 @@ impl EventStream {
         Some(GenerationEvent::unparsed(self.decoder.take_rest(), Unparsed::Piece))
     }
 
-    /// Why what has come of an event cannot be held until the rest of it comes.
+    /// Why an incomplete event is too large to buffer.
     fn outgrown(&mut self) -> Option<Reason> {
         let pending = self.decoder.pending();
         if pending > self.limit {

@@ -59,7 +59,7 @@ impl Kept {
         self.events.push_back(event);
     }
 
-    /// From here on events go when they are no longer needed: nobody can begin at the beginning any more.
+    /// Drops events when no reader needs them any more: from here on no reader can start at the first event.
     pub(super) fn stop(&mut self) {
         self.all = false;
         self.weight.clear();

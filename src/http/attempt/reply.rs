@@ -1,4 +1,4 @@
-//! A reply that several clients read: pulled by whoever has read furthest, and kept for those who come later.
+//! The reply to an attempt, shared by several readers: the reader that is furthest polls the source, and events are kept for later readers.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -53,7 +53,7 @@ struct At {
     bytes: u64,
     /// Events that its client was given.
     acknowledged: usize,
-    /// It knows that the reply broke off, and may write what it has before it is told so.
+    /// It was polled once after the reply failed, so that it can write what it has before the error.
     warned: bool,
 }
 
@@ -195,7 +195,7 @@ impl Reply {
         Poll::Ready(())
     }
 
-    /// From here on events stay only until the reader that came last has them: nobody can begin at the beginning any more.
+    /// Keeps events only until the newest reader has taken them: from here on no reader can start at the first event.
     pub(super) fn stop_keeping(&mut self) {
         self.kept.stop();
         self.trim();
