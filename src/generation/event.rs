@@ -256,3 +256,64 @@ impl Output {
         std::str::from_utf8(object.get(event.raw(), "error")?).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::Edit;
+
+    /// An event of a stream whose `meta_info` loses `id` and gains `entropy`.
+    fn event(reads: Reads) -> GenerationEvent {
+        let raw = Bytes::from_static(b"data: {\"index\":3,\"meta_info\":{\"id\":\"r\",\"n\":1}}\n\n");
+        let framed = Framed { json: 6..raw.len() - 2, raw };
+        let mut parsed = framed.outline().unwrap();
+        let meta = parsed.objects.meta.clone().unwrap();
+        let mut edit = Edit::new(&framed.raw, &meta);
+        edit.remove(|key| key.is("id"));
+        edit.append("entropy", b"[0.5]");
+        edit.finish(&mut parsed.changes);
+        GenerationEvent::streamed(framed, parsed, reads)
+    }
+
+    #[test]
+    fn a_consumer_of_bytes_gets_the_changes_applied() {
+        let event = event(Reads::Bytes);
+        assert_eq!(event.native(), "data: {\"index\":3,\"meta_info\":{\"n\":1,\"entropy\":[0.5]}}\n\n");
+        assert_eq!(event.native_json(), "{\"index\":3,\"meta_info\":{\"n\":1,\"entropy\":[0.5]}}");
+        assert!(matches!(&event.kind, EventKind::Outputs(outputs) if outputs.is_empty()));
+    }
+
+    #[test]
+    fn a_consumer_of_fields_gets_the_members_with_their_changes() {
+        let event = event(Reads::Fields);
+        let EventKind::Outputs(outputs) = &event.kind else { panic!("an object was parsed") };
+        assert_eq!((outputs.len(), outputs[0].index), (1, 3));
+        let span = outputs[0].chunk.meta.as_ref().unwrap().span.clone();
+        assert_eq!(event.edited(span), b"{\"n\":1,\"entropy\":[0.5]}");
+        assert_eq!(event.native(), event.raw(), "no bytes are written for it");
+    }
+
+    #[test]
+    fn an_error_object_is_told_from_a_result() {
+        let error =
+            GenerationEvent::outline(Bytes::from_static(b"{\"error\":{\"message\":\"m\"}}"), Reads::Fields).unwrap();
+        let EventKind::Outputs(outputs) = &error.kind else { panic!("an object was parsed") };
+        assert_eq!(outputs[0].error(&error), Some("{\"message\":\"m\"}"));
+        let failed = GenerationEvent::failed(Error::Strict { reason: "missing_rows".to_owned() });
+        assert!(
+            failed.native().starts_with(b"data: {") && failed.native_json().ends_with(b"}"),
+            "{:?}",
+            failed.native()
+        );
+    }
+
+    #[test]
+    fn a_list_of_objects_is_one_event() {
+        let list =
+            GenerationEvent::outline(Bytes::from_static(b"[{\"index\":0},{\"index\":0}]"), Reads::Fields).unwrap();
+        let EventKind::Outputs(outputs) = &list.kind else { panic!("objects were parsed") };
+        let indexes: Vec<usize> = outputs.iter().map(|output| output.index).collect();
+        assert_eq!(indexes, [0, 1], "by their place in the list");
+        assert!(GenerationEvent::outline(Bytes::from_static(b"[{]"), Reads::Fields).is_err());
+    }
+}
