@@ -15,7 +15,7 @@ const PATIENCE: u32 = 3;
 /// A plugin that failed is probed again after this time.
 const REPRIEVE: Duration = Duration::from_secs(60);
 
-/// How long the information routes may take altogether.
+/// How long a sign of life may take, and how long the information routes may take altogether.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Keeps what is known of the upstream up to date: at start, and whenever it has come back.
@@ -41,10 +41,10 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
         };
         let look = async {
             if up {
-                let pulse = probe.is_up().await?;
+                let pulse = limited(probe.is_up()).await?;
                 let observation = identities.observe(pulse.identities);
                 replaced |= observation == Observation::Replaced;
-                stale |= pulse.changed || replaced;
+                stale |= pulse.changed || replaced || observation == Observation::New;
                 if !stale {
                     // the label may be that of another engine
                     if observation == Observation::Same {
@@ -53,19 +53,17 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     return Ok(None);
                 }
             }
-            let (found, seen) = probe.look().await?;
+            let (found, seen) = limited(probe.look()).await?;
             stale = false;
-            replaced |= up && identities.observe(seen.clone()) == Observation::Replaced;
-            if replaced || !up {
+            if up {
+                replaced |= identities.observe(seen) == Observation::Replaced;
+            } else {
                 identities.reset(seen);
             }
             Ok(Some(found))
         };
-        let answer = tokio::time::timeout(ANSWER, look).await;
-        match answer
-            .map_err(|_| "no answer in time".to_owned())
-            .and_then(|answer: Result<_, ProbeError>| answer.map_err(|error| error.to_string()))
-        {
+        let answer: Result<_, String> = look.await;
+        match answer {
             Ok(found) => {
                 missed = 0;
                 let again = parts.tools.plugin_failed.load(Ordering::Relaxed) && asked.elapsed() >= REPRIEVE;
@@ -107,6 +105,12 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
     }
 }
 
+/// An answer within [`ANSWER`]; else a line for the log.
+async fn limited<T>(answer: impl Future<Output = Result<T, ProbeError>>) -> Result<T, String> {
+    let answer = tokio::time::timeout(ANSWER, answer).await.map_err(|_| "no answer in time".to_owned())?;
+    answer.map_err(|error| error.to_string())
+}
+
 /// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
 /// rarely, as long as the engine did not answer them.
 async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
@@ -119,7 +123,7 @@ async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watc
         let answer = probe.ask(found.clone()).await;
         drop(random);
         match answer {
-            Ok(found) => {
+            Ok((found, is_complete)) => {
                 let answered =
                     found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
                 if answered {
@@ -143,7 +147,7 @@ async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watc
                     found.notes.iter().for_each(|note| tracing::warn!(%note, "the upstream is not used in full"));
                     notes.clone_from(&found.notes);
                 }
-                if answered {
+                if answered && is_complete {
                     return;
                 }
             }

@@ -57,7 +57,7 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
     match look(&probe, wait).await {
         Ok(found) => {
             let found = match tokio::time::timeout(GENERATION, probe.ask(found.clone())).await {
-                Ok(Ok(found)) => found,
+                Ok(Ok((found, _))) => found,
                 Ok(Err(error)) => {
                     report.line(Verdict::Fail, "generate", error.to_string());
                     found

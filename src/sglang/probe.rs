@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ask::Probe;
 pub use ask::ProbeError;
 pub use facts::Facts;
-pub use identity::{EngineIdentity, IdentityTracker, Observation};
+pub use identity::{EngineIdentity, Identities, IdentityTracker, Observation};
 pub use survey::{Pulse, Survey};
 
 /// Whose wire dialect.

@@ -1,10 +1,12 @@
 //! A router between tokentap and the engines: the fake answers as sglang-router 0.3.2 was seen to.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tokentap::sglang::engines::Source;
-use tokentap::sglang::probe::Streaming;
+use tokentap::sglang::probe::{Capabilities, Streaming};
 
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, request, written};
@@ -80,20 +82,79 @@ async fn a_client_that_leaves_is_aborted_at_every_worker() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hung_worker_does_not_keep_tokentap_from_being_ready() {
-    let hung = Nature { answers_probe: false, ..Nature::default() };
-    let workers = [engine().await, Upstream::start(hung, |_| Deed::Silence).await];
-    let router = router(Router::of(&[workers[0].addr, workers[1].addr])).await;
-    let proxy = Proxy::start(router.addr, &[]).await;
+/// An engine that answers nothing while `silent` is set.
+async fn silenced(silent: &Arc<AtomicBool>) -> Upstream {
+    let silent = Arc::clone(silent);
+    let script = move |asked: &Asked| {
+        if silent.load(Ordering::Relaxed) {
+            return Deed::Silence;
+        }
+        let nature = Nature { streaming: "incremental", ..Nature::default() };
+        nature.answer(asked).unwrap_or_else(|| answer(asked))
+    };
+    Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await
+}
+
+async fn until_ready(proxy: &Proxy) {
     let ready = async {
         while get(proxy.control, "/readyz").await.status != 200 {
             tokio::task::yield_now().await;
         }
     };
     soon("tokentap is ready", ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_worker_does_not_keep_tokentap_from_being_ready() {
+    let hung = silenced(&Arc::new(AtomicBool::new(true))).await;
+    let workers = [hung.addr, engine().await.addr];
+    let listed = router(Router::of(&workers)).await;
+    // a router that does not name its workers, which `--engine` does
+    let unlisted = router(Router { workers: None, first: Some(hung.addr) }).await;
+    let urls = format!("http://{},http://{}", workers[0], workers[1]);
+    for (router, flags) in [(listed, &[][..]), (unlisted, &["--engine", &urls][..])] {
+        let proxy = Proxy::start(router.addr, flags).await;
+        until_ready(&proxy).await;
+        let notes = proxy.parts.upstream.borrow().notes.join(" ");
+        assert!(notes.contains(&hung.addr.to_string()), "{flags:?}: the hung worker is named: {notes}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_asked_once_it_answers_and_one_that_hangs_later_changes_no_epoch() {
+    let silent = Arc::new(AtomicBool::new(true));
+    let late = silenced(&silent).await;
+    let workers = [late.addr, engine().await.addr];
+    let listed = Router::of(&workers);
+    let list = listed.workers.clone().unwrap();
+    let router = router(listed).await;
+    let proxy = Proxy::start(router.addr, &[]).await;
+    until_ready(&proxy).await;
+    let named = |found: &Capabilities| found.notes.iter().any(|note| note.contains(&workers[0].to_string()));
+    silent.store(false, Ordering::Relaxed);
+    soon("the worker is asked", proxy.until(|found| !named(found) && found.original_logprobs.is_some())).await;
+    let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
+    let before = epoch().await;
+    silent.store(true, Ordering::Relaxed);
+    let joined = engine().await;
+    list.lock().unwrap().push(joined.addr);
+    soon("the worker is missed", proxy.until(named)).await;
+    assert_eq!((get(proxy.control, "/readyz").await.status, epoch().await), (200, before));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_does_not_generate_does_not_keep_the_probe_from_its_end() {
+    let nature = Nature { streaming: "incremental", ..Nature::default() };
+    let paused = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, move |asked| {
+        let answer = nature.answer(asked).filter(|_| asked.path != "/generate");
+        answer.unwrap_or(Deed::Silence)
+    });
+    let paused = paused.await;
+    let router = router(Router::of(&[engine().await.addr, paused.addr])).await;
+    let proxy = Proxy::start(router.addr, &[]).await;
+    soon("the other worker is probed", proxy.until(|found| found.original_logprobs.is_some())).await;
     let notes = proxy.parts.upstream.borrow().notes.join(" ");
-    assert!(notes.contains(&workers[1].addr.to_string()), "the hung worker is named: {notes}");
+    assert!(notes.contains(&format!("http://{} did not answer the probe in time", paused.addr)), "{notes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

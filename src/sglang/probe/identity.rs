@@ -27,54 +27,100 @@ impl EngineIdentity {
     }
 }
 
-/// The identity of each engine when it was last asked, by its URL.
+/// An engine that is replaced has had other identities in so many answers in a row. It is more than two, because a load balancer may
+/// choose the same engine twice.
+const ROUNDS: usize = 5;
+
+/// The identities that are remembered of one address.
+const LIMIT: usize = 16;
+
+/// The URL of each engine, and what it is; `None` for an engine that did not answer.
+pub type Identities = Vec<(String, Option<EngineIdentity>)>;
+
+/// The identities of the engines that were asked, by their URLs.
 #[derive(Debug, Default)]
 pub struct IdentityTracker {
-    known: HashMap<String, EngineIdentity>,
-    /// Other identities that the last answers of some engines had.
-    suspected: HashMap<String, EngineIdentity>,
+    addresses: HashMap<String, Address>,
 }
 
-/// What the identities in a round of answers show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What answers at one URL: one engine, or several behind a load balancer.
+#[derive(Debug)]
+struct Address {
+    /// The identities of the engines there.
+    known: Vec<EngineIdentity>,
+    /// The identities of the last answers, none of which is known. Not more than [`ROUNDS`].
+    others: Vec<EngineIdentity>,
+}
+
+/// What the identities in a round of answers show. The greatest holds for a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Observation {
-    /// Each engine is the one that was asked.
+    /// Each engine is one that was asked.
     Same,
-    /// An engine has another identity for the first time: it was replaced, or a load balancer chose another engine for this answer.
+    /// An engine has another identity: it was replaced, or a load balancer chose another engine for this answer.
     Suspected,
-    /// An engine has had the same other identity in two rounds.
+    /// An engine has answered that had not answered before.
+    New,
+    /// An engine has had other identities only in the last five of its answers.
     Replaced,
 }
 
 impl IdentityTracker {
-    /// The engines have been asked anew.
-    pub fn reset(&mut self, identities: Vec<(String, EngineIdentity)>) {
-        self.known = identities.into_iter().collect();
-        self.suspected.clear();
+    /// The upstream was gone, and is asked anew.
+    pub fn reset(&mut self, identities: Identities) {
+        self.addresses.clear();
+        self.observe(identities);
     }
 
-    /// Compares a round of answers with what is known.
-    pub fn observe(&mut self, identities: Vec<(String, EngineIdentity)>) -> Observation {
+    /// Compares a round of answers with what is known. The round names every engine there is: others are forgotten.
+    pub fn observe(&mut self, identities: Identities) -> Observation {
+        let mut before = std::mem::take(&mut self.addresses);
         let mut observation = Observation::Same;
-        for (engine, now) in identities {
-            let Some(known) = self.known.get_mut(&engine) else {
-                self.known.insert(engine, now);
-                continue;
+        for (url, now) in identities {
+            let (address, seen) = match (before.remove(&url), now) {
+                (None, None) => continue,
+                (None, Some(now)) => (Address { known: vec![now], others: Vec::new() }, Observation::New),
+                (Some(address), None) => (address, Observation::Same),
+                (Some(mut address), Some(now)) => {
+                    let seen = address.observe(&url, now);
+                    (address, seen)
+                }
             };
-            if !known.differs(&now) {
-                known.tokenizer_path = known.tokenizer_path.take().or(now.tokenizer_path);
-                known.generates = known.generates.or(now.generates);
-                self.suspected.remove(&engine);
-                continue;
-            }
-            let is_confirmed = self.suspected.insert(engine, now.clone()).is_some_and(|last| !last.differs(&now));
-            if is_confirmed {
-                observation = Observation::Replaced;
-            } else if observation == Observation::Same {
-                observation = Observation::Suspected;
-            }
+            self.addresses.insert(url, address);
+            observation = observation.max(seen);
         }
         observation
+    }
+}
+
+impl Address {
+    fn observe(&mut self, url: &str, now: EngineIdentity) -> Observation {
+        if let Some(known) = self.known.iter_mut().find(|known| !known.differs(&now)) {
+            known.tokenizer_path = known.tokenizer_path.take().or(now.tokenizer_path);
+            known.generates = known.generates.or(now.generates);
+            if !self.others.is_empty() {
+                tracing::warn!(upstream = url, "engines with different tokenizers take turns at one address");
+            }
+            // engines that take turns are known from the first return on
+            self.learn();
+            return Observation::Same;
+        }
+        self.others.push(now);
+        if self.others.len() < ROUNDS {
+            return Observation::Suspected;
+        }
+        self.known.clear();
+        self.learn();
+        Observation::Replaced
+    }
+
+    /// The engines of the last answers are known from now on.
+    fn learn(&mut self) {
+        for other in self.others.drain(..) {
+            if self.known.len() < LIMIT && self.known.iter().all(|known| known.differs(&other)) {
+                self.known.push(other);
+            }
+        }
     }
 }
 
@@ -82,45 +128,74 @@ impl IdentityTracker {
 mod tests {
     use super::*;
 
-    fn round(path: Option<&str>, generates: Option<bool>) -> Vec<(String, EngineIdentity)> {
-        vec![("http://a".to_owned(), EngineIdentity { tokenizer_path: path.map(str::to_owned), generates })]
+    const URL: &str = "http://a";
+
+    fn engine(path: Option<&str>, generates: Option<bool>) -> EngineIdentity {
+        EngineIdentity { tokenizer_path: path.map(str::to_owned), generates }
+    }
+
+    fn round(path: &str) -> Identities {
+        vec![(URL.to_owned(), Some(engine(Some(path), Some(true))))]
     }
 
     fn tracker() -> IdentityTracker {
         let mut tracker = IdentityTracker::default();
-        tracker.reset(round(Some("/one"), Some(true)));
+        tracker.reset(round("/one"));
         tracker
     }
 
+    fn observed(tracker: &mut IdentityTracker, paths: &[&str]) -> Vec<Observation> {
+        paths.iter().map(|path| tracker.observe(round(path))).collect()
+    }
+
+    use Observation::{New, Replaced, Same, Suspected};
+
     #[test]
-    fn engine_is_replaced_when_two_rounds_in_a_row_show_the_same_other_identity() {
+    fn engine_is_replaced_when_five_answers_in_a_row_lack_the_known_identity() {
         let mut tracker = tracker();
-        let other = || round(Some("/other"), Some(true));
-        assert_eq!(tracker.observe(other()), Observation::Suspected);
-        assert_eq!(tracker.observe(other()), Observation::Replaced);
-        tracker.reset(other());
-        assert_eq!(tracker.observe(other()), Observation::Same);
+        let seen = observed(&mut tracker, &["/other"; 6]);
+        assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Same]);
+        // by a load balancer
+        let seen = observed(&mut tracker, &["/x", "/y", "/x", "/y", "/x", "/y", "/x"]);
+        assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Same, Same]);
     }
 
     #[test]
     fn engines_that_take_turns_are_not_replaced() {
         let mut tracker = tracker();
-        for _ in 0..3 {
-            assert_eq!(tracker.observe(round(Some("/two"), Some(true))), Observation::Suspected);
-            assert_eq!(tracker.observe(round(Some("/three"), Some(true))), Observation::Suspected);
-            assert_eq!(tracker.observe(round(Some("/one"), Some(true))), Observation::Same);
-        }
+        let seen =
+            observed(&mut tracker, &["/two", "/two", "/two", "/one", "/two", "/two", "/two", "/two", "/two", "/two"]);
+        assert_eq!(seen, [Suspected, Suspected, Suspected, Same, Same, Same, Same, Same, Same, Same]);
+        let seen = observed(&mut tracker, &["/three", "/two", "/three", "/three", "/one"]);
+        assert_eq!(seen, [Suspected, Same, Same, Same, Same], "a third engine");
+    }
+
+    #[test]
+    fn round_without_an_answer_neither_confirms_nor_clears_a_suspicion() {
+        let mut tracker = tracker();
+        assert_eq!(observed(&mut tracker, &["/other"; 4]), [Suspected; 4]);
+        assert_eq!(tracker.observe(vec![(URL.to_owned(), None)]), Same);
+        assert_eq!(observed(&mut tracker, &["/other"]), [Replaced]);
+    }
+
+    #[test]
+    fn engine_that_answers_for_the_first_time_is_new_and_one_that_left_is_forgotten() {
+        let mut tracker = tracker();
+        let with = |second| vec![round("/one").remove(0), ("http://b".to_owned(), second)];
+        assert_eq!(tracker.observe(with(None)), Same);
+        assert_eq!(tracker.observe(with(Some(engine(Some("/one"), None)))), New);
+        assert_eq!(tracker.observe(with(Some(engine(Some("/one"), None)))), Same);
+        assert_eq!(tracker.observe(round("/one")), Same);
+        assert_eq!(tracker.addresses.len(), 1);
+        assert_eq!(tracker.observe(with(Some(engine(Some("/other"), None)))), New);
     }
 
     #[test]
     fn missing_members_are_not_compared() {
         let mut tracker = IdentityTracker::default();
-        tracker.reset(round(Some("/one"), None));
-        assert_eq!(tracker.observe(round(None, Some(true))), Observation::Same);
-        assert_eq!(
-            tracker.observe(round(Some("/one"), Some(false))),
-            Observation::Suspected,
-            "known from the second round"
-        );
+        let one = |path, generates| vec![(URL.to_owned(), Some(engine(path, generates)))];
+        tracker.reset(one(Some("/one"), None));
+        assert_eq!(tracker.observe(one(None, Some(true))), Same);
+        assert_eq!(tracker.observe(one(Some("/one"), Some(false))), Suspected, "known from the second round");
     }
 }

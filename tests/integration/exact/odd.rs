@@ -277,6 +277,7 @@ async fn an_engine_that_does_not_answer_a_probe_is_known_for_nothing() {
         sampling_mask: Some(4096),
         ..Capabilities::unknown(Some(1024))
     };
-    let found = probe.ask(before).await.unwrap();
+    let (found, is_complete) = probe.ask(before).await.unwrap();
+    assert!(is_complete);
     assert_eq!((found.plugin, found.original_logprobs, found.sampling_mask), (Plugin::Absent, None, None));
 }

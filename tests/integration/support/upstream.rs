@@ -80,12 +80,14 @@ pub struct Nature {
 pub struct Router {
     /// `/workers` names these; without a list it is 404.
     pub workers: Option<Arc<Mutex<Vec<SocketAddr>>>>,
+    /// `/get_model_info` is forwarded to this worker, the first; without one the router answers.
+    pub first: Option<SocketAddr>,
 }
 
 impl Router {
     /// One that names these.
     pub fn of(workers: &[SocketAddr]) -> Self {
-        Self { workers: Some(Arc::new(Mutex::new(workers.to_vec()))) }
+        Self { workers: Some(Arc::new(Mutex::new(workers.to_vec()))), first: workers.first().copied() }
     }
 
     fn answer(&self, path: &str) -> Option<Deed> {
@@ -96,6 +98,7 @@ impl Router {
                 let workers: Vec<Value> = workers.lock().unwrap().iter().map(worker).collect();
                 json_message(200, json!({"total": workers.len(), "workers": workers}).to_string().as_bytes())
             }),
+            "/get_model_info" => self.first.map(Deed::Forward),
             "/get_server_info" => {
                 let said = br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#;
                 Some(Deed::Say(vec![message(200, &[("content-type", "text/plain; charset=utf-8")], said)]))
@@ -245,7 +248,7 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, 
             }
             tokio::task::yield_now().await;
         }
-        if close {
+        if close || asked.header("connection") == Some("close") && !silent {
             return;
         }
         if silent {
