@@ -72,6 +72,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/openai/"]),
+    ("foldhash", &["src/http/attempt.rs"]),
     ("dashmap", &["src/entropy/store.rs", "src/trajectory/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),

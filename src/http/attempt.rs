@@ -10,13 +10,14 @@ mod shelf;
 mod waiting;
 mod weight;
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use http::{HeaderValue, Method};
 
 pub use reader::Reader;
@@ -24,7 +25,6 @@ pub use reply::Pending;
 pub use shelf::{Attempts, Bounds, Entered};
 
 use crate::generation::event::Reads;
-use crate::http::long_work::is_long;
 use crate::trajectory::Turns;
 use kept::Kept;
 use reply::Reply;
@@ -44,25 +44,25 @@ pub struct Key {
     pub authorization: [Option<HeaderValue>; 2],
     /// The client's id, where it stands in a header.
     pub rid: Option<HeaderValue>,
-    /// The body, byte for byte.
+    /// The body, byte for byte. Calls that are the same share its memory.
     pub body: Bytes,
     /// What is read of the events.
     pub reads: Reads,
-    /// Of the body.
+    /// The digest of the body.
     pub digest: Digest,
 }
 
-/// A keyed digest of a long body; `None` of a short one, which is compared as fast. Its key is random, so that no client can choose two
-/// bodies with one digest.
+/// A keyed hash of a body: bodies with different hashes differ. Its key is random, so that a client cannot choose many bodies that have to be
+/// compared because they have one hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest(Option<u64>);
+pub struct Digest(u64);
 
 impl Digest {
     /// The digest of these bytes. Takes time in proportion to their number.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        Self(is_long(bytes.len()).then(|| KEY.hash_one(bytes)))
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        Self(KEY.hash_one(bytes))
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{Attempt, Kept, Key, Pending, Reader, Reply, Ties, Weight};
-use crate::http::long_work::{in_place, is_long};
+use crate::http::long_work::in_place;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +31,9 @@ impl Default for Bounds {
 
 /// Bytes that an attempt which did not arrive takes beside its request and its reply, about.
 const OVERHEAD: usize = 1024;
+
+/// Bodies of so many bytes are compared while the list is locked: it takes less than a microsecond.
+const SHORT: usize = 4 << 10;
 
 /// The attempts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -91,29 +95,31 @@ impl Attempts {
         self.0.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The list, and the calls in it that are the same as this one. Long bodies with the same digest are compared before it is locked for the
-    /// last time.
+    /// The list, and the calls in it that are the same as this one. Bodies longer than [`SHORT`] are compared before the list is locked for
+    /// the last time, and each once, because calls that are the same share theirs.
     fn same(&self, key: &Key, idle: Duration) -> (MutexGuard<'_, Listed>, Vec<Arc<Attempt>>) {
-        let mut compared: Vec<(Arc<Attempt>, bool)> = Vec::new();
+        let mut compared: Vec<(Bytes, bool)> = Vec::new();
         loop {
             let mut listed = self.listed();
             listed.expire(idle);
-            let (mut same, mut unknown) = (Vec::new(), Vec::new());
+            let (mut same, mut unknown) = (Vec::new(), Vec::<Bytes>::new());
             for attempt in listed.like(key) {
-                let known = compared.iter().find(|(other, _)| Arc::ptr_eq(other, attempt)).map(|(_, equal)| *equal);
-                match known.or_else(|| (!is_long(key.body.len())).then(|| attempt.key.body == key.body)) {
+                let body = &attempt.key.body;
+                let known = compared.iter().find(|(other, _)| is_shared(other, body)).map(|(_, equal)| *equal);
+                match known.or_else(|| (body.len() <= SHORT).then(|| *body == key.body)) {
                     Some(true) => same.push(Arc::clone(attempt)),
                     Some(false) => {}
-                    None => unknown.push(Arc::clone(attempt)),
+                    None if unknown.iter().any(|other| is_shared(other, body)) => {}
+                    None => unknown.push(body.clone()),
                 }
             }
             if unknown.is_empty() {
                 return (listed, same);
             }
             drop(listed);
-            for attempt in unknown {
-                let equal = in_place(key.body.len(), || attempt.key.body == key.body);
-                compared.push((attempt, equal));
+            for body in unknown {
+                let equal = in_place(key.body.len(), || body == key.body);
+                compared.push((body, equal));
             }
         }
     }
@@ -122,7 +128,7 @@ impl Attempts {
     /// not to be had, `begin` makes it an attempt of its own. What did not arrive is remembered for `idle`.
     pub fn enter(
         &self,
-        key: Key,
+        mut key: Key,
         marked: bool,
         idle: Duration,
         begin: impl FnOnce(Ties) -> Pending,
@@ -132,6 +138,9 @@ impl Attempts {
         if marked && let Some((attempt, id, entered)) = again(&same) {
             listed.take(&attempt);
             return (reader(attempt, id), entered);
+        }
+        if let Some(other) = same.first() {
+            key.body = other.key.body.clone();
         }
         // one for one: of several samples that did not arrive each is asked anew by a call of its own
         let before = same.iter().find(|attempt| !attempt.is_live());
@@ -204,6 +213,11 @@ fn again(same: &[Arc<Attempt>]) -> Option<(Arc<Attempt>, u64, Entered)> {
     })
 }
 
+/// Whether the two are the same memory.
+fn is_shared(one: &Bytes, other: &Bytes) -> bool {
+    one.as_ptr() == other.as_ptr() && one.len() == other.len()
+}
+
 impl Listed {
     /// Calls that are like this one, and whose bodies have the same digest.
     fn like(&self, key: &Key) -> impl Iterator<Item = &Arc<Attempt>> {
@@ -262,7 +276,6 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    use bytes::Bytes;
     use http::{Method, Response, StatusCode, response};
     use http_body::Body as _;
     use http_body_util::BodyExt;
@@ -500,13 +513,26 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_of_equal_length_with_other_digests_are_not_compared() {
-        let attempts = Attempts::default();
-        let live: Vec<_> = ["a", "b", "c", "c"]
-            .map(|last| attempts.enter(key("s", &format!("{}{last}", "x".repeat(1 << 20))), false, IDLE, never))
-            .into();
-        let listed = attempts.listed();
-        let compared = |at: usize| listed.like(&live[at].0.attempt.key).count();
-        assert_eq!((compared(0), compared(1), compared(2)), (1, 1, 2), "of four calls that run");
+        for length in [8, 64 << 10, 1 << 20] {
+            let attempts = Attempts::default();
+            let live: Vec<_> = ["a", "b", "c", "c"]
+                .map(|last| attempts.enter(key("s", &format!("{}{last}", "x".repeat(length))), false, IDLE, never))
+                .into();
+            let listed = attempts.listed();
+            let compared = |at: usize| listed.like(&live[at].0.attempt.key).count();
+            assert_eq!((compared(0), compared(1), compared(2)), (1, 1, 2), "of four calls that run, {length} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn equal_calls_share_their_body() {
+        for length in [8, SHORT + 1, 1 << 20] {
+            let attempts = Attempts::default();
+            let body = "x".repeat(length);
+            let live: Vec<_> = (0..3).map(|_| attempts.enter(key("s", &body), false, IDLE, never).0).collect();
+            let bodies: Vec<&Bytes> = live.iter().map(|reader| &reader.attempt.key.body).collect();
+            assert!(bodies.iter().all(|body| is_shared(body, bodies[0])), "{length} bytes");
+        }
     }
 
     #[tokio::test]
