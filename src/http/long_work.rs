@@ -1,7 +1,7 @@
 //! Parsing and comparing long bodies without delaying the other requests of a worker thread.
 
 use std::num::NonZero;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -34,12 +34,16 @@ pub(super) fn is_long(length: usize) -> bool {
 }
 
 /// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped. A waiter that is
-/// not polled, as one whose client does not read, holds no permit for longer than [`OFFER`].
+/// not polled, as one whose client does not read, holds no permit for longer than [`OFFER`], and one that is dropped none at all.
 pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
     if !is_long(length) {
         return None;
     }
     let bodies = if length > VERY_LONG { &VERY_LONG_BODIES } else { &LONG_BODIES };
+    acquire(bodies).await
+}
+
+async fn acquire(bodies: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     loop {
         match Arc::clone(bodies).try_acquire_owned() {
             Ok(permit) => return Some(permit),
@@ -48,9 +52,10 @@ pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
             Err(TryAcquireError::NoPermits) => {}
         }
         // the semaphore gives a permit to the first in its queue at once, polled or not: so a task queues, which is always polled
+        let slot = Slot::default();
         let (offer, offered) = oneshot::channel();
-        tokio::spawn(queue(Arc::clone(bodies), offer));
-        let slot = offered.await.ok()?;
+        tokio::spawn(queue(Arc::clone(bodies), Arc::downgrade(&slot), offer));
+        offered.await.ok()?;
         let permit = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         if permit.is_some() {
             return permit;
@@ -58,19 +63,27 @@ pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
     }
 }
 
-/// A permit that its waiter takes, or that is taken back.
+/// A permit that its waiter takes, or that is taken back. The waiter owns it: a permit in it is given back when the waiter is dropped.
 type Slot = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 /// Waits in the queue for a waiter, and offers it the permit. Ends early when the waiter is dropped.
-async fn queue(bodies: Arc<Semaphore>, mut offer: oneshot::Sender<Slot>) {
+async fn queue(
+    bodies: Arc<Semaphore>,
+    slot: Weak<Mutex<Option<OwnedSemaphorePermit>>>,
+    mut offer: oneshot::Sender<()>,
+) {
     let permit = tokio::select! {
         permit = bodies.acquire_owned() => permit.ok(),
         () = offer.closed() => return,
     };
-    let slot = Arc::new(Mutex::new(permit));
-    if offer.send(Arc::clone(&slot)).is_ok() {
+    let put = |permit| {
+        let slot = slot.upgrade()?;
+        std::mem::replace(&mut *slot.lock().unwrap_or_else(PoisonError::into_inner), permit)
+    };
+    drop(put(permit));
+    if offer.send(()).is_ok() {
         tokio::time::sleep(OFFER).await;
-        drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(put(None));
     }
 }
 
@@ -96,7 +109,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
     tokio::task::spawn_blocking(worked).await
 }
 
-/// Works on `length` bytes at once, by a caller that holds a permit. Before long work the runtime moves the other tasks of this thread to another
+/// Works on `length` bytes at once, by a caller that holds a permit or whose work is a small part of what it has parsed. Before long work the runtime moves the other tasks of this thread to another
 /// one, which costs some microseconds.
 pub(super) fn in_place<T>(length: usize, work: impl FnOnce() -> T) -> T {
     let moves = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
@@ -162,21 +175,34 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_permit_is_not_held_by_a_waiter_that_is_not_polled() {
-        let places = (processors() / 2).max(1);
-        let mut held = Vec::new();
-        for _ in 0..places {
-            held.push(permit(VERY_LONG + 1).await);
-        }
-        let mut waiters: Vec<_> = (0..places).map(|_| Box::pin(permit(VERY_LONG + 1))).collect();
+        let bodies = Arc::new(Semaphore::new(2));
+        let held = [acquire(&bodies).await, acquire(&bodies).await];
+        let mut waiters = [Box::pin(acquire(&bodies)), Box::pin(acquire(&bodies))];
         for waiter in &mut waiters {
             assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         drop(held);
-        let other = tokio::time::timeout(PATIENCE, on_body(VERY_LONG + 1, || 7)).await;
-        assert_eq!(other, Ok(7), "those that came first are polled no more");
+        let other = tokio::time::timeout(PATIENCE, acquire(&bodies)).await;
+        assert!(other.is_ok(), "those that came first are polled no more");
+        drop(other);
         for waiter in waiters {
             let polled = tokio::time::timeout(PATIENCE, waiter).await;
             assert!(polled.is_ok(), "one that is polled again waits anew");
         }
+    }
+
+    #[tokio::test]
+    async fn a_waiter_that_is_dropped_gives_its_permit_back_at_once() {
+        let bodies = Arc::new(Semaphore::new(1));
+        let held = acquire(&bodies).await;
+        let mut waiter = Box::pin(acquire(&bodies));
+        assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // the task that queues for the waiter begins to wait, and then offers it the permit
+        tokio::task::yield_now().await;
+        drop(held);
+        tokio::task::yield_now().await;
+        assert_eq!(bodies.available_permits(), 0, "it is offered");
+        drop(waiter);
+        assert_eq!(bodies.available_permits(), 1);
     }
 }
