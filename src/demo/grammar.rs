@@ -1,8 +1,9 @@
 //! A JSON schema as a grammar: which tokens may come next in a value that it describes.
 //!
-//! The values are a part of those that the schema allows, so that every generation ends: strings, numbers and lists are short, values that are deep
-//! take the flattest choice, members come in the order of their names, and white space is one blank behind each comma and colon. A schema with a
-//! part whose values have no end is refused.
+//! The values are a part of those that the schema allows, so that they are complete after some tokens: strings, numbers and lists are short, values
+//! that are deep take the flattest choice, members come in the order of their names, and white space is one blank behind each comma and colon. A
+//! schema with a part whose values have no end is refused, and so is one that demands a long string or list. Long lists within each other are
+//! not: such a value may be cut by `max_new_tokens`.
 
 mod bounds;
 mod schema;
@@ -397,6 +398,8 @@ mod tests {
             (r##"{"$ref": "#"}"##, "no value"),
             ("{", "JSON"),
             (r#"{"type": "integer", "minimum": 5, "maximum": 3}"#, "no value"),
+            (r#"{"type": "array", "minItems": 1e300}"#, "minItems above 96 (at #)"),
+            (r#"{"type": "string", "minLength": 1025}"#, "minLength above 1024 (at #)"),
         ] {
             let error = Grammar::of_schema(schema).unwrap_err();
             assert!(error.contains(named), "{schema}: {error}");

@@ -5,17 +5,56 @@ use serde_json::{Map, Value};
 /// Numbers between two bounds.
 const NUMBERS: u8 = 10;
 
-/// Whether a bound is beyond the integers that are written.
-pub(super) fn are_beyond_64_bits(object: &Map<String, Value>) -> bool {
-    let names = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-    let mut bounds = names.iter().filter_map(|name| object.get(*name).and_then(Value::as_f64));
-    bounds.any(|bound| bound.abs() >= 2_f64.powi(63))
+/// The integers that are written.
+const LEAST: i128 = i64::MIN as i128;
+const MOST: i128 = u64::MAX as i128;
+
+/// All integers between the bounds are beyond 64 bits.
+#[derive(Debug, PartialEq)]
+pub(super) struct Beyond;
+
+/// Some integers between the bounds; `None` where there are no bounds.
+///
+/// # Errors
+/// [`Beyond`] where there are such integers, and none of them has 64 bits.
+pub(super) fn integers(object: &Map<String, Value>) -> Result<Option<Vec<Value>>, Beyond> {
+    let bound = |name: &str, up: bool| object.get(name).and_then(|value| integer(value, up));
+    // an exclusive bound between two integers excludes neither
+    let least = [bound("minimum", true), bound("exclusiveMinimum", false).map(|bound| bound.saturating_add(1))];
+    let most = [bound("maximum", false), bound("exclusiveMaximum", true).map(|bound| bound.saturating_sub(1))];
+    let least = least.into_iter().flatten().max();
+    let most = most.into_iter().flatten().min();
+    let span = i128::from(NUMBERS);
+    let (least, most) = match (least, most) {
+        (None, None) => return Ok(None),
+        (Some(least), None) => (least, least.saturating_add(span).max(LEAST + span)),
+        (None, Some(most)) => (most.saturating_sub(span).min(MOST - span), most),
+        (Some(least), Some(most)) => (least, most),
+    };
+    if least > most {
+        return Ok(Some(Vec::new()));
+    }
+    let (least, most) = (least.max(LEAST), most.min(MOST));
+    if least > most {
+        return Err(Beyond);
+    }
+    let mut between: Vec<i128> = (0..=span).map(|at| least + (most - least) * at / span).collect();
+    between.dedup();
+    let written = |number: i128| u64::try_from(number).map_or_else(|_| Value::from(number as i64), Value::from);
+    Ok(Some(between.into_iter().map(written).collect()))
 }
 
-/// Some numbers between the bounds; `None` where there are no bounds.
-pub(super) fn numbers(object: &Map<String, Value>, whole: bool) -> Option<Vec<Value>> {
+/// A bound as an integer: one with a fraction, or beyond 64 bits, is a float, and is rounded.
+fn integer(value: &Value, up: bool) -> Option<i128> {
+    let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+    let rounded = |bound: f64| if up { bound.ceil() } else { bound.floor() };
+    whole.or_else(|| value.as_f64().map(|bound| rounded(bound) as i128))
+}
+
+/// Some numbers between the bounds, of two decimals; `None` where there are no bounds.
+pub(super) fn numbers(object: &Map<String, Value>) -> Option<Vec<Value>> {
     let bound = |name: &str| object.get(name).and_then(Value::as_f64);
-    let step = if whole { 1.0 } else { 0.1 };
+    let step = 0.1;
     let least = [bound("minimum"), bound("exclusiveMinimum").map(|bound| bound + step)];
     let most = [bound("maximum"), bound("exclusiveMaximum").map(|bound| bound - step)];
     let least = least.into_iter().flatten().reduce(f64::max);
@@ -30,11 +69,48 @@ pub(super) fn numbers(object: &Map<String, Value>, whole: bool) -> Option<Vec<Va
     let between = (0..=NUMBERS).map(|at| least + (most - least) * f64::from(at) / f64::from(NUMBERS));
     let mut values: Vec<Value> = Vec::new();
     for number in between {
-        let number = if whole { number.floor().max(least.ceil()) } else { (number * 100.0).round() / 100.0 };
-        let value = if whole { Value::from(number as i64) } else { Value::from(number) };
+        let number = (number * 100.0).round() / 100.0;
+        let value = Value::from(number);
         if number >= least && number <= most && !values.contains(&value) {
             values.push(value);
         }
     }
     Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The first and the last of the integers.
+    fn ends(schema: &Value) -> Result<Option<(Value, Value)>, Beyond> {
+        let found = integers(schema.as_object().unwrap())?;
+        Ok(found.and_then(|found| Some((found.first()?.clone(), found.last()?.clone()))))
+    }
+
+    #[test]
+    fn integers_lie_within_bounds_of_64_bits() {
+        let exact = (1_i64 << 53) + 1;
+        for (schema, least, most) in [
+            (json!({"minimum": i64::MIN, "maximum": i64::MAX}), json!(i64::MIN), json!(i64::MAX)),
+            (json!({"minimum": exact, "maximum": exact}), json!(exact), json!(exact)),
+            (json!({"exclusiveMinimum": exact, "exclusiveMaximum": exact + 2}), json!(exact + 1), json!(exact + 1)),
+            (json!({"minimum": 0.5, "maximum": 2.5}), json!(1), json!(2)),
+            (json!({"exclusiveMinimum": 0.5, "exclusiveMaximum": 2.5}), json!(1), json!(2)),
+            (json!({"minimum": 5}), json!(5), json!(15)),
+            (json!({"maximum": u64::MAX}), json!(u64::MAX - 10), json!(u64::MAX)),
+            (json!({"minimum": u64::MAX}), json!(u64::MAX), json!(u64::MAX)),
+            (json!({"minimum": -1e300, "maximum": 7}), json!(i64::MIN), json!(7)),
+            (json!({"minimum": -1e300}), json!(i64::MIN), json!(i64::MIN + 10)),
+        ] {
+            assert_eq!(ends(&schema), Ok(Some((least, most))), "{schema}");
+        }
+        assert_eq!(integers(json!({"minimum": 1, "exclusiveMaximum": 1}).as_object().unwrap()), Ok(Some(Vec::new())));
+        assert_eq!(integers(json!({}).as_object().unwrap()), Ok(None));
+        for schema in [json!({"minimum": 1e300}), json!({"maximum": -1e300})] {
+            assert_eq!(ends(&schema), Err(Beyond), "{schema}");
+        }
+    }
 }

@@ -19,6 +19,9 @@ const MEMBERS: usize = 100;
 /// Items of a list whose length the schema leaves open, or members of one.
 const ITEMS: usize = 3;
 
+/// A string or a list may have to be so many times as long as one whose length the schema leaves open.
+const LONGEST: usize = 32;
+
 /// Schemas within each other, and values of a schema.
 const DEEPEST: usize = 64;
 const PARTS: usize = 1000;
@@ -306,13 +309,16 @@ impl Reader<'_> {
             }
             "integer" | "number" => {
                 known(part, &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])?;
-                if name == "integer" && bounds::are_beyond_64_bits(object) {
-                    return Err(unsupported("a bound of an integer beyond 64 bits", place));
-                }
-                match bounds::numbers(object, name == "integer") {
+                let (values, unbounded) = match name {
+                    "integer" => (
+                        bounds::integers(object).map_err(|_| unsupported("an integer beyond 64 bits", place))?,
+                        Shape::Integer,
+                    ),
+                    _ => (bounds::numbers(object), Shape::Number),
+                };
+                match values {
                     Some(values) => return self.literals(&values, place),
-                    None if name == "integer" => Shape::Integer,
-                    None => Shape::Number,
+                    None => unbounded,
                 }
             }
             "array" => {
@@ -363,9 +369,15 @@ fn known((object, place): Part<'_>, names: &[&str]) -> Result<(), String> {
     other.map_or(Ok(()), |key| Err(unsupported(&format!("the keyword {key:?}"), place)))
 }
 
+/// The least and the greatest size of a string or a list. `usual` is the greatest where the schema leaves it open.
 fn sizes((object, place): Part<'_>, least: &str, most: &str, usual: usize) -> Result<(usize, usize), String> {
-    let size = |name: &str| object.get(name).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
-    let least = size(least).unwrap_or(0);
+    // a size may be written as 1e3
+    let size = |name: &str| object.get(name).and_then(Value::as_f64).map(|size| size as usize);
+    let limit = LONGEST * usual;
+    let least = match size(least) {
+        Some(size) if size > limit => return Err(unsupported(&format!("a {least} above {limit}"), place)),
+        size => size.unwrap_or(0),
+    };
     let most = size(most).unwrap_or(usize::MAX).min(least.max(usual));
     if least > most { Err(format!("json_schema: there is no value for {place}")) } else { Ok((least, most)) }
 }
