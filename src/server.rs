@@ -88,15 +88,15 @@ struct Talk<S> {
     cut: Arc<AtomicUsize>,
 }
 
-/// Counts its connection as cut when it is dropped before the connection has ended, unless all of its replies have been given to the system.
-struct Cut {
+/// Counts a connection as cut when it is dropped before the connection has ended, unless all replies have been given to the system.
+struct CutOnDrop {
     count: Arc<AtomicUsize>,
     has_ended: bool,
     replies: Replies,
     streams: Streams,
 }
 
-impl Drop for Cut {
+impl Drop for CutOnDrop {
     fn drop(&mut self) {
         let is_whole = self.replies.are_complete() && self.streams.are_none();
         if !self.has_ended && !is_whole {
@@ -121,7 +121,8 @@ where
         let service = streams.clone().counted(replies.clone(), self.service);
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
         // dropped before the connection, with which its requests end
-        let mut cut = Cut { count: self.cut, has_ended: false, replies: replies.clone(), streams: streams.clone() };
+        let mut cut =
+            CutOnDrop { count: self.cut, has_ended: false, replies: replies.clone(), streams: streams.clone() };
         let drains = async {
             drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await);
             replies.may_be_last(self.drain).await;

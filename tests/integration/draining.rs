@@ -1,5 +1,6 @@
 //! The end of a tokentap: what runs comes to its end, nothing new begins.
 
+use serde_json::json;
 use tokio::net::TcpStream;
 
 use crate::support::binary::{Binary, output};
@@ -7,7 +8,7 @@ use crate::support::client::{Connection, get, post, written};
 use crate::support::engine;
 use crate::support::hand::{Call, END, Hand, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Nature, Upstream};
+use crate::support::upstream::{Nature, Upstream, message};
 use tokentap::server::Phase;
 
 /// A stream of which one event has come.
@@ -109,7 +110,7 @@ async fn draining_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_waits_for_a_last_request_is_not_counted_as_cut() {
+async fn a_connection_that_waits_for_a_last_request_is_closed_before_the_drain_ends() {
     let mut hand = Hand::start().await;
     // shorter than such a connection is kept at most
     let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "900ms"]).await;
@@ -118,6 +119,33 @@ async fn a_connection_that_waits_for_a_last_request_is_not_counted_as_cut() {
     call.reply(END).await;
     assert!(client.answer().await.complete);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "its reply was complete");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_waits_for_a_last_request_when_the_drain_ends_is_not_counted_as_cut() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    proxy.phase.send_replace(Phase::Draining);
+    call.reply(END).await;
+    assert!(client.answer().await.complete);
+    proxy.phase.send_replace(Phase::Ending);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "its reply was complete");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_client_has_not_read_its_reply_is_counted_as_cut() {
+    let mut hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
+    // more than the buffers of two sockets hold, and handed to the connection in one piece
+    let body = json!({"text": "x".repeat(32 << 20), "meta_info": {"id": "a"}}).to_string();
+    hand.next().await.reply(&message(200, &[("content-type", "application/json")], body.as_bytes())).await;
+    assert!(client.read_until(|read| read.len() > 1000).await, "the reply has begun");
+    proxy.phase.send_replace(Phase::Draining);
+    proxy.phase.send_replace(Phase::Ending);
+    assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 1, "its client misses the end of the reply");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +169,7 @@ async fn short_requests(data: std::net::SocketAddr, agent: usize) -> (Vec<String
     let mut answered = Vec::new();
     loop {
         let rid = format!("{agent}-{}", answered.len());
-        let body = serde_json::json!({"input_ids": [1, 2, 3], "rid": rid}).to_string();
+        let body = json!({"input_ids": [1, 2, 3], "rid": rid}).to_string();
         if !client.try_send(&written(data, "POST", "/generate", &[], body.as_bytes())).await {
             return (answered, Some(rid));
         }
