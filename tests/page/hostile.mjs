@@ -159,6 +159,12 @@ export async function names() {
       location.hash = "#/%";
     }));
     assert.deepEqual(faults, [], "an address that is not encoded names no session");
+    for (const at of ["/#/%", "/#/%ff"]) {
+      const link = await opened(tap.control, { at });
+      await link.page.waitForSelector("#t0");
+      assert.deepEqual(link.faults, [], `${at} opens a session of the list`);
+      await link.context.close();
+    }
     const file = await alone(await saved(page, folder));
     const text = await file.page.evaluate(() => document.documentElement.outerHTML);
     assert.ok(!/[\u202a-\u202e\u200b]/.test(text) && text.includes("tiny[rlo]gnp"), "nor in the file");

@@ -85,7 +85,7 @@ function named() {
   try {
     return parts && [decodeURIComponent(parts[1]), parts[2] === undefined ? null : Number(parts[2])];
   } catch {
-    return null; // `%` without two digits
+    return null; // not UTF-8 in percent encoding, such as `#/%` or `#/%ff`
   }
 }
 
