@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
+use crate::budget::Budget;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
 use crate::entropy::Backend;
 use crate::entropy::slices::Slices;
 use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::generation::Tools;
+use crate::generation::generator::Generator;
+use crate::generation::retries::{Bounds, Retries};
 use crate::grpc::{Beside, Port, Services};
 use crate::http::Parts;
-use crate::http::attempt::{Attempts, Bounds};
-use crate::http::budget::Budget;
 use crate::http::control::Control;
 use crate::http::data::Data;
 use crate::metrics::Metrics;
@@ -104,25 +105,32 @@ impl App {
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
         let (sessions, directory) = sessions(&config.sessions, Arc::clone(&metrics))?;
+        let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
+        let budget = Budget::new(config.limits.max_bytes_in_flight);
+        let generator = Generator::new(
+            Arc::clone(&config),
+            (client.clone(), engines.clone()),
+            Arc::clone(&sessions),
+            Arc::clone(&tools),
+            upstream.clone(),
+            budget.clone(),
+            Retries::new(retry_bounds(config.limits.max_bytes_in_flight)),
+        );
         let parts = Parts {
             client,
             engines,
-            abort_unsupported: AtomicBool::new(false),
-            sessions: Arc::new(sessions),
+            sessions,
             metrics,
-            tools: Arc::new(tools),
+            tools,
             slices: Arc::new(slices),
             upstream,
             ready: is_ready,
             chats: serving,
             phase,
             cutting: Arc::default(),
-            aborting: watch::Sender::new(0),
             permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
-            refused: Arc::default(),
-            attempts: Attempts::new(attempt_bounds(config.limits.max_bytes_in_flight)),
-            budget: Budget::new(config.limits.max_bytes_in_flight),
-            relief: crate::http::relief::Relief::default(),
+            budget,
+            generator: Arc::new(generator),
             drift: crate::http::openai::Sampling::default(),
             retokenised: AtomicBool::new(false),
             uncaptured: Mutex::default(),
@@ -220,7 +228,7 @@ impl App {
         // the runtime waits for threads that block
         parts.sessions.cancel_restore();
         // what was cut is aborted before the process ends; an engine that is gone is not waited for
-        let mut aborting = parts.aborting.subscribe();
+        let mut aborting = parts.generator.aborting.subscribe();
         let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;
         // whoever watches has gone when this fails, and so has the reason to tell
         let _ = stop.send(Phase::Draining);
@@ -233,7 +241,7 @@ impl App {
 }
 
 /// What is kept of replies that did not arrive is no more than a small part of what may be held at all.
-fn attempt_bounds(in_flight: u64) -> Bounds {
+fn retry_bounds(in_flight: u64) -> Bounds {
     let part = usize::try_from(in_flight / 8).unwrap_or(usize::MAX);
     let usual = Bounds::default();
     Bounds { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
@@ -272,7 +280,7 @@ async fn sweep(parts: Arc<Parts>) {
         let store = Arc::clone(&parts.sessions);
         // a panic there must not end the sweeping
         drop(tokio::task::spawn_blocking(move || store.sweep()).await);
-        parts.attempts.sweep(parts.config.sessions.session_idle);
+        parts.generator.retries.sweep(parts.config.sessions.session_idle);
         let evicted = parts.tools.store.take_evicted();
         for (reason, count) in [("ttl", evicted.ttl), ("entries", evicted.entries), ("bytes", evicted.bytes)] {
             if count > 0 {

@@ -1,6 +1,9 @@
 //! What a client is told when the answer is tokentap's own: a status and a body in SGLang's shape.
 
-use http::StatusCode;
+use http::{HeaderValue, Response, StatusCode, header, response};
+
+/// An error of a body: it ends the connection, which is how the other side learns of it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An answer that did not come from the engine.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,18 @@ impl Error {
             Self::Strict { .. } => StatusCode::BAD_GATEWAY,
             Self::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
+    }
+
+    /// Status and headers of the answer.
+    #[must_use]
+    pub fn head(&self) -> response::Parts {
+        let (mut head, ()) = Response::new(()).into_parts();
+        head.status = self.status();
+        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if matches!(self, Self::Unavailable { .. }) {
+            head.headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        head
     }
 
     /// The body of the answer: `{"error":{"message":…}}`, as /generate answers.

@@ -1,18 +1,28 @@
 //! The pipeline: what was asked, what must be asked, what comes of it, and what is taken away again.
 
+pub mod active;
+pub mod buffered;
 pub mod capture;
 pub mod enrich;
 pub mod event;
+pub mod events;
 pub mod flight;
 pub mod forcing;
+pub mod generator;
 pub mod guard;
+pub mod log_wait;
 pub mod measure;
 pub mod plan;
 pub mod reason;
 pub mod record;
+pub mod request;
+pub mod retries;
 pub mod rewrite;
 pub mod rid;
 pub mod sequence;
+pub mod session_limits;
+pub mod stream;
+pub mod text_prompt;
 pub mod trim;
 pub mod wish;
 

@@ -2,48 +2,36 @@
 
 pub mod aborts;
 pub mod access;
-pub mod attempt;
 pub mod body;
-pub mod budget;
 pub mod control;
 pub mod data;
-pub mod events;
 pub mod forward;
 pub mod gate;
-pub mod gathered;
 pub mod generate;
-pub mod headers;
 pub mod identity;
-mod long_work;
 mod misdirected;
 pub mod offload;
 pub mod openai;
 pub mod page;
 pub mod policy;
-pub mod prompts;
 pub mod redact;
-pub mod relief;
-pub mod room;
-pub mod running;
 pub mod served;
 pub mod sound;
-pub mod stream;
 pub mod v1;
-pub mod whole;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use http::{HeaderValue, Response, header};
 use tokio::sync::{Semaphore, watch};
 
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::entropy::slices::Slices;
 use crate::error::Error;
 use crate::generation::Tools;
-use crate::generation::forcing::Since;
-use crate::generation::plan::Shape;
+use crate::generation::generator::Generator;
 use crate::metrics::Metrics;
 use crate::openai::model::Chats;
 use crate::rl::ThinkTokens;
@@ -58,13 +46,11 @@ use body::Body;
 #[derive(Debug)]
 pub struct Parts {
     /// The settings.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The upstream.
     pub client: Client,
     /// The engines that run what is sent there.
     pub engines: Engines,
-    /// It has been logged that the upstream takes no aborts.
-    pub abort_unsupported: AtomicBool,
     /// Every metric.
     pub metrics: Arc<Metrics>,
     /// What is recorded.
@@ -83,18 +69,12 @@ pub struct Parts {
     pub phase: watch::Receiver<Phase>,
     /// The server cuts what has not ended: its drain time is over.
     pub cutting: Arc<AtomicBool>,
-    /// Generations that are being aborted.
-    pub aborting: watch::Sender<usize>,
+    /// Runs generations.
+    pub generator: Arc<Generator>,
     /// Bytes of requests and replies that are held whole.
-    pub budget: budget::Budget,
+    pub budget: Budget,
     /// Permits of requests; each lives in its reply's body.
     pub permits: Arc<Semaphore>,
-    /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.
-    pub refused: Arc<Mutex<HashSet<Shape>>>,
-    /// Calls of named sessions that are running, or whose replies did not reach their clients.
-    pub attempts: attempt::Attempts,
-    /// How long replies wait for the log.
-    pub relief: relief::Relief,
     /// Which chats are rendered anew to be compared.
     pub drift: openai::Sampling,
     /// A conversation without a session has been logged.
@@ -104,15 +84,6 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What happened since the last probe, to requests of this shape or to all.
-    #[must_use]
-    pub fn since(&self, shape: Shape) -> Since {
-        Since {
-            refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
-            plugin_failed: self.tools.plugin_failed.load(Ordering::Relaxed),
-        }
-    }
-
     /// The tokens around the thinking, by the settings or by the tokenizer that chats are rendered with; `None` where neither names them.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {
@@ -124,21 +95,12 @@ impl Parts {
         };
         named.or_else(by_tokenizer).map(|(start, end)| ThinkTokens { start, end })
     }
-
-    /// Notes that the engine fails on this shape when it is forced.
-    pub fn refuse(&self, shape: Shape) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(shape);
-    }
 }
 
 /// The answer to an error.
 #[must_use]
 pub fn error_reply(error: &Error) -> Response<Body> {
-    let mut reply = json_reply(error.status(), error.body());
-    if matches!(error, Error::Unavailable { .. }) {
-        reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    reply
+    Response::from_parts(error.head(), Body::full(error.body()))
 }
 
 /// An answer in JSON.

@@ -25,7 +25,7 @@
 //! | [`cli`] | one file a command |
 //! | [`demo`] | the embedded engine |
 //! | [`http`], [`grpc`], [`server`] | the edges: bytes to types |
-//! | [`generation`] | the pipeline: plan, guard, capture |
+//! | [`generation`] | the pipeline: plan, guard, ask, parse, measure, record, abort, retry |
 //! | [`openai`] | chat and completions in terms of /generate |
 //! | [`tensors`] | slices of logits as safetensors |
 //! | [`rl`] | what trainers compute from trajectories |
@@ -34,11 +34,12 @@
 //! | [`trajectory`] | sessions, turns, exports |
 //! | [`tokenizer`] | text to ids and back |
 //! | [`parse`] | generated text to reasoning, content and tool calls |
-//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`] | what all of them stand on |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`] | what all of them stand on |
 //!
 //! Imports point downwards in this list, and parts of one level do not import each other; `tests/layering.rs` checks it.
 
 pub mod app;
+pub mod budget;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -50,6 +51,7 @@ pub mod grpc;
 pub mod http;
 pub mod json;
 pub mod logprobs;
+pub mod long_work;
 pub mod metrics;
 pub mod openai;
 pub mod parse;

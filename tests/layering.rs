@@ -14,7 +14,7 @@ const LEVELS: &[&[&str]] = &[
     &["openai", "rl", "tensors"],
     &["generation"],
     &["sglang", "entropy", "trajectory", "tokenizer", "parse"],
-    &["json", "config", "metrics", "error", "logprobs"],
+    &["json", "config", "metrics", "error", "logprobs", "budget", "long_work"],
 ];
 
 /// Imports across one level, each with its reason.
@@ -72,7 +72,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/openai/"]),
-    ("foldhash", &["src/http/attempt.rs"]),
+    ("foldhash", &["src/generation/retries.rs"]),
     ("dashmap", &["src/entropy/store.rs", "src/trajectory/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),

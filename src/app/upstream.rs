@@ -1,7 +1,7 @@
 //! What is known of the upstream, kept up to date.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -74,7 +74,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     let is_new = std::mem::replace(&mut known, true) && is_new;
                     shown(if is_new { parts.sessions.engine_replaced() } else { epoch }, &found.weight_version);
                     told = false;
-                    parts.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    parts.generator.forget_refusals();
                     probed.send_replace(Arc::new(found.clone()));
                     parts.metrics.upstream_up.set(1);
                     ready.send_replace(true);

@@ -14,13 +14,14 @@ use tonic::{Request, Response, Status, async_trait};
 use super::pb::generate_server::Generate;
 use super::services::Port;
 use super::{Answers, pb, status};
+use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, Reads, Unparsed};
-use crate::http::body::BoxError;
-use crate::http::events::{Events, Generation};
+use crate::generation::events::{Events, Generation};
 use crate::http::generate::Origin;
 use crate::http::served::Served;
 use crate::http::v1::Problem;
-use crate::http::{Parts, data, generate, headers, identity};
+use crate::http::{Parts, data, generate, identity};
+use crate::sglang::headers;
 use crate::sglang::routes;
 use crate::trajectory::is_name;
 
@@ -102,7 +103,7 @@ impl Generate for GenerateService {
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         served.status = Some(generation.head.status);
         if generation.head.status != StatusCode::OK {
-            return Err(status::answer(generation.native().map(|body| body.with(served))).await);
+            return Err(status::answer(generate::native(generation).map(|body| body.with(served))).await);
         }
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);

@@ -28,8 +28,9 @@ use super::pieces::Pieces;
 use super::places::Places;
 use super::trajectories::Recorded;
 use super::{pb, status};
-use crate::http::body::{BoxError, Upload};
-use crate::http::budget::Share;
+use crate::budget::Share;
+use crate::error::BoxError;
+use crate::http::body::Upload;
 use crate::http::{Parts, access, data, v1};
 use crate::server::Phase;
 

@@ -5,9 +5,10 @@ use http_body_util::{BodyExt, Limited};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
+use crate::error::BoxError;
 use crate::error::Error;
 use crate::http::access::Denied;
-use crate::http::body::{Body, BoxError, broken};
+use crate::http::body::{Body, broken};
 use crate::http::v1::Problem;
 
 /// The status that HTTP answers in this case.

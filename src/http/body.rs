@@ -1,8 +1,6 @@
 //! Bodies: of replies, with what must live as long as they do, and of uploads.
 
 mod encoded;
-mod failed;
-mod forwarded;
 mod patience;
 mod upload;
 
@@ -12,18 +10,15 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 
+use crate::error::BoxError;
 use crate::generation::Observed;
 use crate::http::offload::{Items, OffloadedIter};
 use crate::http::openai::Overheard;
 use crate::http::served::Served;
+use crate::sglang::forwarded::Forwarded;
 
 pub use encoded::{EncodedBody, Encoder};
-pub use failed::Failed;
-pub use forwarded::Forwarded;
 pub use upload::{Upload, broken};
-
-/// An error of a body: it ends the connection, which is how the other side learns of it.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of a reply. What must live until its last byte lives in it: the permit, the clock, the log line.
 #[derive(Debug)]

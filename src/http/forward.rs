@@ -10,11 +10,14 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::http::aborts::{self, LARGEST_ABORT};
-use crate::http::body::{Body, Forwarded, Upload};
+use crate::http::body::{Body, Upload};
 use crate::http::identity::Identity;
-use crate::http::{Parts, gate, headers, policy};
+use crate::http::{Parts, gate, policy};
 use crate::sglang::client::{Call, Failure, Reply};
+use crate::sglang::forwarded::Forwarded;
+use crate::sglang::headers;
 use crate::sglang::routes::{Kind, Route};
+use crate::sglang::upstream::{failed, send};
 
 /// Forwards a request.
 ///
@@ -49,10 +52,10 @@ pub async fn forward(
     let started = Instant::now();
     let deadline = limit(limits.upstream_total_timeout).map(|total| started + total);
     let reply = match limit(limits.upstream_header_timeout) {
-        Some(patience) => tokio::time::timeout(patience, send(parts, route, call))
+        Some(patience) => tokio::time::timeout(patience, send(&parts.client, &parts.metrics, route, call))
             .await
-            .map_err(|_| failed(parts, Failure::Timeout))??,
-        None => send(parts, route, call).await?,
+            .map_err(|_| failed(&parts.metrics, Failure::Timeout))??,
+        None => send(&parts.client, &parts.metrics, route, call).await?,
     };
     if let Some(unseen) = unseen {
         unseen.answered(reply.status());
@@ -63,33 +66,8 @@ pub async fn forward(
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    let body = Forwarded::limited(parts, body, limit(limits.upstream_idle_timeout), deadline);
+    let body = Forwarded::limited(&parts.metrics, body, limit(limits.upstream_idle_timeout), deadline);
     Ok(Response::from_parts(head, Body::forwarded(body)))
-}
-
-/// Sends a call and counts how it went.
-///
-/// # Errors
-/// What the client is told when no head of a reply came.
-pub async fn send(parts: &Parts, route: Route, call: Call) -> Result<Reply, Error> {
-    let started = Instant::now();
-    let reply = parts.client.send(call).await.map_err(|failure| failed(parts, failure))?;
-    parts.metrics.upstream_ttfb.with_label_values(&[route.endpoint]).observe(started.elapsed().as_secs_f64());
-    if reply.status().is_server_error() {
-        parts.metrics.upstream_errors.with_label_values(&["5xx"]).inc();
-    }
-    Ok(reply)
-}
-
-/// Counts a failure of the upstream and makes it the client's answer.
-pub fn failed(parts: &Parts, failure: Failure) -> Error {
-    if let Some(kind) = failure.kind() {
-        parts.metrics.upstream_errors.with_label_values(&[kind]).inc();
-    }
-    if matches!(failure, Failure::Unreachable { .. }) {
-        parts.metrics.shed.with_label_values(&["breaker"]).inc();
-    }
-    failure.into()
 }
 
 /// A reply as it came.
@@ -97,7 +75,7 @@ pub fn failed(parts: &Parts, failure: Failure) -> Error {
 pub fn forwarded(parts: &Parts, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Response::from_parts(head, Body::forwarded(Forwarded::patient(parts, Bytes::new(), body)))
+    Response::from_parts(head, Body::forwarded(Forwarded::patient(&parts.metrics, Bytes::new(), body)))
 }
 
 /// The path and query; the authority of an absolute target is ignored, because the upstream is given by the settings.

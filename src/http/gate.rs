@@ -10,11 +10,12 @@ use crate::error::Error;
 use crate::http::Parts;
 use crate::http::aborts::{self, LARGEST_ABORT};
 use crate::http::body::{Body, Upload};
-use crate::http::forward::{forwarded, send, upstream_headers};
+use crate::http::forward::{forwarded, upstream_headers};
 use crate::http::json_reply;
 use crate::sglang::client::Call;
 use crate::sglang::engines::NOT_IN_FLIGHT;
 use crate::sglang::routes::Route;
+use crate::sglang::upstream::send;
 
 /// The one control route of which agents have a part.
 pub(super) const ABORT: &str = "/abort_request";
@@ -59,7 +60,7 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
         return Ok(aborts::send_to_engines(parts, &headers, &Bytes::from(body)).await);
     }
     let call = Call::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
-    Ok(forwarded(parts, send(parts, route, call).await?))
+    Ok(forwarded(parts, send(&parts.client, &parts.metrics, route, call).await?))
 }
 
 /// What an abort asks for; an id that stands twice is refused.

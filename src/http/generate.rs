@@ -1,36 +1,32 @@
 //! POST and PUT /generate: captured.
 
-mod fresh;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, header};
+use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 
-use crate::error::Error;
-use crate::generation::event::Reads;
-use crate::http::attempt::{Digest, Key};
-use crate::http::body::{Body, Forwarded, Upload};
-use crate::http::events::{Events, Generation};
-use crate::http::forward::{Unseen, send, target, upstream_headers};
+use crate::error::{BoxError, Error};
+use crate::generation::event::{GenerationEvent, Reads};
+use crate::generation::events::Generation;
+use crate::generation::request::{GenerationRequest, Head, Retry};
+use crate::generation::retries::Digest;
+use crate::http::Parts;
+use crate::http::body::{Body, EncodedBody, Encoder, Upload};
+use crate::http::forward::{Unseen, target, upstream_headers};
 use crate::http::identity::Identity;
-use crate::http::long_work::on_body;
 use crate::http::served::Served;
-use crate::http::{Parts, headers};
+use crate::long_work::on_body;
 use crate::sglang::request::{GenerateRequest, PerItem};
-use crate::sglang::routes;
+use crate::sglang::upstream::send;
+use crate::sglang::{headers, routes};
 use crate::trajectory::Chat;
-use fresh::{Fresh, Head};
 
 /// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine takes its request id from here, so none may be given in the body.
 const OVERRIDE_RID: &str = "x-override-rid";
 
 /// How often the client has sent this call before, in the words of the SDKs that most agents use.
 const RETRY_COUNT: &str = "x-stainless-retry-count";
-
-/// Names the session of a reply.
-pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
 
 /// Where a generation comes from.
 #[derive(Debug)]
@@ -58,7 +54,7 @@ pub async fn generate(
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
     let origin = Origin { session, chat: None, reads: Reads::Bytes };
-    Ok(answer(parts, Request::from_parts(head, body), origin, served).await?.native())
+    Ok(native(answer(parts, Request::from_parts(head, body), origin, served).await?))
 }
 
 /// The same for a request that has been read.
@@ -83,7 +79,7 @@ pub async fn answer(
     let (request, identity, digest) = on_body(body.len(), read).await?;
     identity.report_ignored(parts);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
-    let rid = head.headers.get(OVERRIDE_RID).cloned();
+    let header_rid = head.headers.get(OVERRIDE_RID).cloned();
     let (is_last, is_retry) = (is_last(&head.headers), is_retry(&head.headers));
     let mut head = Head { target: target(&head.uri), headers: upstream_headers(head.headers), method: head.method };
     // replies that are read must come as they are
@@ -91,47 +87,54 @@ pub async fn answer(
     let Some(request) = request else {
         served.unnamed = Some(parts.tools.flights.unnamed());
         let unseen = Unseen::new(parts, routes::GENERATE, &identity);
-        let reply = send(parts, routes::GENERATE, head.call(body)).await?;
+        let reply = send(&parts.client, &parts.metrics, routes::GENERATE, head.call(body)).await?;
         unseen.answered(reply.status());
         let (mut head, body) = reply.into_parts();
         headers::end_hop(&mut head.headers);
-        let body = Forwarded::patient(parts, Bytes::new(), body);
-        return Ok(Generation { head, events: Events::Unparsed(Box::new(body)) });
+        return Ok(Generation::unparsed(head, &parts.metrics, Bytes::new(), body));
     };
+    drop(body);
     served.streaming = request.stream == Some(true);
-    let marked = is_retry || rid.is_some() || has_rid(&request);
-    let session = identity.session;
+    let is_marked = is_retry || header_rid.is_some() || has_rid(&request);
     let Origin { chat, reads, .. } = origin;
-    let fresh = Fresh { head, request, session, chat, is_last, authorization, assign_rid: rid.is_none(), reads };
-    let Some(digest) = digest else {
-        drop(body);
-        return fresh.perform(parts, None, |rid| served.rid = rid).await;
-    };
-    let key = Key {
-        session: Arc::clone(&fresh.session),
-        method: fresh.head.method.clone(),
-        target: fresh.head.target.clone(),
-        authorization: [fresh.authorization.clone(), fresh.head.headers.get("x-api-key").cloned()],
-        rid,
-        body,
-        digest,
+    let request = GenerationRequest {
+        head,
+        request,
+        session: identity.session,
+        chat,
+        is_last,
+        authorization,
+        header_rid,
         reads,
+        retry: digest.map(|digest| Retry { digest, is_marked }),
     };
-    let (mut reader, entered) = parts.attempts.enter(key, marked, parts.config.sessions.session_idle, |ties| {
-        let parts = Arc::clone(parts);
-        Box::pin(async move {
-            let known = Arc::clone(&ties.rid);
-            // set once, by the one plan of the attempt
-            let told = |rid: Option<String>| rid.into_iter().for_each(|rid| drop(known.set(rid)));
-            fresh.perform(&parts, Some(ties), told).await.unwrap_or_else(|error| Generation::failed(error, None))
-        })
-    });
-    served.attempt = Some(Arc::clone(reader.rid()));
-    if let Some(outcome) = entered.name() {
-        parts.metrics.retries.with_label_values(&[outcome]).inc();
+    parts.generator.run(request, &mut served.rid).await
+}
+
+/// The reply of the native API.
+#[must_use]
+pub fn native(generation: Generation) -> Response<Body> {
+    let Generation { head, mut events } = generation;
+    let body = match events.take_whole() {
+        Some(event) => EncodedBody::whole(event.native().clone(), events),
+        None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
+    };
+    Response::from_parts(head, Body::encoded(body))
+}
+
+/// The engine's own format.
+#[derive(Debug, Clone, Copy)]
+struct NativeEncoder;
+
+impl Encoder for NativeEncoder {
+    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
+        out.extend_from_slice(event.native());
+        Ok(())
     }
-    let head = reader.head().await;
-    Ok(Generation { head, events: Events::Shared(reader) })
+
+    fn keeps_length(&self) -> bool {
+        true
+    }
 }
 
 /// Whether the client says that nothing follows in this session.

@@ -4,12 +4,13 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use crate::error::Error;
-use crate::http::body::{Body, Forwarded};
-use crate::http::forward::failed;
-use crate::http::running::settle;
-use crate::http::whole::{Whole, collect};
-use crate::http::{Parts, headers};
+use crate::generation::buffered::{BufferedReply, collect};
+use crate::http::Parts;
+use crate::http::body::Body;
 use crate::sglang::client::Reply;
+use crate::sglang::forwarded::Forwarded;
+use crate::sglang::headers;
+use crate::sglang::upstream::failed;
 
 /// Answers of these routes are a line of JSON.
 const LARGEST: u64 = 64 << 10;
@@ -57,10 +58,12 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
         StatusCode::BAD_REQUEST => {
             match collect(body, &head.headers, LARGEST, parts.budget.reply())
                 .await
-                .map_err(|failure| failed(parts, failure))?
+                .map_err(|failure| failed(&parts.metrics, failure))?
             {
-                Whole::Passing { head, rest, .. } => Body::forwarded(Forwarded::patient(parts, head, rest)),
-                Whole::All(bytes) => {
+                BufferedReply::Passing { head, rest, .. } => {
+                    Body::forwarded(Forwarded::patient(&parts.metrics, head, rest))
+                }
+                BufferedReply::All(bytes) => {
                     if has_moved(&bytes) {
                         changed(parts).await;
                     }
@@ -68,7 +71,7 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
                 }
             }
         }
-        _ => Body::forwarded(Forwarded::patient(parts, Bytes::new(), body)),
+        _ => Body::forwarded(Forwarded::patient(&parts.metrics, Bytes::new(), body)),
     };
     headers::end_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
@@ -76,7 +79,7 @@ pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Erro
 
 /// The epoch moves, and is on disk before the trainer hears of it: after a crash it must not be given again.
 async fn changed(parts: &Parts) {
-    settle(parts, vec![parts.sessions.policy_changed()]).await;
+    parts.generator.log_wait.wait(vec![parts.sessions.policy_changed()]).await;
 }
 
 /// Whether a refusal says that the weights were changed all the same.

@@ -6,8 +6,8 @@ use http_body_util::{BodyExt, Limited};
 use crate::error::Error;
 use crate::http::Parts;
 use crate::http::body::Body;
-use crate::http::long_work::on_body;
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Object, Splice};
+use crate::long_work::on_body;
 
 /// More than a server's arguments and states take.
 const LARGEST: usize = 16 << 20;

@@ -1,7 +1,7 @@
 //! One request being served: its permit, its clock and, at its end, its metrics and its log line.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use http::{Method, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::generation::Observed;
 use crate::generation::flight::Unnamed;
+use crate::generation::request::RequestId;
 use crate::http::Parts;
 use crate::sglang::routes::{self, Route};
 
@@ -27,9 +28,7 @@ pub struct Served {
     /// The reply is a stream.
     pub streaming: bool,
     /// The request's id, where it is known.
-    pub rid: Option<String>,
-    /// The same of an attempt, which several requests may share and which learns it late.
-    pub attempt: Option<Arc<OnceLock<String>>>,
+    pub rid: Option<RequestId>,
     /// A generation whose ids are not known here.
     pub unnamed: Option<Unnamed>,
     /// What was seen of the reply.
@@ -50,7 +49,6 @@ impl Served {
             status: None,
             streaming: false,
             rid: None,
-            attempt: None,
             unnamed: None,
             observed: None,
             permit,
@@ -80,7 +78,7 @@ impl Drop for Served {
         };
         let status = self.status.map_or_else(unanswered, |status| status.as_u16());
         metrics.requests.with_label_values(&[endpoint, self.method, itoa::Buffer::new().format(status)]).inc();
-        let rid = self.rid.as_ref().or_else(|| self.attempt.as_ref()?.get());
+        let rid = self.rid.as_ref().and_then(|rid| rid.get());
         let streaming = if self.streaming { "true" } else { "false" };
         metrics.duration.with_label_values(&[endpoint, streaming]).observe(elapsed.as_secs_f64());
         let observed = self.observed.unwrap_or_default();

@@ -20,10 +20,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::http::body::{Body, Upload};
-use crate::http::long_work::on_body;
 use crate::http::offload::{Items, offload, offload_export};
-use crate::http::running::settle;
 use crate::http::{Parts, json_reply};
+use crate::long_work::on_body;
 use crate::sglang::routes;
 use crate::trajectory::log::Ack;
 use crate::trajectory::{Session, SessionError};
@@ -234,7 +233,7 @@ pub fn refused(id: &str, error: SessionError) -> Problem {
 
 /// Waits until a record is on disk, as replies do.
 pub async fn written(parts: &Parts, ack: Ack) {
-    settle(parts, vec![ack]).await;
+    parts.generator.log_wait.wait(vec![ack]).await;
 }
 
 /// A reply made as it is taken.

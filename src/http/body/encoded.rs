@@ -10,10 +10,10 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::BoxError;
+use crate::error::BoxError;
 use crate::generation::Observed;
 use crate::generation::event::{EventKind, GenerationEvent};
-use crate::http::events::Events;
+use crate::generation::events::Events;
 
 /// Encodes events for the clients of one API.
 pub trait Encoder: Send + std::fmt::Debug {

@@ -9,11 +9,11 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::BoxError;
 use super::patience::Patience;
+use crate::budget::BodyBuffer;
+use crate::budget::Share;
+use crate::error::BoxError;
 use crate::error::Error;
-use crate::http::budget::Share;
-use crate::http::gathered::Gathered;
 use crate::sglang::client::{Failure, UploadError, innermost};
 
 /// The body; it must not come too slowly.
@@ -62,7 +62,7 @@ impl Upload {
     /// When it is larger than `limit` bytes, comes too slowly, breaks off, or there is no room for it.
     pub async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut gathered = Gathered::new(self.share.take(), self.body.size_hint().exact());
+        let mut gathered = BodyBuffer::new(self.share.take(), self.body.size_hint().exact());
         while let Some(frame) = self.frame().await {
             let Ok(piece) = frame.map_err(|error| broken(&error))?.into_data() else { continue };
             if piece.len() > limit_bytes - gathered.len() {

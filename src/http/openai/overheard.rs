@@ -9,12 +9,13 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame};
 
 use super::witness::Witness;
+use crate::budget::Share;
+use crate::error::BoxError;
+use crate::generation::active::Recording;
 use crate::http::Parts;
-use crate::http::body::{BoxError, Failed};
-use crate::http::budget::Share;
-use crate::http::running::{Recording, settle};
 use crate::openai::sglext::Listener;
 use crate::sglang::client::ReplyBody;
+use crate::sglang::forwarded::Failed;
 
 /// Bytes held back that are not counted.
 const UNCOUNTED: usize = 64 * 1024;
@@ -128,8 +129,8 @@ impl Overheard {
         let told = self.listener.take();
         let acks = self.witness.take().zip(told).map(|(witness, told)| witness.record(told)).unwrap_or_default();
         if acks.iter().any(|ack| !ack.is_done()) {
-            let parts = Arc::clone(&self.parts);
-            self.recording = Some(Box::pin(async move { settle(&parts, acks).await }));
+            let wait = Arc::clone(&self.parts.generator.log_wait);
+            self.recording = Some(Box::pin(async move { wait.wait(acks).await }));
         }
     }
 }

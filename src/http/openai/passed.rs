@@ -8,21 +8,24 @@ use http::{HeaderValue, Response, StatusCode, header, response};
 use super::witness::Witness;
 use super::{Call, Overheard};
 use crate::error::Error;
-use crate::http::body::{Body, Forwarded};
-use crate::http::forward::{Unseen, failed, forwarded, send, target, upstream_headers};
-use crate::http::generate::{SESSION, is_last};
+use crate::generation::buffered::{BufferedReply, collect};
+use crate::generation::generator::SESSION;
+use crate::generation::session_limits;
+use crate::http::Parts;
+use crate::http::body::Body;
+use crate::http::forward::{Unseen, forwarded, target, upstream_headers};
+use crate::http::generate::is_last;
 use crate::http::identity::InvalidName;
-use crate::http::long_work::on_body;
-use crate::http::running::settle;
 use crate::http::served::Served;
-use crate::http::whole::{Whole, collect};
-use crate::http::{Parts, headers, room};
 use crate::json::Object;
+use crate::long_work::on_body;
 use crate::openai::foreign::Foreign;
 use crate::openai::sglext::{Left, Told};
 use crate::sglang::client::{self, Reply, ReplyBody};
+use crate::sglang::forwarded::Forwarded;
 use crate::sglang::request::SessionNames;
-use crate::sglang::routes;
+use crate::sglang::upstream::{failed, send};
+use crate::sglang::{headers, routes};
 use crate::trajectory;
 
 /// Hands a call to the engine's own endpoint.
@@ -55,11 +58,11 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) 
     let (head, body) = call.request.into_parts();
     let Some(asked) = asked else {
         let forward = client::Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
-        let reply = send(parts, call.route, forward).await?;
+        let reply = send(&parts.client, &parts.metrics, call.route, forward).await?;
         unseen.answered(reply.status());
         return Ok(forwarded(parts, reply));
     };
-    room::check(parts, &identity.session, 1)?;
+    session_limits::check(&parts.config.sessions, &parts.sessions, &identity.session, 1)?;
     let name = HeaderValue::try_from(&*identity.session);
     let mut turns = trajectory::Call::new(Arc::clone(&parts.sessions), identity.session);
     if is_last(&head.headers) {
@@ -70,7 +73,13 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) 
     headers.remove(header::ACCEPT_ENCODING);
     asked.wanted.ask_for_all(&mut headers);
     let witness = Witness::new(parts, (asked, call.remembered), turns, unseen);
-    let reply = send(parts, call.route, client::Call::whole(head.method, target(&head.uri), headers, body)).await?;
+    let reply = send(
+        &parts.client,
+        &parts.metrics,
+        call.route,
+        client::Call::whole(head.method, target(&head.uri), headers, body),
+    )
+    .await?;
     let mut reply = recorded(witness, reply, served).await?;
     if let Ok(name) = name {
         reply.headers_mut().insert(SESSION, name);
@@ -100,10 +109,10 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
     let parts = Arc::clone(&witness.parts);
     let limit = parts.config.limits.max_reply_bytes;
     let whole = collect(body, &head.headers, limit, parts.budget.reply()).await;
-    let body = match whole.map_err(|failure| failed(&parts, failure))? {
-        Whole::All(body) => body,
-        Whole::Passing { head: read, rest, .. } => {
-            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&parts, read, rest))));
+    let body = match whole.map_err(|failure| failed(&parts.metrics, failure))? {
+        BufferedReply::All(body) => body,
+        BufferedReply::Passing { head: read, rest, .. } => {
+            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&parts.metrics, read, rest))));
         }
     };
     let mut told = Told::default();
@@ -122,7 +131,7 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
             return Ok(Response::from_parts(head, Body::full(body)));
         }
     };
-    settle(&parts, witness.record(told)).await;
+    parts.generator.log_wait.wait(witness.record(told)).await;
     let body = match left {
         // a reply without a choice is no less a reply
         Left::Same | Left::Nothing => body,

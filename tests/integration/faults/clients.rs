@@ -51,7 +51,7 @@ async fn ended(hand: &mut Hand, proxy: &Proxy, door: Door, session: &str, come: 
         abort.ok().await;
     }
     idle(proxy.control).await;
-    let mut aborting = proxy.parts.aborting.subscribe();
+    let mut aborting = proxy.parts.generator.aborting.subscribe();
     soon("aborts are through", aborting.wait_for(|count| *count == 0)).await.unwrap();
     let kept: Vec<_> = turns(proxy.control, session).await;
     let expected = if named { vec![(1, Some("disconnected".to_owned()))] } else { Vec::new() };

@@ -1,22 +1,23 @@
 //! One client of a reply that others may read too.
 
 use std::future::poll_fn;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::response;
 use http_body::SizeHint;
 
-use super::reply::Next;
-use super::{Attempt, Attempts};
+use super::shared_reply::Next;
+use super::{Attempt, Retries};
+use crate::error::BoxError;
 use crate::generation::Observed;
 use crate::generation::event::GenerationEvent;
-use crate::http::body::BoxError;
+use crate::generation::request::RequestId;
 
 /// Reads a reply from its beginning. When the last reader of an attempt is dropped, what has not ended is aborted.
 pub struct Reader {
     pub(super) attempt: Arc<Attempt>,
-    pub(super) attempts: Attempts,
+    pub(super) retries: Retries,
     pub(super) id: u64,
 }
 
@@ -29,8 +30,8 @@ impl std::fmt::Debug for Reader {
 impl Reader {
     /// The request's id, once it is known.
     #[must_use]
-    pub fn rid(&self) -> &Arc<OnceLock<String>> {
-        &self.attempt.ties.rid
+    pub fn rid(&self) -> &RequestId {
+        &self.attempt.context.rid
     }
 
     /// What has been seen of the reply: told to the reader that came first, so that it is counted once.
@@ -60,14 +61,14 @@ impl Reader {
         drop(reply);
         if pulled {
             self.make_room(keeps);
-            self.attempt.waiting.wake_others(self.id);
+            self.attempt.wakers.wake_others(self.id);
         }
         polled
     }
 
     /// Stops keeping events, where they are kept, if all attempts together hold too many bytes.
     fn make_room(&self, keeps: bool) {
-        if keeps && !self.attempts.has_room() {
+        if keeps && !self.retries.has_room() {
             self.attempt.reply().stop_keeping();
         }
     }
@@ -110,7 +111,7 @@ impl Reader {
             self.make_room(keeps);
         }
         if pulled || !keeps {
-            self.attempt.waiting.wake_others(self.id);
+            self.attempt.wakers.wake_others(self.id);
         }
         polled
     }
@@ -136,7 +137,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         if self.attempt.leave(self.id) {
-            self.attempts.settle(&self.attempt);
+            self.retries.settle(&self.attempt);
         }
     }
 }

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Response, response};
+use http::response;
 use http_body::{Body as _, Frame, SizeHint};
 
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::generation::Observed;
+use crate::generation::active::ActiveGeneration;
 use crate::generation::event::{GenerationEvent, Unparsed};
-use crate::http::attempt::Reader;
-use crate::http::body::{Body, BoxError, EncodedBody, Encoder, Forwarded};
-use crate::http::error_reply;
-use crate::http::stream::EventStream;
+use crate::generation::retries::Reader;
+use crate::generation::stream::EventStream;
+use crate::metrics::Metrics;
+use crate::sglang::client::ReplyBody;
+use crate::sglang::forwarded::Forwarded;
 
 /// An answered generation.
 #[derive(Debug)]
@@ -39,7 +41,12 @@ pub enum Events {
         observed: Option<Observed>,
     },
     /// A reply that is not parsed, such as an error of the engine's.
-    Unparsed(Box<Forwarded>),
+    Unparsed {
+        /// The bytes.
+        body: Box<Forwarded>,
+        /// The generation, where the engine may still run it.
+        active: Option<Box<ActiveGeneration>>,
+    },
     /// Of an attempt that retries of the same call read as well.
     Shared(Reader),
     /// Given by a test.
@@ -48,38 +55,19 @@ pub enum Events {
 }
 
 impl Generation {
+    /// A reply that is not parsed; its first bytes may have been read.
+    #[must_use]
+    pub fn unparsed(head: response::Parts, metrics: &Arc<Metrics>, read: Bytes, body: ReplyBody) -> Self {
+        let body = Box::new(Forwarded::patient(metrics, read, body));
+        Self { head, events: Events::Unparsed { body, active: None } }
+    }
+
     /// An error of tokentap's in place of a reply.
     #[must_use]
     pub fn failed(error: Error, observed: Option<Observed>) -> Self {
-        let (head, _) = error_reply(&error).into_parts();
+        let head = error.head();
         let event = Some(Arc::new(GenerationEvent::failed_whole(error)));
         Self { head, events: Events::Whole { event, observed } }
-    }
-
-    /// The reply of the native API.
-    #[must_use]
-    pub fn native(self) -> Response<Body> {
-        let Self { head, mut events } = self;
-        let body = match events.take_whole() {
-            Some(event) => EncodedBody::whole(event.native().clone(), events),
-            None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
-        };
-        Response::from_parts(head, Body::encoded(body))
-    }
-}
-
-/// The engine's own format.
-#[derive(Debug, Clone, Copy)]
-struct NativeEncoder;
-
-impl Encoder for NativeEncoder {
-    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
-        out.extend_from_slice(event.native());
-        Ok(())
-    }
-
-    fn keeps_length(&self) -> bool {
-        true
     }
 }
 
@@ -89,8 +77,14 @@ impl Events {
         match self {
             Self::Stream(stream) => stream.poll_next(cx),
             Self::Whole { event, .. } => Poll::Ready(event.take().map(Ok)),
-            Self::Unparsed(body) => loop {
-                let Some(frame) = ready!(Pin::new(body.as_mut()).poll_frame(cx)) else { return Poll::Ready(None) };
+            Self::Unparsed { body, active } => loop {
+                let frame = ready!(Pin::new(body.as_mut()).poll_frame(cx));
+                // the engine is done once its reply has come to an end, good or bad
+                if let Some(active) = active.as_mut().filter(|_| !matches!(frame, Some(Ok(_))) || body.is_end_stream())
+                {
+                    active.end();
+                }
+                let Some(frame) = frame else { return Poll::Ready(None) };
                 if let Some(event) = frame.map(unparsed).transpose() {
                     return Poll::Ready(Some(event.map(Arc::new)));
                 }
@@ -120,7 +114,7 @@ impl Events {
         match self {
             Self::Whole { event, .. } => event.take(),
             Self::Shared(reader) => reader.take_whole(),
-            Self::Stream(_) | Self::Unparsed(_) => None,
+            Self::Stream(_) | Self::Unparsed { .. } => None,
             #[cfg(test)]
             Self::Scripted(_) => None,
         }
@@ -138,7 +132,7 @@ impl Events {
         match self {
             Self::Stream(stream) => Some(*stream.observed()),
             Self::Whole { observed, .. } => *observed,
-            Self::Unparsed(_) => None,
+            Self::Unparsed { .. } => None,
             Self::Shared(reader) => reader.observed(),
             #[cfg(test)]
             Self::Scripted(_) => None,
@@ -151,7 +145,7 @@ impl Events {
         match self {
             Self::Stream(_) => false,
             Self::Whole { event, .. } => event.is_none(),
-            Self::Unparsed(body) => body.is_end_stream(),
+            Self::Unparsed { body, .. } => body.is_end_stream(),
             Self::Shared(reader) => reader.is_end_stream(),
             #[cfg(test)]
             Self::Scripted(events) => events.is_empty(),
@@ -162,7 +156,7 @@ impl Events {
     #[must_use]
     pub fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Unparsed(body) => body.size_hint(),
+            Self::Unparsed { body, .. } => body.size_hint(),
             Self::Shared(reader) => reader.size_hint(),
             Self::Stream(_) | Self::Whole { .. } => SizeHint::default(),
             #[cfg(test)]

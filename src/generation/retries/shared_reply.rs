@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 use http::{StatusCode, response};
 use http_body::SizeHint;
 
-use super::kept::Kept;
+use super::replay_buffer::ReplayBuffer;
 use crate::generation::Observed;
 use crate::generation::event::GenerationEvent;
-use crate::http::events::{Events, Generation};
+use crate::generation::events::{Events, Generation};
 
 /// A generation that will be answered; dropped before, it is aborted.
 pub type Pending = Pin<Box<dyn Future<Output = Generation> + Send>>;
@@ -25,7 +25,7 @@ pub(super) struct Reply {
     is_whole: bool,
     /// Bytes that are not parsed, where they are known beforehand.
     total: Option<u64>,
-    kept: Kept,
+    kept: ReplayBuffer,
     end: Option<Result<(), Arc<str>>>,
     /// So many events are all that clients want, although the stream may not have ended.
     complete: Option<usize>,
@@ -70,7 +70,7 @@ pub(super) enum Next {
 }
 
 impl Reply {
-    pub(super) fn new(pending: Pending, kept: Kept) -> Self {
+    pub(super) fn new(pending: Pending, kept: ReplayBuffer) -> Self {
         Self {
             source: Source::Head(pending),
             head: None,

@@ -3,17 +3,17 @@
 //! A reply has arrived when its last byte was handed to the server's connection; what is then lost in the buffers of that connection
 //! and of the system is not noticed.
 
-mod kept;
+mod buffered_bytes;
 mod reader;
-mod reply;
-mod shelf;
-mod waiting;
-mod weight;
+mod registry;
+mod replay_buffer;
+mod shared_reply;
+mod wakers;
 
 use std::hash::BuildHasher;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -21,15 +21,16 @@ use foldhash::quality::RandomState;
 use http::{HeaderValue, Method};
 
 pub use reader::Reader;
-pub use reply::Pending;
-pub use shelf::{Attempts, Bounds, Entered};
+pub use registry::{Bounds, Entered, Retries};
+pub use shared_reply::Pending;
 
+use super::request::RequestId;
 use crate::generation::event::Reads;
 use crate::trajectory::Turns;
-use kept::Kept;
-use reply::Reply;
-use waiting::Waiting;
-use weight::Weight;
+use buffered_bytes::BufferedBytes;
+use replay_buffer::ReplayBuffer;
+use shared_reply::Reply;
+use wakers::Wakers;
 
 /// What two calls have in common that are the same.
 #[derive(Debug, Clone)]
@@ -84,7 +85,7 @@ impl Key {
 
 /// What ties an attempt to its session and to its log line.
 #[derive(Debug, Clone, Default)]
-pub struct Ties {
+pub struct AttemptContext {
     /// The turns that it leaves.
     pub turns: Turns,
     /// Those of an attempt whose reply did not arrive, in whose place they stand.
@@ -92,14 +93,14 @@ pub struct Ties {
     /// There was such an attempt, whether or not it left any: its ids may still be being aborted.
     pub again: bool,
     /// The request's id, once it is known.
-    pub rid: Arc<OnceLock<String>>,
+    pub rid: RequestId,
 }
 
 /// One attempt.
 struct Attempt {
     key: Key,
-    ties: Ties,
-    waiting: Arc<Waiting>,
+    context: AttemptContext,
+    wakers: Arc<Wakers>,
     /// Somebody reads it; changes with `reply` locked.
     live: AtomicBool,
     /// No call like it ran at any time with it; changes with the list of attempts locked.
@@ -117,9 +118,9 @@ impl std::fmt::Debug for Attempt {
 }
 
 impl Attempt {
-    fn new(key: Key, ties: Ties, reply: Reply) -> Self {
+    fn new(key: Key, context: AttemptContext, reply: Reply) -> Self {
         let (live, alone) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { key, ties, waiting: Arc::default(), live, alone, left: AtomicU64::new(0), reply: Mutex::new(reply) }
+        Self { key, context, wakers: Arc::default(), live, alone, left: AtomicU64::new(0), reply: Mutex::new(reply) }
     }
 
     fn reply(&self) -> MutexGuard<'_, Reply> {
@@ -128,11 +129,11 @@ impl Attempt {
 
     /// Takes a step of the reply for all who wait.
     fn pull(&self, reply: &mut Reply, reader: u64, cx: &Context<'_>) -> Poll<()> {
-        self.waiting.add(reader, cx.waker());
+        self.wakers.add(reader, cx.waker());
         if reply.is_stalled() {
             return Poll::Pending;
         }
-        reply.pull(&mut Context::from_waker(&Waker::from(Arc::clone(&self.waiting))))
+        reply.pull(&mut Context::from_waker(&Waker::from(Arc::clone(&self.wakers))))
     }
 
     fn is_live(&self) -> bool {
@@ -169,17 +170,17 @@ impl Attempt {
             self.live.store(false, Ordering::Release);
         }
         drop(reply);
-        self.waiting.wake_others(reader);
+        self.wakers.wake_others(reader);
         last
     }
 
     /// The turns that nobody got.
     fn lost(&self) -> Option<Turns> {
-        if self.ties.turns.is_empty() {
+        if self.context.turns.is_empty() {
             // an answer without turns, like a refusal, stands in nobody's place
-            return self.ties.before.clone();
+            return self.context.before.clone();
         }
-        (!self.reply().is_delivered()).then(|| self.ties.turns.clone())
+        (!self.reply().is_delivered()).then(|| self.context.turns.clone())
     }
 
     /// Whether it is over and nothing of it is left to do.

@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Attempt, Kept, Key, Pending, Reader, Reply, Ties, Weight};
-use crate::http::long_work::in_place;
+use super::{Attempt, AttemptContext, BufferedBytes, Key, Pending, Reader, ReplayBuffer, Reply};
+use crate::long_work::in_place;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Attempts of one session that did not arrive.
+    /// Retries of one session that did not arrive.
     pub left: usize,
     /// Bytes of one reply.
     pub reply: usize,
@@ -37,10 +37,10 @@ const SHORT: usize = 4 << 10;
 
 /// The attempts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Attempts(Arc<Shelf>);
+pub struct Retries(Arc<Registry>);
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct Registry {
     bounds: Bounds,
     /// Bytes kept.
     bytes: Arc<AtomicUsize>,
@@ -84,11 +84,11 @@ impl Entered {
     }
 }
 
-impl Attempts {
-    /// Attempts within bounds.
+impl Retries {
+    /// Retries within bounds.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        Self(Arc::new(Shelf { bounds, ..Shelf::default() }))
+        Self(Arc::new(Registry { bounds, ..Registry::default() }))
     }
 
     fn listed(&self) -> MutexGuard<'_, Listed> {
@@ -131,9 +131,9 @@ impl Attempts {
         mut key: Key,
         marked: bool,
         idle: Duration,
-        begin: impl FnOnce(Ties) -> Pending,
+        begin: impl FnOnce(AttemptContext) -> Pending,
     ) -> (Reader, Entered) {
-        let reader = |attempt, id| Reader { attempt, attempts: self.clone(), id };
+        let reader = |attempt, id| Reader { attempt, retries: self.clone(), id };
         let (mut listed, same) = self.same(&key, idle);
         if marked && let Some((attempt, id, entered)) = again(&same) {
             listed.take(&attempt);
@@ -145,15 +145,15 @@ impl Attempts {
         // one for one: of several samples that did not arrive each is asked anew by a call of its own
         let before = same.iter().find(|attempt| !attempt.is_live());
         before.iter().for_each(|attempt| listed.forget(attempt));
-        let ties = Ties {
+        let context = AttemptContext {
             again: before.is_some(),
             before: before.and_then(|attempt| attempt.lost()).filter(|turns| !turns.is_empty()),
-            ..Ties::default()
+            ..AttemptContext::default()
         };
-        let entered = if ties.before.is_some() { Entered::Superseding } else { Entered::New };
-        let kept = Kept::new(self.0.bounds.reply, Weight::new(Arc::clone(&self.0.bytes)));
-        let reply = Reply::new(begin(ties.clone()), kept);
-        let attempt = Arc::new(Attempt::new(key, ties, reply));
+        let entered = if context.before.is_some() { Entered::Superseding } else { Entered::New };
+        let kept = ReplayBuffer::new(self.0.bounds.reply, BufferedBytes::new(Arc::clone(&self.0.bytes)));
+        let reply = Reply::new(begin(context.clone()), kept);
+        let attempt = Arc::new(Attempt::new(key, context, reply));
         let others = same.iter().filter(|other| other.is_live());
         others.flat_map(|other| [other, &attempt]).for_each(|one| one.has_company());
         let id = attempt.join().expect("a reply that has not begun can be read from its beginning");
@@ -282,9 +282,10 @@ mod tests {
 
     use super::*;
     use crate::generation::event::{GenerationEvent, Reads, Unparsed};
-    use crate::http::attempt::Digest;
+    use crate::generation::events::{Events, Generation};
+    use crate::generation::retries::Digest;
     use crate::http::body::Body;
-    use crate::http::events::{Events, Generation};
+    use crate::http::generate::native;
 
     const IDLE: Duration = Duration::from_secs(300);
     const PIECE: usize = 64 * 1024;
@@ -319,22 +320,22 @@ mod tests {
         Generation { head: head(), events: Events::Whole { event: Some(event(bytes)), observed: None } }
     }
 
-    fn whole(bytes: Bytes) -> impl FnOnce(Ties) -> Pending {
+    fn whole(bytes: Bytes) -> impl FnOnce(AttemptContext) -> Pending {
         move |_| Box::pin(async move { answer(bytes) })
     }
 
     /// The same, coming piece by piece.
-    fn flowing(count: usize) -> impl FnOnce(Ties) -> Pending {
+    fn flowing(count: usize) -> impl FnOnce(AttemptContext) -> Pending {
         let all = pieces(count);
         let events = (0..count).map(|at| event(all.slice(at * PIECE..(at + 1) * PIECE))).collect();
         move |_| Box::pin(async move { Generation { head: head(), events: Events::Scripted(events) } })
     }
 
-    fn never(_: Ties) -> Pending {
+    fn never(_: AttemptContext) -> Pending {
         Box::pin(std::future::pending())
     }
 
-    fn none(_: Ties) -> Pending {
+    fn none(_: AttemptContext) -> Pending {
         panic!("nothing is asked anew")
     }
 
@@ -349,14 +350,14 @@ mod tests {
         polled.map(|event| event.map(|event| event.ok().and_then(|event| event.native().first().copied())))
     }
 
-    fn bytes(attempts: &Attempts) -> usize {
+    fn bytes(attempts: &Retries) -> usize {
         attempts.0.bytes.load(Ordering::Relaxed)
     }
 
     async fn body(mut reader: Reader) -> Body {
         let head = reader.head().await;
         assert_eq!(head.status, StatusCode::OK);
-        Generation { head, events: Events::Shared(reader) }.native().into_body()
+        native(Generation { head, events: Events::Shared(reader) }).into_body()
     }
 
     async fn all(reader: Reader) -> Bytes {
@@ -364,7 +365,7 @@ mod tests {
     }
 
     /// A call whose reply was generated and did not arrive.
-    async fn lose(attempts: &Attempts, key: Key, bytes: Bytes) {
+    async fn lose(attempts: &Retries, key: Key, bytes: Bytes) {
         let (mut reader, _) = attempts.enter(key, false, IDLE, whole(bytes));
         reader.head().await;
         assert!(reader.take_whole().is_some());
@@ -372,7 +373,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reply_is_given_in_pieces_and_arrives_with_the_last_of_them() {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         lose(&attempts, key("s", "b"), pieces(3)).await;
         assert_eq!(bytes(&attempts), 3 * PIECE + OVERHEAD + 1, "the reply and the request");
         let (reader, entered) = attempts.enter(key("s", "b"), true, IDLE, none);
@@ -392,7 +393,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_somebody_has_read_to_its_end_is_not_joined() {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, whole(pieces(1)));
         first.head().await;
         assert!(next(&mut first).is_ready() && first.is_end_stream());
@@ -402,7 +403,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reply_too_large_to_keep_is_read_by_whoever_reads_already() {
-        let attempts = Attempts::new(Bounds { reply: 2 * PIECE, ..Bounds::default() });
+        let attempts = Retries::new(Bounds { reply: 2 * PIECE, ..Bounds::default() });
         let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, flowing(8));
         first.head().await;
         assert_eq!(next(&mut first), Poll::Ready(Some(Some(b'a'))));
@@ -429,7 +430,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reply_too_large_to_keep_is_not_replayed() {
-        let attempts = Attempts::new(Bounds { reply: PIECE, ..Bounds::default() });
+        let attempts = Retries::new(Bounds { reply: PIECE, ..Bounds::default() });
         lose(&attempts, key("s", "b"), pieces(2)).await;
         assert_eq!(bytes(&attempts), OVERHEAD + 1, "the request is remembered");
         let (_, entered) = attempts.enter(key("s", "b"), true, IDLE, never);
@@ -438,7 +439,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_go_first() {
-        let attempts = Attempts::new(Bounds { left: 2, reply: 16 * PIECE, all: 10 * PIECE });
+        let attempts = Retries::new(Bounds { left: 2, reply: 16 * PIECE, all: 10 * PIECE });
         let replayable = |session: &str, body: &str| {
             let (_listed, same) = attempts.same(&key(session, body), IDLE);
             same.len() == 1
@@ -464,7 +465,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_did_not_arrive_is_forgotten_in_time() {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         lose(&attempts, key("s", "b"), pieces(2)).await;
         tokio::time::advance(IDLE).await;
         let (other, _) = attempts.enter(key("t", "other"), false, IDLE, never);
@@ -476,7 +477,7 @@ mod tests {
 
     /// Loses so many attempts of as many sessions and lets them expire together; how long that took.
     async fn lost_and_forgotten(count: usize) -> Duration {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         let begun = std::time::Instant::now();
         for session in 0..count {
             drop(attempts.enter(key(&session.to_string(), "b"), false, IDLE, never));
@@ -501,7 +502,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_bodies_are_the_same_only_byte_for_byte() {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         let body = |last: char| format!("{}{last}", "x".repeat(1 << 20));
         lose(&attempts, key("s", &body('a')), pieces(2)).await;
         let (other, entered) = attempts.enter(key("s", &body('b')), true, IDLE, never);
@@ -514,7 +515,7 @@ mod tests {
     #[tokio::test]
     async fn bodies_of_equal_length_with_other_digests_are_not_compared() {
         for length in [8, 64 << 10, 1 << 20] {
-            let attempts = Attempts::default();
+            let attempts = Retries::default();
             let live: Vec<_> = ["a", "b", "c", "c"]
                 .map(|last| attempts.enter(key("s", &format!("{}{last}", "x".repeat(length))), false, IDLE, never))
                 .into();
@@ -527,7 +528,7 @@ mod tests {
     #[tokio::test]
     async fn equal_calls_share_their_body() {
         for length in [8, SHORT + 1, 1 << 20] {
-            let attempts = Attempts::default();
+            let attempts = Retries::default();
             let body = "x".repeat(length);
             let live: Vec<_> = (0..3).map(|_| attempts.enter(key("s", &body), false, IDLE, never).0).collect();
             let bodies: Vec<&Bytes> = live.iter().map(|reader| &reader.attempt.key.body).collect();
@@ -537,13 +538,13 @@ mod tests {
 
     #[tokio::test]
     async fn samples_that_did_not_arrive_are_asked_anew_one_by_one() {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         let (first, second) =
             (attempts.enter(key("s", "b"), false, IDLE, never).0, attempts.enter(key("s", "b"), false, IDLE, never).0);
         drop((first, second));
-        let again = |ties: Ties| {
-            assert!(ties.again, "the ids of another one may still be taken");
-            never(ties)
+        let again = |context: AttemptContext| {
+            assert!(context.again, "the ids of another one may still be taken");
+            never(context)
         };
         let (third, entered) = attempts.enter(key("s", "b"), true, IDLE, again);
         assert_eq!(entered, Entered::New, "it left no turns");
@@ -554,7 +555,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_is_woken_by_whoever_reads_and_by_whoever_leaves() {
-        let attempts = Attempts::default();
+        let attempts = Retries::default();
         let (answer, answered) = tokio::sync::oneshot::channel::<Bytes>();
         let begin = |_| -> Pending { Box::pin(async move { self::answer(answered.await.unwrap_or_default()) }) };
         let (mut first, _) = attempts.enter(key("s", "b"), false, IDLE, begin);

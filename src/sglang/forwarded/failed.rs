@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use super::BoxError;
+use crate::error::BoxError;
 
 /// The failure. It is told to the connection, which then ends, once what came before has had its turn to be written.
 #[derive(Debug, Default)]

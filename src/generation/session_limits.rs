@@ -1,17 +1,17 @@
-//! Whether a session may have another turn.
+//! The limits of a session: whether it may have another turn.
 
 use http::StatusCode;
 
+use crate::config::SessionConfig;
 use crate::error::Error;
-use crate::http::Parts;
+use crate::trajectory::Store;
 
 /// Lets a call of `new` generations pass where its session has room for them. Calls that run at once may pass the limit together.
 ///
 /// # Errors
 /// A 403, which clients take for final: the next call of the session would be refused too.
-pub fn check(parts: &Parts, session: &str, new: usize) -> Result<(), Error> {
-    let config = &parts.config.sessions;
-    let (turns, branches) = parts.sessions.session(session).map_or((0, 0), |found| found.extent());
+pub fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
+    let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
     if new > config.max_session_turns || new > config.max_session_branches {
         let message = format!(
             "{new} generations in one call of session {session:?} are more than --max-session-turns and --max-session-branches allow"

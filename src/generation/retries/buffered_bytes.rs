@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bytes of one attempt; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Weight {
+pub(super) struct BufferedBytes {
     all: Arc<AtomicUsize>,
     /// Of the request.
     asked: usize,
@@ -13,7 +13,7 @@ pub(super) struct Weight {
     replied: usize,
 }
 
-impl Weight {
+impl BufferedBytes {
     /// No bytes; `all` is where they are counted.
     pub(super) fn new(all: Arc<AtomicUsize>) -> Self {
         Self { all, asked: 0, replied: 0 }
@@ -37,7 +37,7 @@ impl Weight {
     }
 }
 
-impl Drop for Weight {
+impl Drop for BufferedBytes {
     fn drop(&mut self) {
         self.all.fetch_sub(self.asked + self.replied, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! A generation that somebody waits for, and what happens when they stop waiting.
+//! A generation that a client waits for, and its abort when the client leaves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -10,28 +10,28 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use crate::generation::capture::{Capture, Unreadable};
+use crate::generation::generator::Generator;
 use crate::generation::reason::Reason;
 use crate::generation::record::Recorder;
-use crate::http::Parts;
 use crate::sglang::engines::{AbortOutcome, PATIENCE};
 use crate::trajectory::Fault;
 use crate::trajectory::log::Ack;
 
 /// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
 #[derive(Debug)]
-pub struct Running {
-    parts: Arc<Parts>,
+pub struct ActiveGeneration {
+    generator: Arc<Generator>,
     capture: Capture,
     /// The client's own key signs the abort of its own request.
     key: Option<HeaderValue>,
     asked: bool,
 }
 
-impl Running {
+impl ActiveGeneration {
     /// A generation that has not been asked for yet.
     #[must_use]
-    pub fn new(parts: Arc<Parts>, capture: Capture, key: Option<HeaderValue>) -> Self {
-        Self { parts, capture, key, asked: false }
+    pub fn new(generator: Arc<Generator>, capture: Capture, key: Option<HeaderValue>) -> Self {
+        Self { generator, capture, key, asked: false }
     }
 
     /// The capture.
@@ -71,13 +71,13 @@ impl Running {
                 None
             }
             Err(_) => {
-                self.parts.metrics.panics.inc();
+                self.generator.metrics.panics.inc();
                 tracing::error!("a reply could not be enriched and passes unchanged");
                 None
             }
         };
         if stepped.is_none() {
-            self.parts.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
+            self.generator.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
         }
         self.capture.spent(started.elapsed());
         stepped
@@ -86,7 +86,7 @@ impl Running {
     /// Waits until the turns so far are on disk, where they are to be; not for long, and whatever comes of it.
     pub async fn recorded(&mut self) {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
-        settle(&self.parts, acks).await;
+        self.generator.log_wait.wait(acks).await;
     }
 
     /// The same for a stream, which is polled; `None` where there is nothing to wait for.
@@ -95,47 +95,32 @@ impl Running {
         if acks.iter().all(Ack::is_done) {
             return None;
         }
-        let parts = Arc::clone(&self.parts);
-        Some(Box::pin(async move { settle(&parts, acks).await }))
+        let wait = Arc::clone(&self.generator.log_wait);
+        Some(Box::pin(async move { wait.wait(acks).await }))
     }
 
-    /// The shared parts.
+    /// What runs it.
     #[must_use]
-    pub fn parts(&self) -> &Arc<Parts> {
-        &self.parts
+    pub fn generator(&self) -> &Arc<Generator> {
+        &self.generator
     }
 }
 
 /// Ends when turns are on disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Waits until records are on disk, where they are to be. A failing log costs the record, never the reply.
-pub async fn settle(parts: &Parts, acks: Vec<Ack>) {
-    let deadline = parts.relief.deadline();
-    for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
-        match tokio::time::timeout_at(deadline, ack).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => parts.metrics.log_failures.with_label_values(&["write"]).inc(),
-            Err(_) => {
-                parts.metrics.log_failures.with_label_values(&["slow"]).inc();
-                parts.relief.lose();
-            }
-        }
-    }
-}
-
-impl Drop for Running {
+impl Drop for ActiveGeneration {
     fn drop(&mut self) {
         self.capture.cut(if self.asked { Fault::Disconnected } else { Fault::Broken });
         if !self.asked {
             return;
         }
-        self.parts.metrics.disconnects.inc();
+        self.generator.metrics.disconnects.inc();
         // until the aborts are through the ids stay taken: a client that tries again at once must not be hit by them
         let flight = self.capture.take_flight();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (parts, key) = (Arc::clone(&self.parts), self.key.take());
-        parts.aborting.send_modify(|count| *count += 1);
+        let (generator, key) = (Arc::clone(&self.generator), self.key.take());
+        generator.aborting.send_modify(|count| *count += 1);
         runtime.spawn(async move {
             let mut aborts = tokio::task::JoinSet::new();
             for rid in flight.ids() {
@@ -145,14 +130,14 @@ impl Drop for Running {
                 if aborts.len() >= ABORTS_AT_ONCE {
                     aborts.join_next().await;
                 }
-                let (parts, key) = (Arc::clone(&parts), key.clone());
-                aborts.spawn(async move { abort(&parts, &rid, key).await });
+                let (generator, key) = (Arc::clone(&generator), key.clone());
+                aborts.spawn(async move { abort(&generator, &rid, key).await });
             }
             // an engine that does not answer delays the aborts of one request by one time limit, not by one for each id
             aborts.join_all().await;
             // free before whoever waits for them looks
             drop(flight);
-            parts.aborting.send_modify(|count| *count -= 1);
+            generator.aborting.send_modify(|count| *count -= 1);
         });
     }
 }
@@ -163,15 +148,15 @@ const ABORTS_AT_ONCE: usize = 64;
 /// How long an abort may take.
 pub(super) const ABORT: Duration = PATIENCE;
 
-async fn abort(parts: &Parts, rid: &str, key: Option<HeaderValue>) {
-    let outcomes = parts.engines.abort(rid, key).await;
+async fn abort(generator: &Generator, rid: &str, key: Option<HeaderValue>) {
+    let outcomes = generator.engines.abort(rid, key).await;
     if outcomes.iter().any(AbortOutcome::is_accepted) {
-        parts.metrics.aborts.inc();
+        generator.metrics.aborts.inc();
     }
     if outcomes.iter().all(AbortOutcome::is_unsupported) {
-        if !parts.abort_unsupported.swap(true, Ordering::Relaxed) {
+        if !generator.abort_unsupported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                upstream = parts.client.upstream(),
+                upstream = generator.client.upstream(),
                 "the upstream has no /abort_request: closing the connection is all that ends a generation; name its engines with --engine"
             );
         }

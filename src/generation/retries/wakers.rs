@@ -5,12 +5,12 @@ use std::task::{Wake, Waker};
 
 /// The wakers of the readers that found nothing to read. As a waker itself it wakes all of them.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct Wakers {
     // held to add or to take wakers, never while they are woken
     wakers: Mutex<Vec<(u64, Waker)>>,
 }
 
-impl Waiting {
+impl Wakers {
     fn wakers(&self) -> MutexGuard<'_, Vec<(u64, Waker)>> {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -32,7 +32,7 @@ impl Waiting {
     }
 }
 
-impl Wake for Waiting {
+impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

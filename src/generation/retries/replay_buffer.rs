@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::weight::Weight;
+use super::buffered_bytes::BufferedBytes;
 use crate::generation::event::GenerationEvent;
 
 /// The events: all of them, or from one too many on only those that a reader still needs.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ReplayBuffer {
     events: VecDeque<Arc<GenerationEvent>>,
     /// Bytes of those.
     held: usize,
@@ -17,11 +17,11 @@ pub(super) struct Kept {
     all: bool,
     /// More bytes than this are not kept.
     limit: usize,
-    weight: Weight,
+    weight: BufferedBytes,
 }
 
-impl Kept {
-    pub(super) fn new(limit: usize, weight: Weight) -> Self {
+impl ReplayBuffer {
+    pub(super) fn new(limit: usize, weight: BufferedBytes) -> Self {
         Self { events: VecDeque::new(), held: 0, gone: 0, all: true, limit, weight }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::http::Parts;
+use crate::sglang::engines::Engines;
 use crate::sglang::request::{GenerateRequest, IdShape, Texts};
 use crate::sglang::tokenize::tokenize;
 
@@ -15,11 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Text whose ids nobody else says.
 #[derive(Debug)]
-pub struct Prompts {
+pub struct TextPrompt {
     text: Bytes,
 }
 
-impl Prompts {
+impl TextPrompt {
     /// The text of a request; `None` where there is none, or ids stand beside it, which the engine runs.
     #[must_use]
     pub fn of(request: &GenerateRequest) -> Option<Self> {
@@ -33,9 +33,9 @@ impl Prompts {
     ///
     /// # Errors
     /// Never; the type is what `try_join` wants.
-    pub async fn tokenize(self, parts: &Parts) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
+    pub async fn tokenize(self, engines: &Engines) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
         let text = String::from_utf8_lossy(&self.text);
-        let answer = tokio::time::timeout(PATIENCE, tokenize(&parts.engines.any(), &text)).await;
+        let answer = tokio::time::timeout(PATIENCE, tokenize(&engines.any(), &text)).await;
         Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
             Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
             Err(error) => {

@@ -10,15 +10,15 @@ use bytes::Bytes;
 use http_body::Body as _;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::error::Error;
+use crate::budget::Share;
+use crate::error::{BoxError, Error};
 use crate::generation::Observed;
+use crate::generation::active::{ActiveGeneration, Recording};
 use crate::generation::event::{Framed, GenerationEvent, Reads, Unparsed};
 use crate::generation::reason::Reason;
-use crate::http::body::{BoxError, Failed};
-use crate::http::budget::Share;
-use crate::http::long_work::{in_place, is_long, permit};
-use crate::http::running::{Recording, Running};
+use crate::long_work::{in_place, is_long, permit};
 use crate::sglang::client::ReplyBody;
+use crate::sglang::forwarded::Failed;
 use crate::sglang::sse::{self, Decoder};
 use crate::trajectory::Fault;
 
@@ -29,7 +29,7 @@ const UNCOUNTED: usize = 64 * 1024;
 pub struct EventStream {
     upstream: ReplyBody,
     decoder: Decoder,
-    running: Running,
+    active: ActiveGeneration,
     reads: Reads,
     state: State,
     limit: usize,
@@ -57,23 +57,20 @@ enum State {
 
 impl std::fmt::Debug for EventStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventStream")
-            .field("running", &self.running)
-            .field("state", &self.state)
-            .finish_non_exhaustive()
+        f.debug_struct("EventStream").field("active", &self.active).field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 impl EventStream {
     /// A stream whose events must not be larger than `limit` bytes to be parsed.
     #[must_use]
-    pub fn new(upstream: ReplyBody, running: Running, reads: Reads, limit: u64) -> Self {
+    pub fn new(upstream: ReplyBody, active: ActiveGeneration, reads: Reads, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let share = running.parts().budget.reply();
+        let share = active.generator().budget.reply();
         Self {
             upstream,
             decoder: Decoder::default(),
-            running,
+            active,
             reads,
             state: State::Reading,
             limit,
@@ -87,7 +84,7 @@ impl EventStream {
     /// What has been seen so far.
     #[must_use]
     pub fn observed(&self) -> &Observed {
-        self.running.capture().observed()
+        self.active.capture().observed()
     }
 
     /// The next event.
@@ -110,7 +107,7 @@ impl EventStream {
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
             };
-            match (self.running.recording(), event) {
+            match (self.active.recording(), event) {
                 (Some(recording), event) => self.held = Some((recording, event)),
                 (None, Some(event)) => return Poll::Ready(Some(Ok(Arc::new(event)))),
                 (None, None) => {}
@@ -147,7 +144,7 @@ impl EventStream {
                 Err(_) => None,
             },
             Some(Err(error)) => {
-                self.running.parts().metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                self.active.generator().metrics.upstream_errors.with_label_values(&["reset"]).inc();
                 self.end();
                 self.failed.set(error);
                 None
@@ -163,20 +160,20 @@ impl EventStream {
 
     fn end(&mut self) {
         self.state = State::Ended;
-        self.running.end();
-        self.running.capture_mut().cut(Fault::Broken);
+        self.active.end();
+        self.active.capture_mut().cut(Fault::Broken);
     }
 
     /// Stops parsing if an incomplete event is too large to buffer.
     fn check_size(&mut self) -> Option<GenerationEvent> {
         let reason = self.outgrown()?;
-        self.running.parts().metrics.skipped.with_label_values(&[reason.name()]).inc();
+        self.active.generator().metrics.skipped.with_label_values(&[reason.name()]).inc();
         if self.must_measure() {
             return Some(self.refuse(reason));
         }
         self.state = State::Passing;
         let _ = self.share.resize(0);
-        self.running.capture_mut().incomplete();
+        self.active.capture_mut().incomplete();
         Some(GenerationEvent::unparsed(self.decoder.take_rest(), Unparsed::Piece))
     }
 
@@ -195,7 +192,7 @@ impl EventStream {
     fn event(&mut self, event: sse::Event) -> GenerationEvent {
         if event.is_done() {
             // the engine is done, whatever becomes of the connection
-            self.running.end();
+            self.active.end();
             return self.completed(GenerationEvent::done(event.raw));
         }
         let sse::Event { raw, data } = event;
@@ -209,7 +206,7 @@ impl EventStream {
         let reads = self.reads;
         let (event, is_readable) = in_place(framed.raw.len(), || {
             let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
-            match self.running.guarded(|capture| capture.event(&framed).map(event)) {
+            match self.active.guarded(|capture| capture.event(&framed).map(event)) {
                 Some(event) => (event, true),
                 // a failure of ours costs numbers, not text
                 None => match framed.outline() {
@@ -219,7 +216,7 @@ impl EventStream {
             }
         });
         if !is_readable {
-            self.running.capture_mut().incomplete();
+            self.active.capture_mut().incomplete();
         }
         if let Some(reason) = self.lack(is_readable) {
             return self.refuse(reason);
@@ -230,20 +227,20 @@ impl EventStream {
     /// Marks the event with which clients have everything: the end mark, or the last finish reason. They leave at either, without waiting
     /// for the end of the body.
     fn completed(&self, mut event: GenerationEvent) -> GenerationEvent {
-        event.completes = self.running.is_ended() || self.running.capture().is_complete();
+        event.completes = self.active.is_ended() || self.active.capture().is_complete();
         event
     }
 
     /// Ends the stream with an error event; dropping the rest aborts the generation.
     fn refuse(&mut self, reason: Reason) -> GenerationEvent {
         self.state = State::Ended;
-        self.running.capture_mut().cut(Fault::Aborted);
+        self.active.capture_mut().cut(Fault::Aborted);
         GenerationEvent::failed(Error::Strict { reason: reason.name().to_owned() })
     }
 
     /// Whether `--strict` holds for this request.
     fn must_measure(&self) -> bool {
-        self.running.parts().config.entropy.strict && self.running.capture().plan().wish.wanted
+        self.active.generator().config.entropy.strict && self.active.capture().plan().wish.wanted
     }
 
     /// With `--strict`, why the stream must not go on.
@@ -251,6 +248,6 @@ impl EventStream {
         if !self.must_measure() {
             return None;
         }
-        if is_readable { self.running.capture().observed().missing } else { Some(Reason::Unreadable) }
+        if is_readable { self.active.capture().observed().missing } else { Some(Reason::Unreadable) }
     }
 }

@@ -29,13 +29,13 @@ fn processors() -> usize {
 }
 
 /// Whether work on so many bytes would keep others waiting.
-pub(super) fn is_long(length: usize) -> bool {
+pub fn is_long(length: usize) -> bool {
     length > LONG
 }
 
 /// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped. A waiter that is
 /// not polled, as one whose client does not read, holds no permit for longer than [`OFFER`], and one that is dropped none at all.
-pub(super) async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
+pub async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
     if !is_long(length) {
         return None;
     }
@@ -88,7 +88,7 @@ async fn queue(
 }
 
 /// Works on a body of `length` bytes, when it is its turn.
-pub(super) async fn on_body<T>(length: usize, work: impl FnOnce() -> T) -> T {
+pub async fn on_body<T>(length: usize, work: impl FnOnce() -> T) -> T {
     let _permit = permit(length).await;
     in_place(length, work)
 }
@@ -97,7 +97,7 @@ pub(super) async fn on_body<T>(length: usize, work: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// When the work panics.
-pub(super) async fn on_thread<T: Send + 'static>(
+pub async fn on_thread<T: Send + 'static>(
     length: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -111,7 +111,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
 
 /// Works on `length` bytes at once, by a caller that holds a permit or whose work is a small part of what it has parsed. Before long work the runtime moves the other tasks of this thread to another
 /// one, which costs some microseconds.
-pub(super) fn in_place<T>(length: usize, work: impl FnOnce() -> T) -> T {
+pub fn in_place<T>(length: usize, work: impl FnOnce() -> T) -> T {
     let moves = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if is_long(length) && moves() { tokio::task::block_in_place(work) } else { work() }
 }

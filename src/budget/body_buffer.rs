@@ -5,11 +5,11 @@
 
 use bytes::Bytes;
 
-use super::budget::{Full, Share};
+use super::{Full, Share};
 
 /// What has come of it.
 #[derive(Debug)]
-pub struct Gathered {
+pub struct BodyBuffer {
     bytes: Vec<u8>,
     /// What the buffer takes of the budget; `None` where it is too small to be counted.
     share: Option<Share>,
@@ -17,7 +17,7 @@ pub struct Gathered {
     whole: Option<usize>,
 }
 
-impl Gathered {
+impl BodyBuffer {
     /// Nothing yet of a body of `whole` bytes.
     #[must_use]
     pub fn new(share: Option<Share>, whole: Option<u64>) -> Self {
@@ -101,13 +101,13 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::Budget;
+    use super::super::Budget;
     use super::*;
 
     #[test]
     fn single_bytes_take_no_more_than_twice_their_number() {
         let budget = Budget::new(1 << 20);
-        let mut gathered = Gathered::new(Some(budget.request()), None);
+        let mut gathered = BodyBuffer::new(Some(budget.request()), None);
         for number in 1..=10_000_u64 {
             gathered.push(b"x").unwrap();
             assert!((number..=2 * number).contains(&budget.taken()), "{number}: {}", budget.taken());
@@ -122,19 +122,19 @@ mod tests {
     #[test]
     fn what_is_announced_is_taken_when_it_comes_or_at_once_where_it_will() {
         let budget = Budget::new(1000);
-        let mut lying = Gathered::new(Some(budget.request()), Some(u64::MAX));
+        let mut lying = BodyBuffer::new(Some(budget.request()), Some(u64::MAX));
         assert_eq!((lying.push(&[0; 100]), budget.taken()), (Ok(()), 100));
         assert_eq!((lying.push(&[0; 1]), budget.taken()), (Ok(()), 200));
         drop(lying);
-        let mut exact = Gathered::new(Some(budget.request()), Some(250));
+        let mut exact = BodyBuffer::new(Some(budget.request()), Some(250));
         for _ in 0..5 {
             exact.push(&[0; 50]).unwrap();
         }
         assert_eq!(budget.taken(), 250, "no more than there will be");
-        let mut reply = Gathered::new(Some(budget.reply()), Some(750));
+        let mut reply = BodyBuffer::new(Some(budget.reply()), Some(750));
         assert_eq!((reply.reserve(), budget.taken()), (Ok(()), 1000));
         assert_eq!((reply.push(&[0; 750]), budget.taken()), (Ok(()), 1000));
-        let mut late = Gathered::new(Some(budget.reply()), Some(1));
+        let mut late = BodyBuffer::new(Some(budget.reply()), Some(1));
         assert_eq!((late.reserve(), late.push(b"x"), late.len()), (Err(Full), Err(Full), 0));
         late.insist(b"x");
         assert_eq!((budget.taken(), late.into_bytes()), (1001, Bytes::from_static(b"x")));

@@ -1,5 +1,7 @@
 //! An upstream body on its way to the client, byte for byte.
 
+mod failed;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,11 +12,11 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::{BoxError, Failed};
-use crate::http::Parts;
-use crate::http::running::Running;
+use super::client::ReplyBody;
+use crate::error::BoxError;
 use crate::metrics::Metrics;
-use crate::sglang::client::ReplyBody;
+
+pub use failed::Failed;
 
 /// An upstream body with what was read of it already, and limits of time where its route has some.
 #[derive(Debug)]
@@ -23,8 +25,6 @@ pub struct Forwarded {
     body: ReplyBody,
     idle: Option<Idle>,
     deadline: Option<Pin<Box<Sleep>>>,
-    /// The generation whose reply this is.
-    running: Option<Box<Running>>,
     failed: Failed,
     metrics: Arc<Metrics>,
 }
@@ -32,30 +32,16 @@ pub struct Forwarded {
 impl Forwarded {
     /// A body without limits of time.
     #[must_use]
-    pub fn patient(parts: &Parts, head: Bytes, body: ReplyBody) -> Self {
-        let metrics = Arc::clone(&parts.metrics);
-        Self { head, body, idle: None, deadline: None, running: None, failed: Failed::default(), metrics }
-    }
-
-    /// The reply of a generation, nothing of which has to be read; its client may leave before its end.
-    #[must_use]
-    pub fn generated(body: ReplyBody, running: Running) -> Self {
-        let whole = Self::patient(running.parts(), Bytes::new(), body);
-        Self { running: Some(Box::new(running)), ..whole }
-    }
-
-    /// The engine is done once its reply has come to an end, good or bad.
-    fn end(&mut self) {
-        if let Some(running) = &mut self.running {
-            running.end();
-        }
+    pub fn patient(metrics: &Arc<Metrics>, head: Bytes, body: ReplyBody) -> Self {
+        let metrics = Arc::clone(metrics);
+        Self { head, body, idle: None, deadline: None, failed: Failed::default(), metrics }
     }
 
     /// A body that must not pause longer than `idle`, and must end by `deadline`.
     #[must_use]
-    pub fn limited(parts: &Parts, body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
+    pub fn limited(metrics: &Arc<Metrics>, body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { idle: idle.map(Idle::new), deadline, ..Self::patient(parts, Bytes::new(), body) }
+        Self { idle: idle.map(Idle::new), deadline, ..Self::patient(metrics, Bytes::new(), body) }
     }
 
     fn count(&self, kind: &str) {
@@ -84,9 +70,6 @@ impl http_body::Body for Forwarded {
             Poll::Ready(frame) => {
                 if let Some(idle) = &mut self.idle {
                     idle.reset();
-                }
-                if !matches!(frame, Some(Ok(_))) || self.body.is_end_stream() {
-                    self.end();
                 }
                 if let Some(Err(error)) = frame {
                     self.count("reset");

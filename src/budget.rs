@@ -3,10 +3,14 @@
 //! A body is counted for as long as its bytes are in memory, wherever they have got to: also while they wait for a client that reads
 //! slowly. Requests are refused before the last quarter is taken, so that replies, which have cost the engine its work, find room.
 
+mod body_buffer;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+
+pub use body_buffer::BodyBuffer;
 
 /// What there is, and how much of it is taken. Cheap to clone.
 #[derive(Debug, Clone)]

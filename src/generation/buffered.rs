@@ -1,17 +1,17 @@
-//! A reply that is read whole before any of it goes on.
+//! A reply that is read whole before any of it is handed out.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 
+use crate::budget::BodyBuffer;
+use crate::budget::Share;
 use crate::generation::reason::Reason;
-use crate::http::budget::Share;
-use crate::http::gathered::Gathered;
 use crate::sglang::client::{Failure, ReplyBody, innermost};
 
 /// A body read to its end, or as far as there is room for it.
 #[derive(Debug)]
-pub enum Whole {
+pub enum BufferedReply {
     /// All of it.
     All(Bytes),
     /// The rest is still to come.
@@ -29,14 +29,19 @@ pub enum Whole {
 ///
 /// # Errors
 /// When it breaks off.
-pub async fn collect(mut body: ReplyBody, headers: &HeaderMap, limit: u64, share: Share) -> Result<Whole, Failure> {
+pub async fn collect(
+    mut body: ReplyBody,
+    headers: &HeaderMap,
+    limit: u64,
+    share: Share,
+) -> Result<BufferedReply, Failure> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit) {
-        return Ok(Whole::Passing { reason: Reason::TooLarge, head: Bytes::new(), rest: body });
+        return Ok(BufferedReply::Passing { reason: Reason::TooLarge, head: Bytes::new(), rest: body });
     }
-    let mut gathered = Gathered::new(Some(share), announced);
+    let mut gathered = BodyBuffer::new(Some(share), announced);
     if gathered.reserve().is_err() {
-        return Ok(Whole::Passing { reason: Reason::NoRoom, head: Bytes::new(), rest: body });
+        return Ok(BufferedReply::Passing { reason: Reason::NoRoom, head: Bytes::new(), rest: body });
     }
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure::Broken(innermost(&error)))?;
@@ -47,8 +52,8 @@ pub async fn collect(mut body: ReplyBody, headers: &HeaderMap, limit: u64, share
             if full {
                 gathered.insist(&data);
             }
-            return Ok(Whole::Passing { reason, head: gathered.into_bytes(), rest: body });
+            return Ok(BufferedReply::Passing { reason, head: gathered.into_bytes(), rest: body });
         }
     }
-    Ok(Whole::All(gathered.into_bytes()))
+    Ok(BufferedReply::All(gathered.into_bytes()))
 }

@@ -1,0 +1,416 @@
+//! Runs generations: everything between the decoding of a request and the encoding of its events.
+//!
+//! A request is checked, planned and sent; its reply is parsed once, measured and recorded. A client that leaves has it aborted, and one that sends
+//! a call again gets the reply of the first attempt.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use tokio::sync::watch;
+
+use super::active::{ABORT, ActiveGeneration};
+use super::buffered::{BufferedReply, collect};
+use super::capture::Capture;
+use super::event::{GenerationEvent, Reads, Unparsed};
+use super::events::{Events, Generation};
+use super::flight::Flight;
+use super::forcing::Since;
+use super::guard::{self, Bounds, Refusal};
+use super::log_wait::LogWait;
+use super::plan::{Context, Plan, Shape};
+use super::reason::Reason;
+use super::record::{Asked, Recorder};
+use super::request::{GenerationRequest, Head, RequestId};
+use super::retries::{AttemptContext, Key, Retries};
+use super::stream::EventStream;
+use super::text_prompt::TextPrompt;
+use super::{Tools, session_limits};
+use crate::budget::Budget;
+use crate::config::Config;
+use crate::error::Error;
+use crate::long_work::on_body;
+use crate::metrics::Metrics;
+use crate::sglang::client::{Client, Failure, Reply, UploadError};
+use crate::sglang::engines::Engines;
+use crate::sglang::probe::Capabilities;
+use crate::sglang::request::GenerateRequest;
+use crate::sglang::upstream::{failed, send};
+use crate::sglang::{headers, routes};
+use crate::trajectory::{self, Fault, Store};
+
+/// Names the session of a reply.
+pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
+
+/// Pauses, in milliseconds, before an engine is asked again that may still know an id which was aborted: it answers an abort when it has heard it, and
+/// lets go of the id some steps later.
+const LINGERING: [u64; 5] = [20, 40, 80, 160, 320];
+
+/// What all generations work with.
+#[derive(Debug)]
+pub struct Generator {
+    pub(super) config: Arc<Config>,
+    pub(super) client: Client,
+    /// The engines, which get aborts and are asked for the ids of text.
+    pub(super) engines: Engines,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) sessions: Arc<Store>,
+    tools: Arc<Tools>,
+    /// What the probe found.
+    upstream: watch::Receiver<Arc<Capabilities>>,
+    /// Bytes of requests and replies that are held whole.
+    pub(super) budget: Budget,
+    /// Calls of named sessions that are running, or whose replies did not reach their clients.
+    pub retries: Retries,
+    /// The wait of replies for the log.
+    pub log_wait: Arc<LogWait>,
+    /// Generations that are being aborted.
+    pub aborting: watch::Sender<usize>,
+    /// It has been logged that the upstream takes no aborts.
+    pub(super) abort_unsupported: AtomicBool,
+    /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.
+    refused: Mutex<HashSet<Shape>>,
+}
+
+impl Generator {
+    /// A generator without generations.
+    #[must_use]
+    pub fn new(
+        config: Arc<Config>,
+        (client, engines): (Client, Engines),
+        sessions: Arc<Store>,
+        tools: Arc<Tools>,
+        upstream: watch::Receiver<Arc<Capabilities>>,
+        budget: Budget,
+        retries: Retries,
+    ) -> Self {
+        let metrics = Arc::clone(&tools.metrics);
+        Self {
+            log_wait: Arc::new(LogWait::new(Arc::clone(&metrics))),
+            metrics,
+            config,
+            client,
+            engines,
+            sessions,
+            tools,
+            upstream,
+            budget,
+            retries,
+            aborting: watch::Sender::new(0),
+            abort_unsupported: AtomicBool::new(false),
+            refused: Mutex::default(),
+        }
+    }
+
+    /// Runs a generation, or joins the one that a retry asks for again. `rid` is set to the request's id before the engine is asked.
+    ///
+    /// # Errors
+    /// What the client is told when the engine's own answer cannot be given.
+    pub async fn run(
+        self: &Arc<Self>,
+        request: GenerationRequest,
+        rid: &mut Option<RequestId>,
+    ) -> Result<Generation, Error> {
+        let Some(retry) = request.retry else {
+            let known = RequestId::default();
+            *rid = Some(Arc::clone(&known));
+            return self.perform(request, None, &known).await;
+        };
+        let key = Key {
+            session: Arc::clone(&request.session),
+            method: request.head.method.clone(),
+            target: request.head.target.clone(),
+            authorization: [request.authorization.clone(), request.head.headers.get("x-api-key").cloned()],
+            rid: request.header_rid.clone(),
+            body: request.request.bytes.clone(),
+            digest: retry.digest,
+            reads: request.reads,
+        };
+        let idle = self.config.sessions.session_idle;
+        let (mut reader, entered) = self.retries.enter(key, retry.is_marked, idle, |context| {
+            let generator = Arc::clone(self);
+            Box::pin(async move {
+                let known = Arc::clone(&context.rid);
+                let generation = generator.perform(request, Some(context), &known).await;
+                generation.unwrap_or_else(|error| Generation::failed(error, None))
+            })
+        });
+        *rid = Some(Arc::clone(reader.rid()));
+        if let Some(outcome) = entered.name() {
+            self.metrics.retries.with_label_values(&[outcome]).inc();
+        }
+        let head = reader.head().await;
+        Ok(Generation { head, events: Events::Shared(reader) })
+    }
+
+    /// The engine is probed anew: what it refused before it may take now.
+    pub fn forget_refusals(&self) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// What happened since the last probe, to requests of this shape or to all.
+    fn since(&self, shape: Shape) -> Since {
+        Since {
+            refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
+            plugin_failed: self.tools.plugin_failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that the engine fails on this shape when it is forced.
+    fn refuse(&self, shape: Shape) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(shape);
+    }
+
+    /// Asks the engine. `attempt` is what ties the call to its retries; `known` is set to the request's id before.
+    async fn perform(
+        self: &Arc<Self>,
+        request: GenerationRequest,
+        attempt: Option<AttemptContext>,
+        known: &RequestId,
+    ) -> Result<Generation, Error> {
+        let upstream = Arc::clone(&self.upstream.borrow());
+        let assign_rid = request.header_rid.is_none();
+        let record = self.config.sessions.record;
+        if record {
+            let new = request.request.batch().unwrap_or(1).saturating_mul(request.request.n());
+            session_limits::check(&self.config.sessions, &self.sessions, &request.session, new)?;
+        }
+        let length = request.request.bytes.len();
+        let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid)).await?;
+        if let Some(rid) = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())) {
+            // set once, by the one plan of the attempt
+            let _ = known.set(rid);
+        }
+        if let (true, Some(reason)) = (self.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
+            return Err(Error::Strict { reason: reason.name().to_owned() });
+        }
+        let again = attempt.as_ref().is_some_and(|attempt| attempt.again);
+        let mut flight = self.take_off(&plan, again).await?;
+        if plan.rids.len() < plan.items.len() * plan.n {
+            // where none is assigned a header has one, which the engine may take
+            flight.hide(!assign_rid);
+        }
+        // an id of ours is never used twice
+        let lingers = again && (!assign_rid || !request.request.rids().is_empty());
+        let recorder = match record {
+            true => Some(on_body(length, || self.recorder(&request, &upstream, attempt)).await),
+            false => None,
+        };
+        let prompts = record.then(|| TextPrompt::of(&request.request)).flatten();
+        let own_echo = request.request.return_prompt_token_ids && upstream.echoes_prompt;
+        let echoed = plan.echo || own_echo;
+        let GenerationRequest { head, request, session, authorization, reads, .. } = request;
+        drop(request);
+        let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
+        let mut active = ActiveGeneration::new(Arc::clone(self), capture, authorization);
+        let asked = self.ask(&head, &mut active, lingers);
+        let (reply, prompts) = match prompts {
+            // the reply will say them, unless the engine refuses what it was asked besides
+            Some(prompts) if echoed => {
+                let reply = asked.await?;
+                let echoes = own_echo || active.capture().plan().echo;
+                (reply, if echoes { None } else { prompts.tokenize(&self.engines).await? })
+            }
+            Some(prompts) => tokio::try_join!(asked, prompts.tokenize(&self.engines))?,
+            None => (asked.await?, None),
+        };
+        if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
+            recorder.tokenized(prompts);
+        }
+        let mut generation = self.finish(reply, active, reads).await?;
+        if record && let Ok(name) = HeaderValue::try_from(&*session) {
+            generation.head.headers.insert(SESSION, name);
+        }
+        Ok(generation)
+    }
+
+    /// What records the reply.
+    fn recorder(
+        &self,
+        request: &GenerationRequest,
+        upstream: &Capabilities,
+        attempt: Option<AttemptContext>,
+    ) -> Recorder {
+        let sampled = upstream.lists_sampled_ids();
+        let mut asked = Asked::of(&request.request, &upstream.model, self.sessions.policy.epoch(), sampled);
+        asked.chat = request.chat.clone();
+        let mut call = trajectory::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
+        if request.is_last {
+            call.last();
+        }
+        if let Some(attempt) = attempt {
+            call.attempt(attempt.turns, attempt.before);
+        }
+        Recorder::new(call, asked)
+    }
+
+    /// The plan of a request that the guard lets pass.
+    fn plan(&self, upstream: &Capabilities, request: &GenerateRequest, assign_rid: bool) -> Result<Plan, Error> {
+        let config = &self.config.entropy;
+        if !config.no_guard {
+            let bounds = Bounds {
+                generates: upstream.generates,
+                vocab_size: upstream.vocab_size,
+                max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
+            };
+            guard::check(request, bounds).map_err(|refusal| self.refused(refusal))?;
+        }
+        let record = self.config.sessions.record;
+        let max_reply_bytes = self.config.limits.max_reply_bytes;
+        let context = Context { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
+        let mut plan = Plan::try_new(request, upstream, config, &context)?;
+        // copies, beside the request itself, which has been let in
+        plan.body = self.counted(request, plan.body)?;
+        plan.unforced = plan.unforced.map(|body| self.counted(request, body)).transpose()?;
+        Ok(plan)
+    }
+
+    /// A body that goes upstream, which takes of the budget where it is not the request's own bytes.
+    fn counted(&self, request: &GenerateRequest, body: Bytes) -> Result<Bytes, Error> {
+        if body.as_ptr() == request.bytes.as_ptr() {
+            return Ok(body);
+        }
+        let mut share = self.budget.request();
+        if share.grow(body.len()).is_err() {
+            share.shed();
+            return Err(Failure::from(UploadError::NoRoom).into());
+        }
+        Ok(share.hold(body))
+    }
+
+    /// Takes the request's ids, which with the guard must not be active. Those of an attempt that was cut (`again`) are free in a moment,
+    /// when its aborts are through.
+    async fn take_off(&self, plan: &Plan, again: bool) -> Result<Flight, Error> {
+        let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
+        let flights = &self.tools.flights;
+        if again {
+            let mut aborting = self.aborting.subscribe();
+            let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
+            // whatever comes of the wait, the next lines look again
+            let _ = tokio::time::timeout(ABORT, free).await;
+        }
+        if self.config.entropy.no_guard {
+            return Ok(flights.start(rids));
+        }
+        flights.try_start(&rids).map_err(|live| self.refused(guard::live(&live)))
+    }
+
+    fn refused(&self, refusal: Refusal) -> Error {
+        self.metrics.refused.with_label_values(&[refusal.rule]).inc();
+        Error::bad_request(refusal.message)
+    }
+
+    /// Asks the engine, and once more as the client wrote it where forcing made the engine fail. With `lingers` a refusal may only mean
+    /// that the engine is not yet done with an attempt of the same id.
+    async fn ask(&self, head: &Head, active: &mut ActiveGeneration, lingers: bool) -> Result<Reply, Error> {
+        active.ask();
+        let mut pauses = LINGERING.iter().filter(|_| lingers);
+        let first = loop {
+            let reply =
+                send(&self.client, &self.metrics, routes::GENERATE, head.call(active.capture().plan().body.clone()))
+                    .await;
+            let reply = reply.inspect_err(|_| active.end())?;
+            match pauses.next().filter(|_| reply.status() == StatusCode::BAD_REQUEST) {
+                Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
+                None => break reply,
+            }
+        };
+        let status = first.status();
+        let forced = active.capture().plan().unforced.is_some();
+        if !forced || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) {
+            return Ok(first);
+        }
+        drop(first);
+        self.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
+        active.capture_mut().plan_mut().give_up(Reason::Refused);
+        let second =
+            send(&self.client, &self.metrics, routes::GENERATE, head.call(active.capture().plan().body.clone())).await;
+        let second = second.inspect_err(|_| active.end())?;
+        let shape = active.capture().plan().shape;
+        if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
+            tracing::warn!(
+                ?shape,
+                "the engine fails on such requests when logprobs are forced; they are not forced until the next probe"
+            );
+            self.refuse(shape);
+        }
+        Ok(second)
+    }
+
+    async fn finish(&self, reply: Reply, mut active: ActiveGeneration, reads: Reads) -> Result<Generation, Error> {
+        let (mut head, body) = reply.into_parts();
+        headers::end_hop(&mut head.headers);
+        if head.status != StatusCode::OK {
+            active.end();
+            active.capture_mut().fail();
+            return Ok(Generation::unparsed(head, &self.metrics, Bytes::new(), body));
+        }
+        active.capture_mut().plan_mut().answered();
+        let limit = self.config.limits.max_reply_bytes;
+        if headers::is_event_stream(&head.headers) {
+            head.headers.remove(header::CONTENT_LENGTH);
+            let stream = EventStream::new(body, active, reads, limit);
+            return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
+        }
+        if reads == Reads::Bytes && !active.capture().reads_reply() {
+            let mut generation = Generation::unparsed(head, &self.metrics, Bytes::new(), body);
+            if let Events::Unparsed { active: generating, .. } = &mut generation.events {
+                *generating = Some(Box::new(active));
+            }
+            return Ok(generation);
+        }
+        let strict = self.config.entropy.strict && active.capture().plan().wish.wanted;
+        let reply = match collect(body, &head.headers, limit, self.budget.reply()).await {
+            Ok(reply) => reply,
+            Err(failure) => {
+                active.end();
+                return Err(failed(&self.metrics, failure));
+            }
+        };
+        active.end();
+        let body = match reply {
+            BufferedReply::All(bytes) => bytes,
+            BufferedReply::Passing { reason, .. } if strict => {
+                return Err(Error::Strict { reason: reason.name().to_owned() });
+            }
+            BufferedReply::Passing { reason, head: read, rest } => {
+                self.metrics.skipped.with_label_values(&[reason.name()]).inc();
+                active.capture_mut().incomplete();
+                return Ok(Generation::unparsed(head, &self.metrics, read, rest));
+            }
+        };
+        let (event, is_readable) = on_body(body.len(), || {
+            let event = |parsed| GenerationEvent::whole(body.clone(), parsed, reads);
+            match active.guarded(|capture| capture.reply(&body).map(event)) {
+                Some(event) => (event, true),
+                // a failure of ours costs numbers, not text
+                None => match GenerationEvent::outline(body.clone(), reads) {
+                    Ok(event) => (event, false),
+                    Err(_) => (GenerationEvent::unparsed(body.clone(), Unparsed::Unreadable), false),
+                },
+            }
+        })
+        .await;
+        if !is_readable {
+            active.capture_mut().cut(Fault::Unreadable);
+            active.capture_mut().incomplete();
+        }
+        active.recorded().await;
+        let observed = *active.capture().observed();
+        if strict {
+            // a 200 in which no sequence came to its end is not a reply to this request
+            let unread = !is_readable || observed.finished == 0 && !active.capture().plan().items.is_empty();
+            let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
+            if let Some(reason) = missing {
+                let error = Error::Strict { reason: reason.name().to_owned() };
+                return Ok(Generation::failed(error, Some(observed)));
+            }
+        }
+        let event = event.counted(|changed| self.budget.hold(changed));
+        head.headers.remove(header::CONTENT_LENGTH);
+        Ok(Generation { head, events: Events::Whole { event: Some(Arc::new(event)), observed: Some(observed) } })
+    }
+}
