@@ -142,9 +142,12 @@ fn main() {
     let prepare = best(|| drop(black_box(conversation.prepare(&body, session.as_deref()))));
     let native = |body: &[u8]| {
         let (request, prepared) = conversation.prepare(body, session.as_deref());
-        let (ids, defaults) = (&*prepared.ids, &conversation.model.defaults);
+        let (ids, defaults) = (&Arc::from(prepared.ids), &conversation.model.defaults);
         request
-            .native(Addition { ids, defaults, skip_special: true, thinks: false, served_model: "m", loses_ids: false })
+            .native(
+                Addition { ids, defaults, skip_special: true, thinks: false, served_model: "m", loses_ids: false },
+                Into::into,
+            )
             .unwrap()
     };
     let all = best(|| drop(black_box(native(&body))));

@@ -83,7 +83,7 @@ impl Asked {
             Some(std::str::from_utf8(&request.bytes[span]).ok()?.into())
         };
         Self {
-            prompts: (0..prompts).map(|at| request.prompt_ids(at).map(Into::into)).collect(),
+            prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(model),
             epoch,

@@ -15,9 +15,8 @@ use super::pb::generate_server::Generate;
 use super::services::Port;
 use super::{Answers, pb, status};
 use crate::error::BoxError;
-use crate::generation::event::{EventKind, GenerationEvent, Reads, Unparsed};
+use crate::generation::event::{EventKind, GenerationEvent, Unparsed};
 use crate::generation::events::{Events, Generation};
-use crate::http::generate::Origin;
 use crate::http::served::Served;
 use crate::http::v1::Problem;
 use crate::http::{Parts, data, generate, identity};
@@ -98,8 +97,7 @@ impl Generate for GenerateService {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let origin = Origin { session, chat: None, reads: Reads::Bytes };
-        let generation = generate::answer(&self.parts, request, origin, &mut served).await;
+        let generation = generate::answer(&self.parts, request, session, &mut served).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         served.status = Some(generation.head.status);
         if generation.head.status != StatusCode::OK {

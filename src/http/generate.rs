@@ -28,12 +28,16 @@ const OVERRIDE_RID: &str = "x-override-rid";
 /// How often the client has sent this call before, in the words of the SDKs that most agents use.
 const RETRY_COUNT: &str = "x-stainless-retry-count";
 
-/// Where a generation comes from.
+/// A generation that a client asks for, decoded from the body of its API.
 #[derive(Debug)]
-pub struct Origin {
-    /// The session that the path or the call names.
-    pub session: Option<Arc<str>>,
-    /// What its turn is to remember, where it is a turn of a chat.
+pub struct Decoded {
+    /// The request for /generate.
+    pub request: GenerateRequest,
+    /// Its session.
+    pub identity: Identity,
+    /// The digest of the body, where the call may be retried.
+    pub digest: Option<Digest>,
+    /// What its turn remembers, where it is a turn of a chat.
     pub chat: Option<Box<Chat>>,
     /// What is read of its events.
     pub reads: Reads,
@@ -53,8 +57,7 @@ pub async fn generate(
     let limits = &parts.config.limits;
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
-    let origin = Origin { session, chat: None, reads: Reads::Bytes };
-    Ok(native(answer(parts, Request::from_parts(head, body), origin, served).await?))
+    Ok(native(answer(parts, Request::from_parts(head, body), session, served).await?))
 }
 
 /// The same for a request that has been read.
@@ -64,50 +67,61 @@ pub async fn generate(
 pub async fn answer(
     parts: &Arc<Parts>,
     request: Request<Bytes>,
-    origin: Origin,
+    session: Option<Arc<str>>,
     served: &mut Served,
 ) -> Result<Generation, Error> {
     let (head, body) = request.into_parts();
     let read = || {
         let request = parse(parts, &body)?;
-        let (session, config) = (origin.session.as_ref(), &parts.config);
         let names = request.as_ref().map(|request: &GenerateRequest| &request.sessions);
-        let identity = Identity::of(config, session, &head.uri, &head.headers, names)?;
-        let digest = (config.sessions.record && identity.explicit).then(|| Digest::of(&body));
+        let identity = Identity::of(&parts.config, session.as_ref(), &head.uri, &head.headers, names)?;
+        let digest = request.as_ref().and_then(|request| digest(parts, Some(&identity), request));
         Ok::<_, Error>((request, identity, digest))
     };
     let (request, identity, digest) = on_body(body.len(), read).await?;
+    let head = Head { target: target(&head.uri), method: head.method, headers: head.headers };
+    if let Some(request) = request {
+        drop(body);
+        let decoded = Decoded { request, identity, digest, chat: None, reads: Reads::Bytes };
+        return run(parts, head, decoded, served).await;
+    }
+    identity.report_ignored(parts);
+    let mut head = Head { headers: upstream_headers(head.headers), ..head };
+    head.headers.remove(header::ACCEPT_ENCODING);
+    served.unnamed = Some(parts.tools.flights.unnamed());
+    let unseen = Unseen::new(parts, routes::GENERATE, &identity);
+    let reply = send(&parts.client, &parts.metrics, routes::GENERATE, head.call(body)).await?;
+    unseen.answered(reply.status());
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    Ok(Generation::unparsed(head, &parts.metrics, Bytes::new(), body))
+}
+
+/// The digest of a request that may be retried: one of a named session.
+#[must_use]
+pub fn digest(parts: &Parts, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
+    let is_named = identity.is_some_and(|identity| identity.explicit);
+    (parts.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
+}
+
+/// Runs a generation; `head` has the client's headers.
+///
+/// # Errors
+/// What the client is told when the engine's own answer cannot be given.
+pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, served: &mut Served) -> Result<Generation, Error> {
+    let Decoded { request, identity, digest, chat, reads } = decoded;
     identity.report_ignored(parts);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
-    let (is_last, is_retry) = (is_last(&head.headers), is_retry(&head.headers));
-    let mut head = Head { target: target(&head.uri), headers: upstream_headers(head.headers), method: head.method };
+    let is_marked = is_retry(&head.headers) || header_rid.is_some() || has_rid(&request);
+    let is_last = is_last(&head.headers);
+    let mut head = Head { headers: upstream_headers(head.headers), ..head };
     // replies that are read must come as they are
     head.headers.remove(header::ACCEPT_ENCODING);
-    let Some(request) = request else {
-        served.unnamed = Some(parts.tools.flights.unnamed());
-        let unseen = Unseen::new(parts, routes::GENERATE, &identity);
-        let reply = send(&parts.client, &parts.metrics, routes::GENERATE, head.call(body)).await?;
-        unseen.answered(reply.status());
-        let (mut head, body) = reply.into_parts();
-        headers::end_hop(&mut head.headers);
-        return Ok(Generation::unparsed(head, &parts.metrics, Bytes::new(), body));
-    };
-    drop(body);
     served.streaming = request.stream == Some(true);
-    let is_marked = is_retry || header_rid.is_some() || has_rid(&request);
-    let Origin { chat, reads, .. } = origin;
-    let request = GenerationRequest {
-        head,
-        request,
-        session: identity.session,
-        chat,
-        is_last,
-        authorization,
-        header_rid,
-        reads,
-        retry: digest.map(|digest| Retry { digest, is_marked }),
-    };
+    let retry = digest.map(|digest| Retry { digest, is_marked });
+    let session = identity.session;
+    let request = GenerationRequest { head, request, session, chat, is_last, authorization, header_rid, reads, retry };
     parts.generator.run(request, &mut served.rid).await
 }
 

@@ -13,14 +13,17 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, response};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::config::ChatMode;
 use crate::error::Error;
+use crate::generation::event::Reads;
+use crate::generation::request::Head;
+use crate::generation::retries::Digest;
 use crate::http::body::{Body, Upload};
-use crate::http::generate::{self, Origin};
+use crate::http::generate::{self, Decoded};
 use crate::http::identity::{Identity, InvalidName};
 use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
@@ -33,9 +36,9 @@ use crate::openai::remembered::Remembered;
 use crate::openai::request::ChatRequest;
 use crate::openai::voice::Voice;
 use crate::sglang::client::{Failure, UploadError};
-use crate::sglang::request::SessionNames;
+use crate::sglang::request::{GenerateRequest, SessionNames};
 use crate::sglang::routes::{self, Route};
-use crate::trajectory::Session;
+use crate::trajectory::{Chat, Session};
 
 use passed::passed;
 
@@ -110,17 +113,17 @@ struct Call {
 }
 
 /// The body of a call.
-enum Decoded {
+enum DecodedBody {
     Chat(Arc<ChatRequest>),
     Completion(Box<CompletionRequest>),
 }
 
-/// A call as the native one that it becomes.
+/// The native request that a call becomes.
 struct Native {
-    body: Vec<u8>,
-    headers: HeaderMap,
-    origin: Origin,
-    /// Says the reply.
+    request: GenerateRequest,
+    /// What its turn remembers, where it is a turn of a chat.
+    chat: Option<Box<Chat>>,
+    /// Encodes the reply.
     voice: Voice,
 }
 
@@ -132,9 +135,16 @@ async fn answer(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<R
     }
     let (native, call) = prepare(parts, call).await?;
     match native {
-        Ok(native) => {
-            drop(call);
-            speak(parts, native, served).await
+        Ok((native, digest)) => {
+            let Native { request, chat, voice } = native;
+            let mut headers = call.request.into_parts().0.headers;
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            let head = Head { method: Method::POST, target: routes::GENERATE.endpoint.to_owned(), headers };
+            let identity =
+                call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
+            let decoded = Decoded { request, identity, digest, chat, reads: Reads::Fields };
+            let generation = generate::run(parts, head, decoded, served).await?;
+            encoder::reply(parts, generation, voice).await
         }
         Err(Unserved::Wrong(message)) => Err(Error::bad_request(message)),
         Err(Unserved::Over { limit, message }) => {
@@ -148,8 +158,11 @@ async fn answer(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<R
     }
 }
 
-/// Makes the native call. What takes long is done on a thread of its own.
-async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Native, Unserved>, Call), Error> {
+/// The native request, and the digest of its body where it may be retried.
+type Prepared = (Native, Option<Digest>);
+
+/// Makes the native request. What takes long is done on a thread of its own.
+async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Prepared, Unserved>, Call), Error> {
     let length = call.request.body().len();
     let mut share = parts.budget.request();
     // as values a body takes more than its length, and one that is let in must find room
@@ -165,10 +178,17 @@ async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Native, U
     let own = Arc::clone(parts);
     let made = move || {
         let native = guarded(&own, || match decoded {
-            Decoded::Chat(chat) => chat::native(&own, &mut call, &chat),
-            Decoded::Completion(completion) => completions::native(&own, &call, &completion),
+            DecodedBody::Chat(chat) => chat::native(&own, &mut call, &chat),
+            DecodedBody::Completion(completion) => completions::native(&own, &completion),
         });
-        (native, call)
+        let digest = |native: &Native| generate::digest(&own, call.identity.as_ref(), &native.request);
+        (
+            native.map(|native| {
+                let digest = digest(&native);
+                (native, digest)
+            }),
+            call,
+        )
     };
     if !long {
         return Ok(made());
@@ -186,15 +206,15 @@ fn guarded<T>(parts: &Parts, step: impl FnOnce() -> Result<T, Unserved>) -> Resu
 }
 
 /// Decodes the body, and finds the session that the call names.
-fn decode(parts: &Parts, call: &mut Call) -> Result<Decoded, Unserved> {
+fn decode(parts: &Parts, call: &mut Call) -> Result<DecodedBody, Unserved> {
     let body = call.request.body().clone();
     let decoded = match call.route.endpoint {
-        routes::CHAT => Decoded::Chat(Arc::new(ChatRequest::parse(body)?)),
-        _ => Decoded::Completion(Box::new(CompletionRequest::parse(body)?)),
+        routes::CHAT => DecodedBody::Chat(Arc::new(ChatRequest::parse(body)?)),
+        _ => DecodedBody::Completion(Box::new(CompletionRequest::parse(body)?)),
     };
     let names = match &decoded {
-        Decoded::Chat(chat) => SessionNames::of(&chat.bytes, &chat.object),
-        Decoded::Completion(completion) => completion.session_names(),
+        DecodedBody::Chat(chat) => SessionNames::of(&chat.bytes, &chat.object),
+        DecodedBody::Completion(completion) => completion.session_names(),
     };
     let identity = call.identify(parts, Some(&names)).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
     call.identity = Some(identity);
@@ -244,17 +264,4 @@ fn refused(mut head: response::Parts, problem: &Problem) -> Response<Body> {
     head.status = problem.status;
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Response::from_parts(head, Body::full(problem.body()))
-}
-
-/// Has the native call answered, and says the answer.
-async fn speak(parts: &Arc<Parts>, native: Native, served: &mut Served) -> Result<Response<Body>, Error> {
-    let Native { body, mut headers, origin, voice } = native;
-    headers.remove(header::CONTENT_LENGTH);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut asked = Request::new(parts.budget.hold(body));
-    *asked.method_mut() = Method::POST;
-    *asked.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
-    *asked.headers_mut() = headers;
-    let generation = generate::answer(parts, asked, origin, served).await?;
-    encoder::reply(parts, generation, voice).await
 }

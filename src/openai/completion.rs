@@ -4,10 +4,10 @@
 use bytes::Bytes;
 
 use super::fields;
-use super::native::{Members, adapter, constraint};
+use super::native::{Members, adapter, constraint, unreadable};
 use super::{Body, Unserved, is_meant, is_said, wrong};
 use crate::json::{Object, Value};
-use crate::sglang::request::SessionNames;
+use crate::sglang::request::{GenerateRequest, SessionNames};
 use crate::tokenizer::SamplingDefaults;
 
 /// A completion request as far as tokentap reads it.
@@ -81,11 +81,17 @@ impl CompletionRequest {
         SessionNames::of(&self.bytes, &self.object)
     }
 
-    /// The body for /generate of an engine that serves its model under this name, and whose streams may lose ids that logprobs say.
+    /// The request for /generate of an engine that serves its model under this name, and whose streams may lose ids that logprobs say.
+    /// `hold` makes bytes of its body that are counted for as long as they are held.
     ///
     /// # Errors
     /// [`Unserved`].
-    pub fn native(&self, served_model: &str, loses_ids: bool) -> Result<Vec<u8>, Unserved> {
+    pub fn native(
+        &self,
+        served_model: &str,
+        loses_ids: bool,
+        hold: impl FnOnce(Vec<u8>) -> Bytes,
+    ) -> Result<GenerateRequest, Unserved> {
         let body = Body { bytes: &self.bytes, object: &self.object };
         let prompt = body.raw("prompt").filter(|prompt| is_said(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
@@ -135,7 +141,7 @@ impl CompletionRequest {
             members.put("return_prompt_token_ids", b"true");
         }
         out.push(b'}');
-        Ok(out)
+        GenerateRequest::parse(hold(out)).map_err(unreadable)
     }
 }
 

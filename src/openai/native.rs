@@ -1,17 +1,22 @@
 //! A chat request as the body of /generate.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+
 use super::canonical::dumps;
 use super::fields::{self, Place};
 use super::request::ChatRequest;
 use super::{Body, Unserved, is_said, quoted, wrong};
-use crate::json::{Value, write_ids};
+use crate::json::{Malformed, Value, write_ids};
+use crate::sglang::request::GenerateRequest;
 use crate::tokenizer::SamplingDefaults;
 
 /// What a native request has that the chat has not.
 #[derive(Debug, Clone, Copy)]
 pub struct Addition<'a> {
     /// The prompt.
-    pub ids: &'a [u32],
+    pub ids: &'a Arc<[u32]>,
     /// What is sampled with where the client says nothing.
     pub defaults: &'a SamplingDefaults,
     /// Special tokens are no part of the text.
@@ -35,17 +40,25 @@ pub(super) fn adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> {
 }
 
 impl ChatRequest {
-    /// The body for /generate.
+    /// The request for /generate. `hold` makes bytes of its body that are counted for as long as they are held.
     ///
     /// # Errors
     /// [`Unserved`].
-    pub fn native(&self, addition: Addition<'_>) -> Result<Vec<u8>, Unserved> {
+    pub fn native(
+        &self,
+        addition: Addition<'_>,
+        hold: impl FnOnce(Vec<u8>) -> Bytes,
+    ) -> Result<GenerateRequest, Unserved> {
         let Addition { ids, defaults, skip_special, thinks, served_model, loses_ids } = addition;
         let body = Body { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
-        out.extend_from_slice(b"{\"input_ids\":[");
+        out.extend_from_slice(b"{\"input_ids\":");
+        let start = out.len();
+        out.push(b'[');
         write_ids(&mut out, ids);
-        out.extend_from_slice(b"],\"sampling_params\":{");
+        out.push(b']');
+        let written = start..out.len();
+        out.extend_from_slice(b",\"sampling_params\":{");
         let mut sampling = Members::new(&mut out);
         let most = ["max_completion_tokens", "max_tokens"]
             .iter()
@@ -84,7 +97,15 @@ impl ChatRequest {
             members.put("return_logprob", b"true");
         }
         out.push(b'}');
-        Ok(out)
+        GenerateRequest::made(hold(out), Arc::clone(ids), written).map_err(unreadable)
+    }
+}
+
+/// A request whose members were copied from the client's, and cannot be read.
+pub(super) fn unreadable(error: Malformed) -> Unserved {
+    match error.too_deep {
+        true => wrong("the body nests deeper than 128 levels"),
+        false => Unserved::Foreign(format!("a member of the body cannot be read: {error}")),
     }
 }
 

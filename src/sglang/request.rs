@@ -7,6 +7,7 @@ mod sampling;
 mod session;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -80,7 +81,19 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object; the engine is then the one to say so.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
-        let mut request = Self { stream: Some(false), ..Self::default() };
+        Self::read(bytes, Ids::default())
+    }
+
+    /// Reads a body that tokentap has made: the list at `span` holds `ids`, and is not read again.
+    ///
+    /// # Errors
+    /// When it is not one JSON object.
+    pub fn made(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
+        Self::read(bytes, Ids::written(ids, span))
+    }
+
+    fn read(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
+        let mut request = Self { stream: Some(false), ids, ..Self::default() };
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
         }
@@ -105,7 +118,13 @@ impl GenerateRequest {
                 self.text = Texts::read(cursor)?;
                 self.text_span = Some(start..cursor.position());
             }
-            "input_ids" => self.ids = Ids::read(cursor)?,
+            "input_ids" => {
+                cursor.peek();
+                match self.ids.prompts.first().filter(|span| span.start == cursor.position()) {
+                    Some(written) if self.ids.written.is_some() => cursor.seek(written.end),
+                    _ => self.ids = Ids::read(cursor)?,
+                }
+            }
             "stream" => {
                 self.stream = match value(cursor)?.1 {
                     b"true" => Some(true),
@@ -148,7 +167,10 @@ impl GenerateRequest {
     /// The ids of prompt `at`, as the client gave them; `None` where the prompt is something else, or no list of plain integers. Beside
     /// a text it is the ids that the engine runs.
     #[must_use]
-    pub fn prompt_ids(&self, at: usize) -> Option<Vec<u32>> {
+    pub fn prompt_ids(&self, at: usize) -> Option<Arc<[u32]>> {
+        if let Some(written) = &self.ids.written {
+            return (at == 0).then(|| Arc::clone(written));
+        }
         let alike = match (&self.text, self.ids.shape) {
             (Texts::Absent, _) | (Texts::One { .. }, IdShape::Flat) => true,
             (Texts::Many { count, .. }, IdShape::Nested(lists)) => *count == lists,
@@ -160,7 +182,7 @@ impl GenerateRequest {
         let span = self.ids.prompts.get(at)?;
         let mut ids = Vec::with_capacity(span.len() / 4);
         scan::ids(&self.bytes, span.start + 1, &mut ids).ok().filter(|end| *end == span.end)?;
-        Some(ids)
+        Some(ids.into())
     }
 
     /// How many prompts, if it is a batch; text decides where both are given.
@@ -256,6 +278,20 @@ mod tests {
             let request = parsed(&format!(r#"{{"metadata":{{"session_id":"s"}},"metadata":{last}}}"#));
             assert_eq!(request.sessions.metadata, None, "{last}");
         }
+    }
+
+    #[test]
+    fn ids_that_tokentap_has_written_are_not_read_again() {
+        let body = br#"{"input_ids":[7,5,300],"sampling_params":{"max_new_tokens":null},"stream":true}"#;
+        let ids: Arc<[u32]> = [7, 5, 300].into();
+        let made = GenerateRequest::made(Bytes::from_static(body), Arc::clone(&ids), 13..22).unwrap();
+        let read = GenerateRequest::parse(Bytes::from_static(body)).unwrap();
+        assert_eq!((made.prompt_ids(0), read.prompt_ids(0), made.prompt_ids(1)), (Some(ids.clone()), Some(ids), None));
+        assert_eq!(Ids { written: None, ..made.ids.clone() }, read.ids);
+        assert_eq!((made.stream, made.object.span.clone()), (read.stream, read.object.span.clone()));
+        // what lies there is not looked at
+        let other = Bytes::from_static(br#"{"input_ids":[,,,,,,,],"stream":true}"#);
+        assert!(GenerateRequest::made(other, [1].into(), 13..22).is_ok_and(|made| made.stream == Some(true)));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::support::client::Answer;
 use super::support::demo::Demo;
 
 /// Where the demo engine's tokenizer and template are.
-const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
+pub const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
 
 /// A demo whose chats are served from tokens; the engine keeps a journal.
 pub struct Chat {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Call, Native, now};
-use crate::generation::event::Reads;
 use crate::http::Parts;
-use crate::http::generate::Origin;
 use crate::openai::Unserved;
 use crate::openai::drift::Drift;
 use crate::openai::limits;
@@ -28,7 +26,7 @@ fn audit(
     chat: Arc<ChatRequest>,
     session: Option<Arc<Session>>,
     turn: u32,
-    sent: Vec<u32>,
+    sent: Arc<[u32]>,
 ) {
     let Some(session) = session else { return };
     let Ok(turnstile) = Arc::clone(&parts.drift.turnstile).try_acquire_owned() else { return };
@@ -84,14 +82,16 @@ fn rendered(
     }
     let reading = prepared.chat.reading.clone();
     let upstream = Arc::clone(&parts.upstream.borrow());
-    let body = chat.native(Addition {
-        ids: &prepared.ids,
+    let ids: Arc<[u32]> = prepared.ids.into();
+    let addition = Addition {
+        ids: &ids,
         defaults: &model.defaults,
         skip_special: reading.skip_special,
         thinks: model.thinks && !chat.is_thoughtless(),
         served_model: &upstream.model,
         loses_ids: upstream.loses_ids(),
-    })?;
+    };
+    let request = chat.native(addition, |body| parts.budget.hold(body))?;
     let sglext = Wanted::of(&chat.bytes, &chat.object, call.request.headers(), &upstream.chat);
     let wants_prompt = chat.wants.prompt() || sglext.input;
     let making = Making {
@@ -100,7 +100,7 @@ fn rendered(
         stops: chat.stops.clone(),
         model: chat.model.clone(),
         created: now(),
-        prompt: wants_prompt.then(|| Arc::from(&*prepared.ids)),
+        prompt: wants_prompt.then(|| Arc::clone(&ids)),
         logprobs: chat.logprobs,
         wants: chat.wants,
         sglext,
@@ -111,8 +111,7 @@ fn rendered(
         false => Voice::Chat(making),
     };
     if let Some(turn) = prepared.continues.filter(|_| parts.drift.is_due(parts.config.chat.drift_sample)) {
-        audit(parts, model, Arc::clone(chat), known, turn, prepared.ids);
+        audit(parts, model, Arc::clone(chat), known, turn, ids);
     }
-    let origin = Origin { session: call.named().cloned(), chat: Some(Box::new(prepared.chat)), reads: Reads::Fields };
-    Ok(Native { body, headers: call.request.headers().clone(), origin, voice })
+    Ok(Native { request, chat: Some(Box::new(prepared.chat)), voice })
 }

@@ -1,6 +1,7 @@
 //! The prompt: `text` or `input_ids`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::json::{Cursor, Malformed};
 
@@ -63,6 +64,8 @@ pub struct Ids {
     pub empty: Option<usize>,
     /// Where the list of each prompt lies, brackets included; empty where the shape is neither flat nor nested.
     pub prompts: Vec<Range<usize>>,
+    /// The ids of the one prompt, where tokentap has written them itself.
+    pub written: Option<Arc<[u32]>>,
 }
 
 /// How `input_ids` are arranged.
@@ -82,6 +85,13 @@ pub enum IdShape {
 }
 
 impl Ids {
+    /// The ids of one prompt that tokentap has written at `span`.
+    pub(super) fn written(ids: Arc<[u32]>, span: Range<usize>) -> Self {
+        let extremes = ids.iter().copied().min().zip(ids.iter().copied().max());
+        let extremes = extremes.map(|(low, high)| (low.into(), high.into()));
+        Self { shape: IdShape::Flat, extremes, empty: None, prompts: vec![span], written: Some(ids) }
+    }
+
     pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
         let mut ids = Self::default();
         match cursor.peek() {

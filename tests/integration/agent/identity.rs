@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use tokentap::demo::EngineOptions;
+use tokentap::openai::model::Chats;
+
 use crate::support::client::{get, request};
+use crate::support::demo::Demo;
 use crate::support::engine;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream};
@@ -171,6 +175,28 @@ async fn field_with_other_uses_is_passed_over_and_counted() {
         counts.push(proxy.metric(&ignored(field)).await);
     }
     assert_eq!(counts, [1.0, 1.0, 1.0], "only calls that were left without a name count");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn field_with_other_uses_is_counted_for_each_api() {
+    let demo = Demo::start(EngineOptions::default(), &["--tokenizer", crate::chat::TOKENIZER]).await;
+    let mut chats = demo.proxy.parts.chats.clone();
+    drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());
+    let mut counted = Vec::new();
+    for (path, mut call) in [
+        ("/generate", json!({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 1}})),
+        ("/v1/completions", json!({"model": "m", "prompt": "x", "max_tokens": 1})),
+        (
+            "/v1/chat/completions",
+            json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
+        ),
+    ] {
+        call["metadata"] = json!({"session_id": "run:7"});
+        let answer = request(demo.proxy.data, "POST", path, &[], call.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        counted.push(demo.proxy.metric("tokentap_session_names_ignored_total{field=\"metadata\"}").await);
+    }
+    assert_eq!(counted, [1.0, 2.0, 3.0], "/generate, completions, chat");
 }
 
 #[tokio::test(flavor = "multi_thread")]

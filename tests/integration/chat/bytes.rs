@@ -82,7 +82,7 @@ fn value() -> impl Strategy<Value = String> {
 fn read(body: &str, renderer: &Renderer) {
     let bytes = Bytes::copy_from_slice(body.as_bytes());
     if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
-        let _ = request.native("m", false);
+        let _ = request.native("m", false, Bytes::from);
     }
     let _ = GenerationEvent::outline(bytes.clone(), Reads::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };

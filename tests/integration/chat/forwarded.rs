@@ -465,8 +465,10 @@ async fn without_a_session_or_a_record_nothing_is_asked_for() {
 async fn who_asks_why_is_told_that_ids_are_taken() {
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let demo = Demo::start(options, &["--chat", "passthrough"]).await;
-    let ready = get(demo.proxy.control, "/readyz").await.text();
-    assert!(ready.contains("--chat passthrough; a session records the ids that the engine reports"), "{ready}");
+    let line = "--chat passthrough; a session records the ids that the engine reports";
+    // what serves chats is decided once the engine has been asked
+    let is_told = async { while !get(demo.proxy.control, "/readyz").await.text().contains(line) {} };
+    soon("/readyz says so", is_told).await;
     let told = output(&["check", "--upstream", &format!("http://{}", demo.direct), "--chat", "passthrough"]).await;
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains("a session records the ids that the engine reports"), "{told}");
