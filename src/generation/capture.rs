@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::entropy::TokenStats;
 use crate::entropy::store::Ticket;
 use crate::generation::enrich;
-use crate::generation::event::{Framed, Parsed, for_each_object};
+use crate::generation::event::{Framed, Parsed, Reads, for_each_object};
 use crate::generation::flight::Flight;
 use crate::generation::plan::Plan;
 use crate::generation::record::{Recorder, Seen};
@@ -152,12 +152,9 @@ impl Capture {
     ///
     /// # Errors
     /// [`Unreadable`] when the body is not what SGLang writes; the client then gets it unchanged.
-    pub fn reply(&mut self, body: &Bytes) -> Result<Parsed<Vec<Chunk>>, Unreadable> {
-        let mut parsed = Parsed::<Vec<Chunk>>::default();
-        for_each_object(body, |cursor, at| {
-            parsed.objects.push(self.object(body, cursor, Some(at), &mut parsed.changes)?);
-            Ok::<_, Unreadable>(())
-        })?;
+    pub fn reply(&mut self, body: &Bytes, reads: Reads) -> Result<Parsed, Unreadable> {
+        let mut parsed = Parsed::default();
+        for_each_object(body, |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
         Ok(parsed)
     }
 
@@ -165,13 +162,13 @@ impl Capture {
     ///
     /// # Errors
     /// [`Unreadable`] when the event is not what SGLang writes; the client then gets it unchanged.
-    pub fn event(&mut self, framed: &Framed) -> Result<Parsed<Chunk>, Unreadable> {
+    pub fn event(&mut self, framed: &Framed, reads: Reads) -> Result<Parsed, Unreadable> {
         let Framed { raw, json } = framed;
         let mut cursor = Cursor::at(&raw[..json.end], json.start);
-        let mut changes = Splice::default();
-        let objects = self.object(raw, &mut cursor, None, &mut changes)?;
+        let mut parsed = Parsed::default();
+        self.object(raw, &mut cursor, None, reads, &mut parsed)?;
         cursor.end()?;
-        Ok(Parsed { objects, changes })
+        Ok(parsed)
     }
 
     /// One object of the reply. In a stream its index stands at its end, so its lists are taken up where any sequence's ended, and
@@ -181,13 +178,15 @@ impl Capture {
         bytes: &Bytes,
         cursor: &mut Cursor<'_>,
         index: Option<usize>,
-        splice: &mut Splice,
-    ) -> Result<Chunk, Unreadable> {
+        reads: Reads,
+        parsed: &mut Parsed,
+    ) -> Result<(), Unreadable> {
         let mut numbers = std::mem::take(&mut self.numbers);
         let read = self.read(cursor, index, &mut numbers);
         let done = read.and_then(|chunk| {
-            self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, splice)?;
-            Ok(chunk)
+            self.take(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, &mut parsed.changes)?;
+            parsed.add(reads, index, chunk);
+            Ok(())
         });
         self.numbers = numbers;
         done

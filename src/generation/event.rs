@@ -45,7 +45,7 @@ pub enum EventKind {
     /// Bytes that are not parsed.
     Unparsed(Unparsed),
     /// The trailers of the reply.
-    Trailers(HeaderMap),
+    Trailers(Box<HeaderMap>),
     /// tokentap ends the stream; the last event.
     Failed(Error),
 }
@@ -72,9 +72,9 @@ pub struct Output {
 
 /// What was parsed of a reply or of an event.
 #[derive(Debug, Default)]
-pub struct Parsed<T> {
-    /// The objects.
-    pub objects: T,
+pub struct Parsed {
+    /// The objects, for a consumer that reads fields.
+    pub outputs: Vec<Output>,
     /// Members to add and to remove.
     pub changes: Splice,
 }
@@ -93,11 +93,22 @@ impl Framed {
     ///
     /// # Errors
     /// When it is no object.
-    pub fn outline(&self) -> Result<Parsed<Chunk>, Malformed> {
+    pub fn outline(&self, reads: Reads) -> Result<Parsed, Malformed> {
         let mut cursor = Cursor::at(&self.raw[..self.json.end], self.json.start);
-        let objects = Chunk::outline(&mut cursor)?;
+        let chunk = Chunk::outline(&mut cursor)?;
         cursor.end()?;
-        Ok(Parsed { objects, changes: Splice::default() })
+        let mut parsed = Parsed::default();
+        parsed.add(reads, None, chunk);
+        Ok(parsed)
+    }
+}
+
+impl Parsed {
+    /// Keeps an object where the consumer reads it; `index` is that of its sequence where the object does not say it.
+    pub(super) fn add(&mut self, reads: Reads, index: Option<usize>, chunk: Chunk) {
+        if reads == Reads::Fields {
+            self.outputs.push(Output { index: index.unwrap_or(chunk.index), chunk });
+        }
     }
 }
 
@@ -128,23 +139,16 @@ pub(super) fn for_each_object<E: From<Malformed>>(
 impl GenerationEvent {
     /// A reply that does not stream.
     #[must_use]
-    pub fn whole(body: Bytes, parsed: Parsed<Vec<Chunk>>, reads: Reads) -> Self {
+    pub fn whole(body: Bytes, parsed: Parsed, reads: Reads) -> Self {
         let json = 0..body.len();
-        let outputs = parsed.objects.into_iter().enumerate().map(|(index, chunk)| Output { index, chunk });
-        let outputs = if reads == Reads::Fields { outputs.collect() } else { Vec::new() };
-        Self::new(Framed { raw: body, json }, outputs, parsed.changes, reads)
+        Self::streamed(Framed { raw: body, json }, parsed, reads)
     }
 
     /// An event of a stream.
     #[must_use]
-    pub fn streamed(framed: Framed, parsed: Parsed<Chunk>, reads: Reads) -> Self {
-        let output = |chunk: Chunk| Output { index: chunk.index, chunk };
-        let outputs = if reads == Reads::Fields { vec![output(parsed.objects)] } else { Vec::new() };
-        Self::new(framed, outputs, parsed.changes, reads)
-    }
-
-    fn new(framed: Framed, outputs: Vec<Output>, mut changes: Splice, reads: Reads) -> Self {
+    pub fn streamed(framed: Framed, parsed: Parsed, reads: Reads) -> Self {
         let Framed { raw, json } = framed;
+        let Parsed { outputs, mut changes } = parsed;
         let native = match reads {
             Reads::Bytes if !changes.is_empty() => std::mem::take(&mut changes).apply(&raw).into(),
             Reads::Bytes | Reads::Fields => raw.clone(),
@@ -157,12 +161,12 @@ impl GenerationEvent {
     /// # Errors
     /// When it is neither an object nor a list of objects.
     pub fn outline(body: Bytes, reads: Reads) -> Result<Self, Malformed> {
-        let mut objects = Vec::new();
-        for_each_object(&body, |cursor, _| {
-            objects.push(Chunk::outline(cursor)?);
+        let mut parsed = Parsed::default();
+        for_each_object(&body, |cursor, at| {
+            parsed.add(reads, Some(at), Chunk::outline(cursor)?);
             Ok::<_, Malformed>(())
         })?;
-        Ok(Self::whole(body, Parsed { objects, changes: Splice::default() }, reads))
+        Ok(Self::whole(body, parsed, reads))
     }
 
     /// Bytes that are passed unchanged.
@@ -186,7 +190,7 @@ impl GenerationEvent {
     /// The trailers of a reply.
     #[must_use]
     pub fn trailers(trailers: HeaderMap) -> Self {
-        Self::plain(Bytes::new(), EventKind::Trailers(trailers))
+        Self::plain(Bytes::new(), EventKind::Trailers(Box::new(trailers)))
     }
 
     /// The event by which tokentap ends a stream.
@@ -266,12 +270,15 @@ mod tests {
     fn event(reads: Reads) -> GenerationEvent {
         let raw = Bytes::from_static(b"data: {\"index\":3,\"meta_info\":{\"id\":\"r\",\"n\":1}}\n\n");
         let framed = Framed { json: 6..raw.len() - 2, raw };
-        let mut parsed = framed.outline().unwrap();
-        let meta = parsed.objects.meta.clone().unwrap();
+        let mut parsed = framed.outline(Reads::Fields).unwrap();
+        let meta = parsed.outputs[0].chunk.meta.clone().unwrap();
         let mut edit = Edit::new(&framed.raw, &meta);
         edit.remove(|key| key.is("id"));
         edit.append("entropy", b"[0.5]");
         edit.finish(&mut parsed.changes);
+        if reads == Reads::Bytes {
+            parsed.outputs.clear();
+        }
         GenerationEvent::streamed(framed, parsed, reads)
     }
 

@@ -384,7 +384,7 @@ impl Generator {
         };
         let (event, is_readable) = on_body(body.len(), || {
             let event = |parsed| GenerationEvent::whole(body.clone(), parsed, reads);
-            match active.guarded(|capture| capture.reply(&body).map(event)) {
+            match active.guarded(|capture| capture.reply(&body, reads).map(event)) {
                 Some(event) => (event, true),
                 // a failure of ours costs numbers, not text
                 None => match GenerationEvent::outline(body.clone(), reads) {

@@ -38,7 +38,7 @@ pub struct EventStream {
     /// A long event that waits for a permit to be parsed.
     waiting: Option<(Permit, sse::Event)>,
     /// An event that waits until the turns it ends are durable.
-    held: Option<(Recording, Option<GenerationEvent>)>,
+    held: Option<(Recording, Option<Arc<GenerationEvent>>)>,
     failed: Failed,
 }
 
@@ -96,7 +96,7 @@ impl EventStream {
             if let Some((recorded, _)) = &mut self.held {
                 ready!(recorded.as_mut().poll(cx));
                 if let Some((_, Some(event))) = self.held.take() {
-                    return Poll::Ready(Some(Ok(Arc::new(event))));
+                    return Poll::Ready(Some(Ok(event)));
                 }
             }
             let event = match self.state {
@@ -109,14 +109,14 @@ impl EventStream {
             };
             match (self.active.recording(), event) {
                 (Some(recording), event) => self.held = Some((recording, event)),
-                (None, Some(event)) => return Poll::Ready(Some(Ok(Arc::new(event)))),
+                (None, Some(event)) => return Poll::Ready(Some(Ok(event))),
                 (None, None) => {}
             }
         }
     }
 
     /// The next event that is complete; `None` where more has to come first.
-    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
+    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         if let Some((permit, _)) = &mut self.waiting {
             let permit = ready!(permit.as_mut().poll(cx));
             let event = self.waiting.take().map(|(_, event)| self.event(event));
@@ -132,8 +132,8 @@ impl EventStream {
     }
 
     /// Reads more of the stream. An event comes back where bytes pass that are not parsed.
-    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
-        let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| GenerationEvent::unparsed(bytes, why));
+    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
+        let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| Arc::new(GenerationEvent::unparsed(bytes, why)));
         let event = match ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) if self.state == State::Passing => unparsed(data, Unparsed::Piece),
@@ -165,7 +165,7 @@ impl EventStream {
     }
 
     /// Stops parsing if an incomplete event is too large to buffer.
-    fn check_size(&mut self) -> Option<GenerationEvent> {
+    fn check_size(&mut self) -> Option<Arc<GenerationEvent>> {
         let reason = self.outgrown()?;
         self.active.generator().metrics.skipped.with_label_values(&[reason.name()]).inc();
         if self.must_measure() {
@@ -174,7 +174,7 @@ impl EventStream {
         self.state = State::Passing;
         let _ = self.share.resize(0);
         self.active.capture_mut().incomplete();
-        Some(GenerationEvent::unparsed(self.decoder.take_rest(), Unparsed::Piece))
+        Some(Arc::new(GenerationEvent::unparsed(self.decoder.take_rest(), Unparsed::Piece)))
     }
 
     /// Why an incomplete event is too large to buffer.
@@ -189,7 +189,7 @@ impl EventStream {
     }
 
     /// Parses and measures an event.
-    fn event(&mut self, event: sse::Event) -> GenerationEvent {
+    fn event(&mut self, event: sse::Event) -> Arc<GenerationEvent> {
         if event.is_done() {
             // the engine is done, whatever becomes of the connection
             self.active.end();
@@ -206,10 +206,10 @@ impl EventStream {
         let reads = self.reads;
         let (event, is_readable) = in_place(framed.raw.len(), || {
             let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
-            match self.active.guarded(|capture| capture.event(&framed).map(event)) {
+            match self.active.guarded(|capture| capture.event(&framed, reads).map(event)) {
                 Some(event) => (event, true),
                 // a failure of ours costs numbers, not text
-                None => match framed.outline() {
+                None => match framed.outline(reads) {
                     Ok(parsed) => (event(parsed), false),
                     Err(_) => (GenerationEvent::unreadable(framed), false),
                 },
@@ -226,16 +226,16 @@ impl EventStream {
 
     /// Marks the event with which clients have everything: the end mark, or the last finish reason. They leave at either, without waiting
     /// for the end of the body.
-    fn completed(&self, mut event: GenerationEvent) -> GenerationEvent {
+    fn completed(&self, mut event: GenerationEvent) -> Arc<GenerationEvent> {
         event.completes = self.active.is_ended() || self.active.capture().is_complete();
-        event
+        Arc::new(event)
     }
 
     /// Ends the stream with an error event; dropping the rest aborts the generation.
-    fn refuse(&mut self, reason: Reason) -> GenerationEvent {
+    fn refuse(&mut self, reason: Reason) -> Arc<GenerationEvent> {
         self.state = State::Ended;
         self.active.capture_mut().cut(Fault::Aborted);
-        GenerationEvent::failed(Error::Strict { reason: reason.name().to_owned() })
+        Arc::new(GenerationEvent::failed(Error::Strict { reason: reason.name().to_owned() }))
     }
 
     /// Whether `--strict` holds for this request.

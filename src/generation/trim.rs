@@ -2,7 +2,7 @@
 
 use crate::generation::forcing::{Exact, Item};
 use crate::generation::plan::Plan;
-use crate::json::{Edit, Malformed, Object, Splice};
+use crate::json::{Edit, Malformed, Object, Splice, Text};
 use crate::sglang::flat::{self, Side};
 use crate::sglang::scan;
 
@@ -14,6 +14,10 @@ const LOGPROBS: [&str; 5] = [
     "input_token_ids_logprobs",
     "output_token_ids_logprobs",
 ];
+
+/// What only a top-k brings: a name, and the prefix of others.
+const TOP: [(&str, &str); 2] =
+    [("input_top_logprobs", "input_top_logprobs_"), ("output_top_logprobs", "output_top_logprobs_")];
 
 /// Trims the `meta_info` of a sequence to what its client asked. Everything that stays keeps its bytes.
 ///
@@ -32,22 +36,18 @@ pub fn trim(
         edit.remove(|key| key.is("output_token_entropy"));
     }
     if item.exact == Some(Exact::Support) && item.is_asked_exactly() {
-        edit.remove(|key| key.decode().starts_with("output_token_sampling_"));
+        edit.remove(|key| key.starts_with("output_token_sampling_"));
     }
     if !item.logprob || item.k == item.asked_k && item.asked {
         return Ok(());
     }
-    let top = |name: &str| {
-        ["input_top_logprobs", "output_top_logprobs"]
-            .iter()
-            .any(|key| name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
-    };
+    let top = |key: &Text<'_>| TOP.iter().any(|(name, prefix)| key.is(name) || key.starts_with(prefix));
     if !item.asked {
-        edit.remove(|key| LOGPROBS.iter().any(|name| key.is(name)) || top(&key.decode()));
+        edit.remove(|key| LOGPROBS.iter().any(|name| key.is(name)) || top(key));
         return Ok(());
     }
     if item.asked_k == 0 {
-        edit.remove(|key| top(&key.decode()) || item.placeholder && key.is("input_token_logprobs"));
+        edit.remove(|key| top(key) || item.placeholder && key.is("input_token_logprobs"));
         return Ok(());
     }
     let keep = item.asked_k as usize;

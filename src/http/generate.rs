@@ -146,6 +146,10 @@ impl Encoder for NativeEncoder {
         Ok(())
     }
 
+    fn encoded(&self, event: &GenerationEvent) -> Option<Bytes> {
+        Some(event.native().clone())
+    }
+
     fn keeps_length(&self) -> bool {
         true
     }

@@ -18,6 +18,12 @@ impl<'a> Text<'a> {
         if self.escaped { self.decode() == name } else { self.raw == name.as_bytes() }
     }
 
+    /// Whether the string, unescaped, begins with `prefix`.
+    #[must_use]
+    pub fn starts_with(&self, prefix: &str) -> bool {
+        if self.escaped { self.decode().starts_with(prefix) } else { self.raw.starts_with(prefix.as_bytes()) }
+    }
+
     /// The string as it reads, escapes resolved. Lone surrogates and invalid UTF-8 become replacement characters.
     #[must_use]
     pub fn decode(&self) -> Cow<'a, str> {
@@ -114,6 +120,17 @@ fn escaped_unit(bytes: &[u8]) -> Option<(u16, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prefixes_are_compared_unescaped() {
+        let key = |raw: &'static str| Text { raw: raw.as_bytes(), escaped: raw.contains('\\') };
+        for raw in ["output_top", "output_", r"out\u0070ut_top", r"\u006futput_"] {
+            assert!(key(raw).starts_with("output_"), "{raw}");
+        }
+        for raw in ["output", "input_", r"out\u0071ut_", ""] {
+            assert!(!key(raw).starts_with("output_"), "{raw}");
+        }
+    }
 
     fn decoded(raw: &[u8]) -> String {
         Text { raw, escaped: raw.contains(&b'\\') }.decode().into_owned()

@@ -23,6 +23,11 @@ pub trait Encoder: Send + std::fmt::Debug {
     /// When the event cannot be encoded; the stream then breaks off.
     fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError>;
 
+    /// The same bytes where an event has them already: an event that is sent alone is then not copied.
+    fn encoded(&self, _event: &GenerationEvent) -> Option<Bytes> {
+        None
+    }
+
     /// Whether events that are not parsed are as long as they were.
     fn keeps_length(&self) -> bool {
         false
@@ -41,7 +46,9 @@ const SHARED_FRAME: usize = 64 * 1024;
 pub struct EncodedBody {
     events: Events,
     source: Source,
-    /// Encoded, and not given to the client yet.
+    /// The first event that was encoded, and not given to the client yet, where its bytes need no copy.
+    first: Bytes,
+    /// All events that were, where more than that one has come or it had to be copied.
     out: Vec<u8>,
     /// Comes after `out`.
     end: Option<Result<HeaderMap, BoxError>>,
@@ -73,7 +80,7 @@ impl EncodedBody {
     }
 
     fn new(events: Events, source: Source, keepalive: Option<Duration>) -> Self {
-        Self { events, source, out: Vec::new(), end: None, keepalive: Keepalive::new(keepalive) }
+        Self { events, source, first: Bytes::new(), out: Vec::new(), end: None, keepalive: Keepalive::new(keepalive) }
     }
 
     /// The stream with bytes in front that encode the events which were taken so far.
@@ -97,7 +104,7 @@ impl EncodedBody {
             Source::Events(_) => self.events.is_end_stream(),
             Source::Ended => true,
         };
-        is_over && self.out.is_empty() && self.end.is_none()
+        is_over && self.encoded() == 0 && self.end.is_none()
     }
 
     /// How much follows.
@@ -107,11 +114,16 @@ impl EncodedBody {
             Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Events(encoder) if encoder.keeps_length() => {
                 let exact = self.events.size_hint().exact();
-                exact.map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + self.out.len() as u64))
+                exact.map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + self.encoded() as u64))
             }
             Source::Events(_) => SizeHint::default(),
-            Source::Ended => SizeHint::with_exact(self.out.len() as u64),
+            Source::Ended => SizeHint::with_exact(self.encoded() as u64),
         }
+    }
+
+    /// Bytes that were encoded, and not given to the client yet.
+    fn encoded(&self) -> usize {
+        self.first.len() + self.out.len()
     }
 
     /// The next bytes for the client.
@@ -130,11 +142,11 @@ impl EncodedBody {
                 Source::Ended => return Poll::Ready(self.last_frame()),
                 Source::Events(encoder) => encoder,
             };
-            if self.out.len() >= FRAME {
+            if self.first.len() + self.out.len() >= FRAME {
                 return Poll::Ready(self.flush());
             }
             let end = match self.events.poll_next(cx) {
-                Poll::Pending if self.out.is_empty() => {
+                Poll::Pending if self.first.is_empty() && self.out.is_empty() => {
                     ready!(self.keepalive.poll(cx));
                     return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b": keep-alive\n\n")))));
                 }
@@ -142,11 +154,21 @@ impl EncodedBody {
                 Poll::Ready(Some(Ok(event))) => {
                     self.keepalive.reset();
                     match &event.kind {
-                        EventKind::Trailers(trailers) => Some(Ok(trailers.clone())),
-                        _ => match encoder.encode(&event, &mut self.out) {
-                            Ok(()) => continue,
-                            Err(error) => Some(Err(error)),
-                        },
+                        EventKind::Trailers(trailers) => Some(Ok((**trailers).clone())),
+                        _ => {
+                            if self.first.is_empty()
+                                && self.out.is_empty()
+                                && let Some(bytes) = encoder.encoded(&event)
+                            {
+                                self.first = bytes;
+                                continue;
+                            }
+                            self.out.extend_from_slice(&std::mem::take(&mut self.first));
+                            match encoder.encode(&event, &mut self.out) {
+                                Ok(()) => continue,
+                                Err(error) => Some(Err(error)),
+                            }
+                        }
                     }
                 }
                 Poll::Ready(Some(Err(error))) => Some(Err(error)),
@@ -159,11 +181,15 @@ impl EncodedBody {
     /// What was encoded, which the client has from here on.
     fn flush(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         self.events.acknowledge();
-        (!self.out.is_empty()).then(|| Ok(Frame::data(std::mem::take(&mut self.out).into())))
+        let frame = match std::mem::take(&mut self.first) {
+            first if first.is_empty() => std::mem::take(&mut self.out).into(),
+            first => first,
+        };
+        (!frame.is_empty()).then(|| Ok(Frame::data(frame)))
     }
 
     fn last_frame(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
-        if !self.out.is_empty() {
+        if self.encoded() > 0 {
             return self.flush();
         }
         match self.end.take() {
