@@ -289,3 +289,105 @@ async fn sweep(parts: Arc<Parts>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::ffi::OsString;
+
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::demo::{Engine, EngineOptions, Model, Streaming};
+    use crate::sglang::response::read_on_this_thread;
+
+    /// Tokens of a reply.
+    const TOKENS: usize = 12;
+
+    /// The demo engine on a port.
+    async fn engine(phase: watch::Receiver<Phase>) -> SocketAddr {
+        let engine = Engine::new(EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let service = tower::service_fn(move |request| {
+            let engine = Arc::clone(&engine);
+            async move { Ok::<_, Infallible>(engine.handle(request).await) }
+        });
+        let time = Duration::from_secs(60);
+        let limits = ServerLimits {
+            header_timeout: time,
+            idle_timeout: time,
+            read_timeout: time,
+            connections: 64,
+            drain: time,
+            cutting: Arc::default(),
+        };
+        tokio::spawn(serve(listener, service, limits, phase));
+        addr
+    }
+
+    /// Sends a call over a connection of its own; the whole reply.
+    async fn ask(addr: SocketAddr, path: &str, body: &serde_json::Value) -> String {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}",
+            body.len()
+        );
+        let mut connection = TcpStream::connect(addr).await.unwrap();
+        connection.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        connection.read_to_string(&mut reply).await.unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200"), "{path}: {reply}");
+        reply
+    }
+
+    // on one thread, whose reads are counted
+    #[tokio::test]
+    async fn each_object_of_a_reply_is_parsed_once_for_every_api() {
+        let (_stop, phase) = watch::channel(Phase::Serving);
+        let engine = engine(phase.clone()).await;
+        let upstream = format!("http://{engine}");
+        let flags = [
+            "tokentap",
+            "serve",
+            "--upstream",
+            &upstream,
+            "--listen",
+            "127.0.0.1:0",
+            "--control-listen",
+            "127.0.0.1:0",
+        ];
+        let cli = config::load(flags.map(OsString::from)).unwrap();
+        let app = App::bind(cli.command.config().unwrap().clone(), phase).await.unwrap();
+        let app = app.rendering(Renderer::new(Model::folder()));
+        let (data, parts) = (app.data_addr().unwrap(), Arc::clone(app.parts()));
+        tokio::spawn(app.run());
+        drop(parts.upstream.clone().wait_for(|found| found.original_logprobs.is_some()).await.unwrap());
+        drop(parts.chats.clone().wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());
+
+        let sampling = json!({"max_new_tokens": TOKENS, "ignore_eos": true});
+        let native = json!({"input_ids": [10, 11, 12], "sampling_params": sampling});
+        let text = json!({"model": "m", "prompt": "The lamp", "max_tokens": TOKENS, "ignore_eos": true});
+        let chat = json!({"model": "m", "messages": [{"role": "user", "content": "The lamp"}], "max_tokens": TOKENS,
+            "ignore_eos": true});
+        for (path, call) in [
+            ("/generate", &native),
+            ("/sessions/s/generate", &native),
+            ("/sessions/s/v1/completions", &text),
+            ("/v1/chat/completions", &chat),
+            ("/sessions/s/v1/chat/completions", &chat),
+        ] {
+            let mut counts = Vec::new();
+            for stream in [false, true] {
+                let mut call = call.clone();
+                call["stream"] = stream.into();
+                let before = read_on_this_thread();
+                ask(data, path, &call).await;
+                counts.push(read_on_this_thread() - before);
+            }
+            assert_eq!(counts, [1, TOKENS], "{path}: of a whole reply, and of a stream with an event for each token");
+        }
+    }
+}

@@ -105,6 +105,18 @@ pub struct Chunk {
     pub object: Object,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Objects that this thread has read.
+    static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many objects of replies this thread has read.
+#[cfg(test)]
+pub(crate) fn read_on_this_thread() -> usize {
+    READ.with(std::cell::Cell::get)
+}
+
 impl Chunk {
     /// Reads the object at the cursor, its numbers into `numbers`.
     ///
@@ -124,6 +136,8 @@ impl Chunk {
     }
 
     fn with<'a>(cursor: &mut Cursor<'a>, mut lists: Option<Lists<'_>>) -> Result<Self, Malformed> {
+        #[cfg(test)]
+        READ.with(|read| read.set(read.get() + 1));
         let bytes: &'a [u8] = cursor.bytes();
         let mut chunk = Self::default();
         let object = Object::read(&mut *cursor, |key, cursor| {
