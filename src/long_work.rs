@@ -17,7 +17,7 @@ const VERY_LONG: usize = 4 << 20;
 /// How long a permit is offered to the first in the queue. One that takes it later queues anew.
 const OFFER: Duration = Duration::from_millis(250);
 
-/// Long bodies in work at a time: each may take a thread of its own.
+/// Long bodies that are worked on at a time; each may take a thread.
 static LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(4 * processors())));
 
 /// Very long bodies in work at a time: half of the processors, so that the workers keep the other half.
@@ -34,7 +34,7 @@ pub fn is_long(length: usize) -> bool {
 }
 
 /// Waits until a body of `length` bytes may be worked on; a short one need not wait. Others wait until the permit is dropped. A waiter that is
-/// not polled, as one whose client does not read, holds no permit for longer than [`OFFER`], and one that is dropped none at all.
+/// not polled, as one whose client does not read, holds no permit for longer than 250 ms, and one that is dropped none at all.
 pub async fn permit(length: usize) -> Option<OwnedSemaphorePermit> {
     if !is_long(length) {
         return None;

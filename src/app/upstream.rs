@@ -111,8 +111,8 @@ async fn limited<T>(answer: impl Future<Output = Result<T, ProbeError>>) -> Resu
     answer.map_err(|error| error.to_string())
 }
 
-/// The questions that generate: an engine that is paused lets them wait, and nobody else waits for them. Asked again, ever more
-/// rarely, as long as the engine did not answer them.
+/// Asks what only generating shows, in the background: a paused engine answers late. Asks again, at most once a minute, until all engines
+/// have answered.
 async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watch::Sender<Arc<Capabilities>>) {
     let mut pause = Duration::from_secs(1);
     let again = found.original_logprobs.is_some();
@@ -133,7 +133,7 @@ async fn ask(parts: Arc<Parts>, probe: Survey, found: Capabilities, probed: watc
                 if answered || !again {
                     probed.send_replace(Arc::new(found.clone()));
                 }
-                // said when it holds already: who reads the line may rely on it
+                // logged after it was published, so that tests and scripts can wait for the line
                 tracing::info!(
                     vocab_size = found.vocab_size,
                     flat = found.flat,

@@ -22,7 +22,7 @@ use crate::trajectory::log::Ack;
 pub struct ActiveGeneration {
     generator: Arc<Generator>,
     capture: Capture,
-    /// The client's own key signs the abort of its own request.
+    /// The client's key, which signs the abort.
     key: Option<HeaderValue>,
     asked: bool,
 }
@@ -135,7 +135,7 @@ impl Drop for ActiveGeneration {
             }
             // an engine that does not answer delays the aborts of one request by one time limit, not by one for each id
             aborts.join_all().await;
-            // free before whoever waits for them looks
+            // the ids are free before those that wait for them look
             drop(flight);
             generator.aborting.send_modify(|count| *count -= 1);
         });

@@ -79,7 +79,7 @@ impl Events {
             Self::Whole { event, .. } => Poll::Ready(event.take().map(Ok)),
             Self::Unparsed { body, active } => loop {
                 let frame = ready!(Pin::new(body.as_mut()).poll_frame(cx));
-                // the engine is done once its reply has come to an end, good or bad
+                // the engine no longer runs it when its reply has ended or broken off
                 if let Some(active) = active.as_mut().filter(|_| !matches!(frame, Some(Ok(_))) || body.is_end_stream())
                 {
                     active.end();

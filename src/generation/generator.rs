@@ -45,8 +45,8 @@ use crate::trajectory::{self, Fault, Store};
 /// Names the session of a reply.
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
 
-/// Pauses, in milliseconds, before an engine is asked again that may still know an id which was aborted: it answers an abort when it has heard it, and
-/// lets go of the id some steps later.
+/// Pauses, in milliseconds, before an engine that refused an id is asked again: it answers an abort at once, and frees the aborted id some
+/// scheduler steps later.
 const LINGERING: [u64; 5] = [20, 40, 80, 160, 320];
 
 /// What all generations work with.
@@ -108,7 +108,7 @@ impl Generator {
     /// Runs a generation, or joins the one that a retry asks for again. `rid` is set to the request's id before the engine is asked.
     ///
     /// # Errors
-    /// What the client is told when the engine's own answer cannot be given.
+    /// The answer for the client, where there is none of the engine's.
     pub async fn run(
         self: &Arc<Self>,
         request: GenerationRequest,
@@ -281,7 +281,7 @@ impl Generator {
         Ok(share.hold(body))
     }
 
-    /// Takes the request's ids, which with the guard must not be active. Those of an attempt that was cut (`again`) are free in a moment,
+    /// Takes the request's ids, which with the guard must not be in flight. Those of an attempt that was cut (`again`) are free in a moment,
     /// when its aborts are through.
     async fn take_off(&self, plan: &Plan, again: bool) -> Result<Flight, Error> {
         let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
@@ -303,7 +303,7 @@ impl Generator {
         Error::bad_request(refusal.message)
     }
 
-    /// Asks the engine, and once more as the client wrote it where forcing made the engine fail. With `lingers` a refusal may only mean
+    /// Asks the engine, and once more without forced logprobs where those made it fail. With `lingers` a refusal may only mean
     /// that the engine is not yet done with an attempt of the same id.
     async fn ask(&self, head: &Head, active: &mut ActiveGeneration, lingers: bool) -> Result<Reply, Error> {
         active.ask();

@@ -41,9 +41,9 @@ pub struct Key {
     pub method: Method,
     /// Path and query, as they go upstream.
     pub target: String,
-    /// `Authorization` and `X-Api-Key`: a reply is given to nobody but whom it was for.
+    /// `Authorization` and `X-Api-Key`: a reply is not given to a client with other credentials.
     pub authorization: [Option<HeaderValue>; 2],
-    /// The client's id, where it stands in a header.
+    /// The client's id, where a header has it.
     pub rid: Option<HeaderValue>,
     /// The body, byte for byte. Calls that are the same share its memory.
     pub body: Bytes,
@@ -174,10 +174,10 @@ impl Attempt {
         last
     }
 
-    /// The turns that nobody got.
+    /// The turns of a reply that did not arrive.
     fn lost(&self) -> Option<Turns> {
         if self.context.turns.is_empty() {
-            // an answer without turns, like a refusal, stands in nobody's place
+            // an answer without turns, such as a refusal, replaces none
             return self.context.before.clone();
         }
         (!self.reply().is_delivered()).then(|| self.context.turns.clone())

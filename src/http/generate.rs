@@ -46,7 +46,7 @@ pub struct Decoded {
 /// Serves a generation; `session` is the one that the path names.
 ///
 /// # Errors
-/// What the client is told when the engine's own answer cannot be given.
+/// The answer for the client, where there is none of the engine's.
 pub async fn generate(
     parts: &Arc<Parts>,
     request: Request<Incoming>,
@@ -63,7 +63,7 @@ pub async fn generate(
 /// The same for a request that has been read.
 ///
 /// # Errors
-/// What the client is told when the engine's own answer cannot be given.
+/// The answer for the client, where there is none of the engine's.
 pub async fn answer(
     parts: &Arc<Parts>,
     request: Request<Bytes>,
@@ -107,7 +107,7 @@ pub fn digest(parts: &Parts, identity: Option<&Identity>, request: &GenerateRequ
 /// Runs a generation; `head` has the client's headers.
 ///
 /// # Errors
-/// What the client is told when the engine's own answer cannot be given.
+/// The answer for the client, where there is none of the engine's.
 pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, served: &mut Served) -> Result<Generation, Error> {
     let Decoded { request, identity, digest, chat, reads } = decoded;
     identity.report_ignored(parts);

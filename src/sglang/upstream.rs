@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 /// Sends a call and counts how it went.
 ///
 /// # Errors
-/// What the client is told when no head of a reply came.
+/// The answer for the client, where no head of a reply came.
 pub async fn send(client: &Client, metrics: &Metrics, route: Route, call: Call) -> Result<Reply, Error> {
     let started = Instant::now();
     let reply = client.send(call).await.map_err(|failure| failed(metrics, failure))?;

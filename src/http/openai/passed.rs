@@ -31,7 +31,7 @@ use crate::trajectory;
 /// Hands a call to the engine's own endpoint.
 ///
 /// # Errors
-/// What the client is told when the engine's own answer cannot be given.
+/// The answer for the client, where there is none of the engine's.
 pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<Response<Body>, Error> {
     let length = call.request.body().len();
     let records = parts.config.sessions.record && call.route.endpoint == routes::CHAT;

@@ -151,7 +151,7 @@ impl Survey {
     /// [`ProbeError`] when the upstream stops answering, or every engine of a router.
     pub async fn ask(&self, found: Capabilities) -> Result<(Capabilities, bool), ProbeError> {
         let members = self.members();
-        // an engine that prefills or decodes alone answers no generation of its own
+        // an engine that only prefills or only decodes cannot answer a generation
         if members.is_empty() || found.disaggregated {
             return Ok((self.upstream().ask(found).await?, true));
         }
