@@ -230,11 +230,3 @@ fn the_time_of_day_is_only_written_down() {
         assert!(!reads || may, "{} reads the time of day: waits and limits go by Instant", file.path);
     }
 }
-
-#[test]
-fn a_file_holds_one_noun() {
-    for file in sources() {
-        let lines = file.whole.split("#[cfg(test)]\nmod tests").next().unwrap().lines().count();
-        assert!(lines <= 400, "{} has {lines} lines before its tests: find the second noun in it", file.path);
-    }
-}
