@@ -20,12 +20,11 @@ use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::generation::Tools;
 use crate::generation::generator::Generator;
 use crate::generation::retries::{Bounds, Retries};
-use crate::grpc::{Beside, Port, Services};
 use crate::http::Parts;
-use crate::http::control::Control;
-use crate::http::data::Data;
+use crate::http::request_info::Port;
 use crate::metrics::Metrics;
 use crate::openai::model::Chats;
+use crate::serve;
 use crate::server::{Door, ListenDrops, Phase, ServerLimits, Tls, listen, serve};
 use crate::sglang::client::Client;
 use crate::sglang::engines::Engines;
@@ -127,8 +126,6 @@ impl App {
             ready: is_ready,
             chats: serving,
             phase,
-            cutting: Arc::default(),
-            permits: Arc::new(Semaphore::new(config.limits.max_requests.min(Semaphore::MAX_PERMITS))),
             budget,
             generator: Arc::new(generator),
             drift: crate::http::openai::Sampling::default(),
@@ -183,13 +180,18 @@ impl App {
     pub async fn run(self) -> Result<usize, String> {
         let Self { parts, data, control, probed, ready, chats, directory, renderer } = self;
         let limits = &parts.config.limits;
+        let shared = serve::Shared {
+            parts: Arc::clone(&parts),
+            permits: Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS))),
+            cutting: Arc::default(),
+        };
         let limits = ServerLimits {
             header_timeout: limits.client_header_timeout,
             idle_timeout: limits.client_idle_timeout,
             read_timeout: limits.client_read_timeout,
             connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
             drain: limits.drain_timeout,
-            cutting: Arc::clone(&parts.cutting),
+            cutting: Arc::clone(&shared.cutting),
         };
         let (restored, is_restored) = watch::channel(directory.is_none());
         let restoring = restoration::restore(Arc::clone(&parts), directory, restored);
@@ -203,7 +205,7 @@ impl App {
         let (stop, stopped) = watch::channel(Phase::Serving);
         let control = tokio::spawn(serve(
             control,
-            Beside::new(Services::new(Arc::clone(&parts), Port::Control, stopped.clone()), Control(Arc::clone(&parts))),
+            serve::port(&shared, Port::Control, stopped.clone()),
             ServerLimits {
                 drain: Duration::from_secs(1),
                 cutting: Arc::default(),
@@ -219,8 +221,8 @@ impl App {
                 metrics.draining.set(1);
             }
         });
-        let services = Services::new(Arc::clone(&parts), Port::Data, parts.phase.clone());
-        let serving = serve(data, Beside::new(services, Data(Arc::clone(&parts))), limits, parts.phase.clone());
+        let routes = serve::port(&shared, Port::Data, parts.phase.clone());
+        let serving = serve(data, routes, limits, parts.phase.clone());
         let cut = tokio::select! {
             cut = serving => Ok(cut),
             error = restoring => Err(error),

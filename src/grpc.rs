@@ -3,7 +3,6 @@
 //! A call is decoded to what the route of the same purpose is decoded to, so that limits, sessions, metrics and refusals are those of
 //! HTTP. The listener, the connections and HTTP/2 are the server's: here is only what answers `content-type: application/grpc`.
 
-mod beside;
 mod ending;
 mod entropy;
 mod feed;
@@ -23,8 +22,8 @@ use std::pin::Pin;
 
 use futures_util::Stream;
 
-pub use beside::Beside;
-pub use services::{Port, Services};
+pub use services::{Services, classify};
+pub use status::{denied, failed_status, refused};
 
 /// What a call is answered with that has many answers.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;

@@ -1,10 +1,11 @@
 //! The HTTP edge: bytes to types and back, on the data port and on the control port.
 
 pub mod aborts;
-pub mod access;
+pub mod access_log;
 pub mod body;
 pub mod control;
 pub mod data;
+pub mod denied;
 pub mod forward;
 pub mod gate;
 pub mod generate;
@@ -15,8 +16,7 @@ pub mod openai;
 pub mod page;
 pub mod policy;
 pub mod redact;
-pub mod served;
-pub mod sound;
+pub mod request_info;
 pub mod v1;
 
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use http::{HeaderValue, Response, header};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::config::Config;
@@ -67,14 +67,10 @@ pub struct Parts {
     pub chats: watch::Receiver<Arc<Chats>>,
     /// Serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
-    /// The server cuts what has not ended: its drain time is over.
-    pub cutting: Arc<AtomicBool>,
     /// Runs generations.
     pub generator: Arc<Generator>,
     /// Bytes of requests and replies that are held whole.
     pub budget: Budget,
-    /// Permits of requests; each lives in its reply's body.
-    pub permits: Arc<Semaphore>,
     /// Which chats are rendered anew to be compared.
     pub drift: openai::Sampling,
     /// A conversation without a session has been logged.

@@ -24,7 +24,8 @@
 //! | [`app`] | settings become running parts; the only one that knows all of them |
 //! | [`cli`] | one file a command |
 //! | [`demo`] | the embedded engine |
-//! | [`http`], [`grpc`], [`server`] | the edges: bytes to types |
+//! | [`serve`] | the ports: the layers that every request passes |
+//! | [`http`], [`grpc`], [`server`] | the routes and connections: bytes to types |
 //! | [`generation`] | the pipeline: plan, guard, ask, parse, measure, record, abort, retry |
 //! | [`openai`] | chat and completions in terms of /generate |
 //! | [`tensors`] | slices of logits as safetensors |
@@ -56,6 +57,7 @@ pub mod metrics;
 pub mod openai;
 pub mod parse;
 pub mod rl;
+pub mod serve;
 pub mod server;
 pub mod sglang;
 pub mod tensors;

@@ -147,8 +147,15 @@ impl Metrics {
         let mut metrics = Self {
             names: Vec::new(),
             raising: Mutex::default(),
-            requests: d.counters("http_requests_total", "Answers given.", &["endpoint", "method", "status_code"]),
-            active: d.keep(IntGaugeVec::new(options("http_requests_active", "Requests being served."), &["endpoint"])),
+            requests: d.counters(
+                "http_requests_total",
+                "Requests answered, on both ports.",
+                &["endpoint", "method", "status_code"],
+            ),
+            active: d.keep(IntGaugeVec::new(
+                options("http_requests_active", "Requests being served, without probes and scrapes."),
+                &["endpoint"],
+            )),
             duration: d.histograms(
                 "request_duration_seconds",
                 "From the request's head to the reply's last byte.",

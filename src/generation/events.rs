@@ -13,6 +13,7 @@ use crate::error::{BoxError, Error};
 use crate::generation::Observed;
 use crate::generation::active::ActiveGeneration;
 use crate::generation::event::{GenerationEvent, Unparsed};
+use crate::generation::flight::Unnamed;
 use crate::generation::retries::Reader;
 use crate::generation::stream::EventStream;
 use crate::metrics::Metrics;
@@ -46,6 +47,8 @@ pub enum Events {
         body: Box<Forwarded>,
         /// The generation, where the engine may still run it.
         active: Option<Box<ActiveGeneration>>,
+        /// Notes a generation whose id is not known.
+        unnamed: Option<Unnamed>,
     },
     /// Of an attempt that retries of the same call read as well.
     Shared(Reader),
@@ -59,7 +62,16 @@ impl Generation {
     #[must_use]
     pub fn unparsed(head: response::Parts, metrics: &Arc<Metrics>, read: Bytes, body: ReplyBody) -> Self {
         let body = Box::new(Forwarded::patient(metrics, read, body));
-        Self { head, events: Events::Unparsed { body, active: None } }
+        Self { head, events: Events::Unparsed { body, active: None, unnamed: None } }
+    }
+
+    /// The same, of a generation whose id is not known.
+    #[must_use]
+    pub fn of_unnamed(mut self, unnamed: Unnamed) -> Self {
+        if let Events::Unparsed { unnamed: noted, .. } = &mut self.events {
+            *noted = Some(unnamed);
+        }
+        self
     }
 
     /// An error of tokentap's in place of a reply.
@@ -77,7 +89,7 @@ impl Events {
         match self {
             Self::Stream(stream) => stream.poll_next(cx),
             Self::Whole { event, .. } => Poll::Ready(event.take().map(Ok)),
-            Self::Unparsed { body, active } => loop {
+            Self::Unparsed { body, active, .. } => loop {
                 let frame = ready!(Pin::new(body.as_mut()).poll_frame(cx));
                 // the engine no longer runs it when its reply has ended or broken off
                 if let Some(active) = active.as_mut().filter(|_| !matches!(frame, Some(Ok(_))) || body.is_end_stream())

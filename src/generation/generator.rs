@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -112,11 +112,12 @@ impl Generator {
     pub async fn run(
         self: &Arc<Self>,
         request: GenerationRequest,
-        rid: &mut Option<RequestId>,
+        rid: &OnceLock<RequestId>,
     ) -> Result<Generation, Error> {
         let Some(retry) = request.retry else {
             let known = RequestId::default();
-            *rid = Some(Arc::clone(&known));
+            // a request is run once
+            let _ = rid.set(Arc::clone(&known));
             return self.perform(request, None, &known).await;
         };
         let key = Key {
@@ -138,7 +139,7 @@ impl Generator {
                 generation.unwrap_or_else(|error| Generation::failed(error, None))
             })
         });
-        *rid = Some(Arc::clone(reader.rid()));
+        let _ = rid.set(Arc::clone(reader.rid()));
         if let Some(outcome) = entered.name() {
             self.metrics.retries.with_label_values(&[outcome]).inc();
         }

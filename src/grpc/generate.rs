@@ -1,7 +1,7 @@
 //! `Generate`: POST /generate in another encoding.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::pb::generate_server::Generate;
-use super::services::Port;
 use super::{Answers, pb, status};
 use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, Unparsed};
 use crate::generation::events::{Events, Generation};
-use crate::http::served::Served;
+use crate::http::access_log::AccessRecord;
+use crate::http::request_info::Port;
 use crate::http::v1::Problem;
-use crate::http::{Parts, data, generate, identity};
+use crate::http::{Parts, generate, identity};
 use crate::sglang::headers;
 use crate::sglang::routes;
 use crate::trajectory::is_name;
@@ -50,46 +50,15 @@ impl GenerateService {
     }
 }
 
-/// The clock and the permit of a call, which it has before its message is read.
-#[derive(Clone)]
-pub(super) struct Admitted(Arc<Mutex<Option<Box<Served>>>>);
-
-impl Admitted {
-    /// # Errors
-    /// The answer, where there are too many.
-    pub(super) fn try_new(parts: &Arc<Parts>) -> Result<Self, Status> {
-        let (mut served, admitted) = data::admit(parts, routes::GENERATE, &Method::POST);
-        match admitted {
-            Ok(()) => Ok(Self(Arc::new(Mutex::new(Some(served))))),
-            Err(error) => {
-                served.status = Some(error.status());
-                Err(status::error(&error))
-            }
-        }
-    }
-
-    fn take(&self) -> Option<Box<Served>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// The call has been answered; where its message did not come whole, this is what its sender was told.
-    pub(super) fn answered<B>(&self, reply: &http::Response<B>) {
-        if let Some(mut served) = self.take() {
-            served.status = Some(status::of(reply).unwrap_or(StatusCode::BAD_REQUEST));
-        }
-    }
-}
-
 #[async_trait]
 impl Generate for GenerateService {
     type GenerateStream = Answers<pb::GenerateReply>;
 
     async fn generate(&self, request: Request<pb::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
-        let mut served = extensions.get::<Admitted>().and_then(Admitted::take).expect("no call comes in without");
+        let record = AccessRecord::of(&extensions);
         if !session.is_empty() && !is_name(&session) {
             let message = identity::InvalidName::new(&session, "the field session").to_string();
-            served.status = Some(StatusCode::BAD_REQUEST);
             return Err(status::problem(&Problem::bad(message)));
         }
         let mut request = http::Request::new(self.parts.budget.hold(json));
@@ -97,18 +66,17 @@ impl Generate for GenerateService {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let generation = generate::answer(&self.parts, request, session, &mut served).await;
+        let generation = generate::answer(&self.parts, request, session, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
-        served.status = Some(generation.head.status);
         if generation.head.status != StatusCode::OK {
-            return Err(status::answer(generate::native(generation).map(|body| body.with(served))).await);
+            return Err(status::answer(generate::native(generation).map(|body| body.observed_by(record))).await);
         }
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);
         for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::DATE] {
             head.headers.remove(name);
         }
-        let reply = Reply { events, served };
+        let reply = Reply { events, record };
         let limit = self.parts.config.limits.max_reply_bytes;
         let answers = if is_stream { Objects::new(reply, limit).answers() } else { whole(reply, limit).await? };
         Ok(Response::from_parts(MetadataMap::from_headers(head.headers), answers, tonic::Extensions::new()))
@@ -118,12 +86,12 @@ impl Generate for GenerateService {
 /// The events of a reply, with the log line of its request.
 struct Reply {
     events: Events,
-    served: Box<Served>,
+    record: AccessRecord,
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        self.served.observed = self.events.observed();
+        self.record.observe(self.events.observed());
     }
 }
 
@@ -134,7 +102,7 @@ async fn whole(mut reply: Reply, limit: u64) -> Result<Answers<pb::GenerateReply
         None => match gather(&mut reply.events, limit).await {
             Ok(json) => json,
             Err((status, told)) => {
-                reply.served.status = Some(status);
+                reply.record.set_status(status);
                 return Err(told);
             }
         },

@@ -11,13 +11,13 @@ use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::entropy::Measuring;
-use super::services::Port;
 use super::trajectories::Recorded;
 use super::{Answers, generate};
 use crate::grpc::pb::entropy_server::EntropyServer;
 use crate::grpc::pb::generate_server::GenerateServer;
 use crate::grpc::pb::trajectories_server::TrajectoriesServer;
 use crate::http::Parts;
+use crate::http::request_info::Port;
 use crate::server::Phase;
 
 /// Whether the port, or one of its services, serves.

@@ -57,7 +57,6 @@ impl Places {
 /// The place of a call. Whatever belongs to the call holds it, and with the last of that it is free.
 #[derive(Debug)]
 pub(super) struct Place {
-    began: Instant,
     // held for a change, never across an await
     state: Mutex<State>,
     lost: Notify,
@@ -65,9 +64,7 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 struct State {
-    /// Slices that came.
-    slices: u64,
-    /// Those whose answers have not been taken.
+    /// Slices that came and whose answers have not been taken.
     in_flight: usize,
     /// The caller is waited for, and no part of a message is here.
     waiting: bool,
@@ -77,9 +74,8 @@ struct State {
 
 impl Place {
     fn new() -> Self {
-        let now = Instant::now();
-        let state = State { slices: 0, in_flight: 0, waiting: false, since: now };
-        Self { began: now, state: Mutex::new(state), lost: Notify::new() }
+        let state = State { in_flight: 0, waiting: false, since: Instant::now() };
+        Self { state: Mutex::new(state), lost: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -96,9 +92,7 @@ impl Place {
 
     /// A slice came.
     pub(super) fn came(&self) {
-        let mut state = self.state();
-        state.slices += 1;
-        state.in_flight += 1;
+        self.state().in_flight += 1;
     }
 
     /// So many answers were taken.
@@ -119,13 +113,5 @@ impl Place {
     /// Waits until the place is another's.
     pub(super) async fn lost(&self) {
         self.lost.notified().await;
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let State { slices, in_flight, .. } = *self.state();
-        let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        tracing::info!(call = "Entropy.Compute", slices, unread = in_flight, ms, "call");
     }
 }

@@ -1,4 +1,4 @@
-//! Which services a port has, and who may call them.
+//! Which services a port has.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,7 +19,7 @@ use tower::Service;
 use super::ending::Ending;
 use super::entropy::{LARGEST_SLICE, Measuring};
 use super::feed::Feed;
-use super::generate::{Admitted, GenerateService};
+use super::generate::GenerateService;
 use super::health::Readiness;
 use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
@@ -31,11 +31,13 @@ use super::{pb, status};
 use crate::budget::Share;
 use crate::error::BoxError;
 use crate::http::body::Upload;
-use crate::http::{Parts, access, data, v1};
+use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::http::{Parts, v1};
 use crate::server::Phase;
+use crate::sglang::routes;
 
 /// The answer to a call, when it is there.
-pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 type Readings = TrajectoriesServer<Recorded>;
 type Measurements = EntropyServer<Measuring>;
@@ -54,13 +56,36 @@ const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 /// What a message takes besides the body of a request.
 const FRAME: u64 = 1024;
 
-/// One of the two ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Port {
-    /// Where agents are.
-    Data,
-    /// Where trainers are.
-    Control,
+/// What a call to a port is.
+pub fn classify(port: Port, path: &str) -> RequestInfo {
+    let (service, method) = split(path);
+    let open = |endpoint| RequestInfo::open(port, Protocol::Grpc, endpoint);
+    if service == Health::NAME {
+        return RequestInfo { is_probe: true, ..open("/grpc.health.v1.Health") };
+    }
+    let generates = service == Generations::NAME && method == "Generate";
+    let endpoint = match (service, method) {
+        _ if generates => routes::GENERATE.endpoint,
+        (Readings::NAME, "List") => "/tokentap.v1.Trajectories/List",
+        (Readings::NAME, "Get") => "/tokentap.v1.Trajectories/Get",
+        (Readings::NAME, "Watch") => "/tokentap.v1.Trajectories/Watch",
+        (Readings::NAME, "Export") => "/tokentap.v1.Trajectories/Export",
+        (Readings::NAME, "Samples") => "/tokentap.v1.Trajectories/Samples",
+        (Measurements::NAME, "Compute") => "/tokentap.v1.Entropy/Compute",
+        (REFLECTION, _) => "/grpc.reflection.v1.ServerReflection",
+        _ => "other",
+    };
+    RequestInfo {
+        access: if port == Port::Control { Access::Control } else { Access::Agent },
+        needs_permit: generates,
+        needs_sessions: matches!(service, Readings::NAME | Generations::NAME),
+        ..open(endpoint)
+    }
+}
+
+/// The service and the method of a path.
+fn split(path: &str) -> (&str, &str) {
+    path.trim_start_matches('/').split_once('/').unwrap_or((path, ""))
 }
 
 /// The services of one port. Cheap to clone.
@@ -87,28 +112,15 @@ impl Services {
         Self { parts, port, end, reflection: reflection(port), places }
     }
 
-    /// Answers a call.
-    pub(super) fn answer(&self, mut request: Request<Incoming>) -> Answering {
+    /// Answers a call that the layers let pass.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let (name, method) = path.trim_start_matches('/').split_once('/').unwrap_or((path.as_str(), ""));
+        let Ok(reply) = self.call(split(&path), request).await;
+        reply
+    }
+
+    fn call(&self, (name, method): (&str, &str), request: Request<Incoming>) -> Answering {
         let is_control = self.port == Port::Control;
-        if is_control && name != Health::NAME {
-            let config = &self.parts.config;
-            if let Err(denied) = access::control(config, request.uri(), request.headers()) {
-                return refuse(status::denied(denied));
-            }
-        }
-        if !is_control
-            && name != Health::NAME
-            && let Err(denied) = access::agent(&self.parts, request.headers_mut())
-        {
-            return refuse(status::denied(denied));
-        }
-        if matches!(name, Readings::NAME | Generations::NAME)
-            && let Err(error) = data::is_restored(&self.parts)
-        {
-            return refuse(status::error(&error));
-        }
         let endless = matches!(method, "Watch" | "ServerReflectionInfo");
         let largest = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let limits = &self.parts.config.limits;
@@ -128,20 +140,11 @@ impl Services {
                 return refuse(Status::unimplemented(format!("{name} has Generate, and no {method:?}")));
             }
             Generations::NAME => {
-                let admitted = match Admitted::try_new(&parts) {
-                    Ok(admitted) => admitted,
-                    Err(status) => return refuse(status),
-                };
-                request.extensions_mut().insert(admitted.clone());
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
                 let server =
                     Generations::new(GenerateService { parts, port: self.port }).max_decoding_message_size(limit);
                 let answering = call(server, self.upload(request, Some(self.parts.budget.request())));
-                Box::pin(async move {
-                    let reply = answering.await?;
-                    admitted.answered(&reply);
-                    Ok(reply.map(|body| Body::new(Pieces::new(body))))
-                })
+                Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Pieces::new(body)))) })
             }
             Measurements::NAME => {
                 let place = match self.places.enter() {
@@ -178,7 +181,7 @@ where
     S::Future: Send + 'static,
 {
     let answering = server.call(request);
-    Box::pin(async move { answering.await.map(status::sized_head) })
+    Box::pin(async move { answering.await.map(status::with_http_status) })
 }
 
 fn refuse(status: Status) -> Answering {

@@ -1,14 +1,14 @@
 //! What a call is told that cannot be served: the statuses of HTTP in gRPC's words.
 
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 use crate::error::BoxError;
 use crate::error::Error;
-use crate::http::access::Denied;
 use crate::http::body::{Body, broken};
+use crate::http::denied::Denied;
 use crate::http::v1::Problem;
 
 /// The status that HTTP answers in this case.
@@ -69,12 +69,19 @@ pub(super) fn error(error: &Error) -> Status {
     with_trailers(error.status(), &error.to_string(), |_| {})
 }
 
-/// What somebody is told who may not pass.
-pub(super) fn denied(denied: Denied) -> Status {
-    let status = denied.status();
-    with_trailers(status, denied.message(), |trailers| {
+/// The reply to a call that its sender may not make.
+#[must_use]
+pub fn denied(denied: Denied) -> Response<tonic::body::Body> {
+    let status = with_trailers(denied.status(), denied.message(), |trailers| {
         trailers.insert(PROBLEM, MetadataValue::from_static("denied"));
-    })
+    });
+    status.into_http()
+}
+
+/// The reply to a call that a layer refuses.
+#[must_use]
+pub fn refused(error: &Error) -> Response<tonic::body::Body> {
+    self::error(error).into_http()
 }
 
 /// What somebody is told whose message did not come whole.
@@ -90,17 +97,43 @@ pub(super) fn sized(mut status: Status) -> Status {
     status
 }
 
-/// The same in an answer that is nothing but its head.
-pub(super) fn sized_head<B>(mut reply: Response<B>) -> Response<B> {
-    if Status::from_header_map(reply.headers()).is_some_and(|status| status.code() == Code::OutOfRange) {
-        reply.headers_mut().insert(HTTP_STATUS, StatusCode::PAYLOAD_TOO_LARGE.as_u16().into());
-    }
+/// Adds the HTTP status to a reply of tonic's own: to a message that is too large, or is no message.
+pub(super) fn with_http_status<B>(mut reply: Response<B>) -> Response<B> {
+    let refused = Status::from_header_map(reply.headers()).filter(|_| !reply.headers().contains_key(HTTP_STATUS));
+    let status = match refused.map(|status| status.code()) {
+        Some(Code::OutOfRange) => StatusCode::PAYLOAD_TOO_LARGE,
+        Some(Code::Internal) => StatusCode::BAD_REQUEST,
+        _ => return reply,
+    };
+    reply.headers_mut().insert(HTTP_STATUS, status.as_u16().into());
     reply
 }
 
-/// The status of HTTP that an answer names which is nothing but its head.
-pub(super) fn of<B>(reply: &Response<B>) -> Option<StatusCode> {
-    StatusCode::from_bytes(reply.headers().get(HTTP_STATUS)?.as_bytes()).ok()
+/// The status of HTTP for a call that failed, from the headers or trailers that say so.
+#[must_use]
+pub fn failed_status(headers: &HeaderMap) -> Option<StatusCode> {
+    let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)?;
+    let named = headers.get(HTTP_STATUS).and_then(|named| StatusCode::from_bytes(named.as_bytes()).ok());
+    Some(named.unwrap_or_else(|| http_status(status.code())))
+}
+
+/// The status of HTTP for a code of gRPC.
+fn http_status(code: Code) -> StatusCode {
+    let status = match code {
+        Code::Ok => 200,
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => 400,
+        Code::Unauthenticated => 401,
+        Code::PermissionDenied => 403,
+        Code::NotFound => 404,
+        Code::AlreadyExists | Code::Aborted => 409,
+        Code::ResourceExhausted => 429,
+        Code::Cancelled => 499,
+        Code::Unimplemented => 501,
+        Code::Unavailable => 503,
+        Code::DeadlineExceeded => 504,
+        Code::Unknown | Code::Internal | Code::DataLoss => 500,
+    };
+    StatusCode::from_u16(status).expect("all of them are from 200 to 599")
 }
 
 /// What an agent is told by an answer that is no success.

@@ -1,4 +1,4 @@
-//! Bodies: of replies, with what must live as long as they do, and of uploads.
+//! Bodies of replies and of uploads.
 
 mod encoded;
 mod patience;
@@ -12,19 +12,23 @@ use http_body::{Frame, SizeHint};
 
 use crate::error::BoxError;
 use crate::generation::Observed;
+use crate::generation::flight::Unnamed;
+use crate::http::access_log::AccessRecord;
 use crate::http::offload::{Items, OffloadedIter};
 use crate::http::openai::Overheard;
-use crate::http::served::Served;
 use crate::sglang::forwarded::Forwarded;
 
 pub use encoded::{EncodedBody, Encoder};
 pub use upload::{Upload, broken};
 
-/// The body of a reply. What must live until its last byte lives in it: the permit, the clock, the log line.
+/// The body of a reply over HTTP.
 #[derive(Debug)]
 pub struct Body {
     inner: Inner,
-    served: Option<Box<Served>>,
+    /// Gets what was observed of the reply.
+    record: Option<AccessRecord>,
+    /// The reply is of a generation whose id is not known.
+    _unnamed: Option<Unnamed>,
 }
 
 enum Inner {
@@ -73,7 +77,7 @@ impl Body {
     }
 
     fn of(inner: Inner) -> Self {
-        Self { inner, served: None }
+        Self { inner, record: None, _unnamed: None }
     }
 
     /// A body that blocking threads make as it is taken.
@@ -82,10 +86,17 @@ impl Body {
         Self::of(Inner::Made(OffloadedIter::new(chunks, Bytes::len)))
     }
 
-    /// The body, which `served` now lives as long as.
+    /// The body, which adds what it observes to the access record of its request.
     #[must_use]
-    pub fn with(mut self, served: Box<Served>) -> Self {
-        self.served = Some(served);
+    pub fn observed_by(mut self, record: AccessRecord) -> Self {
+        self.record = Some(record);
+        self
+    }
+
+    /// The body of a generation whose id is not known, while it runs.
+    #[must_use]
+    pub fn holding(mut self, unnamed: Option<Unnamed>) -> Self {
+        self._unnamed = unnamed;
         self
     }
 
@@ -100,9 +111,8 @@ impl Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        let observed = self.observed();
-        if let Some(served) = &mut self.served {
-            served.observed = observed;
+        if let Some(record) = &self.record {
+            record.observe(self.observed());
         }
     }
 }

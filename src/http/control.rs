@@ -1,96 +1,97 @@
 //! The control port: probes, metrics, the page, live entropy, and SGLang's own control routes, which is where trainers send them.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
-use tower::Service;
 
 use crate::generation::measure::number;
-use crate::http::access::{self, Denied};
+use crate::http::access_log::AccessRecord;
 use crate::http::body::Body;
-use crate::http::data::{self, Answer};
 use crate::http::forward::forward;
-use crate::http::{Parts, error_reply, json_reply, misdirected, page, sound, v1};
+use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::http::{Parts, error_reply, json_reply, misdirected, page, v1};
 use crate::metrics::Metrics;
 use crate::server::Phase;
-use crate::sglang::routes::{self, Kind};
+use crate::sglang::routes::{self, Kind, Route};
 use crate::trajectory::log::{Health, Log};
 
-/// The service of the control port.
-#[derive(Debug, Clone)]
-pub struct Control(pub Arc<Parts>);
+/// The live entropies of a request.
+const ENTROPY: &str = "/v1/requests/{rid}/entropy";
 
-impl Service<Request<Incoming>> for Control {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Answer {
-        let parts = Arc::clone(&self.0);
-        Box::pin(async move { Ok(answer(&parts, request).await) })
-    }
-}
-
-async fn answer(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<Body> {
-    if let Err(error) = sound::check(&request) {
-        let mut reply = error_reply(&error);
-        if request.version() < http::Version::HTTP_2 {
-            reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        return reply;
-    }
-    let path = request.uri().path().to_owned();
-    let path = path.as_str();
-    let read = matches!(*request.method(), Method::GET | Method::HEAD);
+/// What a request to the control port is.
+pub fn classify<B>(request: &Request<B>) -> RequestInfo {
+    let path = request.uri().path();
+    let open = |endpoint| RequestInfo::open(Port::Control, Protocol::Http, endpoint);
+    let is_read = is_read(request.method());
     match path {
-        "/livez" if read => return text(StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" if read => return readyz(parts),
-        "/metrics" | "/metrics/" if read => return metrics(parts, &request),
+        "/livez" if is_read => return RequestInfo { is_probe: true, ..open("/livez") },
+        "/readyz" if is_read => return RequestInfo { is_probe: true, ..open("/readyz") },
+        "/metrics" | "/metrics/" if is_read => {
+            return RequestInfo { access: Access::Metrics, is_probe: true, ..open("/metrics") };
+        }
         _ => {}
     }
-    if let Err(denied) = access::place(&parts.config, request.uri(), request.headers()) {
-        return refuse(denied);
-    }
     // what the page shows needs the token, the page itself is how it is asked for
+    if page::asset(path).is_some() {
+        return RequestInfo { access: Access::Page, is_probe: true, ..open("/page") };
+    }
+    let forwarded = routes::route(path);
+    let route = if forwarded.kind == Kind::Control || forwarded.endpoint == "/detokenize" {
+        forwarded
+    } else {
+        let endpoint = rid_of_entropy(path).map(|_| ENTROPY).or_else(|| Some(v1::route(path)?.pattern));
+        Route { endpoint: endpoint.unwrap_or("other"), kind: Kind::Other }
+    };
+    RequestInfo { route, access: Access::Control, needs_sessions: true, ..open(route.endpoint) }
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// The request whose entropies a path asks for.
+fn rid_of_entropy(path: &str) -> Option<&str> {
+    path.strip_prefix("/v1/requests/")?.strip_suffix("/entropy")
+}
+
+/// Answers a request that the layers let pass.
+pub async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body> {
+    let record = AccessRecord::of(request.extensions());
+    route(parts, request).await.map(|body| body.observed_by(record))
+}
+
+async fn route(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<Body> {
+    let RequestInfo { route, .. } = *RequestInfo::of(&request);
+    match route.endpoint {
+        "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" => return readyz(parts),
+        "/metrics" => return metrics(parts),
+        _ => {}
+    }
     if let Some(reply) = page::serve(&request) {
         return reply;
     }
-    if let Err(denied) = access::token(parts.config.keys.control_token.as_ref(), request.headers()) {
-        return refuse(denied);
-    }
-    if let Err(error) = data::is_restored(parts) {
-        return error_reply(&error);
-    }
-    let route = routes::route(path);
-    if route.kind == Kind::Control {
+    if route.kind == Kind::Control || route.endpoint == "/detokenize" {
         if parts.config.keys.control_token.is_some() {
-            // the token opens this port and is nobody else's to know
-            parts.client.sign(request.headers_mut());
+            // the token opens this port alone; the page has ids and wants to show their text
+            match route.kind {
+                Kind::Control => parts.client.sign(request.headers_mut()),
+                _ => parts.client.sign_generation(request.headers_mut()),
+            }
         }
         return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
     }
-    if route.endpoint == "/detokenize" {
-        // the page has ids and wants to show their text
-        if parts.config.keys.control_token.is_some() {
-            parts.client.sign_generation(request.headers_mut());
-        }
-        return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
-    }
-    if let Some(rid) = path.strip_prefix("/v1/requests/").and_then(|rest| rest.strip_suffix("/entropy")) {
-        return if read { entropy(parts, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
+    let path = request.uri().path().to_owned();
+    if let Some(rid) = rid_of_entropy(&path) {
+        let is_read = is_read(request.method());
+        return if is_read { entropy(parts, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
     }
     let method = request.method().clone();
     let reply = match v1::serve(parts, request).await {
-        None => misdirected::on_control(parts, &method, path, route),
+        None => misdirected::on_control(parts, &method, &path, routes::route(&path)),
         reply => reply,
     };
     reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
@@ -103,16 +104,9 @@ fn text(status: StatusCode, body: String) -> Response<Body> {
     reply
 }
 
-fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+/// An error in the control port's shape: `{"error":{"code","message"}}`.
+pub(super) fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
-}
-
-fn refuse(denied: Denied) -> Response<Body> {
-    let mut reply = problem(denied.status(), "denied", denied.message());
-    if denied.status() == StatusCode::UNAUTHORIZED {
-        reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    reply
 }
 
 fn readyz(parts: &Parts) -> Response<Body> {
@@ -138,10 +132,7 @@ fn readyz(parts: &Parts) -> Response<Body> {
     }
 }
 
-fn metrics(parts: &Parts, request: &Request<Incoming>) -> Response<Body> {
-    if let Err(denied) = access::token(parts.config.keys.metrics_token.as_ref(), request.headers()) {
-        return refuse(denied);
-    }
+fn metrics(parts: &Parts) -> Response<Body> {
     parts.metrics.breaker_open.set(i64::from(parts.client.is_cut_off()));
     parts.metrics.bytes_in_flight.set(i64::try_from(parts.budget.taken()).unwrap_or(i64::MAX));
     parts.metrics.raise(&parts.metrics.shed.with_label_values(&["max_bytes"]), parts.budget.shed());

@@ -12,10 +12,10 @@ use crate::generation::events::Generation;
 use crate::generation::request::{GenerationRequest, Head, Retry};
 use crate::generation::retries::Digest;
 use crate::http::Parts;
+use crate::http::access_log::AccessRecord;
 use crate::http::body::{Body, EncodedBody, Encoder, Upload};
 use crate::http::forward::{Unseen, target, upstream_headers};
 use crate::http::identity::Identity;
-use crate::http::served::Served;
 use crate::long_work::on_body;
 use crate::sglang::request::{GenerateRequest, PerItem};
 use crate::sglang::upstream::send;
@@ -51,13 +51,13 @@ pub async fn generate(
     parts: &Arc<Parts>,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
-    served: &mut Served,
+    record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let limits = &parts.config.limits;
     let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
-    Ok(native(answer(parts, Request::from_parts(head, body), session, served).await?))
+    Ok(native(answer(parts, Request::from_parts(head, body), session, record).await?))
 }
 
 /// The same for a request that has been read.
@@ -68,7 +68,7 @@ pub async fn answer(
     parts: &Arc<Parts>,
     request: Request<Bytes>,
     session: Option<Arc<str>>,
-    served: &mut Served,
+    record: &AccessRecord,
 ) -> Result<Generation, Error> {
     let (head, body) = request.into_parts();
     let read = || {
@@ -83,18 +83,18 @@ pub async fn answer(
     if let Some(request) = request {
         drop(body);
         let decoded = Decoded { request, identity, digest, chat: None, reads: Reads::Bytes };
-        return run(parts, head, decoded, served).await;
+        return run(parts, head, decoded, record).await;
     }
     identity.report_ignored(parts);
     let mut head = Head { headers: upstream_headers(head.headers), ..head };
     head.headers.remove(header::ACCEPT_ENCODING);
-    served.unnamed = Some(parts.tools.flights.unnamed());
+    let unnamed = parts.tools.flights.unnamed();
     let unseen = Unseen::new(parts, routes::GENERATE, &identity);
     let reply = send(&parts.client, &parts.metrics, routes::GENERATE, head.call(body)).await?;
     unseen.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Ok(Generation::unparsed(head, &parts.metrics, Bytes::new(), body))
+    Ok(Generation::unparsed(head, &parts.metrics, Bytes::new(), body).of_unnamed(unnamed))
 }
 
 /// The digest of a request that may be retried: one of a named session.
@@ -108,7 +108,7 @@ pub fn digest(parts: &Parts, identity: Option<&Identity>, request: &GenerateRequ
 ///
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
-pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, served: &mut Served) -> Result<Generation, Error> {
+pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, record: &AccessRecord) -> Result<Generation, Error> {
     let Decoded { request, identity, digest, chat, reads } = decoded;
     identity.report_ignored(parts);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
@@ -118,11 +118,13 @@ pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, served: &mut 
     let mut head = Head { headers: upstream_headers(head.headers), ..head };
     // replies that are read must come as they are
     head.headers.remove(header::ACCEPT_ENCODING);
-    served.streaming = request.stream == Some(true);
+    if request.stream == Some(true) {
+        record.set_streaming();
+    }
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
     let request = GenerationRequest { head, request, session, chat, is_last, authorization, header_rid, reads, retry };
-    parts.generator.run(request, &mut served.rid).await
+    parts.generator.run(request, record.rid()).await
 }
 
 /// The reply of the native API.

@@ -22,10 +22,10 @@ use crate::error::Error;
 use crate::generation::event::Reads;
 use crate::generation::request::Head;
 use crate::generation::retries::Digest;
+use crate::http::access_log::AccessRecord;
 use crate::http::body::{Body, Upload};
 use crate::http::generate::{self, Decoded};
 use crate::http::identity::{Identity, InvalidName};
-use crate::http::served::Served;
 use crate::http::{Parts, error_reply};
 use crate::long_work::{on_body, on_thread};
 use crate::openai::Unserved;
@@ -81,7 +81,7 @@ pub async fn serve(
     route: Route,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
-    served: &mut Served,
+    record: &AccessRecord,
 ) -> Response<Body> {
     let (head, body) = request.into_parts();
     let limits = &parts.config.limits;
@@ -90,14 +90,11 @@ pub async fn serve(
         Ok(body) => {
             let request = Request::from_parts(head, body);
             let call = Call { route, request, session, identity: None, remembered: None };
-            answer(parts, call, served).await
+            answer(parts, call, record).await
         }
         Err(error) => Err(error),
     };
-    answered.unwrap_or_else(|error| {
-        served.leave();
-        told(&error)
-    })
+    answered.unwrap_or_else(|error| told(&error))
 }
 
 /// A call whose body has been read.
@@ -127,11 +124,11 @@ struct Native {
     voice: Voice,
 }
 
-async fn answer(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<Response<Body>, Error> {
+async fn answer(parts: &Arc<Parts>, call: Call, record: &AccessRecord) -> Result<Response<Body>, Error> {
     let is_forwarded = matches!(&**parts.chats.borrow(), Chats::Forwarded(_));
     if is_forwarded && call.route.endpoint == routes::CHAT {
         // nothing of it is taken apart
-        return passed(parts, call, served).await;
+        return passed(parts, call, record).await;
     }
     let (native, call) = prepare(parts, call).await?;
     match native {
@@ -143,7 +140,7 @@ async fn answer(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<R
             let identity =
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
             let decoded = Decoded { request, identity, digest, chat, reads: Reads::Fields };
-            let generation = generate::run(parts, head, decoded, served).await?;
+            let generation = generate::run(parts, head, decoded, record).await?;
             encoder::reply(parts, generation, voice).await
         }
         Err(Unserved::Wrong(message)) => Err(Error::bad_request(message)),
@@ -153,7 +150,7 @@ async fn answer(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<R
         }
         Err(Unserved::Foreign(what)) => {
             tracing::debug!(%what, endpoint = call.route.endpoint, "a call goes to the engine's own endpoint");
-            passed(parts, call, served).await
+            passed(parts, call, record).await
         }
     }
 }

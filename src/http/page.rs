@@ -72,10 +72,16 @@ static TAG: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(format!("\"{hash:016x}\"")).expect("hexadecimal digits can stand in a header")
 });
 
+/// The file of the page with this path.
+#[must_use]
+pub fn asset(path: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.path == path)
+}
+
 /// The file of the page that a request is for; `None` where it is for something else.
 #[must_use]
 pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
-    let asset = ASSETS.iter().find(|asset| asset.path == request.uri().path())?;
+    let asset = asset(request.uri().path())?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let body = r#"{"error":{"code":"method","message":"only GET"}}"#;
         let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, body.into());

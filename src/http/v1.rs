@@ -75,23 +75,55 @@ impl Problem {
     }
 }
 
+/// A route below `/v1/`.
+#[derive(Debug)]
+pub struct Route {
+    /// Its path, with a name in braces for each part that differs.
+    pub pattern: &'static str,
+    methods: &'static [Method],
+}
+
+/// All of them.
+const ROUTES: [Route; 12] = [
+    Route { pattern: "/v1/sessions", methods: &[Method::GET] },
+    Route { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE] },
+    Route { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET] },
+    Route { pattern: "/v1/sessions/{id}/paths/{leaf}", methods: &[Method::GET] },
+    Route { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST] },
+    Route { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST] },
+    Route { pattern: "/v1/trajectories", methods: &[Method::GET] },
+    Route { pattern: "/v1/requests", methods: &[Method::GET] },
+    Route { pattern: "/v1/samples", methods: &[Method::POST] },
+    Route { pattern: "/v1/advantages", methods: &[Method::POST] },
+    Route { pattern: "/v1/entropy", methods: &[Method::POST] },
+    Route { pattern: "/v1/policy", methods: &[Method::GET, Method::POST] },
+];
+
+/// The route of a path.
+pub fn route(path: &str) -> Option<&'static Route> {
+    ROUTES.iter().find(|route| route.matches(path))
+}
+
+impl Route {
+    fn matches(&self, path: &str) -> bool {
+        let mut parts = path.split('/');
+        let same = self.pattern.split('/').all(|name| {
+            let part = parts.next();
+            part.is_some_and(|part| name.starts_with('{') || routes::decode(part) == name)
+        });
+        same && parts.next().is_none()
+    }
+}
+
 /// Serves a route below `/v1/`; `None` where there is none.
 pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
-    let rest = path.strip_prefix("/v1/")?;
-    let names: Vec<String> = rest.split('/').map(|part| routes::decode(part).into_owned()).collect();
+    let Route { methods, .. } = route(&path)?;
+    let names: Vec<String> = path.split('/').skip(2).map(|part| routes::decode(part).into_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
-    let allowed: &[Method] = match names[..] {
-        ["sessions" | "trajectories" | "requests"] => &[Method::GET],
-        ["sessions", _, "trajectories"] | ["sessions", _, "paths", _] => &[Method::GET],
-        ["sessions", _] => &[Method::GET, Method::DELETE],
-        ["sessions", _, "freeze" | "reward"] | ["samples" | "advantages" | "entropy"] => &[Method::POST],
-        ["policy"] => &[Method::GET, Method::POST],
-        _ => return None,
-    };
-    if !allowed.contains(method) {
-        return Some(not_allowed(allowed));
+    if !methods.contains(method) {
+        return Some(not_allowed(methods));
     }
     Some(answer(parts, &names, request).await.unwrap_or_else(|problem| problem.reply()))
 }

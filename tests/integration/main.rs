@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod access_log;
 mod accuracy;
 mod agent;
 mod branched;

@@ -12,11 +12,11 @@ use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;
 use crate::generation::session_limits;
 use crate::http::Parts;
+use crate::http::access_log::AccessRecord;
 use crate::http::body::Body;
 use crate::http::forward::{Unseen, forwarded, target, upstream_headers};
 use crate::http::generate::is_last;
 use crate::http::identity::InvalidName;
-use crate::http::served::Served;
 use crate::json::Object;
 use crate::long_work::on_body;
 use crate::openai::foreign::Foreign;
@@ -32,7 +32,7 @@ use crate::trajectory;
 ///
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
-pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) -> Result<Response<Body>, Error> {
+pub(super) async fn passed(parts: &Arc<Parts>, call: Call, record: &AccessRecord) -> Result<Response<Body>, Error> {
     let length = call.request.body().len();
     let records = parts.config.sessions.record && call.route.endpoint == routes::CHAT;
     let read = || {
@@ -53,14 +53,14 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) 
     };
     let (identity, asked) = on_body(length, read).await?;
     identity.report_ignored(parts);
-    served.unnamed = Some(parts.tools.flights.unnamed());
+    let unnamed = Some(parts.tools.flights.unnamed());
     let unseen = Unseen::new(parts, call.route, &identity);
     let (head, body) = call.request.into_parts();
     let Some(asked) = asked else {
         let forward = client::Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
         let reply = send(&parts.client, &parts.metrics, call.route, forward).await?;
         unseen.answered(reply.status());
-        return Ok(forwarded(parts, reply));
+        return Ok(forwarded(parts, reply).map(|body| body.holding(unnamed)));
     };
     session_limits::check(&parts.config.sessions, &parts.sessions, &identity.session, 1)?;
     let name = HeaderValue::try_from(&*identity.session);
@@ -80,7 +80,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) 
         client::Call::whole(head.method, target(&head.uri), headers, body),
     )
     .await?;
-    let mut reply = recorded(witness, reply, served).await?;
+    let mut reply = recorded(witness, reply, record).await?.map(|body| body.holding(unnamed));
     if let Ok(name) = name {
         reply.headers_mut().insert(SESSION, name);
     }
@@ -88,7 +88,7 @@ pub(super) async fn passed(parts: &Arc<Parts>, call: Call, served: &mut Served) 
 }
 
 /// The reply to a call that a witness records.
-async fn recorded(witness: Witness, reply: Reply, served: &mut Served) -> Result<Response<Body>, Error> {
+async fn recorded(witness: Witness, reply: Reply, record: &AccessRecord) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {
         let parts = Arc::clone(&witness.parts);
         witness.unread(reply.status());
@@ -97,7 +97,7 @@ async fn recorded(witness: Witness, reply: Reply, served: &mut Served) -> Result
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     if headers::is_event_stream(&head.headers) {
-        served.streaming = true;
+        record.set_streaming();
         head.headers.remove(header::CONTENT_LENGTH);
         return Ok(Response::from_parts(head, Body::overheard(Overheard::new(body, witness))));
     }

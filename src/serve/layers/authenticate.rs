@@ -1,10 +1,12 @@
-//! Who may use the ports.
+//! Who may send a request.
 
-use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, Request, Uri, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
-use crate::http::Parts;
+use crate::http::denied::Denied;
+use crate::http::request_info::{Access, RequestInfo};
+use crate::sglang::client::Client;
 
 /// Where some clients put their key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -12,55 +14,28 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// What browsers say of where a request comes from.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Why a request may not pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Denied {
-    /// The `Host` is neither loopback nor configured: a page that rebinds its name would send its own.
-    Host,
-    /// The request is a foreign page's.
-    Origin,
-    /// The bearer token is missing or wrong.
-    Token,
-    /// The same on the data port.
-    Agent,
-}
-
-impl Denied {
-    /// 401 where a token would help, else 403.
-    #[must_use]
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::Token | Self::Agent => StatusCode::UNAUTHORIZED,
-            Self::Host | Self::Origin => StatusCode::FORBIDDEN,
-        }
-    }
-
-    /// What the client is told.
-    #[must_use]
-    pub fn message(self) -> &'static str {
-        match self {
-            Self::Host => "this Host is neither loopback nor named by --control-host",
-            Self::Origin => "requests of foreign pages are refused",
-            Self::Agent => "a bearer token is needed, tokentap's own: see --agent-token",
-            Self::Token => "a bearer token is needed: see --control-token and --metrics-token",
-        }
-    }
-}
-
-/// Whether a request may read or change something.
+/// Whether the sender of a request may send it. Where that takes tokentap's own token on the data port, the request is then signed for the engine.
 ///
 /// # Errors
-/// [`Denied`] when it may not.
-pub fn control(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
-    place(config, uri, headers)?;
-    token(config.keys.control_token.as_ref(), headers)
+/// [`Denied`] where it may not.
+pub fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Denied> {
+    match RequestInfo::of(request).access {
+        Access::Open => Ok(()),
+        Access::Metrics => token(config.keys.metrics_token.as_ref(), request.headers()),
+        Access::Page => place(config, request.uri(), request.headers()),
+        Access::Control => {
+            place(config, request.uri(), request.headers())?;
+            token(config.keys.control_token.as_ref(), request.headers())
+        }
+        Access::Agent => agent(config, client, request.headers_mut()),
+    }
 }
 
 /// Whether a request comes by a name that is ours, and from no foreign page.
 ///
 /// # Errors
 /// [`Denied::Host`] or [`Denied::Origin`] when it does not.
-pub fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
     let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
     if !host.as_deref().is_some_and(|host| is_ours(config, host)) {
@@ -85,7 +60,7 @@ pub fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Deni
 ///
 /// # Errors
 /// [`Denied::Token`] when it is not.
-pub fn token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
+fn token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
     let Some(expected) = expected else { return Ok(()) };
     let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
     let given = given.split_at_checked(7).filter(|(kind, _)| kind.eq_ignore_ascii_case(b"Bearer "));
@@ -93,20 +68,19 @@ pub fn token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denie
     if same(given, expected.expose().as_bytes()) { Ok(()) } else { Err(Denied::Token) }
 }
 
-/// Whether an agent may come in, if that takes a token, with which the request is then signed for the engine: the token is for tokentap
-/// alone.
+/// Whether an agent has the token, if one is expected. The request is then signed for the engine: the token is for tokentap alone.
 ///
 /// # Errors
 /// [`Denied::Agent`] when it may not.
-pub fn agent(parts: &Parts, headers: &mut HeaderMap) -> Result<(), Denied> {
-    let expected = parts.config.keys.agent_token.as_ref();
+fn agent(config: &Config, client: &Client, headers: &mut HeaderMap) -> Result<(), Denied> {
+    let expected = config.keys.agent_token.as_ref();
     let Some(secret) = expected else { return Ok(()) };
     let key = headers.get(API_KEY).is_some_and(|key| same(key.as_bytes(), secret.expose().as_bytes()));
     if !key {
         token(expected, headers).map_err(|_| Denied::Agent)?;
     }
     headers.remove(API_KEY);
-    parts.client.sign_generation(headers);
+    client.sign_generation(headers);
     Ok(())
 }
 

@@ -1,13 +1,13 @@
-//! What a request must be besides what hyper asks of it: one good `Host`, and no coding of its body but chunked.
+//! Refuses requests that hyper takes and a proxy could read in two ways: exactly one valid `Host`, and no transfer coding but chunked.
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header, uri::Authority};
 
 use crate::error::Error;
 
-/// Whether a request is sound.
+/// Whether a request is valid.
 ///
 /// # Errors
-/// Why it is refused. Over HTTP/1 the connection is then to be closed, for whoever wrote it may also count its bytes differently.
+/// Why it is refused. Over HTTP/1 the connection must then be closed: its client may also count the bytes of the body in another way.
 pub fn check<B>(request: &Request<B>) -> Result<(), Error> {
     host(request.version(), request.headers())?;
     coding(request.headers())
@@ -49,7 +49,7 @@ fn coding(headers: &HeaderMap) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn is_sound(version: Version, lines: &[(&'static str, &'static str)]) -> bool {
+    fn is_valid(version: Version, lines: &[(&'static str, &'static str)]) -> bool {
         let mut request = Request::new(());
         *request.version_mut() = version;
         for (name, value) in lines {
@@ -61,23 +61,23 @@ mod tests {
     #[test]
     fn one_host_that_is_one() {
         for good in ["", "localhost", "a_b.c:30000", "a:", "127.0.0.1:1", "[::1]", "[::1]:80", "a:0", "a:65535"] {
-            assert!(is_sound(Version::HTTP_11, &[("host", good)]), "{good:?}");
+            assert!(is_valid(Version::HTTP_11, &[("host", good)]), "{good:?}");
         }
         for bad in
             ["a b", "a/b", "u@a", "a:x", "a:+1", "a:65536", "a:1:2", "[::1", "a#b", "a, b", "a\\b", "[::1]x", "a?b"]
         {
-            assert!(!is_sound(Version::HTTP_11, &[("host", bad)]), "{bad:?}");
+            assert!(!is_valid(Version::HTTP_11, &[("host", bad)]), "{bad:?}");
         }
-        assert!(!is_sound(Version::HTTP_11, &[]) && is_sound(Version::HTTP_10, &[]) && is_sound(Version::HTTP_2, &[]));
-        assert!(!is_sound(Version::HTTP_2, &[("host", "a"), ("host", "a")]));
+        assert!(!is_valid(Version::HTTP_11, &[]) && is_valid(Version::HTTP_10, &[]) && is_valid(Version::HTTP_2, &[]));
+        assert!(!is_valid(Version::HTTP_2, &[("host", "a"), ("host", "a")]));
     }
 
     #[test]
     fn chunked_and_nothing_else() {
-        let of = |value| is_sound(Version::HTTP_11, &[("host", "a"), ("transfer-encoding", value)]);
+        let of = |value| is_valid(Version::HTTP_11, &[("host", "a"), ("transfer-encoding", value)]);
         assert!(of("chunked") && of("Chunked"));
         assert!(!of("gzip, chunked") && !of("chunked, chunked") && !of("identity") && !of(""));
         let twice = [("host", "a"), ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")];
-        assert!(!is_sound(Version::HTTP_11, &twice));
+        assert!(!is_valid(Version::HTTP_11, &twice));
     }
 }

@@ -1,0 +1,91 @@
+//! Limits how many requests are served at a time.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::Either;
+use http::{Request, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::Service;
+
+use super::check::Immediate;
+use super::on_reply::{OnReply, ReplyChange};
+use crate::error::Error;
+use crate::grpc;
+use crate::http::request_info::RequestInfo;
+use crate::metrics::Metrics;
+use crate::serve::ReplyBody;
+use crate::serve::rejection::Rejection;
+
+/// The permits of requests, of both ports.
+#[derive(Debug, Clone)]
+pub struct Permits {
+    /// `--max-requests` of them.
+    pub semaphore: Arc<Semaphore>,
+    /// How many there are.
+    pub limit: usize,
+    /// Where refused requests are counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Permits {
+    /// Takes one.
+    fn take(&self) -> Result<AdmissionPermit, Rejection> {
+        if let Ok(permit) = Arc::clone(&self.semaphore).try_acquire_owned() {
+            return Ok(AdmissionPermit(Some(permit)));
+        }
+        self.metrics.shed.with_label_values(&["max_requests"]).inc();
+        let limit = self.limit;
+        let message =
+            format!("tokentap is at its limit of {limit} concurrent requests; try again, or raise --max-requests");
+        Err(Rejection::Refused(Error::Unavailable { message }))
+    }
+}
+
+/// Takes a permit for each request that needs one. The body of the reply holds it.
+#[derive(Debug, Clone)]
+pub struct Admit<S> {
+    /// The permits.
+    pub permits: Permits,
+    /// The next layer.
+    pub inner: S,
+}
+
+impl<S, B> Service<Request<B>> for Admit<S>
+where
+    S: Service<Request<B>, Response = Response<ReplyBody>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = S::Response;
+    type Error = Infallible;
+    type Future = Either<OnReply<S::Future, AdmissionPermit>, Immediate>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let info = RequestInfo::of(&request);
+        let permit = if info.needs_permit { self.permits.take() } else { Ok(AdmissionPermit(None)) };
+        match permit {
+            Ok(permit) => Either::Left(OnReply::new(self.inner.call(request), permit)),
+            Err(rejection) => Either::Right(ready(Ok(rejection.reply(info)))),
+        }
+    }
+}
+
+/// A permit; `None` for a request that needs none.
+#[derive(Debug)]
+pub struct AdmissionPermit(Option<OwnedSemaphorePermit>);
+
+impl ReplyChange for AdmissionPermit {
+    fn apply(self, reply: &mut Response<ReplyBody>) {
+        let Self(Some(permit)) = self else { return };
+        // the engine does nothing for a request that has failed: while its client does not read the error, it keeps no other request out
+        if reply.status().is_success() && grpc::failed_status(reply.headers()).is_none() {
+            reply.body_mut().set_permit(permit);
+        }
+    }
+}

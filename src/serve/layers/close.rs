@@ -1,0 +1,56 @@
+//! Ends HTTP/1 connections while the server drains.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Request, Response, Version, header};
+use tokio::sync::watch;
+use tower::Service;
+
+use super::on_reply::{OnReply, ReplyChange};
+use crate::serve::ReplyBody;
+use crate::server::Phase;
+
+/// Adds `connection: close` to replies over HTTP/1 while the server drains, and after requests that were not valid.
+#[derive(Debug, Clone)]
+pub struct Close<S> {
+    /// Serving or draining.
+    pub phase: watch::Receiver<Phase>,
+    /// The next layer.
+    pub inner: S,
+}
+
+impl<S, B> Service<Request<B>> for Close<S>
+where
+    S: Service<Request<B>, Response = Response<ReplyBody>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = S::Response;
+    type Error = Infallible;
+    type Future = OnReply<S::Future, CloseWhile>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // one connection of HTTP/2 has other requests
+        let phase = (request.version() < Version::HTTP_2).then(|| self.phase.clone());
+        OnReply::new(self.inner.call(request), CloseWhile { phase })
+    }
+}
+
+/// Closes the connection of a reply; `None` over HTTP/2.
+#[derive(Debug)]
+pub struct CloseWhile {
+    phase: Option<watch::Receiver<Phase>>,
+}
+
+impl ReplyChange for CloseWhile {
+    fn apply(self, reply: &mut Response<ReplyBody>) {
+        let Some(phase) = self.phase else { return };
+        if *phase.borrow() != Phase::Serving || reply.body().ends_connection() {
+            reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Counts and logs each request when its reply has ended.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower::Service;
+
+use super::on_reply::{OnReply, ReplyChange};
+use crate::grpc;
+use crate::http::access_log::AccessRecord;
+use crate::http::request_info::RequestInfo;
+use crate::metrics::Metrics;
+use crate::serve::ReplyBody;
+
+/// Puts an [`AccessRecord`] among the extensions of each request, and into the body of its reply.
+#[derive(Debug, Clone)]
+pub struct Observe<S> {
+    /// Where requests are counted.
+    pub metrics: Arc<Metrics>,
+    /// Set when the server cuts connections.
+    pub cutting: Arc<AtomicBool>,
+    /// The next layer.
+    pub inner: S,
+}
+
+impl<S, B> Service<Request<B>> for Observe<S>
+where
+    S: Service<Request<B>, Response = Response<ReplyBody>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = S::Response;
+    type Error = Infallible;
+    type Future = OnReply<S::Future, AccessRecord>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let info = RequestInfo::of(&request);
+        let shared = (&self.metrics, &self.cutting);
+        let record = AccessRecord::start(shared, info.route.endpoint, request.method(), info.is_probe);
+        request.extensions_mut().insert(record.clone());
+        OnReply::new(self.inner.call(request), record)
+    }
+}
+
+impl ReplyChange for AccessRecord {
+    fn apply(self, reply: &mut Response<ReplyBody>) {
+        // a gRPC call that fails before its first message has its status in the headers
+        let failed = grpc::failed_status(reply.headers());
+        self.set_status(failed.unwrap_or_else(|| reply.status()));
+        reply.body_mut().set_record(self);
+    }
+}

@@ -1,0 +1,46 @@
+//! A future whose reply a layer changes.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::Response;
+
+use crate::serve::ReplyBody;
+
+/// What a layer does with the reply to a request.
+pub trait ReplyChange: Unpin {
+    /// Changes the reply.
+    fn apply(self, reply: &mut Response<ReplyBody>);
+}
+
+/// The future of a layer that changes replies. Dropped before there is a reply, it drops what the layer kept for it.
+#[derive(Debug)]
+pub struct OnReply<F, C> {
+    future: F,
+    change: Option<C>,
+}
+
+impl<F, C> OnReply<F, C> {
+    /// `change` is applied to the reply of `future`.
+    pub fn new(future: F, change: C) -> Self {
+        Self { future, change: Some(change) }
+    }
+}
+
+impl<F, C> Future for OnReply<F, C>
+where
+    F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Unpin,
+    C: ReplyChange,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Ok(mut reply) = ready!(Pin::new(&mut self.future).poll(cx));
+        if let Some(change) = self.change.take() {
+            change.apply(&mut reply);
+        }
+        Poll::Ready(Ok(reply))
+    }
+}

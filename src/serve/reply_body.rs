@@ -1,0 +1,105 @@
+//! The body of every reply, with what must live until its last byte.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::error::BoxError;
+use crate::grpc;
+use crate::http::access_log::AccessRecord;
+use crate::http::body::Body;
+
+/// The body of a reply over HTTP or gRPC. It holds the request's permit and its access record.
+#[derive(Debug)]
+pub struct ReplyBody {
+    // dropped first: it adds what it has observed to the access record
+    content: Content,
+    _permit: Option<OwnedSemaphorePermit>,
+    record: Option<AccessRecord>,
+    ends_connection: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    Http(Body),
+    Grpc(tonic::body::Body),
+}
+
+impl ReplyBody {
+    /// The body of a reply over HTTP.
+    #[must_use]
+    pub fn http(body: Body) -> Self {
+        Self::new(Content::Http(body))
+    }
+
+    /// The body of a reply over gRPC.
+    #[must_use]
+    pub fn grpc(body: tonic::body::Body) -> Self {
+        Self::new(Content::Grpc(body))
+    }
+
+    fn new(content: Content) -> Self {
+        Self { content, record: None, _permit: None, ends_connection: false }
+    }
+
+    /// The same, after which the connection is not used again.
+    #[must_use]
+    pub fn ending_connection(mut self) -> Self {
+        self.ends_connection = true;
+        self
+    }
+
+    /// Whether the connection is not used after it.
+    #[must_use]
+    pub fn ends_connection(&self) -> bool {
+        self.ends_connection
+    }
+
+    /// Holds the permit of the request.
+    pub fn set_permit(&mut self, permit: OwnedSemaphorePermit) {
+        self._permit = Some(permit);
+    }
+
+    /// Holds the access record of the request.
+    pub fn set_record(&mut self, record: AccessRecord) {
+        self.record = Some(record);
+    }
+}
+
+impl http_body::Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { content, record, .. } = &mut *self;
+        match content {
+            Content::Http(body) => Pin::new(body).poll_frame(cx),
+            Content::Grpc(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
+                // a call that fails after its first message says so at its end
+                if let (Some(failed), Some(record)) = (trailers.and_then(grpc::failed_status), record) {
+                    record.set_status(failed);
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Http(body) => body.is_end_stream(),
+            Content::Grpc(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Http(body) => body.size_hint(),
+            Content::Grpc(body) => body.size_hint(),
+        }
+    }
+}

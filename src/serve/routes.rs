@@ -1,0 +1,48 @@
+//! The routes of a port, for HTTP and for gRPC.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tower::Service;
+
+use crate::grpc::Services;
+use crate::http::request_info::{Port, Protocol, RequestInfo};
+use crate::http::{Parts, control, data};
+use crate::serve::ReplyBody;
+
+/// Hands gRPC calls to the services of the port, and all else to its HTTP routes.
+#[derive(Debug, Clone)]
+pub(super) struct Routes {
+    /// Which port it is.
+    pub(super) port: Port,
+    /// What the HTTP routes work with.
+    pub(super) parts: Arc<Parts>,
+    /// The gRPC services.
+    pub(super) grpc: Services,
+}
+
+impl Service<Request<Incoming>> for Routes {
+    type Response = Response<ReplyBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let Self { port, parts, grpc } = self.clone();
+        Box::pin(async move {
+            Ok(match (RequestInfo::of(&request).protocol, port) {
+                (Protocol::Grpc, _) => grpc.answer(request).await.map(ReplyBody::grpc),
+                (Protocol::Http, Port::Data) => data::answer(&parts, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Control) => control::answer(&parts, request).await.map(ReplyBody::http),
+            })
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Requests of both ports, HTTP and gRPC, in the metrics and in the access log.
+
+use tokentap::grpc::pb::{ListRequest, Slice};
+use tokio_stream::StreamExt;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tower::{Service, ServiceExt};
+
+use crate::grpc::client::{channel, entropy, health, trajectories};
+use crate::support::binary::Binary;
+use crate::support::client::{get, post, request};
+use crate::support::hand::{Hand, soon};
+use crate::support::proxy::Proxy;
+
+/// The counter of requests to the control port, of GET where nothing else is said.
+async fn counted(proxy: &Proxy, endpoint: &str, method: &str, status: u16) -> f64 {
+    let labels = format!("endpoint=\"{endpoint}\",method=\"{method}\",status_code=\"{status}\"");
+    proxy.metric(&format!("tokentap_http_requests_total{{{labels}}}")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_requests_are_counted_by_route() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    for (method, path, status, endpoint) in [
+        ("GET", "/v1/sessions", 200, "/v1/sessions"),
+        ("GET", "/v1/sessions/a%2Fb", 404, "/v1/sessions/{id}"),
+        ("DELETE", "/v1/sessions/nobody", 404, "/v1/sessions/{id}"),
+        ("GET", "/v1/sessions/nobody/paths/1", 404, "/v1/sessions/{id}/paths/{leaf}"),
+        ("POST", "/v1/sessions/nobody/freeze", 404, "/v1/sessions/{id}/freeze"),
+        ("GET", "/v1/requests/r/entropy", 404, "/v1/requests/{rid}/entropy"),
+        ("POST", "/v1/samples", 400, "/v1/samples"),
+        ("GET", "/v1/samples", 405, "/v1/samples"),
+        ("GET", "/v1/policy", 200, "/v1/policy"),
+        ("GET", "/livez", 200, "/livez"),
+        ("GET", "/readyz", 200, "/readyz"),
+        ("GET", "/", 200, "/page"),
+        ("GET", "/page/main.js", 200, "/page"),
+        ("GET", "/v1/sessions/a/b/c/d", 404, "other"),
+        ("POST", "/generate", 404, "other"),
+        ("POST", "/nobody", 404, "other"),
+    ] {
+        let before = counted(&proxy, endpoint, method, status).await;
+        assert_eq!(request(proxy.control, method, path, &[], b"").await.status, status, "{method} {path}");
+        let counts = async { while counted(&proxy, endpoint, method, status).await != before + 1.0 {} };
+        soon(&format!("{method} {path} is counted as {endpoint}"), counts).await;
+    }
+    let foreign = request(proxy.control, "GET", "/v1/policy", &[("origin", "http://elsewhere")], b"").await;
+    assert_eq!(foreign.status, 403);
+    soon("a refused request is counted", async { while counted(&proxy, "/v1/policy", "GET", 403).await != 1.0 {} })
+        .await;
+    let duration = "tokentap_request_duration_seconds_count{endpoint=\"/v1/policy\",is_streaming=\"false\"}";
+    assert_eq!(proxy.metric(duration).await, 2.0);
+    assert_eq!(proxy.metric("tokentap_http_requests_active{endpoint=\"/v1/policy\"}").await, 0.0);
+    let text = get(proxy.control, "/metrics").await.text();
+    assert!(!text.contains("tokentap_http_requests_active{endpoint=\"/metrics\"}"), "a scrape does not see itself");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_calls_are_counted_by_method_with_the_status_of_http() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    trajectories(proxy.control).await.list(ListRequest::default()).await.unwrap();
+    let missing = tokentap::grpc::pb::GetRequest { session: "nobody".to_owned(), ..Default::default() };
+    assert_eq!(trajectories(proxy.control).await.get(missing).await.expect_err("no session").code(), Code::NotFound);
+    let on_data = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("agents may not");
+    assert_eq!(on_data.code(), Code::Unimplemented);
+    // one whose slice is wrong fails after its head
+    let mut answers =
+        entropy(proxy.data).await.compute(tokio_stream::once(Slice::default())).await.unwrap().into_inner();
+    while let Some(answer) = answers.next().await {
+        drop(answer);
+    }
+    health(proxy.control).await.check(HealthCheckRequest::default()).await.unwrap();
+    for (endpoint, status) in [
+        ("/tokentap.v1.Trajectories/List", 200),
+        ("/tokentap.v1.Trajectories/Get", 404),
+        ("/tokentap.v1.Trajectories/List", 501),
+        ("/tokentap.v1.Entropy/Compute", 200),
+        ("/grpc.health.v1.Health", 200),
+    ] {
+        let counts = async { while counted(&proxy, endpoint, "POST", status).await != 1.0 {} };
+        soon(&format!("{endpoint} is counted with {status}"), counts).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_call_with_two_hosts_is_refused() {
+    let hand = Hand::start().await;
+    let proxy = Proxy::probed(hand.addr, &[]).await;
+    for (addr, path) in
+        [(proxy.data, "/tokentap.v1.Generate/Generate"), (proxy.control, "/tokentap.v1.Trajectories/List")]
+    {
+        let call = |hosts: &[&str]| {
+            let mut call =
+                http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+            for host in hosts {
+                call = call.header("host", *host);
+            }
+            call.body(tonic::body::Body::empty()).unwrap()
+        };
+        let mut channel = channel(addr).await;
+        let reply = channel.ready().await.unwrap().call(call(&["a", "b"])).await.unwrap();
+        assert_eq!(reply.headers()["grpc-status"], "3", "{path}: INVALID_ARGUMENT");
+        assert_eq!(reply.headers()["tokentap-http-status"], "400", "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_requests_are_logged_and_probes_at_debug_alone() {
+    let hand = Hand::start().await;
+    let mut binary = Binary::with_flags(hand.addr, &[]).await;
+    get(binary.control, "/livez").await;
+    get(binary.control, "/metrics").await;
+    post(binary.control, "/v1/samples", b"{}").await;
+    trajectories(binary.control).await.list(ListRequest::default()).await.unwrap();
+    let line = binary.logged("request").await;
+    assert_eq!((&line["endpoint"], &line["method"]), (&"/v1/samples".into(), &"POST".into()), "{line}");
+    assert!(line["status"].is_u64() && line["ms"].is_u64(), "{line}");
+    let line = binary.logged("request").await;
+    assert_eq!((&line["endpoint"], &line["status"]), (&"/tokentap.v1.Trajectories/List".into(), &200.into()), "{line}");
+}
