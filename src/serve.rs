@@ -7,11 +7,11 @@
 //! | [`Classify`] | names the route, takes the session off the path, says what the next layers need |
 //! | [`Observe`] | starts the clock; at the end of the reply come its metrics and its line in the access log |
 //! | [`Close`] | ends HTTP/1 connections while the server drains |
-//! | [`validate`](layers::validate) | refuses requests that proxies could read in two ways |
-//! | [`authenticate`] | checks the tokens, and on the control port the origin |
-//! | [`restored`](layers::restored) | refuses what needs sessions while those are restored |
+//! | [`layers::validate`] | refuses requests that proxies could read in two ways |
+//! | [`layers::authenticate`] | checks the tokens, and on the control port the origin |
+//! | [`layers::restored`] | refuses what needs sessions while those are restored |
 //! | [`Admit`] | takes a permit, which the body of the reply holds |
-//! | [`Routes`] | the routes of the port |
+//! | `Routes` | the routes of the port |
 
 pub mod layers;
 mod rejection;
