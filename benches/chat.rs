@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokentap::api::openai_chat::Addition;
+use tokentap::api::openai_chat::request::ChatRequest;
+use tokentap::chat::model::ChatModel;
+use tokentap::chat::prompt::{Preparation, Prepared, Told};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
-use tokentap::openai::model::ChatModel;
-use tokentap::openai::native::Addition;
-use tokentap::openai::prompt::{Preparation, Prepared, Told};
-use tokentap::openai::request::ChatRequest;
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 use tokentap::trajectory::{About, Call, Draft, Session, Store, StoreLimits};
 
@@ -93,7 +93,7 @@ impl Conversation {
             earlier_thinking: EarlierThinking::Keep,
             told: self.model.told.clone(),
         };
-        let prepared = preparation.prepare(&request).unwrap();
+        let prepared = preparation.prepare(&request.conversation).unwrap();
         (request, prepared)
     }
 
@@ -155,7 +155,7 @@ fn main() {
     let with_more = best(|| drop(black_box(native(&more))));
     let anew = |body: &[u8]| {
         let (request, _) = conversation.prepare(body, session.as_deref());
-        best(|| drop(black_box(Preparation::anew(&conversation.model).rendering(&request).unwrap())))
+        best(|| drop(black_box(Preparation::anew(&conversation.model).rendering(&request.conversation).unwrap())))
     };
     let (anew_all, anew_more) = (anew(&body), anew(&more));
     let (_, prepared) = conversation.prepare(&more, session.as_deref());

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
 use crate::budget::Budget;
+use crate::chat::model::Chats;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
 use crate::entropy::Backend;
 use crate::entropy::slices::Slices;
@@ -23,7 +24,6 @@ use crate::generation::retries::{Bounds, Retries};
 use crate::http::Parts;
 use crate::http::request_info::Port;
 use crate::metrics::Metrics;
-use crate::openai::model::Chats;
 use crate::serve;
 use crate::server::{Door, ListenDrops, Phase, ServerLimits, Tls, listen, serve};
 use crate::sglang::client::Client;

@@ -27,13 +27,13 @@ use http::{HeaderValue, Response, header};
 use tokio::sync::watch;
 
 use crate::budget::Budget;
+use crate::chat::model::Chats;
 use crate::config::Config;
 use crate::entropy::slices::Slices;
 use crate::error::Error;
 use crate::generation::Tools;
 use crate::generation::generator::Generator;
 use crate::metrics::Metrics;
-use crate::openai::model::Chats;
 use crate::rl::ThinkTokens;
 use crate::server::Phase;
 use crate::sglang::client::Client;

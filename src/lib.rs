@@ -27,7 +27,8 @@
 //! | [`serve`] | the ports: the layers that every request passes |
 //! | [`http`], [`grpc`], [`server`] | the routes and connections: bytes to types |
 //! | [`generation`] | the pipeline: plan, guard, ask, parse, measure, record, abort, retry |
-//! | [`openai`] | chat and completions in terms of /generate |
+//! | [`api`] | the APIs that agents speak: requests to generations, events to replies |
+//! | [`chat`] | conversations to token ids and back |
 //! | [`tensors`] | slices of logits as safetensors |
 //! | [`rl`] | what trainers compute from trajectories |
 //! | [`sglang`] | the upstream: client, wire format, probe |
@@ -39,8 +40,10 @@
 //!
 //! Imports point downwards in this list, and parts of one level do not import each other; `tests/layering.rs` checks it.
 
+pub mod api;
 pub mod app;
 pub mod budget;
+pub mod chat;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -54,7 +57,6 @@ pub mod json;
 pub mod logprobs;
 pub mod long_work;
 pub mod metrics;
-pub mod openai;
 pub mod parse;
 pub mod rl;
 pub mod serve;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::chat::model::Chats;
 use crate::http::Parts;
-use crate::openai::model::Chats;
 use crate::sglang::probe::Capabilities;
 use crate::tokenizer::Renderer;
 

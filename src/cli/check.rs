@@ -6,10 +6,10 @@ mod route;
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::chat::model::Chats;
 use crate::cli::print;
 use crate::config::Config;
 use crate::generation::forcing::affordable_k;
-use crate::openai::model::Chats;
 use crate::sglang::client::Client;
 use crate::sglang::engines::Engines;
 use crate::sglang::probe::{Capabilities, Dialect, Survey};

@@ -11,10 +11,10 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
+use crate::api::openai::problem::Problem;
 use crate::error::Error;
 use crate::http::body::Body;
 use crate::http::{Parts, identity};
-use crate::openai::problem::Problem;
 use crate::sglang::client::{Failure, innermost};
 use crate::sglang::routes::{self, Route};
 

@@ -17,6 +17,13 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header, response}
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::api::openai::problem::Problem;
+use crate::api::openai_chat::request::ChatRequest;
+use crate::api::openai_completions::request::CompletionRequest;
+use crate::api::voice::Voice;
+use crate::chat::RequestError;
+use crate::chat::model::Chats;
+use crate::chat::remembered::Remembered;
 use crate::config::ChatMode;
 use crate::error::Error;
 use crate::generation::event::Reads;
@@ -28,13 +35,6 @@ use crate::http::generate::{self, Decoded};
 use crate::http::identity::{Identity, InvalidName};
 use crate::http::{Parts, error_reply};
 use crate::long_work::{on_body, on_thread};
-use crate::openai::Unserved;
-use crate::openai::completion::CompletionRequest;
-use crate::openai::model::Chats;
-use crate::openai::problem::Problem;
-use crate::openai::remembered::Remembered;
-use crate::openai::request::ChatRequest;
-use crate::openai::voice::Voice;
 use crate::sglang::client::{Failure, UploadError};
 use crate::sglang::request::{GenerateRequest, SessionNames};
 use crate::sglang::routes::{self, Route};
@@ -143,12 +143,12 @@ async fn answer(parts: &Arc<Parts>, call: Call, record: &AccessRecord) -> Result
             let generation = generate::run(parts, head, decoded, record).await?;
             encoder::reply(parts, generation, voice).await
         }
-        Err(Unserved::Wrong(message)) => Err(Error::bad_request(message)),
-        Err(Unserved::Over { limit, message }) => {
+        Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
+        Err(RequestError::LimitReached { limit, message }) => {
             parts.metrics.chat.refusals.with_label_values(&[limit]).inc();
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
         }
-        Err(Unserved::Foreign(what)) => {
+        Err(RequestError::Unsupported(what)) => {
             tracing::debug!(%what, endpoint = call.route.endpoint, "a call goes to the engine's own endpoint");
             passed(parts, call, record).await
         }
@@ -159,7 +159,7 @@ async fn answer(parts: &Arc<Parts>, call: Call, record: &AccessRecord) -> Result
 type Prepared = (Native, Option<Digest>);
 
 /// Makes the native request. What takes long is done on a thread of its own.
-async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Prepared, Unserved>, Call), Error> {
+async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Prepared, RequestError>, Call), Error> {
     let length = call.request.body().len();
     let mut share = parts.budget.request();
     // as values a body takes more than its length, and one that is let in must find room
@@ -195,15 +195,15 @@ async fn prepare(parts: &Arc<Parts>, mut call: Call) -> Result<(Result<Prepared,
 }
 
 /// Runs a step where a panic does not cost the client its generation: the engine's own endpoint has not been asked yet.
-fn guarded<T>(parts: &Parts, step: impl FnOnce() -> Result<T, Unserved>) -> Result<T, Unserved> {
+fn guarded<T>(parts: &Parts, step: impl FnOnce() -> Result<T, RequestError>) -> Result<T, RequestError> {
     catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| {
         parts.metrics.panics.inc();
-        Err(Unserved::Foreign("a panic of ours".to_owned()))
+        Err(RequestError::Unsupported("a panic of ours".to_owned()))
     })
 }
 
 /// Decodes the body, and finds the session that the call names.
-fn decode(parts: &Parts, call: &mut Call) -> Result<DecodedBody, Unserved> {
+fn decode(parts: &Parts, call: &mut Call) -> Result<DecodedBody, RequestError> {
     let body = call.request.body().clone();
     let decoded = match call.route.endpoint {
         routes::CHAT => DecodedBody::Chat(Arc::new(ChatRequest::parse(body)?)),
@@ -213,7 +213,7 @@ fn decode(parts: &Parts, call: &mut Call) -> Result<DecodedBody, Unserved> {
         DecodedBody::Chat(chat) => SessionNames::of(&chat.bytes, &chat.object),
         DecodedBody::Completion(completion) => completion.session_names(),
     };
-    let identity = call.identify(parts, Some(&names)).map_err(|invalid| Unserved::Wrong(invalid.to_string()))?;
+    let identity = call.identify(parts, Some(&names)).map_err(|invalid| RequestError::Invalid(invalid.to_string()))?;
     call.identity = Some(identity);
     Ok(decoded)
 }

@@ -15,8 +15,8 @@ mod suffix;
 mod watching;
 
 use serde_json::{Value, json};
+use tokentap::chat::model::Chats;
 use tokentap::demo::{EngineOptions, Entry, Streaming};
-use tokentap::openai::model::Chats;
 
 use super::support::client::Answer;
 use super::support::demo::Demo;

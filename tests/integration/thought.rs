@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
 
-use tokentap::openai::model::Chats;
+use tokentap::chat::model::Chats;
 
 use crate::support::demo::Demo;
 use crate::support::hand::soon;

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Call, Native, now};
+use crate::api::openai_chat::Addition;
+use crate::api::openai_chat::reply::Making;
+use crate::api::openai_chat::request::ChatRequest;
+use crate::api::openai_chat::sglext::Wanted;
+use crate::api::openai_chat::stream::Speaker;
+use crate::api::voice::Voice;
+use crate::chat::RequestError;
+use crate::chat::drift::Drift;
+use crate::chat::limits;
+use crate::chat::model::{ChatModel, Chats};
+use crate::chat::prompt::Preparation;
+use crate::chat::remembered::Remembered;
 use crate::http::Parts;
-use crate::openai::Unserved;
-use crate::openai::drift::Drift;
-use crate::openai::limits;
-use crate::openai::model::{ChatModel, Chats};
-use crate::openai::native::Addition;
-use crate::openai::prompt::Preparation;
-use crate::openai::remembered::Remembered;
-use crate::openai::reply::Making;
-use crate::openai::request::ChatRequest;
-use crate::openai::sglext::Wanted;
-use crate::openai::speaker::Speaker;
-use crate::openai::voice::Voice;
 use crate::trajectory::Session;
 
 /// Compares a prompt with what the template makes of the whole conversation, on a thread of its own; one at a time, and nobody waits.
@@ -33,7 +33,7 @@ fn audit(
     let (parts, model) = (Arc::clone(parts), Arc::clone(model));
     tokio::task::spawn_blocking(move || {
         let preparation = Preparation::anew(&model);
-        let Ok(rendered) = preparation.rendering(&chat) else { return };
+        let Ok(rendered) = preparation.rendering(&chat.conversation) else { return };
         let drift = Drift::between(&sent, &session.mask(turn), &rendered, model.renderer.tokenizer().special());
         parts.metrics.chat.drift.with_label_values(&[drift.name()]).inc();
         tracing::debug!(session = %session.id, turn, drift = drift.name(), "a chat was rendered anew to be compared");
@@ -42,16 +42,16 @@ fn audit(
 }
 
 /// The native call that a chat becomes. Where the engine's own endpoint has to serve it, the call gets what its turn remembers.
-pub(super) fn native(parts: &Arc<Parts>, call: &mut Call, chat: &Arc<ChatRequest>) -> Result<Native, Unserved> {
+pub(super) fn native(parts: &Arc<Parts>, call: &mut Call, chat: &Arc<ChatRequest>) -> Result<Native, RequestError> {
     let chats = Arc::clone(&parts.chats.borrow());
     let model = match &*chats {
         Chats::Rendered(model) => model,
-        Chats::Forwarded(reason) => return Err(Unserved::Foreign(reason.clone())),
+        Chats::Forwarded(reason) => return Err(RequestError::Unsupported(reason.clone())),
     };
     let known = call.known_session(parts);
     let native = rendered(parts, call, chat, model, known.clone());
-    if let (Err(Unserved::Foreign(_)), Some(_)) = (&native, call.named()) {
-        call.remembered = Some(Remembered::of(chat, model, known.as_deref()));
+    if let (Err(RequestError::Unsupported(_)), Some(_)) = (&native, call.named()) {
+        call.remembered = Some(Remembered::of(&chat.conversation, model, known.as_deref()));
     }
     native
 }
@@ -63,8 +63,8 @@ fn rendered(
     chat: &Arc<ChatRequest>,
     model: &Arc<ChatModel>,
     known: Option<Arc<Session>>,
-) -> Result<Native, Unserved> {
-    limits::check(&chat.messages, &parts.config.chat)?;
+) -> Result<Native, RequestError> {
+    limits::check(&chat.conversation.messages, &parts.config.chat)?;
     chat.check_fields()?;
     let preparation = Preparation {
         renderer: &model.renderer,
@@ -72,7 +72,7 @@ fn rendered(
         earlier_thinking: parts.config.chat.earlier_thinking,
         told: model.told.clone(),
     };
-    let prepared = preparation.prepare(chat)?;
+    let prepared = preparation.prepare(&chat.conversation)?;
     parts.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
     let is_lost = prepared.chat.foreign_text && call.named().is_none() || prepared.chat.retokenised;
     if is_lost && !parts.retokenised.swap(true, Ordering::Relaxed) {
@@ -87,7 +87,7 @@ fn rendered(
         ids: &ids,
         defaults: &model.defaults,
         skip_special: reading.skip_special,
-        thinks: model.thinks && !chat.is_thoughtless(),
+        thinks: model.thinks && !chat.conversation.is_thoughtless(),
         served_model: &upstream.model,
         loses_ids: upstream.loses_ids(),
     };

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{Native, now};
+use crate::api::openai_completions::reply::TextSpeaker;
+use crate::api::openai_completions::request::CompletionRequest;
+use crate::api::voice::Voice;
+use crate::chat::RequestError;
 use crate::http::Parts;
-use crate::openai::Unserved;
-use crate::openai::completion::CompletionRequest;
-use crate::openai::text::TextSpeaker;
-use crate::openai::voice::Voice;
 
 /// The native call that a completion becomes.
-pub(super) fn native(parts: &Parts, completion: &CompletionRequest) -> Result<Native, Unserved> {
+pub(super) fn native(parts: &Parts, completion: &CompletionRequest) -> Result<Native, RequestError> {
     let upstream = Arc::clone(&parts.upstream.borrow());
     let hold = |body| parts.budget.hold(body);
     let request = completion.native(&upstream.model, upstream.loses_ids(), hold)?;

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::refused;
+use crate::api::openai::problem::{LARGEST, Problem};
+use crate::api::sample::Sample;
+use crate::api::voice::Voice;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventKind, GenerationEvent, Output, Reads, Unparsed};
 use crate::generation::events::{Events, Generation};
 use crate::http::Parts;
 use crate::http::body::{Body, EncodedBody, Encoder};
 use crate::long_work::on_body;
-use crate::openai::problem::{LARGEST, Problem};
-use crate::openai::sample::Sample;
-use crate::openai::voice::Voice;
 use crate::sglang::headers;
 
 /// The reply to a call of OpenAI's API.

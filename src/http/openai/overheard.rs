@@ -9,11 +9,11 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame};
 
 use super::witness::Witness;
+use crate::api::openai_chat::sglext::Listener;
 use crate::budget::Share;
 use crate::error::BoxError;
 use crate::generation::active::Recording;
 use crate::http::Parts;
-use crate::openai::sglext::Listener;
 use crate::sglang::client::ReplyBody;
 use crate::sglang::forwarded::Failed;
 

@@ -7,6 +7,8 @@ use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::witness::Witness;
 use super::{Call, Overheard};
+use crate::api::openai_chat::passthrough::Foreign;
+use crate::api::openai_chat::sglext::{Left, Told};
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;
@@ -19,8 +21,6 @@ use crate::http::generate::is_last;
 use crate::http::identity::InvalidName;
 use crate::json::Object;
 use crate::long_work::on_body;
-use crate::openai::foreign::Foreign;
-use crate::openai::sglext::{Left, Told};
 use crate::sglang::client::{self, Reply, ReplyBody};
 use crate::sglang::forwarded::Forwarded;
 use crate::sglang::request::SessionNames;

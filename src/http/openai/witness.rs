@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use crate::api::openai_chat::passthrough::Foreign;
+use crate::api::openai_chat::sglext::Told;
+use crate::chat::remembered::Remembered;
 use crate::http::Parts;
 use crate::http::forward::Unseen;
-use crate::openai::foreign::Foreign;
-use crate::openai::remembered::Remembered;
-use crate::openai::sglext::Told;
 use crate::trajectory::log::Ack;
 use crate::trajectory::{About, Call, Draft, Fault, Reported, now_ms};
 

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::sessions::annotate;
 use super::{Problem, made, refused, session};
+use crate::chat::model::Chats;
 use crate::http::Parts;
 use crate::http::body::Body;
-use crate::openai::model::Chats;
 use crate::trajectory::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
 
 /// How many rows the body holds.

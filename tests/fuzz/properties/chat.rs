@@ -3,15 +3,15 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use tokentap::api::openai_chat::Addition;
+use tokentap::api::openai_chat::request::ChatRequest;
+use tokentap::api::openai_completions::request::CompletionRequest;
+use tokentap::api::sample::Sample;
+use tokentap::chat::RequestError;
+use tokentap::chat::prompt::{Preparation, Told};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::generation::event::{GenerationEvent, Reads};
-use tokentap::openai::Unserved;
-use tokentap::openai::completion::CompletionRequest;
-use tokentap::openai::native::Addition;
-use tokentap::openai::prompt::{Preparation, Told};
-use tokentap::openai::request::ChatRequest;
-use tokentap::openai::sample::Sample;
 use tokentap::sglang::request::GenerateRequest;
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
@@ -31,7 +31,7 @@ pub fn chat(bytes: &[u8]) {
     let Ok(request) = ChatRequest::parse(body) else { return };
     let told = Told { format: Some("hermes".into()), separate: true };
     let preparation = Preparation { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, told };
-    let Ok(prepared) = preparation.prepare(&request) else { return };
+    let Ok(prepared) = preparation.prepare(&request.conversation) else { return };
     let ids = prepared.ids.clone().into();
     let addition = Addition {
         ids: &ids,
@@ -51,14 +51,14 @@ pub fn chat(bytes: &[u8]) {
         }
         Err(unserved) => assert!(!is_unreadable(&unserved), "{unserved:?} of {}", shown(bytes)),
     }
-    if request.input_ids.is_none() {
+    if request.conversation.prompt_ids.is_none() {
         let turns = prepared.ids.iter().filter(|id| Some(**id) == RENDERER.end_of_turn()).count();
         // tools stand in a turn of the system's, and the generation prompt ends none
-        assert!(turns <= request.messages.len() + 1, "{turns} turns of {}", shown(bytes));
+        assert!(turns <= request.conversation.messages.len() + 1, "{turns} turns of {}", shown(bytes));
     }
 }
 
 /// Whether a request was made that cannot be read.
-fn is_unreadable(unserved: &Unserved) -> bool {
-    matches!(unserved, Unserved::Foreign(what) if what.contains("cannot be read"))
+fn is_unreadable(unserved: &RequestError) -> bool {
+    matches!(unserved, RequestError::Unsupported(what) if what.contains("cannot be read"))
 }

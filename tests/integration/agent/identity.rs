@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use tokentap::chat::model::Chats;
 use tokentap::demo::EngineOptions;
-use tokentap::openai::model::Chats;
 
 use crate::support::client::{get, request};
 use crate::support::demo::Demo;

@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use tokentap::api::openai_chat::request::ChatRequest;
+use tokentap::api::openai_completions::request::CompletionRequest;
+use tokentap::api::sample::Sample;
+use tokentap::chat::prompt::{Preparation, Told};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::generation::event::{GenerationEvent, Reads};
-use tokentap::openai::completion::CompletionRequest;
-use tokentap::openai::prompt::{Preparation, Told};
-use tokentap::openai::request::ChatRequest;
-use tokentap::openai::sample::Sample;
 use tokentap::tokenizer::Renderer;
 
 static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::folder()));
@@ -88,7 +88,7 @@ fn read(body: &str, renderer: &Renderer) {
     let Ok(request) = ChatRequest::parse(bytes) else { return };
     let told = Told { format: Some("hermes".into()), separate: true };
     let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, told };
-    let _ = preparation.prepare(&request);
+    let _ = preparation.prepare(&request.conversation);
 }
 
 proptest! {

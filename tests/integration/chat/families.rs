@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tokentap::api::openai_chat::request::ChatRequest;
+use tokentap::chat::prompt::{Preparation, Prepared, Told};
 use tokentap::config::EarlierThinking;
 use tokentap::metrics::Metrics;
-use tokentap::openai::prompt::{Preparation, Prepared, Told};
-use tokentap::openai::request::ChatRequest;
 use tokentap::tokenizer::{Fit, Folder, Renderer};
 use tokentap::trajectory::{About, Call, Draft, Store, StoreLimits};
 
@@ -36,7 +36,7 @@ impl Family {
             earlier_thinking: EarlierThinking::Keep,
             told: Told { format: None, separate: false },
         }
-        .prepare(&request)
+        .prepare(&request.conversation)
         .unwrap()
     }
 

@@ -2,8 +2,8 @@
 //! the client asked for it.
 
 use serde_json::{Value, json};
+use tokentap::chat::model::Chats;
 use tokentap::demo::{EngineOptions, Model, Streaming};
-use tokentap::openai::model::Chats;
 use tokentap::tokenizer::Renderer;
 
 use super::super::support::binary::{Binary, output};

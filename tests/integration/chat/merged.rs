@@ -1,8 +1,8 @@
 //! SGLang 0.5.6 with `--stream-output`: events that it merges list the ids of the last alone.
 
 use serde_json::{Value, json};
+use tokentap::chat::model::Chats;
 use tokentap::demo::Model;
-use tokentap::openai::model::Chats;
 use tokentap::tokenizer::Renderer;
 
 use super::super::support::client::{get, post};

@@ -110,7 +110,7 @@ async fn without_a_tokenizer_the_engine_serves_and_readiness_says_why() {
         let mut chats = demo.proxy.parts.chats.clone();
         let told = |text: &str| text.contains(why);
         chats
-            .wait_for(|chats| matches!(&**chats, tokentap::openai::model::Chats::Forwarded(reason) if told(reason)))
+            .wait_for(|chats| matches!(&**chats, tokentap::chat::model::Chats::Forwarded(reason) if told(reason)))
             .await
             .unwrap();
         assert_eq!(demo.post("/v1/chat/completions", &json!({"messages": []})).await.status, 404, "{flags:?}");

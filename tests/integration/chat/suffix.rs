@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
+use tokentap::api::openai_chat::request::ChatRequest;
+use tokentap::chat::prompt::{Preparation, Told};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
-use tokentap::openai::prompt::{Preparation, Told};
-use tokentap::openai::request::ChatRequest;
 use tokentap::tokenizer::Renderer;
 use tokentap::trajectory::{About, Call, Draft, Store, StoreLimits};
 
@@ -32,7 +32,7 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
             earlier_thinking: EarlierThinking::Keep,
             told: Told { format: Some("hermes".into()), separate: true },
         };
-        let prepared = preparation.prepare(&request).unwrap();
+        let prepared = preparation.prepare(&request.conversation).unwrap();
         costs.push((prepared.rendered, prepared.ids.len() - prepared.known));
         let answer = "was lit at dusk";
         let mut response = renderer.tokenizer().encode(answer).unwrap();

@@ -1,0 +1,83 @@
+//! Which field of a request becomes which on /generate.
+
+use crate::tokenizer::SamplingDefaults;
+
+/// Where a value goes, untouched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A member of `sampling_params`.
+    Sampling(&'static str),
+    /// A member of the request itself.
+    Top(&'static str),
+}
+
+use Place::{Sampling, Top};
+
+/// Fields whose values go on as they are.
+pub(crate) const FIELDS: &[(&str, Place)] = &[
+    ("temperature", Sampling("temperature")),
+    ("top_p", Sampling("top_p")),
+    ("top_k", Sampling("top_k")),
+    ("min_p", Sampling("min_p")),
+    ("repetition_penalty", Sampling("repetition_penalty")),
+    ("presence_penalty", Sampling("presence_penalty")),
+    ("frequency_penalty", Sampling("frequency_penalty")),
+    ("min_tokens", Sampling("min_new_tokens")),
+    ("n", Sampling("n")),
+    ("stop", Sampling("stop")),
+    ("stop_token_ids", Sampling("stop_token_ids")),
+    ("stop_regex", Sampling("stop_regex")),
+    ("seed", Sampling("sampling_seed")),
+    ("logit_bias", Sampling("logit_bias")),
+    ("regex", Sampling("regex")),
+    ("ebnf", Sampling("ebnf")),
+    ("ignore_eos", Sampling("ignore_eos")),
+    ("no_stop_trim", Sampling("no_stop_trim")),
+    ("custom_params", Sampling("custom_params")),
+    ("rid", Top("rid")),
+    ("session_id", Top("session_id")),
+    ("_proxy_session_id", Top("_proxy_session_id")),
+    ("metadata", Top("metadata")),
+    ("user", Top("user")),
+    ("lora_path", Top("lora_path")),
+    ("custom_logit_processor", Top("custom_logit_processor")),
+    ("extra_key", Top("extra_key")),
+    ("cache_salt", Top("cache_salt")),
+    ("priority", Top("priority")),
+    ("bootstrap_host", Top("bootstrap_host")),
+    ("bootstrap_port", Top("bootstrap_port")),
+    ("bootstrap_room", Top("bootstrap_room")),
+    ("data_parallel_rank", Top("data_parallel_rank")),
+    ("routed_dp_rank", Top("routed_dp_rank")),
+    ("disagg_prefill_dp_rank", Top("disagg_prefill_dp_rank")),
+    ("return_routed_experts", Top("return_routed_experts")),
+    ("routed_experts_start_len", Top("routed_experts_start_len")),
+    ("return_entropy", Top("return_entropy")),
+    ("entropy_options", Top("entropy_options")),
+];
+
+/// Fields that only the engine's own endpoint honours.
+pub(crate) const UNSUPPORTED: &[&str] = &[
+    "return_hidden_states",
+    "return_sampling_mask",
+    "return_flat_raw_output_top_logprobs",
+    "return_cached_tokens_details",
+    "return_spec_tokens_details",
+    "audio",
+    "modalities",
+    "mm_processor_kwargs",
+    "task",
+];
+
+/// What SGLang's adapter asks for where neither the client nor `generation_config.json` says anything: never less than this, so that
+/// the engine's own preferences do not show through.
+pub(crate) fn defaults(given: &SamplingDefaults) -> [(&'static str, String); 5] {
+    let float = |value: Option<f64>, fallback: f64| value.unwrap_or(fallback).to_string();
+    [
+        ("temperature", float(given.temperature, 1.0)),
+        ("top_p", float(given.top_p, 1.0)),
+        ("top_k", given.top_k.unwrap_or(-1).to_string()),
+        ("min_p", float(given.min_p, 0.0)),
+        ("repetition_penalty", float(given.repetition_penalty, 1.0)),
+    ]
+}

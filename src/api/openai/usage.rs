@@ -1,0 +1,64 @@
+//! Parts of a reply that OpenAI's APIs have in common.
+
+use crate::api::sample::Sample;
+use crate::json::write_ids;
+
+/// Tokens of a reply, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Of the prompt, once for each time it was sampled from.
+    pub(crate) prompt: u64,
+    /// Sampled.
+    pub(crate) completion: u64,
+    /// Of the prompt, not computed anew; `None` where the engine does not say.
+    pub(crate) cached: Option<u64>,
+    /// Sampled while thinking, by the engine's count.
+    pub(crate) reasoning: u64,
+}
+
+impl Usage {
+    /// The text of `usage`.
+    #[must_use]
+    pub(crate) fn json(&self) -> String {
+        let Self { prompt, completion, cached, reasoning } = self;
+        let cached = cached.map_or("null".to_owned(), |cached| format!("{{\"cached_tokens\":{cached}}}"));
+        let details = match reasoning {
+            0 => "null".to_owned(),
+            tokens => format!("{{\"reasoning_tokens\":{tokens}}}"),
+        };
+        let total = prompt.saturating_add(*completion);
+        format!(
+            "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{completion},\"prompt_tokens_details\":{cached},\"reasoning_tokens\":{reasoning},\"completion_tokens_details\":{details}}}"
+        )
+    }
+
+    /// Adds a sequence that has ended; a prompt counts with the first of its `n` samples.
+    pub(crate) fn add(&mut self, sample: &Sample<'_>, n: usize) {
+        // counts are the engine's, whatever they are
+        let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
+        add(&mut self.completion, sample.count("completion_tokens").unwrap_or(sample.tokens as u64));
+        add(&mut self.reasoning, sample.count("reasoning_tokens").unwrap_or(0));
+        if sample.index.is_multiple_of(n.max(1)) {
+            add(&mut self.prompt, sample.prompt_tokens());
+            self.cached = sample.count("cached_tokens").map(|cached| cached.saturating_add(self.cached.unwrap_or(0)));
+        }
+    }
+}
+
+/// The numbers of a list, as JSON text.
+#[must_use]
+pub(crate) fn list(ids: &[u32]) -> String {
+    let mut out = Vec::with_capacity(7 * ids.len() + 2);
+    out.push(b'[');
+    write_ids(&mut out, ids);
+    out.push(b']');
+    String::from_utf8(out).expect("digits and commas")
+}
+
+/// `metadata`, behind a comma: which weights answered.
+#[must_use]
+pub(crate) fn metadata(sample: &Sample<'_>) -> String {
+    let Some(version) = sample.member("weight_version") else { return String::new() };
+    let spans = sample.member("weight_versions").map(|spans| format!(",\"weight_versions\":{spans}"));
+    format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
+}

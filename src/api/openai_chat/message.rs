@@ -1,0 +1,104 @@
+//! Messages as OpenAI's clients write them.
+
+use crate::chat::RequestError;
+use crate::chat::dumps;
+use crate::chat::message::{Call, Message};
+use crate::json::Value;
+
+/// The role that SGLang takes only as it is written here.
+const USER: &str = "user";
+
+/// The roles that SGLang takes.
+const ROLES: [&str; 7] = [USER, "system", "developer", "assistant", "tool", "function", "latest_reminder"];
+
+/// A role as SGLang reads it: the case of all but a user's does not count.
+fn known_role(role: String) -> Result<String, String> {
+    let lower = role.to_ascii_lowercase();
+    match ROLES.contains(&lower.as_str()) && (lower != USER || role == USER) {
+        true => Ok(lower),
+        false => Err(role),
+    }
+}
+
+/// Why a message cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MessageError {
+    /// It is not valid.
+    #[error("{0}")]
+    Invalid(String),
+    /// A part of this kind, which only the engine can place: an image, a sound.
+    #[error("a part of type {0:?}")]
+    Unsupported(String),
+}
+
+impl From<MessageError> for RequestError {
+    fn from(error: MessageError) -> Self {
+        match error {
+            MessageError::Invalid(message) => Self::Invalid(message),
+            MessageError::Unsupported(kind) => Self::Unsupported(format!("a part of type {kind:?}")),
+        }
+    }
+}
+
+/// Decodes a message; `at` is its place in the list, for the error.
+///
+/// # Errors
+/// [`MessageError`].
+pub(super) fn message(value: Value, at: usize) -> Result<Message, MessageError> {
+    let wrong = |what: &str| MessageError::Invalid(format!("messages[{at}]{what}"));
+    let Value::Object(mut members) = value else { return Err(wrong(" must be an object")) };
+    // taken, not copied: a conversation may be long
+    let mut take = |name: &str| {
+        let (_, value) = members.iter_mut().find(|(key, _)| key == name)?;
+        Some(std::mem::take(value)).filter(|value| *value != Value::Null)
+    };
+    let mut text = |name: &str| match take(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(wrong(&format!(".{name} must be a string"))),
+    };
+    let role = text("role")?.ok_or_else(|| wrong(".role must be a string"))?;
+    let role = known_role(role).map_err(|role| wrong(&format!(".role {role:?} is none of {}", ROLES.join(", "))))?;
+    let (answers, name, reasoning) = (text("tool_call_id")?, text("name")?, text("reasoning_content")?);
+    // no field of SGLang's, which ignores a value of another type
+    let reasoning = reasoning.or_else(|| text("reasoning").ok().flatten());
+    let mut texts = Vec::new();
+    let content = take("content");
+    let in_parts = matches!(content, Some(Value::Array(_)));
+    match content {
+        None if role == USER => return Err(wrong(".content is required")),
+        None => {}
+        Some(Value::String(text)) => texts.push(text),
+        Some(Value::Array(parts)) => {
+            for part in parts {
+                match (&part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+                    (Value::String(text), ..) => texts.push(text.clone()),
+                    (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
+                    (_, Some(kind), _) if kind != "text" => return Err(MessageError::Unsupported(kind.to_owned())),
+                    _ => return Err(wrong(".content has a part without a text")),
+                }
+            }
+        }
+        Some(_) => return Err(wrong(".content must be a string or a list of parts")),
+    }
+    let calls = match take("tool_calls") {
+        None => Vec::new(),
+        Some(Value::Array(calls)) => calls
+            .iter()
+            .map(|call| call_of(call).ok_or_else(|| wrong(".tool_calls has a call without function.name")))
+            .collect::<Result<_, _>>()?,
+        Some(_) => return Err(wrong(".tool_calls must be a list")),
+    };
+    Ok(Message { role, texts, in_parts, reasoning, calls, answers, name })
+}
+
+fn call_of(value: &Value) -> Option<Call> {
+    let function = value.get("function")?;
+    let arguments = match function.get("arguments") {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => dumps(value),
+    };
+    let id = value.get("id").and_then(Value::as_str).map(str::to_owned);
+    Some(Call { id, name: function.get("name")?.as_str()?.to_owned(), arguments })
+}

@@ -1,0 +1,150 @@
+//! A chat reply: what was sampled, as a message.
+
+use std::sync::Arc;
+
+use super::logprobs;
+use super::request::Wants;
+use super::sglext::{self, Wanted};
+use crate::api::openai::{Usage, list, metadata};
+use crate::api::sample::Sample;
+use crate::chat::quoted;
+use crate::chat::reading::{self, Ending, Stops, call_id};
+use crate::parse::ToolCall;
+use crate::tokenizer::{Renderer, TokenizerError};
+use crate::trajectory::Reading;
+
+/// What a reply is made with.
+#[derive(Debug, Clone)]
+pub struct Making {
+    /// Decodes.
+    pub renderer: Arc<Renderer>,
+    /// How texts are read.
+    pub reading: Reading,
+    /// Where they end.
+    pub stops: Stops,
+    /// `model`, as the client named it.
+    pub model: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The prompt, where the client wants it back.
+    pub prompt: Option<Arc<[u32]>>,
+    /// Logprobs are wanted.
+    pub logprobs: bool,
+    /// What else is.
+    pub wants: Wants,
+    /// What of the ids stands in `sglext`.
+    pub sglext: Wanted,
+    /// How many samples.
+    pub n: usize,
+}
+
+impl Making {
+    /// How a reply that ended so is read.
+    #[must_use]
+    pub fn ending(&self, finish: Option<&str>) -> Ending<'_> {
+        Ending { stopped: finish == Some("stop"), stops: &self.stops.strings, stop_ids: &self.stops.ids }
+    }
+
+    /// The body of a reply that does not stream.
+    ///
+    /// # Errors
+    /// When the tokenizer fails on what was sampled.
+    pub fn whole(&self, samples: &[Sample<'_>]) -> Result<String, TokenizerError> {
+        let mut usage = Usage::default();
+        let mut choices = String::new();
+        for (at, sample) in samples.iter().enumerate() {
+            usage.add(sample, self.n);
+            choices.push_str(if at > 0 { "," } else { "" });
+            self.choice(&mut choices, sample)?;
+        }
+        let first = samples.first();
+        let id = first.and_then(Sample::rid).unwrap_or_default();
+        let (id, model, created) = (quoted(id), quoted(&self.model), self.created);
+        let metadata = first.map(metadata).unwrap_or_default();
+        let sglext = self.sglext(samples.iter().map(|sample| &*sample.ids));
+        Ok(format!(
+            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}{}{sglext}}}",
+            usage.json(),
+            self.prompt_ids(),
+        ))
+    }
+
+    /// `prompt_token_ids` where vLLM has them, beside the choices, behind a comma.
+    #[must_use]
+    pub fn prompt_ids(&self) -> String {
+        let wanted = self.prompt.as_ref().filter(|_| self.wants.token_ids);
+        wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
+    }
+
+    /// `sglext`, behind a comma, where it is wanted.
+    #[must_use]
+    pub fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
+        sglext::member(self.sglext, self.prompt.as_deref().unwrap_or_default(), responses)
+    }
+
+    fn choice(&self, out: &mut String, sample: &Sample<'_>) -> Result<(), TokenizerError> {
+        let ending = self.ending(sample.finish.as_deref());
+        let message = reading::parsed(&self.renderer, &sample.ids, &self.reading, ending)?;
+        let reasoning = message.reasoning.as_deref().map_or("null".to_owned(), quoted);
+        let calls = match &message.calls[..] {
+            [] => String::new(),
+            calls => {
+                let told =
+                    calls.iter().enumerate().map(|(at, call)| self.whole_call(call, at, sample)).collect::<Vec<_>>();
+                format!(",\"tool_calls\":[{}]", told.join(","))
+            }
+        };
+        let called = !message.calls.is_empty() && ending.stopped;
+        let finish = if called { "tool_calls" } else { sample.finish.as_deref().unwrap_or("stop") };
+        let matched = sample.matched.as_deref().filter(|_| !called).unwrap_or("null");
+        let logprobs = match self.logprobs {
+            true => logprobs::content(self.renderer.tokenizer(), &sample.said()),
+            false => "null".to_owned(),
+        };
+        out.push_str(&format!(
+            "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{},\"reasoning_content\":{reasoning}{calls}}},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}{}{}}}",
+            sample.index,
+            quoted(&message.content),
+            quoted(finish),
+            self.prompt_of_choice(),
+            self.ids(sample),
+            self.meta_info(sample),
+        ));
+        Ok(())
+    }
+
+    /// A tool call of a reply that does not stream.
+    fn whole_call(&self, call: &ToolCall, at: usize, sample: &Sample<'_>) -> String {
+        let id = quoted(&call_id(call, at, sample.name(), &self.reading));
+        let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
+        format!(
+            "{{\"id\":{id},\"index\":{at},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
+        )
+    }
+
+    /// The prompt's ids in a choice, behind a comma, where they are wanted there.
+    #[must_use]
+    pub fn prompt_of_choice(&self) -> String {
+        let wanted = self.prompt.as_ref().filter(|_| self.wants.prompt());
+        wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
+    }
+
+    /// The sampled ids, under SGLang's name and vLLM's, each behind a comma, where they are wanted.
+    #[must_use]
+    pub fn ids(&self, sample: &Sample<'_>) -> String {
+        if !self.wants.token_ids {
+            return String::new();
+        }
+        let ids = list(&sample.ids);
+        format!(",\"response_token_ids\":{ids},\"token_ids\":{ids}")
+    }
+
+    /// `meta_info`, behind a comma, where it is wanted.
+    #[must_use]
+    pub fn meta_info(&self, sample: &Sample<'_>) -> String {
+        if !self.wants.meta_info && !self.wants.entropy {
+            return String::new();
+        }
+        format!(",\"meta_info\":{}", sample.meta_info().unwrap_or_else(|| "null".to_owned()))
+    }
+}

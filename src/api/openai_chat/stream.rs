@@ -1,0 +1,215 @@
+//! A chat reply that streams: chunks made of the events of a native stream.
+
+mod choice;
+
+use super::logprobs;
+use super::reply::Making;
+use super::request::StreamOptions;
+use crate::api::openai::{Usage, metadata};
+use crate::api::sample::Sample;
+use crate::chat::quoted;
+use crate::chat::reading::call_id;
+use crate::parse::Event;
+use crate::tokenizer::TokenizerError;
+use choice::Choice;
+
+/// Says a reply as it comes.
+#[derive(Debug)]
+pub struct Speaker {
+    making: Making,
+    options: StreamOptions,
+    choices: Vec<Choice>,
+    usage: Usage,
+    /// Choices that have ended, in the order of their ends: how, and by what.
+    ended: Vec<(usize, String, String)>,
+    /// One of them ended by an error.
+    failed: bool,
+    /// The id that chunks bear which are of no choice.
+    id: String,
+    metadata: String,
+}
+
+impl Speaker {
+    /// One that has said nothing yet.
+    #[must_use]
+    pub fn new(making: Making, options: StreamOptions) -> Self {
+        Self {
+            making,
+            options,
+            choices: Vec::new(),
+            usage: Usage::default(),
+            ended: Vec::new(),
+            failed: false,
+            id: String::new(),
+            metadata: String::new(),
+        }
+    }
+
+    /// What it is made with.
+    #[must_use]
+    pub fn making(&self) -> &Making {
+        &self.making
+    }
+
+    /// The engine has said that it failed.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// How many tokens of a choice have been read.
+    #[must_use]
+    pub fn known(&self, index: usize) -> usize {
+        self.choices.get(index).map_or(0, |choice| choice.tokens)
+    }
+
+    /// The chunks that an event becomes.
+    ///
+    /// # Errors
+    /// When the tokenizer fails on what was sampled.
+    pub fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), TokenizerError> {
+        let at = sample.index;
+        if at >= self.making.n {
+            // nobody asked for it
+            return Ok(());
+        }
+        if let Some(rid) = sample.rid() {
+            rid.clone_into(&mut self.id);
+        }
+        // choices begin in their order, whichever is heard of first: OpenAI's SDK keeps them by their place
+        for begun in self.choices.len()..=at {
+            self.choices.push(Choice::new(&self.making, &self.id));
+            let extras = self.making.prompt_of_choice();
+            let top = if begun == 0 { self.making.prompt_ids() } else { String::new() };
+            let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
+            self.chunk(begun, delta, &Beside { extras, top, ..Beside::default() }, out);
+        }
+        if self.choices[at].ended {
+            return Ok(());
+        }
+        self.id.clone_into(&mut self.choices[at].id);
+        let mut events = self.choices[at].read(&self.making, sample)?;
+        if self.options.whole_thoughts {
+            events = self.choices[at].hold(events, sample.finish.is_some());
+        }
+        let mut beside = self.beside(sample);
+        let mut deltas = Vec::new();
+        for event in events {
+            match event {
+                Event::Reasoning(text) => deltas.push(format!("{{\"reasoning_content\":{}}}", quoted(&text))),
+                Event::Content(text) => {
+                    deltas.push(format!("{{\"reasoning_content\":null,\"content\":{}}}", quoted(&text)));
+                }
+                Event::Call(call) => {
+                    let number = self.choices[at].calls;
+                    self.choices[at].calls += 1;
+                    let id = quoted(&call_id(&call, number, sample.name(), &self.making.reading));
+                    deltas.push(format!(
+                        "{{\"reasoning_content\":null,\"tool_calls\":[{{\"id\":{id},\"index\":{number},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":\"\"}}}}]}}",
+                        quoted(&call.name)
+                    ));
+                    deltas.push(format!(
+                        "{{\"reasoning_content\":null,\"tool_calls\":[{{\"index\":{number},\"function\":{{\"arguments\":{}}}}}]}}",
+                        quoted(&call.arguments)
+                    ));
+                }
+            }
+        }
+        if deltas.is_empty() && beside.is_owed() {
+            deltas.push("{\"reasoning_content\":null}".to_owned());
+        }
+        for delta in deltas {
+            self.chunk(at, &delta, &beside, out);
+            // what is said of the tokens goes with the first of their chunks
+            beside = Beside { top: beside.top, ..Beside::default() };
+        }
+        if let Some(finish) = &sample.finish {
+            self.end(at, sample, finish);
+        }
+        Ok(())
+    }
+
+    /// What the client has asked for of the new tokens.
+    fn beside(&self, sample: &Sample<'_>) -> Beside {
+        let Making { renderer, logprobs: wanted, .. } = &self.making;
+        let mut beside = Beside::default();
+        if *wanted && !sample.ids.is_empty() {
+            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.said()));
+        }
+        if !sample.ids.is_empty() {
+            beside.extras = self.making.ids(sample);
+        }
+        beside.extras.push_str(&self.making.meta_info(sample));
+        if self.options.running_usage {
+            let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
+            beside.top = format!(",\"usage\":{}", usage.json());
+        }
+        beside
+    }
+
+    fn end(&mut self, at: usize, sample: &Sample<'_>, finish: &str) {
+        self.usage.add(sample, self.making.n);
+        self.metadata = metadata(sample);
+        self.failed |= sample.failed;
+        let choice = &mut self.choices[at];
+        choice.ended = true;
+        let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
+        let matched = sample.matched.clone().unwrap_or_else(|| "null".to_owned());
+        self.ended.push((at, finish.to_owned(), matched));
+    }
+
+    /// The chunks at the end, when the native stream has come to its end mark.
+    pub fn finish(&mut self, out: &mut String) {
+        for (at, finish, matched) in std::mem::take(&mut self.ended) {
+            let head = self.head(&self.choices[at].id);
+            out.push_str(&format!(
+                "{head}[{{\"index\":{at},\"delta\":{{\"reasoning_content\":null}},\"logprobs\":null,\"finish_reason\":{},\"matched_stop\":{matched}}}]}}\n\n",
+                quoted(&finish)
+            ));
+        }
+        // as in the engine, there are none of a reply that failed
+        if self.making.sglext.any() && !self.failed {
+            let frame = if self.making.sglext.framed { "event: sglext_ids\n" } else { "" };
+            let sglext = self.making.sglext(self.choices.iter().map(|choice| &*choice.ids));
+            out.push_str(&format!("{frame}{}[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
+        }
+        if self.options.usage {
+            let head = self.head(&self.id);
+            out.push_str(&format!("{head}[],\"usage\":{}{}}}\n\n", self.usage.json(), self.metadata));
+        }
+    }
+
+    fn head(&self, id: &str) -> String {
+        format!(
+            "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\"choices\":",
+            quoted(id),
+            self.making.created,
+            quoted(&self.making.model)
+        )
+    }
+
+    fn chunk(&self, at: usize, delta: &str, beside: &Beside, out: &mut String) {
+        let Beside { logprobs, extras, top } = beside;
+        out.push_str(&self.head(&self.choices[at].id));
+        out.push_str(&format!(
+            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{top}}}\n\n",
+            logprobs.as_deref().unwrap_or("null")
+        ));
+    }
+}
+
+/// What stands beside the delta of a chunk.
+#[derive(Debug, Default)]
+struct Beside {
+    logprobs: Option<String>,
+    /// More members of the choice, each behind a comma.
+    extras: String,
+    /// More members of the chunk, each behind a comma.
+    top: String,
+}
+
+impl Beside {
+    /// Whether the client would miss it if there were no chunk for it.
+    fn is_owed(&self) -> bool {
+        self.logprobs.is_some() || !self.extras.is_empty()
+    }
+}

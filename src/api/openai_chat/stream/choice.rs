@@ -1,0 +1,122 @@
+//! One sample of a chat, as far as it was said.
+
+use crate::api::openai_chat::reply::Making;
+use crate::api::sample::Sample;
+use crate::chat::reading;
+use crate::parse::{Event, Streaming};
+use crate::tokenizer::{Detokenizer, TokenizerError};
+
+/// A sample, and what of it waits.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) id: String,
+    text: Detokenizer,
+    parser: Option<Streaming>,
+    /// What was said of a reply that should be a list of calls.
+    list: Vec<Event>,
+    /// A thought that is told when it is over.
+    thought: String,
+    /// Text that may still be the beginning of a stop string.
+    held: String,
+    /// All that was sampled, where `sglext` is to say it.
+    pub(super) ids: Vec<u32>,
+    pub(super) tokens: usize,
+    pub(super) calls: usize,
+    pub(super) ended: bool,
+}
+
+impl Choice {
+    pub(super) fn new(making: &Making, id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            text: Detokenizer::new(making.reading.skip_special),
+            parser: Some(reading::grammar(&making.renderer, &making.reading).stream()),
+            list: Vec::new(),
+            thought: String::new(),
+            held: String::new(),
+            ids: Vec::new(),
+            tokens: 0,
+            calls: 0,
+            ended: false,
+        }
+    }
+
+    /// What an event adds to the message.
+    pub(super) fn read(&mut self, making: &Making, sample: &Sample<'_>) -> Result<Vec<Event>, TokenizerError> {
+        self.tokens = sample.tokens;
+        if making.sglext.output {
+            self.ids.extend_from_slice(&sample.ids);
+        }
+        let tokenizer = making.renderer.tokenizer();
+        let ending = making.ending(sample.finish.as_deref());
+        let shown = match sample.finish {
+            Some(_) => reading::shown(&making.renderer, &sample.ids, &making.reading, ending),
+            None => &sample.ids,
+        };
+        self.held.push_str(&self.text.push(tokenizer, shown)?);
+        let mut events = Vec::new();
+        let Some(parser) = &mut self.parser else { return Ok(events) };
+        if sample.finish.is_none() {
+            let certain = certain(&self.held, &making.stops.strings, making.reading.keep_stop);
+            parser.push(&self.held[..certain], &mut events);
+            self.held.drain(..certain);
+            if reading::is_list(&making.reading) {
+                // until it is whole nobody knows whether it is a list of calls
+                self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            }
+            return Ok(events);
+        }
+        self.held.push_str(&self.text.finish(tokenizer)?);
+        parser.push(reading::cut(&self.held, &making.reading, ending), &mut events);
+        if let Some(parser) = self.parser.take() {
+            parser.finish(&mut events);
+        }
+        if reading::is_list(&making.reading) {
+            self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            let message = reading::listed(std::mem::take(&mut self.list).into_iter().collect());
+            events.extend(Some(message.content).filter(|content| !content.is_empty()).map(Event::Content));
+            events.extend(message.calls.into_iter().map(Event::Call));
+        }
+        Ok(events)
+    }
+
+    /// The events with each thought in one piece: what of it has come waits for the rest, or for the end of the reply.
+    pub(super) fn hold(&mut self, events: Vec<Event>, ended: bool) -> Vec<Event> {
+        let mut told = Vec::new();
+        let over = |thought: &mut String, told: &mut Vec<Event>| {
+            told.extend(Some(std::mem::take(thought)).filter(|thought| !thought.is_empty()).map(Event::Reasoning));
+        };
+        for event in events {
+            match event {
+                Event::Reasoning(text) => self.thought.push_str(&text),
+                event => {
+                    over(&mut self.thought, &mut told);
+                    told.push(event);
+                }
+            }
+        }
+        if ended {
+            over(&mut self.thought, &mut told);
+        }
+        told
+    }
+}
+
+/// How much of a text is neither a stop string nor the beginning of one.
+fn certain(text: &str, stops: &[String], keep: bool) -> usize {
+    if keep {
+        return text.len();
+    }
+    let held = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
+        if let Some(at) = text.find(stop.as_str()) {
+            return at;
+        }
+        let most = text.len().min(stop.len());
+        let begun = (1..=most).rev().find(|length| {
+            text.is_char_boundary(text.len() - length)
+                && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - length..])
+        });
+        text.len() - begun.unwrap_or(0)
+    });
+    held.min().unwrap_or(text.len())
+}

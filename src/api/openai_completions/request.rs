@@ -1,0 +1,164 @@
+//! `POST /v1/completions` as clients write it, and as the body of /generate. The engine's own tokenizer reads the prompt and writes the
+//! text, so that this needs none.
+
+use bytes::Bytes;
+
+use crate::api::openai::{Body, Members, UNSUPPORTED, adapter, constraint, is_meant, is_said, unreadable, wrong};
+use crate::chat::RequestError;
+use crate::json::{Object, Value};
+use crate::sglang::request::{GenerateRequest, SessionNames};
+use crate::tokenizer::SamplingDefaults;
+
+/// A completion request as far as tokentap reads it.
+#[derive(Debug)]
+pub struct CompletionRequest {
+    bytes: Bytes,
+    object: Object,
+    /// `model`, as it is repeated to the client.
+    pub model: String,
+    /// `stream`.
+    pub stream: bool,
+    /// `stream_options.include_usage`.
+    pub include_usage: bool,
+    /// `stream_options.continuous_usage_stats`.
+    pub running_usage: bool,
+    /// `logprobs`: how many of the likeliest tokens are told.
+    pub logprobs: Option<u32>,
+    /// `return_token_ids`.
+    pub token_ids: bool,
+    /// What each text begins with: the prompt, where it is to be repeated.
+    pub echo: Vec<String>,
+    /// `n`.
+    pub n: usize,
+    /// How many prompts.
+    pub prompts: usize,
+}
+
+impl CompletionRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
+        let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
+        let body = Body { bytes: &bytes, object: &object };
+        let foreign = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_meant));
+        if let Some(name) = foreign {
+            return Err(RequestError::Unsupported(format!("the field {name:?}")));
+        }
+        let options = body.value("stream_options")?.unwrap_or_default();
+        let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
+        let logprobs = match body.value("logprobs")? {
+            None | Some(Value::Bool(false)) => None,
+            Some(Value::Bool(true)) => Some(1),
+            Some(Value::Number(count)) => Some(count.parse().map_err(|_| wrong("logprobs must be a count"))?),
+            Some(_) => return Err(wrong("logprobs must be a count")),
+        };
+        let echo = match (body.flag("echo", false)?, logprobs) {
+            (false, _) => Vec::new(),
+            (true, Some(1..)) => return Err(RequestError::Unsupported("logprobs of the prompt".into())),
+            (true, _) => echo(&body)?,
+        };
+        Ok(Self {
+            model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
+            stream: body.flag("stream", false)?,
+            include_usage: option("include_usage"),
+            running_usage: option("continuous_usage_stats"),
+            token_ids: body.flag("return_token_ids", false)?,
+            n: body.count("n")?,
+            prompts: prompts(&body)?,
+            logprobs,
+            echo,
+            object,
+            bytes,
+        })
+    }
+
+    /// The members that may name its session.
+    #[must_use]
+    pub fn session_names(&self) -> SessionNames {
+        SessionNames::of(&self.bytes, &self.object)
+    }
+
+    /// The request for /generate of an engine that serves its model under this name, and whose streams may lose ids that logprobs say.
+    /// `hold` makes bytes of its body that are counted for as long as they are held.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn native(
+        &self,
+        served_model: &str,
+        loses_ids: bool,
+        hold: impl FnOnce(Vec<u8>) -> Bytes,
+    ) -> Result<GenerateRequest, RequestError> {
+        let body = Body { bytes: &self.bytes, object: &self.object };
+        let prompt = body.raw("prompt").filter(|prompt| is_said(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
+        let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+        let name = match inner.unwrap_or(prompt).first() {
+            Some(b']') => return Err(wrong("Prompt cannot be empty")),
+            Some(b'"') if prompt == b"\"\"" => return Err(wrong("Prompt cannot be empty")),
+            Some(b'"') => "text",
+            Some(b'0'..=b'9' | b'[') if inner.is_some() => "input_ids",
+            _ => {
+                return Err(wrong(
+                    "prompt must be a string, a list of strings, a list of ids, or a list of such lists",
+                ));
+            }
+        };
+        let mut out = Vec::with_capacity(self.bytes.len() + 256);
+        out.push(b'{');
+        Members::new(&mut out).put(name, prompt);
+        out.extend_from_slice(b",\"sampling_params\":{");
+        let mut sampling = Members::new(&mut out);
+        sampling.put("max_new_tokens", body.raw("max_tokens").filter(|most| is_said(most)).unwrap_or(b"16"));
+        if body.raw("skip_special_tokens") == Some(b"false") {
+            sampling.put("skip_special_tokens", b"false");
+        }
+        match constraint(&body)? {
+            Some((name, value)) => sampling.put(name, value.as_bytes()),
+            None => body
+                .raw("json_schema")
+                .filter(|schema| is_said(schema))
+                .iter()
+                .for_each(|schema| sampling.put("json_schema", schema)),
+        }
+        body.sampling(&mut sampling, &SamplingDefaults::default());
+        out.push(b'}');
+        let mut members = Members::more(&mut out);
+        body.top(&mut members, adapter(&self.model, served_model));
+        if self.stream {
+            members.put("stream", b"true");
+        }
+        if let Some(count) = self.logprobs {
+            members.put("return_logprob", b"true");
+            members.put("top_logprobs_num", count.to_string().as_bytes());
+            members.put("return_text_in_logprobs", b"true");
+        } else if self.stream && self.token_ids && loses_ids {
+            members.put("return_logprob", b"true");
+        }
+        if self.token_ids {
+            members.put("return_prompt_token_ids", b"true");
+        }
+        out.push(b'}');
+        GenerateRequest::parse(hold(out)).map_err(unreadable)
+    }
+}
+
+/// How many prompts there are.
+fn prompts(body: &Body<'_>) -> Result<usize, RequestError> {
+    Ok(match body.value("prompt")? {
+        Some(Value::Array(prompts)) if !matches!(prompts.first(), Some(Value::Number(_))) => prompts.len(),
+        _ => 1,
+    })
+}
+
+/// The prompts, which are texts: ids have none here.
+fn echo(body: &Body<'_>) -> Result<Vec<String>, RequestError> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let texts = match body.value("prompt")? {
+        Some(Value::String(prompt)) => Some(vec![prompt]),
+        Some(Value::Array(prompts)) => prompts.iter().map(text).collect(),
+        _ => None,
+    };
+    texts.ok_or_else(|| RequestError::Unsupported("the text of a prompt of ids".into()))
+}

@@ -1,0 +1,57 @@
+//! JSON values as text: in one form for comparison, and as Python writes them.
+
+use crate::json::{Value, python};
+
+/// A value written the same whatever the order of its keys and the spelling of its numbers.
+#[must_use]
+pub(super) fn canonical(value: &Value) -> String {
+    let mut out = String::new();
+    write(&mut out, value, true);
+    out
+}
+
+/// A value as Python's `json.dumps` writes it.
+#[must_use]
+pub fn dumps(value: &Value) -> String {
+    let mut out = String::new();
+    write(&mut out, value, false);
+    out
+}
+
+fn write(out: &mut String, value: &Value, sorted: bool) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Number(text) => match text.parse::<f64>() {
+            // a client in JavaScript writes 1 for 1.0
+            Ok(double) if sorted && double.fract() == 0.0 && double.abs() < 9e15 => {
+                out.push_str(&format!("{double:.0}"))
+            }
+            Ok(double) if text.contains(['.', 'e', 'E']) => out.push_str(&python::float(double)),
+            _ => out.push_str(text),
+        },
+        Value::String(text) => python::string(out, text, true),
+        Value::Array(values) => {
+            out.push('[');
+            for (at, value) in values.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                write(out, value, sorted);
+            }
+            out.push(']');
+        }
+        Value::Object(members) => {
+            let mut members: Vec<&(String, Value)> = members.iter().collect();
+            if sorted {
+                members.sort_by(|a, b| a.0.cmp(&b.0));
+            }
+            out.push('{');
+            for (at, (key, value)) in members.into_iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                python::string(out, key, true);
+                out.push_str(": ");
+                write(out, value, sorted);
+            }
+            out.push('}');
+        }
+    }
+}
