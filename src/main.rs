@@ -10,7 +10,17 @@ use tokentap::config::{self, Command, Invalid, LogConfig, LogFormat};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The number of mimalloc's option `purge_delay`, which its bindings do not name.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
+/// After how many milliseconds memory that was freed goes back to the system. By mimalloc's own second, requests of 1 MiB from 512 clients hold
+/// up to 3.2 times `--max-bytes-in-flight`; by this, 2.2 times (`make load`).
+const PURGE_DELAY_MS: std::ffi::c_long = 10;
+
+#[expect(unsafe_code, reason = "mimalloc's options have no safe interface")]
 fn main() -> ExitCode {
+    // SAFETY: the option exists and takes a number; no other thread runs yet. MIMALLOC_PURGE_DELAY goes before it.
+    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
     let command = match config::load(std::env::args_os()) {
         Ok(cli) => cli.command,
         Err(Invalid::Shown(text)) => {
