@@ -77,6 +77,17 @@ fn yes() -> bool {
     true
 }
 
+/// What the upstream said when it was asked for its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// The same as before, or it has no list.
+    Same,
+    /// Others than before.
+    Changed,
+    /// A router answers with a server error. It keeps the workers that it named, and forwards nothing to them.
+    Refused(StatusCode),
+}
+
 impl Engines {
     /// The engines of this upstream, or those at `urls` where there are any.
     ///
@@ -113,25 +124,29 @@ impl Engines {
         engine.map_or_else(|| self.upstream.clone(), |engine| engine.client.clone())
     }
 
-    /// Asks the upstream for its workers. Returns whether the list has changed. A list given by `--engine` stays.
+    /// Asks the upstream for its workers. A list given by `--engine` stays.
     ///
     /// # Errors
     /// [`Failure`] when the upstream does not answer.
-    pub async fn refresh(&self) -> Result<bool, Failure> {
+    pub async fn refresh(&self) -> Result<Listing, Failure> {
         if self.current().source == Source::Flag {
-            return Ok(false);
+            return Ok(Listing::Same);
         }
         let asked = tokio::time::timeout(PATIENCE, self.upstream.call(Method::GET, "/workers", None)).await;
         let (status, body) = asked.map_err(|_| Failure::Timeout)??;
         let workers = serde_json::from_slice::<Workers>(&body).ok().filter(|_| status.is_success());
         let has_no_list =
             matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) || status.is_success();
-        Ok(match workers {
+        let has_changed = match workers {
             Some(listed) => self.replace(Membership { source: Source::Workers, engines: self.members(listed) }),
             None if has_no_list => self.replace(Membership::default()),
-            // a router in trouble still has the workers that it named
+            // a router in trouble still has the workers that it named, and forwards nothing to them
+            None if status.is_server_error() && self.current().source == Source::Workers => {
+                return Ok(Listing::Refused(status));
+            }
             None => false,
-        })
+        };
+        Ok(if has_changed { Listing::Changed } else { Listing::Same })
     }
 
     /// Notes whether the upstream calls itself a router, which one without a list of workers may do.

@@ -110,7 +110,7 @@ async fn a_hung_worker_does_not_keep_tokentap_from_being_ready() {
     let workers = [hung.addr, engine().await.addr];
     let listed = router(Router::of(&workers)).await;
     // a router that does not name its workers, which `--engine` does
-    let unlisted = router(Router { workers: None, first: Some(hung.addr) }).await;
+    let unlisted = router(Router { first: Some(hung.addr), ..Router::default() }).await;
     let urls = format!("http://{},http://{}", workers[0], workers[1]);
     for (router, flags) in [(listed, &[][..]), (unlisted, &["--engine", &urls][..])] {
         let proxy = Proxy::start(router.addr, flags).await;
@@ -374,4 +374,22 @@ async fn an_abort_without_a_key_is_not_signed_for_a_worker() {
     assert_eq!(post(proxy.data, "/abort_request", br#"{"rid":"r-1"}"#).await.status, 200);
     let sent = worker.asked().into_iter().find(|asked| asked.path == "/abort_request").unwrap();
     assert_eq!(sent.header("authorization"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn router_that_answers_with_server_errors_is_gone_although_its_engines_answer() {
+    let engine = engine().await;
+    let fake = Router::of(&[engine.addr]);
+    let fails = Arc::clone(&fake.fails);
+    let router = router(fake).await;
+    let proxy = Proxy::probed(router.addr, &[]).await;
+    let status = async |expected: u16| {
+        soon("readiness follows the router", async { while get(proxy.control, "/readyz").await.status != expected {} })
+            .await;
+    };
+    status(200).await;
+    fails.store(true, Ordering::Relaxed);
+    status(503).await;
+    fails.store(false, Ordering::Relaxed);
+    status(200).await;
 }

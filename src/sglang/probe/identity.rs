@@ -34,6 +34,10 @@ const ROUNDS: usize = 5;
 /// The identities that are remembered of one address.
 const LIMIT: usize = 16;
 
+/// After so many answers in a row without it, an identity is forgotten. In a rolling upgrade the old and the new engine take turns until the old
+/// one ends; of three engines behind a load balancer, one is not chosen for so long five times in a million.
+const ABSENT: u32 = 30;
+
 /// The URL of each engine, and what it is; `None` for an engine that did not answer.
 pub type Identities = Vec<(String, Option<EngineIdentity>)>;
 
@@ -46,10 +50,23 @@ pub struct IdentityTracker {
 /// What answers at one URL: one engine, or several behind a load balancer.
 #[derive(Debug)]
 struct Address {
-    /// The identities of the engines there.
-    known: Vec<EngineIdentity>,
+    /// The identities of the engines there, that of the engine which was asked first.
+    known: Vec<Known>,
     /// The identities of the last answers, none of which is known. Not more than [`ROUNDS`].
     others: Vec<EngineIdentity>,
+}
+
+/// An identity, and how many answers in a row were of another one.
+#[derive(Debug)]
+struct Known {
+    identity: EngineIdentity,
+    absent: u32,
+}
+
+impl From<EngineIdentity> for Known {
+    fn from(identity: EngineIdentity) -> Self {
+        Self { identity, absent: 0 }
+    }
 }
 
 /// What the identities in a round of answers show. The greatest holds for a round.
@@ -57,11 +74,11 @@ struct Address {
 pub enum Observation {
     /// Each engine is one that was asked.
     Same,
-    /// An engine has another identity: it was replaced, or a load balancer chose another engine for this answer.
+    /// The answer may be of an engine that was not asked: the engine was replaced, or engines take turns at one address.
     Suspected,
     /// An engine has answered that had not answered before.
     New,
-    /// An engine has had other identities only in the last five of its answers.
+    /// The engine that was asked is gone: the last five answers were of engines not known before, or the last thirty of others than that one.
     Replaced,
 }
 
@@ -79,7 +96,7 @@ impl IdentityTracker {
         for (url, now) in identities {
             let (address, seen) = match (before.remove(&url), now) {
                 (None, None) => continue,
-                (None, Some(now)) => (Address { known: vec![now], others: Vec::new() }, Observation::New),
+                (None, Some(now)) => (Address { known: vec![now.into()], others: Vec::new() }, Observation::New),
                 (Some(address), None) => (address, Observation::Same),
                 (Some(mut address), Some(now)) => {
                     let seen = address.observe(&url, now);
@@ -95,30 +112,41 @@ impl IdentityTracker {
 
 impl Address {
     fn observe(&mut self, url: &str, now: EngineIdentity) -> Observation {
-        if let Some(known) = self.known.iter_mut().find(|known| !known.differs(&now)) {
-            known.tokenizer_path = known.tokenizer_path.take().or(now.tokenizer_path);
-            known.generates = known.generates.or(now.generates);
-            if !self.others.is_empty() {
-                tracing::warn!(upstream = url, "engines with different tokenizers take turns at one address");
+        let Some(at) = self.known.iter().position(|known| !known.identity.differs(&now)) else {
+            self.others.push(now);
+            if self.others.len() < ROUNDS {
+                return Observation::Suspected;
             }
-            // engines that take turns are known from the first return on
+            self.known.clear();
             self.learn();
-            return Observation::Same;
+            return Observation::Replaced;
+        };
+        if !self.others.is_empty() {
+            tracing::warn!(upstream = url, "engines with different tokenizers take turns at one address");
         }
-        self.others.push(now);
-        if self.others.len() < ROUNDS {
-            return Observation::Suspected;
+        for known in &mut self.known {
+            known.absent += 1;
         }
-        self.known.clear();
+        let known = &mut self.known[at];
+        known.absent = 0;
+        known.identity.tokenizer_path = known.identity.tokenizer_path.take().or(now.tokenizer_path);
+        known.identity.generates = known.identity.generates.or(now.generates);
+        // engines that take turns are known from the first return on
         self.learn();
-        Observation::Replaced
+        let is_asked_gone = self.known[0].absent >= ABSENT;
+        self.known.retain(|known| known.absent < ABSENT);
+        match self.known.len() {
+            _ if is_asked_gone => Observation::Replaced,
+            1 => Observation::Same,
+            _ => Observation::Suspected,
+        }
     }
 
     /// The engines of the last answers are known from now on.
     fn learn(&mut self) {
         for other in self.others.drain(..) {
-            if self.known.len() < LIMIT && self.known.iter().all(|known| known.differs(&other)) {
-                self.known.push(other);
+            if self.known.len() < LIMIT && self.known.iter().all(|known| known.identity.differs(&other)) {
+                self.known.push(other.into());
             }
         }
     }
@@ -157,17 +185,33 @@ mod tests {
         assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Same]);
         // by a load balancer
         let seen = observed(&mut tracker, &["/x", "/y", "/x", "/y", "/x", "/y", "/x"]);
-        assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Same, Same]);
+        assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Suspected, Suspected]);
     }
 
     #[test]
     fn engines_that_take_turns_are_not_replaced() {
         let mut tracker = tracker();
-        let seen =
-            observed(&mut tracker, &["/two", "/two", "/two", "/one", "/two", "/two", "/two", "/two", "/two", "/two"]);
-        assert_eq!(seen, [Suspected, Suspected, Suspected, Same, Same, Same, Same, Same, Same, Same]);
-        let seen = observed(&mut tracker, &["/three", "/two", "/three", "/three", "/one"]);
-        assert_eq!(seen, [Suspected, Same, Same, Same, Same], "a third engine");
+        assert_eq!(observed(&mut tracker, &["/two", "/two", "/two", "/one"]), [Suspected; 4]);
+        for _ in 0..100 {
+            assert_eq!(observed(&mut tracker, &["/two", "/two", "/one", "/three", "/two", "/one"]), [Suspected; 6]);
+        }
+    }
+
+    #[test]
+    fn engine_that_a_rolling_upgrade_ends_is_replaced() {
+        let mut tracker = tracker();
+        assert_eq!(observed(&mut tracker, &["/two", "/one", "/two", "/one"]), [Suspected; 4]);
+        assert_eq!(observed(&mut tracker, &["/two"; ABSENT as usize - 1]), [Suspected; ABSENT as usize - 1]);
+        assert_eq!(observed(&mut tracker, &["/two", "/two"]), [Replaced, Same]);
+    }
+
+    #[test]
+    fn engine_that_answers_alone_again_is_the_same() {
+        let mut tracker = tracker();
+        assert_eq!(observed(&mut tracker, &["/two", "/one"]), [Suspected; 2]);
+        // the two answers above are one of each
+        assert_eq!(observed(&mut tracker, &["/one"; ABSENT as usize - 1]), [Suspected; ABSENT as usize - 1]);
+        assert_eq!(observed(&mut tracker, &["/one", "/two"]), [Same, Suspected], "the other is forgotten");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ask::{Probe, ProbeError};
 use super::{Capabilities, EngineIdentity, Identities, Plugin, common};
-use crate::sglang::engines::{Engines, Source, each};
+use crate::sglang::engines::{Engines, Listing, Source, each};
 
 /// How long an engine of a router may take with its information routes; the answers of the others are used without it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,6 +53,20 @@ impl Survey {
         healthy.map(|engine| probe(&engine.client)).collect()
     }
 
+    /// Asks a router for its engines; says whether they have changed.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the upstream does not answer, or is a router that answers with a server error.
+    async fn refresh(&self) -> Result<bool, ProbeError> {
+        match self.engines.refresh().await? {
+            Listing::Same => Ok(false),
+            Listing::Changed => Ok(true),
+            Listing::Refused(status) => {
+                Err(ProbeError::Answer { path: "/workers", status, hint: "the router forwards nothing; see its log" })
+            }
+        }
+    }
+
     /// Whether a router forwards calls, its engines aside. One that named its workers has answered. Another one is asked for the
     /// model, a question that it forwards to one of its engines: without an answer in time that engine may be the one that hangs.
     ///
@@ -72,7 +86,7 @@ impl Survey {
     /// [`ProbeError`] when it does not, or when it is a router of which no engine answers.
     pub async fn is_up(&self) -> Result<Pulse, ProbeError> {
         // an engine does not become a router while it runs
-        let changed = self.engines.current().source != Source::Upstream && self.engines.refresh().await?;
+        let changed = self.engines.current().source != Source::Upstream && self.refresh().await?;
         let members = self.members();
         if members.is_empty() {
             let found = self.upstream().is_up().await?;
@@ -101,7 +115,7 @@ impl Survey {
     /// # Errors
     /// [`ProbeError`] when neither the upstream nor any engine behind it answers as SGLang does.
     pub async fn look(&self) -> Result<(Capabilities, Identities), ProbeError> {
-        self.engines.refresh().await?;
+        self.refresh().await?;
         let members = self.members();
         if members.is_empty() {
             let (found, is_router) = self.upstream().look().await?;

@@ -1,6 +1,7 @@
 //! A fake upstream that answers what a test tells it to, and remembers what it was asked.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -82,15 +83,24 @@ pub struct Router {
     pub workers: Option<Arc<Mutex<Vec<SocketAddr>>>>,
     /// `/get_model_info` is forwarded to this worker, the first; without one the router answers.
     pub first: Option<SocketAddr>,
+    /// Every request is answered with 503, as by an ingress whose router is gone.
+    pub fails: Arc<AtomicBool>,
 }
 
 impl Router {
     /// One that names these.
     pub fn of(workers: &[SocketAddr]) -> Self {
-        Self { workers: Some(Arc::new(Mutex::new(workers.to_vec()))), first: workers.first().copied() }
+        Self {
+            workers: Some(Arc::new(Mutex::new(workers.to_vec()))),
+            first: workers.first().copied(),
+            fails: Arc::default(),
+        }
     }
 
     fn answer(&self, path: &str) -> Option<Deed> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Some(json_message(503, b"{}"));
+        }
         match path {
             "/workers" => self.workers.as_ref().map(|workers| {
                 let worker =
