@@ -347,7 +347,7 @@ mod tests {
 
     // on one thread, whose reads are counted
     #[tokio::test]
-    async fn each_object_of_a_reply_is_parsed_once_for_every_api() {
+    async fn each_object_of_a_reply_is_parsed_once_for_each_http_api() {
         let (_stop, phase) = watch::channel(Phase::Serving);
         let engine = engine(phase.clone()).await;
         let upstream = format!("http://{engine}");

@@ -154,7 +154,7 @@ impl Capture {
     /// [`Unreadable`] when the body is not what SGLang writes; the client then gets it unchanged.
     pub fn reply(&mut self, body: &Bytes, reads: Reads) -> Result<Parsed, Unreadable> {
         let mut parsed = Parsed::default();
-        for_each_object(body, |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
+        for_each_object(Cursor::new(body), |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
         Ok(parsed)
     }
 

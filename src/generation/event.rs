@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::error::Error;
-use crate::json::{Cursor, Malformed, Object, Splice};
+use crate::json::{Cursor, Malformed, Member, Object, Splice};
 use crate::sglang::response::Chunk;
 
 /// What the consumer of a generation reads of its events.
@@ -21,14 +21,12 @@ pub enum Reads {
 /// One event of a generation. A reply that does not stream is a single event.
 #[derive(Debug)]
 pub struct GenerationEvent {
-    /// The engine's bytes: a whole body, or a server-sent event with its blank line.
+    /// A whole body, or a server-sent event with its blank line.
     raw: Bytes,
     /// The JSON in `raw`; empty if it holds no JSON.
     json: Range<usize>,
-    /// Members to add and to remove; none after they were applied.
+    /// Members to add and to remove, for a consumer that reads fields; for one that reads bytes they are applied to `raw`.
     changes: Splice,
-    /// `raw` with the changes; the same bytes if nothing changes.
-    native: Bytes,
     /// What the event holds.
     pub kind: EventKind,
     /// With this event the client has everything it asked for, although the stream may go on.
@@ -89,6 +87,18 @@ pub struct Framed {
 }
 
 impl Framed {
+    /// The event with the changes, which lie within its JSON.
+    fn changed(self, changes: Splice) -> Self {
+        if changes.is_empty() {
+            return self;
+        }
+        let Self { raw, json } = self;
+        let behind = raw.len() - json.end;
+        let raw: Bytes = changes.apply(&raw).into();
+        let json = json.start..raw.len() - behind;
+        Self { raw, json }
+    }
+
     /// The object of the event, without its numbers and without changes.
     ///
     /// # Errors
@@ -117,10 +127,9 @@ impl Parsed {
 /// # Errors
 /// When the reply is neither, or `read` fails.
 pub(super) fn for_each_object<E: From<Malformed>>(
-    body: &[u8],
+    mut cursor: Cursor<'_>,
     mut read: impl FnMut(&mut Cursor<'_>, usize) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut cursor = Cursor::new(body);
     if cursor.take(b'[') {
         let mut at = 0;
         while !cursor.take(b']') {
@@ -147,13 +156,32 @@ impl GenerationEvent {
     /// An event of a stream.
     #[must_use]
     pub fn streamed(framed: Framed, parsed: Parsed, reads: Reads) -> Self {
-        let Framed { raw, json } = framed;
-        let Parsed { outputs, mut changes } = parsed;
-        let native = match reads {
-            Reads::Bytes if !changes.is_empty() => std::mem::take(&mut changes).apply(&raw).into(),
-            Reads::Bytes | Reads::Fields => raw.clone(),
+        let Parsed { outputs, changes } = parsed;
+        let (framed, changes) = match reads {
+            Reads::Bytes => (framed.changed(changes), Splice::default()),
+            Reads::Fields => (framed, changes),
         };
-        Self { json, changes, native, kind: EventKind::Outputs(outputs), completes: false, raw }
+        let Framed { raw, json } = framed;
+        Self { raw, json, changes, kind: EventKind::Outputs(outputs), completes: false }
+    }
+
+    /// The same event in fewer bytes: without the members that are removed from it. `None` where it has no changes.
+    #[must_use]
+    pub fn compacted(&self) -> Option<Self> {
+        let EventKind::Outputs(outputs) = &self.kind else { return None };
+        if self.changes.is_empty() {
+            return None;
+        }
+        let framed = Framed { raw: self.raw.clone(), json: self.json.clone() }.changed(self.changes.clone());
+        let mut parsed = Parsed::default();
+        let mut indexes = outputs.iter().map(|output| output.index);
+        let cursor = Cursor::at(&framed.raw[..framed.json.end], framed.json.start);
+        for_each_object(cursor, |cursor, _| {
+            parsed.add(Reads::Fields, indexes.next(), Chunk::outline(cursor)?);
+            Ok::<_, Malformed>(())
+        })
+        .ok()?;
+        Some(Self { completes: self.completes, ..Self::streamed(framed, parsed, Reads::Fields) })
     }
 
     /// A reply that does not stream, without its numbers and without changes.
@@ -162,7 +190,7 @@ impl GenerationEvent {
     /// When it is neither an object nor a list of objects.
     pub fn outline(body: Bytes, reads: Reads) -> Result<Self, Malformed> {
         let mut parsed = Parsed::default();
-        for_each_object(&body, |cursor, at| {
+        for_each_object(Cursor::new(&body), |cursor, at| {
             parsed.add(reads, Some(at), Chunk::outline(cursor)?);
             Ok::<_, Malformed>(())
         })?;
@@ -209,31 +237,44 @@ impl GenerationEvent {
         Self { json: 0..body.len(), ..Self::plain(body, EventKind::Failed(error)) }
     }
 
-    /// The event, with the bytes that its changes made counted by `count`.
+    /// The event of a reply that was `received`, with its bytes counted by `count` where changes made others.
     #[must_use]
-    pub fn counted(mut self, count: impl FnOnce(Bytes) -> Bytes) -> Self {
-        if self.native.as_ptr() != self.raw.as_ptr() {
-            self.native = count(self.native);
+    pub fn counted(mut self, received: &Bytes, count: impl FnOnce(Bytes) -> Bytes) -> Self {
+        if self.raw.as_ptr() != received.as_ptr() {
+            self.raw = count(self.raw);
         }
         self
     }
 
     fn plain(raw: Bytes, kind: EventKind) -> Self {
-        Self { json: 0..0, changes: Splice::default(), native: raw.clone(), raw, kind, completes: false }
+        Self { raw, json: 0..0, changes: Splice::default(), kind, completes: false }
     }
 
-    /// The event in the engine's own format, as the client gets it.
+    /// The event in the engine's own format, as a client of the native API gets it. Only for a consumer that reads bytes.
     #[must_use]
     pub fn native(&self) -> &Bytes {
-        &self.native
+        &self.raw
     }
 
     /// The JSON of [`Self::native`], without the framing of server-sent events.
     #[must_use]
     pub fn native_json(&self) -> Bytes {
-        // changes lie within the JSON
-        let behind = self.raw.len() - self.json.end;
-        self.native.slice(self.json.start..self.native.len() - behind)
+        self.raw.slice(self.json.clone())
+    }
+
+    /// Bytes of memory that the event holds.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let members = |object: &Object| object.members.len() * size_of::<Member>();
+        let fields = |output: &Output| {
+            let chunk = &output.chunk;
+            size_of::<Output>() + members(&chunk.object) + chunk.meta.as_ref().map_or(0, members)
+        };
+        let outputs: usize = match &self.kind {
+            EventKind::Outputs(outputs) => outputs.iter().map(fields).sum(),
+            _ => 0,
+        };
+        self.raw.len() + outputs
     }
 
     /// The bytes that the spans of the outputs refer to.
@@ -297,7 +338,13 @@ mod tests {
         assert_eq!((outputs.len(), outputs[0].index), (1, 3));
         let span = outputs[0].chunk.meta.as_ref().unwrap().span.clone();
         assert_eq!(event.edited(span), b"{\"n\":1,\"entropy\":[0.5]}");
-        assert_eq!(event.native(), event.raw(), "no bytes are written for it");
+        let compacted = event.compacted().unwrap();
+        let EventKind::Outputs(outputs) = &compacted.kind else { panic!("an object was parsed") };
+        assert_eq!((outputs.len(), outputs[0].index), (1, 3));
+        let span = outputs[0].chunk.meta.as_ref().unwrap().span.clone();
+        assert_eq!(compacted.edited(span), b"{\"n\":1,\"entropy\":[0.5]}", "the same member");
+        assert_eq!(compacted.raw(), "data: {\"index\":3,\"meta_info\":{\"n\":1,\"entropy\":[0.5]}}\n\n");
+        assert!(compacted.compacted().is_none(), "it has no changes");
     }
 
     #[test]

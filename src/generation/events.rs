@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::response;
 use http_body::{Body as _, Frame, SizeHint};
 
+use crate::budget::Share;
 use crate::error::{BoxError, Error};
 use crate::generation::Observed;
 use crate::generation::active::ActiveGeneration;
@@ -55,6 +56,23 @@ pub enum Events {
     /// Given by a test.
     #[cfg(test)]
     Scripted(std::collections::VecDeque<Arc<GenerationEvent>>),
+}
+
+/// Why a reply could not be gathered.
+#[derive(Debug, thiserror::Error)]
+pub enum GatherError {
+    /// It broke off.
+    #[error(transparent)]
+    Broken(BoxError),
+    /// It is larger than a limit.
+    #[error("the reply is larger than {limit} bytes; see --max-reply-bytes")]
+    TooLarge {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// There is no room for it.
+    #[error("tokentap holds as many bytes as --max-bytes-in-flight lets it; try again")]
+    NoRoom,
 }
 
 impl Generation {
@@ -110,6 +128,27 @@ impl Events {
     /// The next event.
     pub async fn next(&mut self) -> Option<Result<Arc<GenerationEvent>, BoxError>> {
         poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The bytes of a reply that is not parsed, which `share` counts while they are gathered.
+    ///
+    /// # Errors
+    /// [`GatherError`].
+    pub async fn gather(&mut self, limit: u64, mut share: Share) -> Result<Bytes, GatherError> {
+        let mut body = Vec::new();
+        while let Some(event) = self.next().await {
+            let event = event.map_err(GatherError::Broken)?;
+            let length = event.native().len();
+            if (body.len() + length) as u64 > limit {
+                return Err(GatherError::TooLarge { limit });
+            }
+            if share.grow(length).is_err() {
+                share.shed();
+                return Err(GatherError::NoRoom);
+            }
+            body.extend_from_slice(event.native());
+        }
+        Ok(share.hold(body))
     }
 
     /// The client was given all of the events that were taken so far. A retry of a call whose events were not all given is answered with the

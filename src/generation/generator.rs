@@ -410,7 +410,7 @@ impl Generator {
                 return Ok(Generation::failed(error, Some(observed)));
             }
         }
-        let event = event.counted(|changed| self.budget.hold(changed));
+        let event = event.counted(&body, |changed| self.budget.hold(changed));
         head.headers.remove(header::CONTENT_LENGTH);
         Ok(Generation { head, events: Events::Whole { event: Some(Arc::new(event)), observed: Some(observed) } })
     }

@@ -13,9 +13,10 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::pb::generate_server::Generate;
 use super::{Answers, pb, status};
+use crate::budget::Share;
 use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, Unparsed};
-use crate::generation::events::{Events, Generation};
+use crate::generation::events::{Events, GatherError, Generation};
 use crate::http::access_log::AccessRecord;
 use crate::http::request_info::Port;
 use crate::http::v1::Problem;
@@ -78,7 +79,11 @@ impl Generate for GenerateService {
         }
         let reply = Reply { events, record };
         let limit = self.parts.config.limits.max_reply_bytes;
-        let answers = if is_stream { Objects::new(reply, limit).answers() } else { whole(reply, limit).await? };
+        let answers = if is_stream {
+            Objects::new(reply, limit).answers()
+        } else {
+            whole(reply, limit, self.parts.budget.reply()).await?
+        };
         Ok(Response::from_parts(MetadataMap::from_headers(head.headers), answers, tonic::Extensions::new()))
     }
 }
@@ -96,12 +101,20 @@ impl Drop for Reply {
 }
 
 /// A reply that is one object, which the client has once it has been taken: not when all of it is here.
-async fn whole(mut reply: Reply, limit: u64) -> Result<Answers<pb::GenerateReply>, Status> {
+async fn whole(mut reply: Reply, limit: u64, share: Share) -> Result<Answers<pb::GenerateReply>, Status> {
     let json = match reply.events.take_whole() {
         Some(event) => event.native().clone(),
-        None => match gather(&mut reply.events, limit).await {
+        None => match reply.events.gather(limit, share).await {
             Ok(json) => json,
-            Err((status, told)) => {
+            Err(error) => {
+                let message = error.to_string();
+                let (status, told) = match error {
+                    GatherError::Broken(_) => (StatusCode::BAD_GATEWAY, Status::unavailable(message)),
+                    GatherError::TooLarge { .. } => {
+                        (StatusCode::PAYLOAD_TOO_LARGE, Status::resource_exhausted(message))
+                    }
+                    GatherError::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, Status::unavailable(message)),
+                };
                 reply.record.set_status(status);
                 return Err(told);
             }
@@ -116,20 +129,6 @@ async fn whole(mut reply: Reply, limit: u64) -> Result<Answers<pb::GenerateReply
         Some((Ok(pb::GenerateReply { json }), (None, reply)))
     });
     Ok(answers.boxed())
-}
-
-/// The bytes of a reply that is not parsed.
-async fn gather(events: &mut Events, limit: u64) -> Result<Bytes, (StatusCode, Status)> {
-    let mut json = Vec::new();
-    while let Some(event) = events.next().await {
-        let event = event.map_err(|error| (StatusCode::BAD_GATEWAY, Status::unavailable(error.to_string())))?;
-        json.extend_from_slice(event.native());
-        if json.len() as u64 > limit {
-            let message = format!("the reply is larger than {limit} bytes; see --max-reply-bytes");
-            return Err((StatusCode::PAYLOAD_TOO_LARGE, Status::resource_exhausted(message)));
-        }
-    }
-    Ok(json.into())
 }
 
 /// Waits until what was given out has found room on its way to the caller. What encodes it asks for more before it hands anything on,
@@ -168,6 +167,8 @@ impl Objects {
             };
             match &event.kind {
                 EventKind::Outputs(_) | EventKind::Failed(_) | EventKind::Unparsed(Unparsed::Unreadable) => {
+                    // an error of tokentap's is the last event
+                    self.done |= matches!(event.kind, EventKind::Failed(_));
                     self.given = true;
                     return Ok(Some(event.native_json()));
                 }

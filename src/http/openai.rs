@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, response};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -141,7 +141,7 @@ async fn answer(parts: &Arc<Parts>, call: Call, record: &AccessRecord) -> Result
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
             let decoded = Decoded { request, identity, digest, chat, reads: Reads::Fields };
             let generation = generate::run(parts, head, decoded, record).await?;
-            encoder::reply(parts, generation, voice).await
+            Ok(encoder::reply(parts, generation, voice).await)
         }
         Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
         Err(RequestError::LimitReached { limit, message }) => {
@@ -254,11 +254,4 @@ fn told(error: &Error) -> Response<Body> {
     *reply.status_mut() = problem.status;
     *reply.body_mut() = Body::full(problem.body());
     reply
-}
-
-/// An error of the engine's; its headers say when to come back.
-fn refused(mut head: response::Parts, problem: &Problem) -> Response<Body> {
-    head.status = problem.status;
-    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Response::from_parts(head, Body::full(problem.body()))
 }

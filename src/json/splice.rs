@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Changes to a text, in any order; they must not overlap, except for cuts inside cuts.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Splice {
     changes: Vec<(Range<usize>, Vec<u8>)>,
 }

@@ -506,3 +506,53 @@ async fn turns_of_a_session_that_was_deleted_are_not_those_of_the_next() {
     let turns = proxy.parts.sessions.session("s").unwrap().snapshot(None).unwrap();
     assert!(turns.turns().iter().all(|turn| turn.about.supersedes.is_empty()), "the numbers are another session's");
 }
+
+/// A completion, whose answer is encoded from the engine's.
+async fn complete(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Connection {
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", "/v1/completions", headers, body.to_string().as_bytes())).await;
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_of_a_completion_that_was_answered_with_an_error_is_run_anew() {
+    let (mut hand, proxy) = started().await;
+    let body = json!({"prompt": "a", "max_tokens": 2});
+    let mut first = complete(&proxy, &[SESSION], &body).await;
+    let page = message(200, &[("content-type", "text/html")], b"<html>maintenance</html>");
+    taken(&mut hand).await.reply(&page).await;
+    let told = first.answer().await;
+    assert_eq!(told.status, 502, "{}", told.text());
+    let mut retry = complete(&proxy, &[SESSION, AGAIN], &body).await;
+    taken(&mut hand).await.reply(&reply(&[4, 5])).await;
+    assert_eq!(retry.answer().await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completion_that_the_engine_refused_is_asked_once_when_it_is_sent_again() {
+    let (mut hand, proxy) = started().await;
+    let body = json!({"prompt": "a", "max_tokens": 2, "rid": "mine"});
+    for attempt in 0..2 {
+        let mut client = complete(&proxy, &[SESSION], &body).await;
+        // forced logprobs are left out once
+        for _ in 0..2 {
+            let refusal = message(400, &[("content-type", "application/json")], b"{\"error\":{\"message\":\"no\"}}");
+            taken(&mut hand).await.reply(&refusal).await;
+        }
+        assert_eq!(client.answer().await.status, 400, "attempt {attempt}");
+        assert!(!hand.has_more(), "attempt {attempt}: the id of a call that has ended is free");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completion_stream_that_begins_with_an_error_is_not_aborted() {
+    let (mut hand, proxy) = started().await;
+    let mut client = complete(&proxy, &[SESSION], &json!({"prompt": "a", "max_tokens": 2, "stream": true})).await;
+    let mut call = taken(&mut hand).await;
+    let error = b"data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\ndata: [DONE]\n\n";
+    call.reply(&[STREAM, &chunk(error), b"0\r\n\r\n"].concat()).await;
+    assert_eq!(client.answer().await.status, 400);
+    counted(&proxy, "tokentap_http_requests_active{endpoint=\"/v1/completions\"}", 0.0).await;
+    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
+    assert!(!hand.has_more(), "nothing is aborted");
+}

@@ -9,7 +9,7 @@ use crate::chat::quoted;
 use crate::json::Value;
 
 /// More of an engine's error is not read.
-pub const LARGEST: usize = 1 << 20;
+pub const LARGEST: u64 = 1 << 20;
 
 /// What every client looks for when a conversation has become too long.
 const TOO_LONG: &str = "maximum context length";

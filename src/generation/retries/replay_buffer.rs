@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::buffered_bytes::BufferedBytes;
 use crate::generation::event::GenerationEvent;
 
+/// Events are compacted when this part of the limit is held.
+const COMPACT_FROM: usize = 8;
+
 /// The events: all of them, or from one too many on only those that a reader still needs.
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
@@ -49,12 +52,15 @@ impl ReplayBuffer {
     }
 
     pub(super) fn push(&mut self, event: Arc<GenerationEvent>) {
-        self.held += event.native().len();
+        // a long stream of a cumulative engine repeats the rows of logprobs that were forced: most of its bytes
+        let long = self.all && self.held > self.limit / COMPACT_FROM;
+        let event = if long { event.compacted().map_or(event, Arc::new) } else { event };
+        self.held += event.size();
         if self.held > self.limit {
             self.stop();
         }
         if self.all {
-            self.weight.add(event.native().len());
+            self.weight.add(event.size());
         }
         self.events.push_back(event);
     }
@@ -69,7 +75,7 @@ impl ReplayBuffer {
     pub(super) fn trim(&mut self, needed: usize) {
         while !self.all && self.gone < needed {
             let Some(event) = self.events.pop_front() else { return };
-            self.held -= event.native().len();
+            self.held -= event.size();
             self.gone += 1;
         }
     }
@@ -83,3 +89,37 @@ impl ReplayBuffer {
 /// An event was not kept.
 #[derive(Debug)]
 pub(super) struct Gone;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::generation::event::{Framed, Reads};
+    use crate::json::Edit;
+
+    /// An event whose `rows` are removed: most of its bytes.
+    fn event() -> Arc<GenerationEvent> {
+        let rows = "1,".repeat(5000);
+        let raw = Bytes::from(format!("data: {{\"meta_info\":{{\"rows\":[{rows}1],\"id\":\"r\"}}}}\n\n"));
+        let framed = Framed { json: 6..raw.len() - 2, raw };
+        let mut parsed = framed.outline(Reads::Fields).unwrap();
+        let meta = parsed.outputs[0].chunk.meta.clone().unwrap();
+        let mut edit = Edit::new(&framed.raw, &meta);
+        edit.remove(|key| key.is("rows"));
+        edit.finish(&mut parsed.changes);
+        Arc::new(GenerationEvent::streamed(framed, parsed, Reads::Fields))
+    }
+
+    #[test]
+    fn long_reply_is_kept_without_the_rows_that_were_forced() {
+        let all = Arc::default();
+        let mut kept = ReplayBuffer::new(200_000, BufferedBytes::new(Arc::clone(&all)));
+        for _ in 0..100 {
+            kept.push(event());
+        }
+        assert!(kept.is_all(), "{} bytes", kept.held);
+        assert_eq!(kept.get(99).unwrap().unwrap().raw(), "data: {\"meta_info\":{\"id\":\"r\"}}\n\n");
+        assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), kept.held, "what is held is counted");
+    }
+}

@@ -151,7 +151,7 @@ impl Reply {
             };
         };
         at.taken += 1;
-        at.bytes += event.native().len() as u64;
+        at.bytes += event.raw().len() as u64;
         self.trim();
         Next::Event(event)
     }

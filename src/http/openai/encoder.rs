@@ -2,54 +2,100 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header, response};
 
-use super::refused;
 use crate::api::openai::problem::{LARGEST, Problem};
 use crate::api::sample::Sample;
 use crate::api::voice::Voice;
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventKind, GenerationEvent, Output, Reads, Unparsed};
-use crate::generation::events::{Events, Generation};
+use crate::generation::events::{Events, GatherError, Generation};
 use crate::http::Parts;
 use crate::http::body::{Body, EncodedBody, Encoder};
 use crate::long_work::on_body;
 use crate::sglang::headers;
 
-/// The reply to a call of OpenAI's API.
-///
-/// # Errors
-/// When the engine's reply breaks off before the client has anything of it, or is not what SGLang writes.
-pub(super) async fn reply(parts: &Parts, generation: Generation, voice: Voice) -> Result<Response<Body>, Error> {
+/// The reply to a call of OpenAI's API. Also an error is encoded from the events: with its last byte the client has the reply.
+pub(super) async fn reply(parts: &Parts, generation: Generation, voice: Voice) -> Response<Body> {
     let Generation { mut head, mut events } = generation;
-    let limit = usize::try_from(parts.config.limits.max_reply_bytes).unwrap_or(usize::MAX);
     head.headers.remove(header::CONTENT_LENGTH);
+    match begin(parts, &head, &mut events, voice).await {
+        Ok(Begun::Whole(body)) => {
+            head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
+        }
+        Ok(Begun::Stream { encoder, first }) => {
+            let keepalive = Some(parts.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
+            let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(first);
+            Response::from_parts(head, Body::encoded(body))
+        }
+        Err(Refusal::Engine(problem)) => refused(head, &problem, events),
+        Err(Refusal::Own(error)) => refused(error.head(), &Problem::new(error.status(), error.to_string()), events),
+    }
+}
+
+/// An error in place of the reply. The engine's headers say when to come back.
+fn refused(mut head: response::Parts, problem: &Problem, events: Events) -> Response<Body> {
+    head.status = problem.status;
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Response::from_parts(head, Body::encoded(EncodedBody::whole(problem.body().into(), events)))
+}
+
+/// A reply of which the client may get the first bytes.
+enum Begun {
+    /// The body of a reply that does not stream.
+    Whole(String),
+    Stream {
+        encoder: ChatEncoder,
+        /// The chunks of the first events.
+        first: Vec<u8>,
+    },
+}
+
+/// Why a reply becomes an error.
+enum Refusal {
+    /// The engine answered with one.
+    Engine(Problem),
+    /// The reply broke off, or is not what SGLang writes.
+    Own(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Own(error)
+    }
+}
+
+async fn begin(parts: &Parts, head: &response::Parts, events: &mut Events, voice: Voice) -> Result<Begun, Refusal> {
     if head.status != StatusCode::OK {
-        let body = gather(&mut events, LARGEST).await.unwrap_or_default();
-        let problem = Problem::from_engine(head.status, &body);
-        return Ok(refused(head, &problem));
+        let body = events.gather(LARGEST, parts.budget.reply()).await.unwrap_or_default();
+        return Err(Refusal::Engine(Problem::from_engine(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        let body = whole(&mut events, &voice, limit).await?;
-        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        return Ok(Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events))));
+        return Ok(Begun::Whole(whole(parts, events, &voice).await?));
     }
-    let keepalive = parts.config.chat.sse_keepalive;
-    let mut encoder = ChatEncoder { voice, text: String::new(), limit };
-    let mut begun = Vec::new();
+    let mut encoder = ChatEncoder { voice, text: String::new(), limit: parts.config.limits.max_reply_bytes };
+    let mut first = Vec::new();
     // clients that want comments while nothing comes want the head at once
-    while begun.is_empty() && keepalive.is_zero() {
+    while first.is_empty() && parts.config.chat.sse_keepalive.is_zero() {
         let Some(event) = events.next().await else { break };
         let event = event.map_err(|error| upstream(error.to_string()))?;
         if let Some(problem) = first_problem(&event) {
-            return Ok(refused(head, &problem));
+            read_end(events).await;
+            return Err(Refusal::Engine(problem));
         }
-        encoder.encode(&event, &mut begun).map_err(|error| upstream(error.to_string()))?;
+        encoder.encode(&event, &mut first).map_err(|error| upstream(error.to_string()))?;
     }
-    let keepalive = (!keepalive.is_zero()).then_some(keepalive);
-    let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(begun);
-    Ok(Response::from_parts(head, Body::encoded(body)))
+    Ok(Begun::Stream { encoder, first })
+}
+
+/// Reads the end of a stream that has failed, after which the engine has nothing to abort; not where another of its sequences goes on.
+async fn read_end(events: &mut Events) {
+    while let Some(Ok(event)) = events.next().await {
+        if matches!(event.kind, EventKind::Outputs(_)) && first_problem(&event).is_none() {
+            return;
+        }
+    }
 }
 
 fn upstream(message: String) -> Error {
@@ -57,16 +103,17 @@ fn upstream(message: String) -> Error {
 }
 
 /// The body of a reply that does not stream.
-async fn whole(events: &mut Events, voice: &Voice, limit: usize) -> Result<String, Error> {
+async fn whole(parts: &Parts, events: &mut Events, voice: &Voice) -> Result<String, Error> {
     let event = match events.take_whole() {
         Some(event) => event,
         None => {
-            let body = gather(events, limit).await.map_err(|error| upstream(error.to_string()))?;
-            Arc::new(
-                on_body(body.len(), || GenerationEvent::outline(body.clone(), Reads::Fields))
-                    .await
-                    .map_err(unreadable)?,
-            )
+            let body = events.gather(parts.config.limits.max_reply_bytes, parts.budget.reply()).await;
+            let body = body.map_err(|error| match error {
+                GatherError::NoRoom => Error::Unavailable { message: error.to_string() },
+                error => upstream(error.to_string()),
+            })?;
+            let outline = on_body(body.len(), || GenerationEvent::outline(body.clone(), Reads::Fields)).await;
+            Arc::new(outline.map_err(unreadable)?)
         }
     };
     if !matches!(event.kind, EventKind::Outputs(_)) {
@@ -81,18 +128,6 @@ async fn whole(events: &mut Events, voice: &Voice, limit: usize) -> Result<Strin
 
 fn unreadable(what: impl std::fmt::Display) -> Error {
     upstream(format!("the engine's reply is {what}"))
-}
-
-/// The bytes of a reply that is not parsed.
-async fn gather(events: &mut Events, limit: usize) -> Result<Bytes, BoxError> {
-    let mut body = Vec::new();
-    while let Some(event) = events.next().await {
-        body.extend_from_slice(event?.native());
-        if body.len() > limit {
-            return Err(format!("the reply is larger than {limit} bytes; see --max-reply-bytes").into());
-        }
-    }
-    Ok(body.into())
 }
 
 /// The error that a stream begins with.
@@ -115,7 +150,7 @@ struct ChatEncoder {
     /// The chunks of the event at hand.
     text: String,
     /// `--max-reply-bytes`.
-    limit: usize,
+    limit: u64,
 }
 
 impl Encoder for ChatEncoder {

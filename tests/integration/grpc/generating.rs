@@ -291,3 +291,23 @@ async fn events_are_told_one_by_one_as_they_come() {
     call.reply(END).await;
     assert!(soon("the end", replies.message()).await.unwrap().is_none());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_strict_mode_ends_has_the_error_as_its_last_object() {
+    let mut hand = Hand::streaming("incremental").await;
+    let proxy = Proxy::probed(hand.addr, &["--strict"]).await;
+    let answers = async {
+        let mut call = hand.next().await;
+        // an end without a row of logprobs
+        let meta = json!({"id": "r", "finish_reason": {"type": "stop"}, "prompt_tokens": 3, "completion_tokens": 1});
+        let event = json!({"text": "a", "output_ids": [7], "meta_info": meta});
+        let events = format!("data: {event}\n\ndata: [DONE]\n\n");
+        call.say(&[STREAM, &chunk(events.as_bytes()), END].concat()).await;
+        call
+    };
+    let body = br#"{"text":"a","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
+    let (told, _call) = tokio::join!(called(&proxy, body, "", &[]), answers);
+    assert!(told.end.is_ok(), "as a stream over HTTP ends: {told:?}");
+    let last = String::from_utf8_lossy(told.objects.last().unwrap()).into_owned();
+    assert!(last.contains("--strict"), "{last}");
+}
