@@ -6,12 +6,14 @@ mod thought;
 mod upstream;
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
+use crate::api::openai_chat::OpenAiChat;
+use crate::api::openai_completions::OpenAiCompletions;
+use crate::api::{Api, Apis};
 use crate::budget::Budget;
 use crate::chat::model::Chats;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
@@ -29,6 +31,7 @@ use crate::server::{Door, ListenDrops, Phase, ServerLimits, Tls, listen, serve};
 use crate::sglang::client::Client;
 use crate::sglang::engines::Engines;
 use crate::sglang::probe::Capabilities;
+use crate::sglang::routes;
 use crate::tokenizer::Renderer;
 use crate::trajectory::log::{Directory, Fsync, Options};
 use crate::trajectory::{Store, StoreLimits as SessionLimits};
@@ -40,6 +43,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct App {
     parts: Arc<Parts>,
+    /// The APIs of the data port beside the native one.
+    apis: Apis,
     data: Door,
     control: Door,
     probed: watch::Sender<Arc<Capabilities>>,
@@ -128,18 +133,24 @@ impl App {
             phase,
             budget,
             generator: Arc::new(generator),
-            drift: crate::http::openai::Sampling::default(),
-            retokenised: AtomicBool::new(false),
             uncaptured: Mutex::default(),
             config,
         };
-        Ok(Self { parts: Arc::new(parts), data, control, probed, ready, chats, directory, renderer: None })
+        let apis = apis(&parts);
+        Ok(Self { parts: Arc::new(parts), apis, data, control, probed, ready, chats, directory, renderer: None })
     }
 
     /// Renders chats with this, unless `--tokenizer` says otherwise.
     #[must_use]
     pub fn rendering(mut self, renderer: Renderer) -> Self {
         self.renderer = Some(Arc::new(renderer)).filter(|_| self.parts.config.chat.tokenizer.is_none());
+        self
+    }
+
+    /// Serves requests to `path` on the data port by another API.
+    #[must_use]
+    pub fn with_api(mut self, path: &'static str, api: Arc<dyn Api>) -> Self {
+        self.apis = self.apis.with(path, api);
         self
     }
 
@@ -178,10 +189,11 @@ impl App {
     /// # Errors
     /// A line for the user when sessions cannot be restored.
     pub async fn run(self) -> Result<usize, String> {
-        let Self { parts, data, control, probed, ready, chats, directory, renderer } = self;
+        let Self { parts, apis, data, control, probed, ready, chats, directory, renderer } = self;
         let limits = &parts.config.limits;
         let shared = serve::Shared {
             parts: Arc::clone(&parts),
+            apis: Arc::new(apis),
             permits: Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS))),
             cutting: Arc::default(),
         };
@@ -240,6 +252,16 @@ impl App {
         }
         cut
     }
+}
+
+/// The APIs of the data port beside the native one, by their paths.
+fn apis(parts: &Parts) -> Apis {
+    let (config, upstream) = (Arc::clone(&parts.config), parts.upstream.clone());
+    let chats = parts.chats.clone();
+    let chat =
+        OpenAiChat::new(Arc::clone(&config), Arc::clone(&parts.metrics), parts.budget.clone(), chats, upstream.clone());
+    let completions = OpenAiCompletions { config, budget: parts.budget.clone(), upstream };
+    Apis::default().with(routes::CHAT, Arc::new(chat)).with(routes::COMPLETIONS, Arc::new(completions))
 }
 
 /// What is kept of replies that did not arrive is no more than a small part of what may be held at all.

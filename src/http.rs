@@ -2,6 +2,7 @@
 
 pub mod aborts;
 pub mod access_log;
+pub mod api;
 pub mod body;
 pub mod control;
 pub mod data;
@@ -12,15 +13,14 @@ pub mod generate;
 pub mod identity;
 mod misdirected;
 pub mod offload;
-pub mod openai;
 pub mod page;
+pub mod passthrough;
 pub mod policy;
 pub mod redact;
 pub mod request_info;
 pub mod v1;
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use http::{HeaderValue, Response, header};
@@ -71,10 +71,6 @@ pub struct Parts {
     pub generator: Arc<Generator>,
     /// Bytes of requests and replies that are held whole.
     pub budget: Budget,
-    /// Which chats are rendered anew to be compared.
-    pub drift: openai::Sampling,
-    /// A conversation without a session has been logged.
-    pub retokenised: AtomicBool,
     /// Routes whose uncaptured generations have been logged; held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }

@@ -27,6 +27,7 @@ use hyper::body::Incoming;
 use tokio::sync::{Semaphore, watch};
 use tower::{Service, ServiceBuilder};
 
+use crate::api::Apis;
 use crate::grpc::Services;
 use crate::http::Parts;
 use crate::http::request_info::Port;
@@ -47,6 +48,8 @@ use routes::Routes;
 pub struct Shared {
     /// What the routes work with.
     pub parts: Arc<Parts>,
+    /// The APIs of the data port, by their paths.
+    pub apis: Arc<Apis>,
     /// Permits of requests.
     pub permits: Arc<Semaphore>,
     /// Set when the data port cuts the connections that have not ended.
@@ -62,14 +65,14 @@ pub fn port(
 + Clone
 + Send
 + 'static {
-    let Shared { parts, permits, cutting } = shared.clone();
+    let Shared { parts, apis, permits, cutting } = shared.clone();
     let (config, client, sessions) = (Arc::clone(&parts.config), parts.client.clone(), Arc::clone(&parts.sessions));
     let metrics = Arc::clone(&parts.metrics);
     let limit = parts.config.limits.max_requests;
     let permits = Permits { semaphore: permits, limit, metrics: Arc::clone(&metrics) };
     let grpc = Services::new(Arc::clone(&parts), port, phase.clone());
     ServiceBuilder::new()
-        .layer_fn(|inner| Classify { port, inner })
+        .layer_fn(|inner| Classify { port, apis: Arc::clone(&apis), inner })
         .layer_fn(|inner| Observe { metrics: Arc::clone(&metrics), cutting: Arc::clone(&cutting), inner })
         .layer_fn(|inner| Close { phase: phase.clone(), inner })
         .layer(CheckLayer(|request: &mut Request<Incoming>| validate::check(request).map_err(Rejection::Invalid)))

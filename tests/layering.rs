@@ -114,9 +114,9 @@ const UNSAFE: &[&str] = &[
 const TIME_OF_DAY: &[&str] = &[
     "src/generation/record.rs",
     // `created` of a chat's reply
-    "src/http/openai.rs",
+    "src/api/openai.rs",
     // when a chat was asked for that the engine serves
-    "src/http/openai/witness.rs",
+    "src/http/passthrough/witness.rs",
     // what a template writes with strftime_now
     "src/tokenizer/template/",
     // whether a certificate has expired, for the log

@@ -6,7 +6,14 @@ mod members;
 pub mod problem;
 mod usage;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 pub(crate) use body::{Body, is_meant, is_said, wrong};
 pub(crate) use fields::UNSUPPORTED;
 pub(crate) use members::{Members, adapter, constraint, unreadable};
 pub(crate) use usage::{Usage, list, metadata};
+
+/// The time that a reply says it was created at.
+pub(crate) fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,6 +1,76 @@
-//! OpenAI's Completions.
+//! OpenAI's Completions. The engine's own tokenizer reads the prompt and writes the text.
 
 pub mod reply;
 pub mod request;
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use tokio::sync::watch;
+
+use super::openai::problem::Problem;
+use super::openai::seconds_since_1970;
+use super::{Api, ApiError, ApiGeneration, ApiRequest, RequestSession};
+use crate::budget::Budget;
+use crate::chat::RequestError;
+use crate::config::{ChatMode, Config};
+use crate::sglang::probe::Capabilities;
+use crate::sglang::request::SessionNames;
+use reply::CompletionEncoder;
 pub use request::CompletionRequest;
+
+/// `POST /v1/completions`. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct OpenAiCompletions {
+    /// The settings.
+    pub config: Arc<Config>,
+    /// Counts the bodies for the engine.
+    pub budget: Budget,
+    /// What the engine is.
+    pub upstream: watch::Receiver<Arc<Capabilities>>,
+}
+
+/// A decoded request.
+#[derive(Debug)]
+struct Decoded {
+    api: OpenAiCompletions,
+    completion: CompletionRequest,
+}
+
+impl Api for OpenAiCompletions {
+    fn is_served(&self) -> bool {
+        self.config.chat.chat != ChatMode::Passthrough
+    }
+
+    fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
+        let completion = CompletionRequest::parse(request.body().clone())?;
+        Ok(Box::new(Decoded { api: self.clone(), completion }))
+    }
+
+    fn error(&self, status: StatusCode, message: String) -> ApiError {
+        Problem::new(status, message).into()
+    }
+
+    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        Problem::from_engine(status, body).into()
+    }
+
+    fn event_error(&self, error: &str) -> ApiError {
+        Problem::from_event(error).into()
+    }
+}
+
+impl ApiRequest for Decoded {
+    fn session_names(&self) -> SessionNames {
+        self.completion.session_names()
+    }
+
+    fn generation(&self, _session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+        let Self { api, completion } = self;
+        let upstream = Arc::clone(&api.upstream.borrow());
+        let request = completion.native(&upstream.model, upstream.loses_ids(), |body| api.budget.hold(body))?;
+        let encoder = Box::new(CompletionEncoder::new(completion, seconds_since_1970(), upstream.streaming));
+        Ok(ApiGeneration { request, chat: None, encoder })
+    }
+}

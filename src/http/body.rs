@@ -15,7 +15,7 @@ use crate::generation::Observed;
 use crate::generation::flight::Unnamed;
 use crate::http::access_log::AccessRecord;
 use crate::http::offload::{Items, OffloadedIter};
-use crate::http::openai::Overheard;
+use crate::http::passthrough::Overheard;
 use crate::sglang::forwarded::Forwarded;
 
 pub use encoded::{EncodedBody, Encoder};

@@ -64,7 +64,7 @@ pub async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<
 }
 
 async fn route(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<Body> {
-    let RequestInfo { route, .. } = *RequestInfo::of(&request);
+    let route = RequestInfo::of(&request).route;
     match route.endpoint {
         "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => return readyz(parts),

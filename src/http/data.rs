@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
+use crate::api::Apis;
 use crate::error::Error;
 use crate::http::access_log::AccessRecord;
 use crate::http::body::Body;
@@ -13,16 +14,20 @@ use crate::http::generate::generate;
 use crate::http::identity::InvalidName;
 use crate::http::misdirected::Asked;
 use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::http::{Parts, error_reply, gate, identity, openai, redact};
-use crate::sglang::routes::{self, Kind};
+use crate::http::{Parts, api, error_reply, gate, identity, redact};
+use crate::sglang::routes::{self, Kind, Route};
 use crate::trajectory::is_name;
 
 /// What a request to the data port is. The session in its path is taken off the path.
-pub fn classify<B>(request: &mut Request<B>) -> RequestInfo {
+pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
     let session = take_session(request);
-    let route = routes::route(request.uri().path());
+    let path = request.uri().path();
+    let known = routes::route(path);
+    let api = apis.get(known.endpoint).or_else(|| apis.get(path));
+    let route = api.map_or(known, |(endpoint, _)| Route { endpoint, kind: Kind::Uncaptured });
     RequestInfo {
         route,
+        api: api.map(|(_, api)| Arc::clone(api)),
         session,
         access: Access::Agent,
         needs_permit: true,
@@ -48,13 +53,15 @@ async fn route(
         let message = "tokentap neither tunnels nor speaks over web sockets".to_owned();
         return Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message });
     }
-    let RequestInfo { route, session, .. } = RequestInfo::of(&request).clone();
+    let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
     let session = session.transpose()?;
     if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
         return generate(parts, request, session, record).await;
     }
-    if openai::serves(parts, route, &request, session.as_ref()) {
-        return Ok(openai::serve(parts, route, request, session, record).await);
+    if let Some(api) = api.filter(|_| request.method() == Method::POST)
+        && api::reads(parts, &*api, &request, session.as_ref())
+    {
+        return Ok(api::serve(parts, (&api, route), request, session, record).await);
     }
     if route.kind == Kind::Control && !parts.config.keys.allow_control {
         return gate::control(parts, route, request).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::Request;
 
+use crate::api::Api;
 use crate::http::identity::InvalidName;
 use crate::sglang::routes::{Kind, Route};
 
@@ -49,6 +50,8 @@ pub struct RequestInfo {
     pub protocol: Protocol,
     /// Its name in metrics, and what SGLang does with it.
     pub route: Route,
+    /// The API that decodes it.
+    pub api: Option<Arc<dyn Api>>,
     /// The session that its path names, which was taken off the path.
     pub session: Option<Result<Arc<str>, InvalidName>>,
     /// Who may send it.
@@ -69,6 +72,7 @@ impl RequestInfo {
             port,
             protocol,
             route: Route { endpoint, kind: Kind::Other },
+            api: None,
             session: None,
             access: Access::Open,
             needs_permit: false,

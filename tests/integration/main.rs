@@ -64,6 +64,7 @@ mod targets;
 mod thought;
 #[cfg(feature = "tls")]
 mod tls;
+mod toy_api;
 mod truth;
 mod weights;
 mod wire;

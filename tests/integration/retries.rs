@@ -548,7 +548,7 @@ async fn completion_that_the_engine_refused_is_asked_once_when_it_is_sent_again(
 async fn completion_stream_that_begins_with_an_error_is_not_aborted() {
     let (mut hand, proxy) = started().await;
     let mut client = complete(&proxy, &[SESSION], &json!({"prompt": "a", "max_tokens": 2, "stream": true})).await;
-    let mut call = taken(&mut hand).await;
+    let call = taken(&mut hand).await;
     let error = b"data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\ndata: [DONE]\n\n";
     call.reply(&[STREAM, &chunk(error), b"0\r\n\r\n"].concat()).await;
     assert_eq!(client.answer().await.status, 400);

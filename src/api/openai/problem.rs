@@ -5,6 +5,7 @@
 
 use http::StatusCode;
 
+use crate::api::ApiError;
 use crate::chat::quoted;
 use crate::json::Value;
 
@@ -88,10 +89,22 @@ impl Problem {
             self.status.as_u16()
         )
     }
+}
 
-    /// The event of a stream that cannot go on.
-    #[must_use]
-    pub fn event(&self) -> String {
-        format!("data: {{\"error\":{}}}\n\n", self.body())
+impl From<Problem> for ApiError {
+    fn from(problem: Problem) -> Self {
+        Self { status: problem.status, body: problem.body() }
     }
+}
+
+/// Appends the event of a stream that cannot go on.
+pub(crate) fn write_event(error: &ApiError, out: &mut String) {
+    out.push_str("data: {\"error\":");
+    out.push_str(&error.body);
+    out.push_str("}\n\n");
+}
+
+/// Appends the event that ends a stream.
+pub(crate) fn write_done(out: &mut String) {
+    out.push_str("data: [DONE]\n\n");
 }

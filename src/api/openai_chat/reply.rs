@@ -15,7 +15,7 @@ use crate::trajectory::Reading;
 
 /// What a reply is made with.
 #[derive(Debug, Clone)]
-pub struct Making {
+pub struct ReplyContext {
     /// Decodes.
     pub renderer: Arc<Renderer>,
     /// How texts are read.
@@ -38,7 +38,7 @@ pub struct Making {
     pub n: usize,
 }
 
-impl Making {
+impl ReplyContext {
     /// How a reply that ended so is read.
     #[must_use]
     pub fn ending(&self, finish: Option<&str>) -> Ending<'_> {

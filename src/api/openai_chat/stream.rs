@@ -3,20 +3,22 @@
 mod choice;
 
 use super::logprobs;
-use super::reply::Making;
+use super::reply::ReplyContext;
 use super::request::StreamOptions;
+use crate::api::openai::problem::{write_done, write_event};
 use crate::api::openai::{Usage, metadata};
 use crate::api::sample::Sample;
+use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::quoted;
 use crate::chat::reading::call_id;
+use crate::error::BoxError;
 use crate::parse::Event;
-use crate::tokenizer::TokenizerError;
 use choice::Choice;
 
 /// Says a reply as it comes.
 #[derive(Debug)]
-pub struct Speaker {
-    making: Making,
+pub struct ChatEncoder {
+    context: ReplyContext,
     options: StreamOptions,
     choices: Vec<Choice>,
     usage: Usage,
@@ -29,12 +31,12 @@ pub struct Speaker {
     metadata: String,
 }
 
-impl Speaker {
+impl ChatEncoder {
     /// One that has said nothing yet.
     #[must_use]
-    pub fn new(making: Making, options: StreamOptions) -> Self {
+    pub fn new(context: ReplyContext, options: StreamOptions) -> Self {
         Self {
-            making,
+            context,
             options,
             choices: Vec::new(),
             usage: Usage::default(),
@@ -45,30 +47,66 @@ impl Speaker {
         }
     }
 
-    /// What it is made with.
-    #[must_use]
-    pub fn making(&self) -> &Making {
-        &self.making
+    /// What the client has asked for of the new tokens.
+    fn beside(&self, sample: &Sample<'_>) -> Beside {
+        let ReplyContext { renderer, logprobs: wanted, .. } = &self.context;
+        let mut beside = Beside::default();
+        if *wanted && !sample.ids.is_empty() {
+            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.said()));
+        }
+        if !sample.ids.is_empty() {
+            beside.extras = self.context.ids(sample);
+        }
+        beside.extras.push_str(&self.context.meta_info(sample));
+        if self.options.running_usage {
+            let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
+            beside.top = format!(",\"usage\":{}", usage.json());
+        }
+        beside
     }
 
-    /// The engine has said that it failed.
-    pub fn fail(&mut self) {
-        self.failed = true;
+    fn end(&mut self, at: usize, sample: &Sample<'_>, finish: &str) {
+        self.usage.add(sample, self.context.n);
+        self.metadata = metadata(sample);
+        self.failed |= sample.failed;
+        let choice = &mut self.choices[at];
+        choice.ended = true;
+        let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
+        let matched = sample.matched.clone().unwrap_or_else(|| "null".to_owned());
+        self.ended.push((at, finish.to_owned(), matched));
     }
 
-    /// How many tokens of a choice have been read.
-    #[must_use]
-    pub fn known(&self, index: usize) -> usize {
+    fn head(&self, id: &str) -> String {
+        format!(
+            "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\"choices\":",
+            quoted(id),
+            self.context.created,
+            quoted(&self.context.model)
+        )
+    }
+
+    fn chunk(&self, at: usize, delta: &str, beside: &Beside, out: &mut String) {
+        let Beside { logprobs, extras, top } = beside;
+        out.push_str(&self.head(&self.choices[at].id));
+        out.push_str(&format!(
+            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{top}}}\n\n",
+            logprobs.as_deref().unwrap_or("null")
+        ));
+    }
+}
+
+impl ReplyEncoder for ChatEncoder {
+    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError> {
+        Ok(self.context.whole(samples)?)
+    }
+
+    fn known(&self, index: usize) -> usize {
         self.choices.get(index).map_or(0, |choice| choice.tokens)
     }
 
-    /// The chunks that an event becomes.
-    ///
-    /// # Errors
-    /// When the tokenizer fails on what was sampled.
-    pub fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), TokenizerError> {
+    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
         let at = sample.index;
-        if at >= self.making.n {
+        if at >= self.context.n {
             // nobody asked for it
             return Ok(());
         }
@@ -77,9 +115,9 @@ impl Speaker {
         }
         // choices begin in their order, whichever is heard of first: OpenAI's SDK keeps them by their place
         for begun in self.choices.len()..=at {
-            self.choices.push(Choice::new(&self.making, &self.id));
-            let extras = self.making.prompt_of_choice();
-            let top = if begun == 0 { self.making.prompt_ids() } else { String::new() };
+            self.choices.push(Choice::new(&self.context, &self.id));
+            let extras = self.context.prompt_of_choice();
+            let top = if begun == 0 { self.context.prompt_ids() } else { String::new() };
             let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
             self.chunk(begun, delta, &Beside { extras, top, ..Beside::default() }, out);
         }
@@ -87,7 +125,7 @@ impl Speaker {
             return Ok(());
         }
         self.id.clone_into(&mut self.choices[at].id);
-        let mut events = self.choices[at].read(&self.making, sample)?;
+        let mut events = self.choices[at].read(&self.context, sample)?;
         if self.options.whole_thoughts {
             events = self.choices[at].hold(events, sample.finish.is_some());
         }
@@ -102,7 +140,7 @@ impl Speaker {
                 Event::Call(call) => {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
-                    let id = quoted(&call_id(&call, number, sample.name(), &self.making.reading));
+                    let id = quoted(&call_id(&call, number, sample.name(), &self.context.reading));
                     deltas.push(format!(
                         "{{\"reasoning_content\":null,\"tool_calls\":[{{\"id\":{id},\"index\":{number},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":\"\"}}}}]}}",
                         quoted(&call.name)
@@ -128,37 +166,12 @@ impl Speaker {
         Ok(())
     }
 
-    /// What the client has asked for of the new tokens.
-    fn beside(&self, sample: &Sample<'_>) -> Beside {
-        let Making { renderer, logprobs: wanted, .. } = &self.making;
-        let mut beside = Beside::default();
-        if *wanted && !sample.ids.is_empty() {
-            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.said()));
-        }
-        if !sample.ids.is_empty() {
-            beside.extras = self.making.ids(sample);
-        }
-        beside.extras.push_str(&self.making.meta_info(sample));
-        if self.options.running_usage {
-            let usage = Usage { prompt: sample.prompt_tokens(), completion: sample.tokens as u64, ..Usage::default() };
-            beside.top = format!(",\"usage\":{}", usage.json());
-        }
-        beside
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        self.failed = true;
+        write_event(error, out);
     }
 
-    fn end(&mut self, at: usize, sample: &Sample<'_>, finish: &str) {
-        self.usage.add(sample, self.making.n);
-        self.metadata = metadata(sample);
-        self.failed |= sample.failed;
-        let choice = &mut self.choices[at];
-        choice.ended = true;
-        let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
-        let matched = sample.matched.clone().unwrap_or_else(|| "null".to_owned());
-        self.ended.push((at, finish.to_owned(), matched));
-    }
-
-    /// The chunks at the end, when the native stream has come to its end mark.
-    pub fn finish(&mut self, out: &mut String) {
+    fn finish(&mut self, out: &mut String) {
         for (at, finish, matched) in std::mem::take(&mut self.ended) {
             let head = self.head(&self.choices[at].id);
             out.push_str(&format!(
@@ -167,33 +180,16 @@ impl Speaker {
             ));
         }
         // as in the engine, there are none of a reply that failed
-        if self.making.sglext.any() && !self.failed {
-            let frame = if self.making.sglext.framed { "event: sglext_ids\n" } else { "" };
-            let sglext = self.making.sglext(self.choices.iter().map(|choice| &*choice.ids));
+        if self.context.sglext.any() && !self.failed {
+            let frame = if self.context.sglext.framed { "event: sglext_ids\n" } else { "" };
+            let sglext = self.context.sglext(self.choices.iter().map(|choice| &*choice.ids));
             out.push_str(&format!("{frame}{}[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
         }
         if self.options.usage {
             let head = self.head(&self.id);
             out.push_str(&format!("{head}[],\"usage\":{}{}}}\n\n", self.usage.json(), self.metadata));
         }
-    }
-
-    fn head(&self, id: &str) -> String {
-        format!(
-            "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\"choices\":",
-            quoted(id),
-            self.making.created,
-            quoted(&self.making.model)
-        )
-    }
-
-    fn chunk(&self, at: usize, delta: &str, beside: &Beside, out: &mut String) {
-        let Beside { logprobs, extras, top } = beside;
-        out.push_str(&self.head(&self.choices[at].id));
-        out.push_str(&format!(
-            "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{top}}}\n\n",
-            logprobs.as_deref().unwrap_or("null")
-        ));
+        write_done(out);
     }
 }
 

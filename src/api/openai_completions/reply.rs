@@ -1,15 +1,18 @@
 //! The reply to a completion: the engine's own text.
 
 use super::request::CompletionRequest;
+use crate::api::openai::problem::{write_done, write_event};
 use crate::api::openai::{Usage, list, metadata};
 use crate::api::sample::{Said, Sample};
+use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::{dumps, quoted};
+use crate::error::BoxError;
 use crate::json::Value;
 use crate::sglang::probe::Streaming;
 
-/// Says the replies to a completion, whole or as they come.
+/// Encodes the reply to a completion, whole or as it comes.
 #[derive(Debug)]
-pub struct TextSpeaker {
+pub struct CompletionEncoder {
     model: String,
     created: u64,
     logprobs: Option<u32>,
@@ -58,8 +61,8 @@ impl Choice {
     }
 }
 
-impl TextSpeaker {
-    /// One that has said nothing yet.
+impl CompletionEncoder {
+    /// An encoder at the beginning of a reply.
     #[must_use]
     pub fn new(request: &CompletionRequest, created: u64, streaming: Option<Streaming>) -> Self {
         Self {
@@ -77,76 +80,6 @@ impl TextSpeaker {
             usage: Usage::default(),
             id: String::new(),
             metadata: String::new(),
-        }
-    }
-
-    /// How many tokens of a sequence have been heard.
-    #[must_use]
-    pub fn known(&self, index: usize) -> usize {
-        self.choices.get(index).map_or(0, |choice| choice.tokens)
-    }
-
-    /// The body of a reply that is whole.
-    #[must_use]
-    pub fn whole(&self, samples: &[Sample<'_>]) -> String {
-        let mut usage = Usage::default();
-        let choices: Vec<String> = samples
-            .iter()
-            .map(|sample| {
-                usage.add(sample, self.n);
-                let text = format!("{}{}", self.prompt(sample.index), sample.text());
-                self.choice(sample, &text, true)
-            })
-            .collect();
-        let first = samples.first();
-        format!(
-            "{}\"choices\":[{}],\"usage\":{}{}}}",
-            self.head(first.and_then(Sample::rid).unwrap_or_default()),
-            choices.join(","),
-            usage.json(),
-            first.map(metadata).unwrap_or_default()
-        )
-    }
-
-    /// The chunk that an event becomes.
-    pub fn event(&mut self, sample: &Sample<'_>, out: &mut String) {
-        let at = sample.index;
-        if at >= self.most {
-            // nobody asked for it
-            return;
-        }
-        if self.choices.len() <= at {
-            self.choices.resize_with(at + 1, Choice::default);
-        }
-        let text = sample.text();
-        let choice = &mut self.choices[at];
-        let new = choice.new_text(&text, sample.repeats, self.streaming);
-        choice.tokens = sample.tokens;
-        let first = !std::mem::replace(&mut choice.begun, true);
-        let text = if first { format!("{}{new}", self.prompt(at)) } else { new.to_owned() };
-        if let Some(rid) = sample.rid() {
-            rid.clone_into(&mut self.id);
-        }
-        let choice = self.choice(sample, &text, first);
-        let mut usage = Usage { prompt: sample.prompt_tokens(), ..Usage::default() };
-        usage.completion = sample.tokens as u64;
-        let usage = if self.running_usage { usage.json() } else { "null".to_owned() };
-        out.push_str(&format!("data: {}\"choices\":[{choice}],\"usage\":{usage}}}\n\n", self.head(&self.id)));
-        if sample.finish.is_some() {
-            self.usage.add(sample, self.n);
-            self.metadata = metadata(sample);
-        }
-    }
-
-    /// The chunk at the end.
-    pub fn finish(&self, out: &mut String) {
-        if self.include_usage {
-            let usage = self.usage.json();
-            out.push_str(&format!(
-                "data: {}\"choices\":[],\"usage\":{usage}{}}}\n\n",
-                self.head(&self.id),
-                self.metadata
-            ));
         }
     }
 
@@ -180,6 +113,78 @@ impl TextSpeaker {
             sample.finish.as_deref().map_or("null".to_owned(), quoted),
             sample.matched.as_deref().unwrap_or("null"),
         )
+    }
+}
+
+impl ReplyEncoder for CompletionEncoder {
+    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError> {
+        let mut usage = Usage::default();
+        let choices: Vec<String> = samples
+            .iter()
+            .map(|sample| {
+                usage.add(sample, self.n);
+                let text = format!("{}{}", self.prompt(sample.index), sample.text());
+                self.choice(sample, &text, true)
+            })
+            .collect();
+        let first = samples.first();
+        Ok(format!(
+            "{}\"choices\":[{}],\"usage\":{}{}}}",
+            self.head(first.and_then(Sample::rid).unwrap_or_default()),
+            choices.join(","),
+            usage.json(),
+            first.map(metadata).unwrap_or_default()
+        ))
+    }
+
+    fn known(&self, index: usize) -> usize {
+        self.choices.get(index).map_or(0, |choice| choice.tokens)
+    }
+
+    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
+        let at = sample.index;
+        if at >= self.most {
+            // nobody asked for it
+            return Ok(());
+        }
+        if self.choices.len() <= at {
+            self.choices.resize_with(at + 1, Choice::default);
+        }
+        let text = sample.text();
+        let choice = &mut self.choices[at];
+        let new = choice.new_text(&text, sample.repeats, self.streaming);
+        choice.tokens = sample.tokens;
+        let first = !std::mem::replace(&mut choice.begun, true);
+        let text = if first { format!("{}{new}", self.prompt(at)) } else { new.to_owned() };
+        if let Some(rid) = sample.rid() {
+            rid.clone_into(&mut self.id);
+        }
+        let choice = self.choice(sample, &text, first);
+        let mut usage = Usage { prompt: sample.prompt_tokens(), ..Usage::default() };
+        usage.completion = sample.tokens as u64;
+        let usage = if self.running_usage { usage.json() } else { "null".to_owned() };
+        out.push_str(&format!("data: {}\"choices\":[{choice}],\"usage\":{usage}}}\n\n", self.head(&self.id)));
+        if sample.finish.is_some() {
+            self.usage.add(sample, self.n);
+            self.metadata = metadata(sample);
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        write_event(error, out);
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        if self.include_usage {
+            let usage = self.usage.json();
+            out.push_str(&format!(
+                "data: {}\"choices\":[],\"usage\":{usage}{}}}\n\n",
+                self.head(&self.id),
+                self.metadata
+            ));
+        }
+        write_done(out);
     }
 }
 

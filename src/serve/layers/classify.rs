@@ -1,11 +1,13 @@
 //! Finds out what a request is.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response, Version, header};
 use tower::Service;
 
+use crate::api::Apis;
 use crate::grpc;
 use crate::http::request_info::Port;
 use crate::http::{control, data};
@@ -16,6 +18,8 @@ use crate::serve::ReplyBody;
 pub struct Classify<S> {
     /// Where the requests come in.
     pub port: Port,
+    /// The APIs of the data port.
+    pub apis: Arc<Apis>,
     /// The next layer.
     pub inner: S,
 }
@@ -35,7 +39,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let info = match self.port {
             port if is_grpc(&request) => grpc::classify(port, request.uri().path()),
-            Port::Data => data::classify(&mut request),
+            Port::Data => data::classify(&self.apis, &mut request),
             Port::Control => control::classify(&request),
         };
         request.extensions_mut().insert(info);

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokentap::api::Api;
 use tokentap::app::App;
 use tokentap::config::{self, Config, Invalid};
 use tokentap::entropy::Backend;
@@ -52,6 +53,15 @@ impl Proxy {
     pub async fn with_backend(upstream: SocketAddr, flags: &[&str], backend: Arc<dyn Backend>) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
         Self::run(App::bind_with(config(upstream, flags), watched, backend).await.unwrap(), phase)
+    }
+
+    /// Starts one that serves another API, and waits until it has probed its upstream.
+    pub async fn with_api(upstream: SocketAddr, flags: &[&str], path: &'static str, api: Arc<dyn Api>) -> Self {
+        let (phase, watched) = watch::channel(Phase::Serving);
+        let app = App::bind(config(upstream, flags), watched).await.unwrap();
+        let proxy = Self::run(app.with_api(path, api), phase);
+        proxy.until(|found| found.original_logprobs.is_some()).await;
+        proxy
     }
 
     fn run(app: App, phase: watch::Sender<Phase>) -> Self {

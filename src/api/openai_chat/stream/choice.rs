@@ -1,6 +1,6 @@
 //! One sample of a chat, as far as it was said.
 
-use crate::api::openai_chat::reply::Making;
+use crate::api::openai_chat::reply::ReplyContext;
 use crate::api::sample::Sample;
 use crate::chat::reading;
 use crate::parse::{Event, Streaming};
@@ -26,11 +26,11 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new(making: &Making, id: &str) -> Self {
+    pub(super) fn new(context: &ReplyContext, id: &str) -> Self {
         Self {
             id: id.to_owned(),
-            text: Detokenizer::new(making.reading.skip_special),
-            parser: Some(reading::grammar(&making.renderer, &making.reading).stream()),
+            text: Detokenizer::new(context.reading.skip_special),
+            parser: Some(reading::grammar(&context.renderer, &context.reading).stream()),
             list: Vec::new(),
             thought: String::new(),
             held: String::new(),
@@ -42,36 +42,36 @@ impl Choice {
     }
 
     /// What an event adds to the message.
-    pub(super) fn read(&mut self, making: &Making, sample: &Sample<'_>) -> Result<Vec<Event>, TokenizerError> {
+    pub(super) fn read(&mut self, context: &ReplyContext, sample: &Sample<'_>) -> Result<Vec<Event>, TokenizerError> {
         self.tokens = sample.tokens;
-        if making.sglext.output {
+        if context.sglext.output {
             self.ids.extend_from_slice(&sample.ids);
         }
-        let tokenizer = making.renderer.tokenizer();
-        let ending = making.ending(sample.finish.as_deref());
+        let tokenizer = context.renderer.tokenizer();
+        let ending = context.ending(sample.finish.as_deref());
         let shown = match sample.finish {
-            Some(_) => reading::shown(&making.renderer, &sample.ids, &making.reading, ending),
+            Some(_) => reading::shown(&context.renderer, &sample.ids, &context.reading, ending),
             None => &sample.ids,
         };
         self.held.push_str(&self.text.push(tokenizer, shown)?);
         let mut events = Vec::new();
         let Some(parser) = &mut self.parser else { return Ok(events) };
         if sample.finish.is_none() {
-            let certain = certain(&self.held, &making.stops.strings, making.reading.keep_stop);
+            let certain = certain(&self.held, &context.stops.strings, context.reading.keep_stop);
             parser.push(&self.held[..certain], &mut events);
             self.held.drain(..certain);
-            if reading::is_list(&making.reading) {
+            if reading::is_list(&context.reading) {
                 // until it is whole nobody knows whether it is a list of calls
                 self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
             }
             return Ok(events);
         }
         self.held.push_str(&self.text.finish(tokenizer)?);
-        parser.push(reading::cut(&self.held, &making.reading, ending), &mut events);
+        parser.push(reading::cut(&self.held, &context.reading, ending), &mut events);
         if let Some(parser) = self.parser.take() {
             parser.finish(&mut events);
         }
-        if reading::is_list(&making.reading) {
+        if reading::is_list(&context.reading) {
             self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
             let message = reading::listed(std::mem::take(&mut self.list).into_iter().collect());
             events.extend(Some(message.content).filter(|content| !content.is_empty()).map(Event::Content));

@@ -1,12 +1,13 @@
-//! A call that goes to the engine's own endpoint as it came; its ids are taken where the engine tells them.
+//! Requests that go to the engine's own endpoint unchanged. Where the engine tells the ids of a chat, they are recorded.
+
+mod overheard;
+mod witness;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use super::witness::Witness;
-use super::{Call, Overheard};
 use crate::api::openai_chat::passthrough::Foreign;
 use crate::api::openai_chat::sglext::{Left, Told};
 use crate::error::Error;
@@ -15,6 +16,7 @@ use crate::generation::generator::SESSION;
 use crate::generation::session_limits;
 use crate::http::Parts;
 use crate::http::access_log::AccessRecord;
+use crate::http::api::ApiCall;
 use crate::http::body::Body;
 use crate::http::forward::{Unseen, forwarded, target, upstream_headers};
 use crate::http::generate::is_last;
@@ -23,18 +25,24 @@ use crate::json::Object;
 use crate::long_work::on_body;
 use crate::sglang::client::{self, Reply, ReplyBody};
 use crate::sglang::forwarded::Forwarded;
+use crate::sglang::headers;
 use crate::sglang::request::SessionNames;
 use crate::sglang::upstream::{failed, send};
-use crate::sglang::{headers, routes};
 use crate::trajectory;
+pub use overheard::Overheard;
+use witness::Witness;
 
 /// Hands a call to the engine's own endpoint.
 ///
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
-pub(super) async fn passed(parts: &Arc<Parts>, call: Call, record: &AccessRecord) -> Result<Response<Body>, Error> {
+pub(super) async fn pass_through(
+    parts: &Arc<Parts>,
+    call: ApiCall,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
     let length = call.request.body().len();
-    let records = parts.config.sessions.record && call.route.endpoint == routes::CHAT;
+    let records = parts.config.sessions.record && call.api.reads_passthrough();
     let read = || {
         let body = call.request.body();
         // a body that is no object is the engine's to refuse

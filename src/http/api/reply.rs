@@ -1,12 +1,12 @@
-//! Encodes the events of a generation for clients of OpenAI's API.
+//! Encodes the events of a generation for the clients of an API.
 
 use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use crate::api::openai::problem::{LARGEST, Problem};
+use crate::api::openai::problem::LARGEST;
 use crate::api::sample::Sample;
-use crate::api::voice::Voice;
+use crate::api::{Api, ApiError, ReplyEncoder};
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventKind, GenerationEvent, Output, Reads, Unparsed};
 use crate::generation::events::{Events, GatherError, Generation};
@@ -15,11 +15,16 @@ use crate::http::body::{Body, EncodedBody, Encoder};
 use crate::long_work::on_body;
 use crate::sglang::headers;
 
-/// The reply to a call of OpenAI's API. Also an error is encoded from the events: with its last byte the client has the reply.
-pub(super) async fn reply(parts: &Parts, generation: Generation, voice: Voice) -> Response<Body> {
+/// The reply to a request of an API. With the last byte of an error, too, the client has the reply.
+pub(super) async fn reply(
+    parts: &Parts,
+    api: Arc<dyn Api>,
+    generation: Generation,
+    encoder: Box<dyn ReplyEncoder>,
+) -> Response<Body> {
     let Generation { mut head, mut events } = generation;
     head.headers.remove(header::CONTENT_LENGTH);
-    match begin(parts, &head, &mut events, voice).await {
+    match begin(parts, &api, &head, &mut events, encoder).await {
         Ok(Begun::Whole(body)) => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
@@ -29,16 +34,16 @@ pub(super) async fn reply(parts: &Parts, generation: Generation, voice: Voice) -
             let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(first);
             Response::from_parts(head, Body::encoded(body))
         }
-        Err(Refusal::Engine(problem)) => refused(head, &problem, events),
-        Err(Refusal::Own(error)) => refused(error.head(), &Problem::new(error.status(), error.to_string()), events),
+        Err(Refusal::Engine(error)) => refused(head, error, events),
+        Err(Refusal::Own(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
     }
 }
 
 /// An error in place of the reply. The engine's headers say when to come back.
-fn refused(mut head: response::Parts, problem: &Problem, events: Events) -> Response<Body> {
-    head.status = problem.status;
+fn refused(mut head: response::Parts, error: ApiError, events: Events) -> Response<Body> {
+    head.status = error.status;
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Response::from_parts(head, Body::encoded(EncodedBody::whole(problem.body().into(), events)))
+    Response::from_parts(head, Body::encoded(EncodedBody::whole(error.body.into(), events)))
 }
 
 /// A reply of which the client may get the first bytes.
@@ -46,7 +51,7 @@ enum Begun {
     /// The body of a reply that does not stream.
     Whole(String),
     Stream {
-        encoder: ChatEncoder,
+        encoder: EventEncoder,
         /// The chunks of the first events.
         first: Vec<u8>,
     },
@@ -55,7 +60,7 @@ enum Begun {
 /// Why a reply becomes an error.
 enum Refusal {
     /// The engine answered with one.
-    Engine(Problem),
+    Engine(ApiError),
     /// The reply broke off, or is not what SGLang writes.
     Own(Error),
 }
@@ -66,23 +71,30 @@ impl From<Error> for Refusal {
     }
 }
 
-async fn begin(parts: &Parts, head: &response::Parts, events: &mut Events, voice: Voice) -> Result<Begun, Refusal> {
+async fn begin(
+    parts: &Parts,
+    api: &Arc<dyn Api>,
+    head: &response::Parts,
+    events: &mut Events,
+    encoder: Box<dyn ReplyEncoder>,
+) -> Result<Begun, Refusal> {
     if head.status != StatusCode::OK {
         let body = events.gather(LARGEST, parts.budget.reply()).await.unwrap_or_default();
-        return Err(Refusal::Engine(Problem::from_engine(head.status, &body)));
+        return Err(Refusal::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        return Ok(Begun::Whole(whole(parts, events, &voice).await?));
+        return Ok(Begun::Whole(whole(parts, events, &*encoder).await?));
     }
-    let mut encoder = ChatEncoder { voice, text: String::new(), limit: parts.config.limits.max_reply_bytes };
+    let limit = parts.config.limits.max_reply_bytes;
+    let mut encoder = EventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
     let mut first = Vec::new();
     // clients that want comments while nothing comes want the head at once
     while first.is_empty() && parts.config.chat.sse_keepalive.is_zero() {
         let Some(event) = events.next().await else { break };
         let event = event.map_err(|error| upstream(error.to_string()))?;
-        if let Some(problem) = first_problem(&event) {
-            read_end(events).await;
-            return Err(Refusal::Engine(problem));
+        if let Some(error) = first_error(&**api, &event) {
+            read_end(&**api, events).await;
+            return Err(Refusal::Engine(error));
         }
         encoder.encode(&event, &mut first).map_err(|error| upstream(error.to_string()))?;
     }
@@ -90,9 +102,9 @@ async fn begin(parts: &Parts, head: &response::Parts, events: &mut Events, voice
 }
 
 /// Reads the end of a stream that has failed, after which the engine has nothing to abort; not where another of its sequences goes on.
-async fn read_end(events: &mut Events) {
+async fn read_end(api: &dyn Api, events: &mut Events) {
     while let Some(Ok(event)) = events.next().await {
-        if matches!(event.kind, EventKind::Outputs(_)) && first_problem(&event).is_none() {
+        if matches!(event.kind, EventKind::Outputs(_)) && first_error(api, &event).is_none() {
             return;
         }
     }
@@ -103,7 +115,7 @@ fn upstream(message: String) -> Error {
 }
 
 /// The body of a reply that does not stream.
-async fn whole(parts: &Parts, events: &mut Events, voice: &Voice) -> Result<String, Error> {
+async fn whole(parts: &Parts, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
     let event = match events.take_whole() {
         Some(event) => event,
         None => {
@@ -121,7 +133,7 @@ async fn whole(parts: &Parts, events: &mut Events, voice: &Voice) -> Result<Stri
     }
     on_body(event.raw().len(), || {
         let samples = Sample::all(&event).map_err(unreadable)?;
-        voice.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
+        encoder.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
     })
     .await
 }
@@ -131,29 +143,32 @@ fn unreadable(what: impl std::fmt::Display) -> Error {
 }
 
 /// The error that a stream begins with.
-fn first_problem(event: &GenerationEvent) -> Option<Problem> {
+fn first_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
     match &event.kind {
-        EventKind::Outputs(outputs) => outputs.iter().find_map(|output| output.error(event)).map(Problem::from_event),
-        EventKind::Failed(error) => Some(failed(error)),
+        EventKind::Outputs(outputs) => {
+            outputs.iter().find_map(|output| output.error(event)).map(|error| api.event_error(error))
+        }
+        EventKind::Failed(error) => Some(failed(api, error)),
         EventKind::Done | EventKind::Unparsed(_) | EventKind::Trailers(_) => None,
     }
 }
 
-fn failed(error: &Error) -> Problem {
-    Problem::from_event(&serde_json::json!({ "message": error.to_string() }).to_string())
+fn failed(api: &dyn Api, error: &Error) -> ApiError {
+    api.event_error(&serde_json::json!({ "message": error.to_string() }).to_string())
 }
 
-/// Encodes a stream, chunk by chunk.
+/// Encodes a stream, event by event.
 #[derive(Debug)]
-struct ChatEncoder {
-    voice: Voice,
-    /// The chunks of the event at hand.
+struct EventEncoder {
+    api: Arc<dyn Api>,
+    encoder: Box<dyn ReplyEncoder>,
+    /// What the event at hand becomes.
     text: String,
     /// `--max-reply-bytes`.
     limit: u64,
 }
 
-impl Encoder for ChatEncoder {
+impl Encoder for EventEncoder {
     fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
         match &event.kind {
             EventKind::Outputs(outputs) => {
@@ -161,14 +176,8 @@ impl Encoder for ChatEncoder {
                     self.output(event, output)?;
                 }
             }
-            EventKind::Done => {
-                self.voice.finish(&mut self.text);
-                self.text.push_str("data: [DONE]\n\n");
-            }
-            EventKind::Failed(error) => {
-                self.voice.fail();
-                self.text.push_str(&failed(error).event());
-            }
+            EventKind::Done => self.encoder.finish(&mut self.text),
+            EventKind::Failed(error) => self.encoder.fail(&failed(&*self.api, error), &mut self.text),
             // a comment of the engine's keeps connections alive
             EventKind::Unparsed(Unparsed::NoData) if event.raw().starts_with(b":") => {
                 out.extend_from_slice(event.raw());
@@ -187,15 +196,14 @@ impl Encoder for ChatEncoder {
     }
 }
 
-impl ChatEncoder {
+impl EventEncoder {
     fn output(&mut self, event: &GenerationEvent, output: &Output) -> Result<(), BoxError> {
         if let Some(error) = output.error(event) {
-            self.voice.fail();
-            self.text.push_str(&Problem::from_event(error).event());
+            self.encoder.fail(&self.api.event_error(error), &mut self.text);
             return Ok(());
         }
-        let sample = Sample::of(event, output, self.voice.known(output.index));
+        let sample = Sample::of(event, output, self.encoder.known(output.index));
         let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
-        Ok(self.voice.event(&sample, &mut self.text)?)
+        self.encoder.event(&sample, &mut self.text)
     }
 }

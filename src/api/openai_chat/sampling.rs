@@ -7,10 +7,10 @@ use tokio::sync::Semaphore;
 
 /// Counts what happens, and says when one is due.
 #[derive(Debug)]
-pub struct Sampling {
+pub(super) struct Sampling {
     count: AtomicU64,
     /// Lets one through at a time.
-    pub turnstile: Arc<Semaphore>,
+    pub(super) turnstile: Arc<Semaphore>,
 }
 
 impl Default for Sampling {
@@ -22,7 +22,7 @@ impl Default for Sampling {
 impl Sampling {
     /// Whether this one is among the `share` that is looked at, spread evenly.
     #[must_use]
-    pub fn is_due(&self, share: f64) -> bool {
+    pub(super) fn is_due(&self, share: f64) -> bool {
         let before = self.count.fetch_add(1, Ordering::Relaxed);
         let due = |count: u64| (count as f64 * share).floor();
         due(before + 1) > due(before)

@@ -1,0 +1,96 @@
+//! A toy API: `{"say": TEXT, "tokens": N, "stream": BOOL, "session_id": NAME}` in, `{"ids": [...]}` or a line an event out.
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use tokentap::api::sample::Sample;
+use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
+use tokentap::chat::RequestError;
+use tokentap::error::BoxError;
+use tokentap::json::Object;
+use tokentap::sglang::request::{GenerateRequest, SessionNames};
+
+#[derive(Debug)]
+pub struct ToyApi;
+
+#[derive(Debug, Deserialize)]
+struct Toy {
+    say: String,
+    tokens: u32,
+    #[serde(default)]
+    stream: bool,
+    #[serde(skip)]
+    body: Bytes,
+}
+
+fn error(status: StatusCode, message: &str) -> ApiError {
+    ApiError { status, body: json!({ "toy_error": message }).to_string() }
+}
+
+impl Api for ToyApi {
+    fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
+        let body = request.body().clone();
+        let toy: Toy = serde_json::from_slice(&body).map_err(|error| RequestError::invalid(error.to_string()))?;
+        Ok(Box::new(Toy { body, ..toy }))
+    }
+
+    fn error(&self, status: StatusCode, message: String) -> ApiError {
+        error(status, &message)
+    }
+
+    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        error(status, &String::from_utf8_lossy(body))
+    }
+
+    fn event_error(&self, message: &str) -> ApiError {
+        error(StatusCode::BAD_GATEWAY, message)
+    }
+}
+
+impl ApiRequest for Toy {
+    fn session_names(&self) -> SessionNames {
+        SessionNames::of(&self.body, &Object::parse(&self.body).unwrap_or_default())
+    }
+
+    fn generation(&self, session: RequestSession<'_>) -> Result<ApiGeneration, RequestError> {
+        let session = session.existing.map(|session| session.id.to_string());
+        let sampling = json!({ "max_new_tokens": self.tokens });
+        let body = json!({ "text": self.say, "stream": self.stream, "sampling_params": sampling });
+        let request = GenerateRequest::parse(body.to_string().into());
+        let request = request.map_err(|error| RequestError::invalid(error.to_string()))?;
+        Ok(ApiGeneration { request, chat: None, encoder: Box::new(ToyEncoder { session, tokens: 0 }) })
+    }
+}
+
+/// Names the session that existed before the request.
+#[derive(Debug)]
+struct ToyEncoder {
+    session: Option<String>,
+    tokens: usize,
+}
+
+impl ReplyEncoder for ToyEncoder {
+    fn whole(&self, samples: &[Sample<'_>]) -> Result<String, BoxError> {
+        let ids: Vec<&[u32]> = samples.iter().map(|sample| &*sample.ids).collect();
+        Ok(json!({ "session": self.session, "ids": ids }).to_string())
+    }
+
+    fn known(&self, _index: usize) -> usize {
+        self.tokens
+    }
+
+    fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
+        self.tokens = sample.tokens;
+        out.push_str(&format!("toy {:?}\n", sample.ids));
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        out.push_str(&format!("toy {}\n", error.body));
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        out.push_str("toy end\n");
+    }
+}
