@@ -1,6 +1,7 @@
 //! The composition root: settings become running parts. The only file that knows all of them.
 
 mod chat;
+mod parts;
 mod restoration;
 mod thought;
 mod upstream;
@@ -23,8 +24,11 @@ use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::generation::Tools;
 use crate::generation::generator::Generator;
 use crate::generation::retries::{Bounds, Retries};
-use crate::http::Parts;
+use crate::http::control::Control;
+use crate::http::proxy_state::ProxyState;
+use crate::http::readiness::Readiness;
 use crate::http::request_info::Port;
+use crate::http::trainer_state::TrainerState;
 use crate::metrics::Metrics;
 use crate::serve;
 use crate::server::{Door, ListenDrops, Phase, ServerLimits, Tls, listen, serve};
@@ -35,6 +39,8 @@ use crate::sglang::routes;
 use crate::tokenizer::Renderer;
 use crate::trajectory::log::{Directory, Fsync, Options};
 use crate::trajectory::{Store, StoreLimits as SessionLimits};
+
+pub use parts::Parts;
 
 /// How long the aborts of what was cut may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -120,20 +126,33 @@ impl App {
             budget.clone(),
             Retries::new(retry_bounds(config.limits.max_bytes_in_flight)),
         );
+        let slices = Arc::new(slices);
+        let generator = Arc::new(generator);
+        let trainers = TrainerState {
+            config: Arc::clone(&config),
+            sessions: Arc::clone(&sessions),
+            entropies: tools.store.clone(),
+            backend: Arc::clone(&tools.backend),
+            slices: Arc::clone(&slices),
+            chats: serving.clone(),
+            upstream: upstream.clone(),
+            budget: budget.clone(),
+            log_wait: Arc::clone(&generator.log_wait),
+        };
         let parts = Parts {
             client,
             engines,
             sessions,
             metrics,
             tools,
-            slices: Arc::new(slices),
+            slices,
             upstream,
             ready: is_ready,
             chats: serving,
             phase,
             budget,
-            generator: Arc::new(generator),
-            uncaptured: Mutex::default(),
+            generator,
+            trainers: Arc::new(trainers),
             config,
         };
         let apis = apis(&parts);
@@ -192,7 +211,7 @@ impl App {
         let Self { parts, apis, data, control, probed, ready, chats, directory, renderer } = self;
         let limits = &parts.config.limits;
         let shared = serve::Shared {
-            parts: Arc::clone(&parts),
+            states: states(&parts),
             apis: Arc::new(apis),
             permits: Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS))),
             cutting: Arc::default(),
@@ -252,6 +271,32 @@ impl App {
         }
         cut
     }
+}
+
+/// What the routes of the ports are served with.
+fn states(parts: &Parts) -> Control {
+    let Parts { config, client, engines, metrics, sessions, tools, upstream, generator, budget, .. } = parts;
+    let proxy = ProxyState {
+        config: Arc::clone(config),
+        client: client.clone(),
+        engines: engines.clone(),
+        upstream: upstream.clone(),
+        generator: Arc::clone(generator),
+        tools: Arc::clone(tools),
+        sessions: Arc::clone(sessions),
+        budget: budget.clone(),
+        metrics: Arc::clone(metrics),
+        uncaptured: Mutex::default(),
+    };
+    let readiness = Readiness {
+        address: client.upstream().to_owned(),
+        is_up: parts.ready.clone(),
+        upstream: upstream.clone(),
+        chats: parts.chats.clone(),
+        sessions: Arc::clone(sessions),
+        phase: parts.phase.clone(),
+    };
+    Control { proxy: Arc::new(proxy), trainers: Arc::clone(&parts.trainers), readiness: Arc::new(readiness) }
 }
 
 /// The APIs of the data port beside the native one, by their paths.

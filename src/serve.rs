@@ -29,7 +29,7 @@ use tower::{Service, ServiceBuilder};
 
 use crate::api::Apis;
 use crate::grpc::Services;
-use crate::http::Parts;
+use crate::http::control::Control;
 use crate::http::request_info::Port;
 use crate::server::Phase;
 use layers::admit::{Admit, Permits};
@@ -46,8 +46,8 @@ use routes::Routes;
 /// What both ports share.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    /// What the routes work with.
-    pub parts: Arc<Parts>,
+    /// What the routes are served with.
+    pub states: Control,
     /// The APIs of the data port, by their paths.
     pub apis: Arc<Apis>,
     /// Permits of requests.
@@ -65,12 +65,13 @@ pub fn port(
 + Clone
 + Send
 + 'static {
-    let Shared { parts, apis, permits, cutting } = shared.clone();
-    let (config, client, sessions) = (Arc::clone(&parts.config), parts.client.clone(), Arc::clone(&parts.sessions));
-    let metrics = Arc::clone(&parts.metrics);
-    let limit = parts.config.limits.max_requests;
+    let Shared { states, apis, permits, cutting } = shared.clone();
+    let proxy = &states.proxy;
+    let (config, client, sessions) = (Arc::clone(&proxy.config), proxy.client.clone(), Arc::clone(&proxy.sessions));
+    let metrics = Arc::clone(&proxy.metrics);
+    let limit = proxy.config.limits.max_requests;
     let permits = Permits { semaphore: permits, limit, metrics: Arc::clone(&metrics) };
-    let grpc = Services::new(Arc::clone(&parts), port, phase.clone());
+    let grpc = Services::new(states.clone(), port, phase.clone());
     ServiceBuilder::new()
         .layer_fn(|inner| Classify { port, apis: Arc::clone(&apis), inner })
         .layer_fn(|inner| Observe { metrics: Arc::clone(&metrics), cutting: Arc::clone(&cutting), inner })
@@ -83,5 +84,5 @@ pub fn port(
             restored::check(&sessions, request).map_err(Rejection::Refused)
         }))
         .layer_fn(|inner| Admit { permits: permits.clone(), inner })
-        .service(Routes { port, parts, grpc })
+        .service(Routes { port, states, grpc })
 }

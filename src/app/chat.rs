@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::Parts;
 use crate::chat::model::Chats;
-use crate::http::Parts;
 use crate::sglang::probe::Capabilities;
 use crate::tokenizer::Renderer;
 
@@ -60,7 +60,7 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
             Chats::Rendered(model) => {
                 known = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
-                if parts.think_tokens().is_none() {
+                if parts.trainers.think_tokens().is_none() {
                     tracing::info!(
                         "the tokenizer names no think tokens: entropies of the thinking are null; see --think-start"
                     );

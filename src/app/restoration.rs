@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::http::Parts;
+use super::Parts;
 use crate::trajectory::Store;
 use crate::trajectory::log::{Directory, Replayed};
 

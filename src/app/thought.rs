@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::http::Parts;
+use super::Parts;
 use crate::rl::{HIGH_ENTROPY, Think};
 
 /// Observes the mean entropy of the thinking of each turn that has any, until the store has gone. Turns that come too fast for it, a
@@ -18,7 +18,7 @@ pub(super) async fn watch(parts: Arc<Parts>) {
             Err(RecvError::Closed) => return,
         };
         let Some(turn) = turn else { continue };
-        if let Some(mean) = Think::of_turn(&turn, parts.think_tokens(), HIGH_ENTROPY).mean {
+        if let Some(mean) = Think::of_turn(&turn, parts.trainers.think_tokens(), HIGH_ENTROPY).mean {
             parts.metrics.think_entropy.with_label_values(&[&*turn.about.model]).observe(mean);
         }
     }

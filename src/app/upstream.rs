@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::http::Parts;
+use super::Parts;
 use crate::sglang::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.

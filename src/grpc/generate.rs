@@ -18,9 +18,10 @@ use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, Unparsed};
 use crate::generation::events::{Events, GatherError, Generation};
 use crate::http::access_log::AccessRecord;
+use crate::http::proxy_state::ProxyState;
 use crate::http::request_info::Port;
 use crate::http::v1::Problem;
-use crate::http::{Parts, generate, identity};
+use crate::http::{generate, identity};
 use crate::sglang::headers;
 use crate::sglang::routes;
 use crate::trajectory::is_name;
@@ -28,7 +29,7 @@ use crate::trajectory::is_name;
 /// The service.
 #[derive(Debug)]
 pub(super) struct GenerateService {
-    pub(super) parts: Arc<Parts>,
+    pub(super) state: Arc<ProxyState>,
     pub(super) port: Port,
 }
 
@@ -43,9 +44,9 @@ impl GenerateService {
         headers.remove(header::TE);
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if self.port == Port::Control && self.parts.config.keys.control_token.is_some() {
+        if self.port == Port::Control && self.state.config.keys.control_token.is_some() {
             // the token opens this port and is nobody else's to know
-            self.parts.client.sign_generation(&mut headers);
+            self.state.client.sign_generation(&mut headers);
         }
         headers
     }
@@ -62,12 +63,12 @@ impl Generate for GenerateService {
             let message = identity::InvalidName::new(&session, "the field session").to_string();
             return Err(status::problem(&Problem::bad(message)));
         }
-        let mut request = http::Request::new(self.parts.budget.hold(json));
+        let mut request = http::Request::new(self.state.budget.hold(json));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let generation = generate::answer(&self.parts, request, session, &record).await;
+        let generation = generate::answer(&self.state, request, session, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         if generation.head.status != StatusCode::OK {
             return Err(status::answer(generate::native(generation).map(|body| body.observed_by(record))).await);
@@ -78,11 +79,11 @@ impl Generate for GenerateService {
             head.headers.remove(name);
         }
         let reply = Reply { events, record };
-        let limit = self.parts.config.limits.max_reply_bytes;
+        let limit = self.state.config.limits.max_reply_bytes;
         let answers = if is_stream {
             Objects::new(reply, limit).answers()
         } else {
-            whole(reply, limit, self.parts.budget.reply()).await?
+            whole(reply, limit, self.state.budget.reply()).await?
         };
         Ok(Response::from_parts(MetadataMap::from_headers(head.headers), answers, tonic::Extensions::new()))
     }

@@ -16,18 +16,18 @@ use super::{Answers, generate};
 use crate::grpc::pb::entropy_server::EntropyServer;
 use crate::grpc::pb::generate_server::GenerateServer;
 use crate::grpc::pb::trajectories_server::TrajectoriesServer;
-use crate::http::Parts;
+use crate::http::readiness::Readiness;
 use crate::http::request_info::Port;
 use crate::server::Phase;
 
 /// Whether the port, or one of its services, serves.
 #[derive(Debug)]
-pub(super) struct Readiness {
-    pub(super) parts: Arc<Parts>,
+pub(super) struct HealthService {
+    pub(super) readiness: Arc<Readiness>,
     pub(super) port: Port,
 }
 
-impl Readiness {
+impl HealthService {
     /// Trajectories can be read and logits be measured while the engine is away; everything else cannot do without it.
     fn needs(&self, service: &str) -> Result<Needs, Status> {
         match service {
@@ -85,11 +85,11 @@ impl Watching {
 }
 
 #[async_trait]
-impl Health for Readiness {
+impl Health for HealthService {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
-        let (ready, phase) = (*self.parts.ready.borrow(), *self.parts.phase.borrow());
-        let restoring = self.parts.sessions.restore_progress().is_some();
+        let (ready, phase) = (*self.readiness.is_up.borrow(), *self.readiness.phase.borrow());
+        let restoring = self.readiness.sessions.restore_progress().is_some();
         Ok(Response::new(said(needs, ready, restoring, phase)))
     }
 
@@ -97,8 +97,8 @@ impl Health for Readiness {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
-        let (ready, phase) = (self.parts.ready.clone(), self.parts.phase.clone());
-        let restoring = self.parts.sessions.watch_restoring();
+        let (ready, phase) = (self.readiness.is_up.clone(), self.readiness.phase.clone());
+        let restoring = self.readiness.sessions.watch_restoring();
         let watching = Watching { needs, ready, restoring, phase, last: None };
         let answers = stream::unfold(watching, |mut watching| async move {
             let now = watching.next().await?;

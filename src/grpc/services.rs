@@ -20,7 +20,7 @@ use super::ending::Ending;
 use super::entropy::{LARGEST_SLICE, Measuring};
 use super::feed::Feed;
 use super::generate::GenerateService;
-use super::health::Readiness;
+use super::health::HealthService;
 use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
@@ -31,8 +31,9 @@ use super::{pb, status};
 use crate::budget::Share;
 use crate::error::BoxError;
 use crate::http::body::Upload;
+use crate::http::control::Control;
 use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::http::{Parts, v1};
+use crate::http::v1;
 use crate::server::Phase;
 use crate::sglang::routes;
 
@@ -42,7 +43,7 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>
 type Readings = TrajectoriesServer<Recorded>;
 type Measurements = EntropyServer<Measuring>;
 type Generations = GenerateServer<GenerateService>;
-type Health = HealthServer<Readiness>;
+type Health = HealthServer<HealthService>;
 
 /// What a caller sends: messages that must not pause for too long.
 type Message = MapErr<Upload, fn(BoxError) -> Status>;
@@ -91,7 +92,7 @@ fn split(path: &str) -> (&str, &str) {
 /// The services of one port. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
-    parts: Arc<Parts>,
+    states: Control,
     port: Port,
     end: watch::Receiver<Phase>,
     reflection: Reflection,
@@ -107,9 +108,9 @@ impl std::fmt::Debug for Services {
 impl Services {
     /// The services of `port`; streams that have no end of their own end when `end` says [`Phase::Draining`].
     #[must_use]
-    pub fn new(parts: Arc<Parts>, port: Port, end: watch::Receiver<Phase>) -> Self {
-        let places = Arc::new(Places::new(Arc::clone(&parts.metrics)));
-        Self { parts, port, end, reflection: reflection(port), places }
+    pub fn new(states: Control, port: Port, end: watch::Receiver<Phase>) -> Self {
+        let places = Arc::new(Places::new(Arc::clone(&states.proxy.metrics)));
+        Self { states, port, end, reflection: reflection(port), places }
     }
 
     /// Answers a call that the layers let pass.
@@ -123,13 +124,13 @@ impl Services {
         let is_control = self.port == Port::Control;
         let endless = matches!(method, "Watch" | "ServerReflectionInfo");
         let largest = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let limits = &self.parts.config.limits;
-        let parts = Arc::clone(&self.parts);
+        let Control { proxy, trainers, readiness } = self.states.clone();
+        let limits = &proxy.config.limits;
         let answering: Answering = match name {
             Readings::NAME if is_control => {
-                let server = Readings::new(Recorded(parts)).max_decoding_message_size(largest(v1::LARGEST));
+                let server = Readings::new(Recorded(trainers)).max_decoding_message_size(largest(v1::LARGEST));
                 // agents may not keep trainers out
-                let share = self.parts.budget.reply();
+                let share = proxy.budget.reply();
                 call(server, self.upload(request, Some(share)))
             }
             Readings::NAME => {
@@ -141,9 +142,9 @@ impl Services {
             }
             Generations::NAME => {
                 let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
-                let server =
-                    Generations::new(GenerateService { parts, port: self.port }).max_decoding_message_size(limit);
-                let answering = call(server, self.upload(request, Some(self.parts.budget.request())));
+                let server = Generations::new(GenerateService { state: Arc::clone(&proxy), port: self.port })
+                    .max_decoding_message_size(limit);
+                let answering = call(server, self.upload(request, Some(proxy.budget.request())));
                 Box::pin(async move { answering.await.map(|reply| reply.map(|body| Body::new(Pieces::new(body)))) })
             }
             Measurements::NAME => {
@@ -152,11 +153,11 @@ impl Services {
                     Err(status) => return refuse(status),
                 };
                 let request = request.map(|body| Feed::new(body, Arc::clone(&place), limits.client_body_timeout));
-                let (slices, phase) = (Arc::clone(&parts.slices), self.end.clone());
+                let (slices, phase) = (Arc::clone(&trainers.slices), self.end.clone());
                 let server = Measurements::new(Measuring { slices, place, phase });
                 call(server.max_decoding_message_size(LARGEST_SLICE), request)
             }
-            Health::NAME => call(Health::new(Readiness { parts, port: self.port }), self.upload(request, None)),
+            Health::NAME => call(Health::new(HealthService { readiness, port: self.port }), self.upload(request, None)),
             REFLECTION => (self.reflection)(self.upload(request, None)),
             _ => return refuse(Status::unimplemented(format!("there is no service {name:?}; reflection lists them"))),
         };
@@ -169,7 +170,7 @@ impl Services {
 
     /// What comes in; `share` is what its bytes take of the budget, where they are held.
     fn upload(&self, request: Request<Incoming>, share: Option<Share>) -> Request<Message> {
-        let limit = self.parts.config.limits.client_body_timeout;
+        let limit = self.states.proxy.config.limits.client_body_timeout;
         let told: fn(BoxError) -> Status = |error| status::upload(&error);
         request.map(|body| Upload::new(body, limit).counted(share).map_err(told))
     }

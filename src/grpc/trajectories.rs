@@ -12,13 +12,14 @@ use super::sample::sample;
 use super::session::{counts, evicted, session, summary, wide};
 use super::{Answers, pb, status, watch};
 use crate::http::offload::{Items, OffloadedIter, offload, offload_export};
+use crate::http::trainer_state::TrainerState;
+use crate::http::v1;
 use crate::http::v1::Problem;
-use crate::http::{Parts, v1};
 use crate::trajectory::export::{Export, Needs, settle};
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Recorded(pub(super) Arc<Parts>);
+pub(super) struct Recorded(pub(super) Arc<TrainerState>);
 
 fn narrow(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
@@ -34,13 +35,13 @@ fn answers<T: Send + 'static>(items: Items<T>, size: fn(&T) -> usize) -> Answers
 impl Trajectories for Recorded {
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListReply>, Status> {
         let pb::ListRequest { after, limit } = request.into_inner();
-        let parts = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         let listed = offload(move || {
-            let page = v1::sessions::Page::of(&parts, after, limit.map(narrow));
+            let page = v1::sessions::Page::of(&state, after, limit.map(narrow));
             pb::ListReply {
                 sessions: page.sessions.iter().map(|session| summary(session)).collect(),
                 next: page.next,
-                evicted: parts.sessions.evicted().iter().map(evicted).collect(),
+                evicted: state.sessions.evicted().iter().map(evicted).collect(),
             }
         });
         Ok(Response::new(listed.await))
@@ -48,9 +49,9 @@ impl Trajectories for Recorded {
 
     async fn get(&self, request: Request<pb::GetRequest>) -> Result<Response<pb::Session>, Status> {
         let pb::GetRequest { session: id, version } = request.into_inner();
-        let parts = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         let found = offload(move || {
-            let found = v1::session(&parts, &id)?;
+            let found = v1::session(&state, &id)?;
             let snapshot = found.snapshot(version).map_err(|error| v1::refused(&id, error))?;
             Ok(session(&found, &snapshot))
         });
@@ -85,8 +86,8 @@ impl Trajectories for Recorded {
             entropies: said.entropies,
             text: said.text,
         };
-        let parts = Arc::clone(&self.0);
-        let export = offload_export(move || v1::samples::export(&parts, &said)).await;
+        let state = Arc::clone(&self.0);
+        let export = offload_export(move || v1::samples::export(&state, &said)).await;
         let export = export.map_err(|problem| status::problem(&problem))?;
         let Export { content_type, length, chunks, tally, .. } = export;
         let head = pb::ExportHead {
@@ -96,8 +97,8 @@ impl Trajectories for Recorded {
             refused: counts(tally.refused),
         };
         let head = export_reply::Part::Head(head);
-        let parts = std::iter::once(head).chain(chunks.map(export_reply::Part::Data));
-        let replies = parts.map(|part| pb::ExportReply { part: Some(part) });
+        let state = std::iter::once(head).chain(chunks.map(export_reply::Part::Data));
+        let replies = state.map(|part| pb::ExportReply { part: Some(part) });
         Ok(Response::new(answers(Box::new(replies), |reply| match &reply.part {
             Some(export_reply::Part::Data(data)) => data.len(),
             _ => 0,
@@ -108,9 +109,9 @@ impl Trajectories for Recorded {
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
         let pb::SamplesRequest { sessions, version, no_branches } = request.into_inner();
-        let parts = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         let settled = offload_export(move || {
-            let batch = v1::samples::batch(&parts, &sessions, version, !no_branches)?;
+            let batch = v1::samples::batch(&state, &sessions, version, !no_branches)?;
             Ok(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await.map_err(|problem: Problem| status::problem(&problem))?;

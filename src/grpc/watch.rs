@@ -12,8 +12,8 @@ use super::pb::{WatchReply, watch_reply::What, watch_request};
 use super::sample::sample;
 use super::session::{ended, wide};
 use super::{Answers, pb, status};
-use crate::http::Parts;
 use crate::http::offload::offload_export;
+use crate::http::trainer_state::TrainerState;
 use crate::http::v1::{self, Problem};
 use crate::trajectory::export::Annotate;
 use crate::trajectory::{Ended, Store};
@@ -61,7 +61,7 @@ impl Iterator for Queue {
 
 /// Finished paths behind a cursor.
 struct Paths {
-    parts: Arc<Parts>,
+    state: Arc<TrainerState>,
     annotate: Annotate,
     changed: watch::Receiver<u64>,
     queue: Queue,
@@ -74,24 +74,24 @@ impl Paths {
                 // whoever goes on from here is not told again
                 Some(Next::Missed(missed)) => {
                     return Some(WatchReply {
-                        cursor: v1::finished::cursor(&self.parts.sessions, self.queue.after),
+                        cursor: v1::finished::cursor(&self.state.sessions, self.queue.after),
                         ..said(What::Missed(missed))
                     });
                 }
                 Some(Next::Path(number, session)) => {
-                    let (store, annotate) = (Arc::clone(&self.parts.sessions), Arc::clone(&self.annotate));
+                    let (store, annotate) = (Arc::clone(&self.state.sessions), Arc::clone(&self.annotate));
                     return Some(offload_export(move || reply(&store, &annotate, number, &session)).await);
                 }
                 None => {}
             }
             // looked at before the store is, so that nothing that finishes in between is slept over
             self.changed.borrow_and_update();
-            self.queue.found = self.parts.sessions.finished_after(self.queue.after, BATCH).into();
+            self.queue.found = self.state.sessions.finished_after(self.queue.after, BATCH).into();
             if self.queue.found.is_empty() {
                 self.changed.changed().await.ok()?;
             } else {
                 // a cursor must mean the same after a crash
-                v1::written(&self.parts, self.parts.sessions.written()).await;
+                v1::written(&self.state, self.state.sessions.written()).await;
             }
         }
     }
@@ -111,21 +111,21 @@ fn reply(store: &Store, annotate: &Annotate, number: u64, session: &str) -> Watc
 }
 
 /// Each finished path once, from behind the cursor `since` on.
-pub(super) fn finished(parts: &Arc<Parts>, since: &str) -> Result<Answers<WatchReply>, Status> {
+pub(super) fn finished(state: &Arc<TrainerState>, since: &str) -> Result<Answers<WatchReply>, Status> {
     let after = match since {
         "" => 0,
-        since => v1::finished::number(&parts.sessions, since).map_err(|problem| status::problem(&problem))?,
+        since => v1::finished::number(&state.sessions, since).map_err(|problem| status::problem(&problem))?,
     };
-    let changed = parts.sessions.watch_finished();
-    let annotate = v1::sessions::annotate(parts);
+    let changed = state.sessions.watch_finished();
+    let annotate = v1::sessions::annotate(state);
     let queue = Queue { after, ..Queue::default() };
-    let paths = Paths { parts: Arc::clone(parts), annotate, changed, queue };
+    let paths = Paths { state: Arc::clone(state), annotate, changed, queue };
     Ok(stream::unfold(paths, |mut paths| async move { Some((Ok(paths.next().await?), paths)) }).boxed())
 }
 
 /// Each turn from now on; of one session, unless `session` is empty.
-pub(super) fn turns(parts: &Parts, session: String) -> Answers<WatchReply> {
-    let turns = parts.sessions.watch_turns();
+pub(super) fn turns(state: &TrainerState, session: String) -> Answers<WatchReply> {
+    let turns = state.sessions.watch_turns();
     let next = |(mut turns, session): (broadcast::Receiver<Ended>, String)| async move {
         loop {
             let what = match turns.recv().await {
@@ -145,9 +145,9 @@ pub(super) fn turns(parts: &Parts, session: String) -> Answers<WatchReply> {
 }
 
 /// The entropies of one sequence until it ends.
-pub(super) fn entropies(parts: &Parts, of: &watch_request::Entropies) -> Result<Answers<WatchReply>, Status> {
+pub(super) fn entropies(state: &TrainerState, of: &watch_request::Entropies) -> Result<Answers<WatchReply>, Status> {
     let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let followed = parts.tools.store.follow(&of.rid, of.index.map(place));
+    let followed = state.entropies.follow(&of.rid, of.index.map(place));
     let followed = followed.ok_or_else(|| status::problem(&Problem::no_entropies()))?;
     let next = |state: Option<(crate::entropy::store::Followed, usize)>| async move {
         let (followed, since) = state?;

@@ -5,7 +5,8 @@ use http::{HeaderMap, Response, StatusCode, header};
 use serde_json::json;
 
 use crate::http::body::Body;
-use crate::http::{Parts, json_reply};
+use crate::http::json_reply;
+use crate::http::proxy_state::ProxyState;
 use crate::sglang::engines::AbortOutcome;
 
 /// More than any id needs.
@@ -13,8 +14,8 @@ pub const LARGEST_ABORT: u64 = 64 << 10;
 
 /// Whether aborts go to the engines of a list, and not to the upstream.
 #[must_use]
-pub fn are_sent_to_engines(parts: &Parts) -> bool {
-    !parts.engines.current().engines.is_empty()
+pub fn are_sent_to_engines(state: &ProxyState) -> bool {
+    !state.engines.current().engines.is_empty()
 }
 
 /// Whether an engine that may run the request did not take the abort.
@@ -24,9 +25,9 @@ fn has_failed(outcome: &AbortOutcome) -> bool {
 
 /// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request; a 404 is not where
 /// another accepts the abort, because a tokentap before an engine answers so where the request does not run.
-pub async fn send_to_engines(parts: &Parts, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
+pub async fn send_to_engines(state: &ProxyState, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
     let body = String::from_utf8_lossy(body).into_owned();
-    let outcomes = parts.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
+    let outcomes = state.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
     let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();
     let accepted = outcomes.iter().any(AbortOutcome::is_accepted);
     if accepted && outcomes.iter().all(|outcome| !has_failed(outcome)) {

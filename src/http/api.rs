@@ -19,10 +19,11 @@ use crate::generation::request::Head;
 use crate::generation::retries::Digest;
 use crate::http::access_log::AccessRecord;
 use crate::http::body::{Body, Upload};
+use crate::http::error_reply;
 use crate::http::generate::{self, Decoded};
 use crate::http::identity::{Identity, InvalidName};
 use crate::http::passthrough::pass_through;
-use crate::http::{Parts, error_reply};
+use crate::http::proxy_state::ProxyState;
 use crate::long_work::{on_body, on_thread};
 use crate::sglang::client::{Failure, UploadError};
 use crate::sglang::request::SessionNames;
@@ -37,34 +38,34 @@ const LONG: usize = 8 << 10;
 
 /// Whether a request is read here: `session` is the one that its path names. Others are forwarded unread.
 #[must_use]
-pub fn reads(parts: &Parts, api: &dyn Api, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
+pub fn reads(state: &ProxyState, api: &dyn Api, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
     if api.is_served() {
         return true;
     }
-    let records = api.reads_passthrough() && parts.config.sessions.record;
+    let records = api.reads_passthrough() && state.config.sessions.record;
     let length = request.body().size_hint().exact();
-    let may_be_held = length.is_some_and(|length| length <= parts.config.limits.max_request_bytes);
-    let identity = || Identity::of(&parts.config, session, request.uri(), request.headers(), None);
+    let may_be_held = length.is_some_and(|length| length <= state.config.limits.max_request_bytes);
+    let identity = || Identity::of(&state.config, session, request.uri(), request.headers(), None);
     // a name that cannot be one is refused in the shape that the API's clients read
     records && may_be_held && identity().map_or(true, |identity| identity.explicit)
 }
 
 /// Serves a request of an API; `session` is the one that the path names. Errors have the shape of the API.
 pub async fn serve(
-    parts: &Arc<Parts>,
+    state: &Arc<ProxyState>,
     (api, route): (&Arc<dyn Api>, Route),
     request: Request<Incoming>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
 ) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let limits = &parts.config.limits;
-    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
+    let limits = &state.config.limits;
+    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(state.budget.request()));
     let answered = match upload.read(limits.max_request_bytes).await {
         Ok(body) => {
             let request = Request::from_parts(head, body);
             let call = ApiCall { api: Arc::clone(api), route, request, session, identity: None, remembered: None };
-            answer(parts, call, record).await
+            answer(state, call, record).await
         }
         Err(error) => Err(error),
     };
@@ -90,12 +91,12 @@ pub(super) struct ApiCall {
     pub(super) remembered: Option<Remembered>,
 }
 
-async fn answer(parts: &Arc<Parts>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
+async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
     if !call.api.is_served() {
         // nothing of it is decoded
-        return pass_through(parts, call, record).await;
+        return pass_through(state, call, record).await;
     }
-    let (prepared, call) = prepare(parts, call).await?;
+    let (prepared, call) = prepare(state, call).await?;
     match prepared {
         Ok((ApiGeneration { request, chat, encoder }, digest)) => {
             let mut headers = call.request.into_parts().0.headers;
@@ -104,17 +105,17 @@ async fn answer(parts: &Arc<Parts>, call: ApiCall, record: &AccessRecord) -> Res
             let identity =
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
             let decoded = Decoded { request, identity, digest, chat, reads: Reads::Fields };
-            let generation = generate::run(parts, head, decoded, record).await?;
-            Ok(reply::reply(parts, call.api, generation, encoder).await)
+            let generation = generate::run(state, head, decoded, record).await?;
+            Ok(reply::reply(state, call.api, generation, encoder).await)
         }
         Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
         Err(RequestError::LimitReached { limit, message }) => {
-            parts.metrics.chat.refusals.with_label_values(&[limit]).inc();
+            state.metrics.chat.refusals.with_label_values(&[limit]).inc();
             Err(Error::Client { status: StatusCode::FORBIDDEN, message })
         }
         Err(RequestError::Unsupported(what)) => {
             tracing::debug!(%what, endpoint = call.route.endpoint, "a call goes to the engine's own endpoint");
-            pass_through(parts, call, record).await
+            pass_through(state, call, record).await
         }
     }
 }
@@ -123,18 +124,21 @@ async fn answer(parts: &Arc<Parts>, call: ApiCall, record: &AccessRecord) -> Res
 type Prepared = (ApiGeneration, Option<Digest>);
 
 /// Makes the generation. What takes long is done on a thread of its own.
-async fn prepare(parts: &Arc<Parts>, mut call: ApiCall) -> Result<(Result<Prepared, RequestError>, ApiCall), Error> {
+async fn prepare(
+    state: &Arc<ProxyState>,
+    mut call: ApiCall,
+) -> Result<(Result<Prepared, RequestError>, ApiCall), Error> {
     let length = call.request.body().len();
-    let mut share = parts.budget.request();
+    let mut share = state.budget.request();
     // as values a body takes more than its length, and one that is let in must find room
     if length > LONG && share.grow(VALUES * length).is_err() {
         share.shed();
         return Err(Failure::from(UploadError::NoRoom).into());
     }
     let decoded = on_body(length, || {
-        guarded(parts, || {
+        guarded(state, || {
             let decoded = call.api.decode(&call.request)?;
-            let identity = call.identify(parts, Some(&decoded.session_names()));
+            let identity = call.identify(state, Some(&decoded.session_names()));
             call.identity = Some(identity.map_err(|invalid| RequestError::invalid(invalid.to_string()))?);
             Ok(decoded)
         })
@@ -143,9 +147,9 @@ async fn prepare(parts: &Arc<Parts>, mut call: ApiCall) -> Result<(Result<Prepar
         Ok(decoded) => decoded,
         Err(error) => return Ok((Err(error), call)),
     };
-    let session = call.existing_session(parts);
+    let session = call.existing_session(state);
     let is_long = length > LONG || decoded.is_long(session.as_deref());
-    let own = Arc::clone(parts);
+    let own = Arc::clone(state);
     let make = move || {
         let generation = guarded(&own, || generation(&mut call, &*decoded, session.as_ref()));
         let prepared = generation.map(|generation| {
@@ -176,18 +180,18 @@ fn generation(
 }
 
 /// Runs a step where a panic does not cost the client its generation: the engine's own endpoint has not been asked yet.
-fn guarded<T>(parts: &Parts, step: impl FnOnce() -> Result<T, RequestError>) -> Result<T, RequestError> {
+fn guarded<T>(state: &ProxyState, step: impl FnOnce() -> Result<T, RequestError>) -> Result<T, RequestError> {
     catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| {
-        parts.metrics.panics.inc();
+        state.metrics.panics.inc();
         Err(RequestError::Unsupported("a panic of ours".to_owned()))
     })
 }
 
 impl ApiCall {
     /// The session, by what the body names. Sessions are named as they are in a native request.
-    pub(super) fn identify(&self, parts: &Parts, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
+    pub(super) fn identify(&self, state: &ProxyState, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
         let head = &self.request;
-        Identity::of(&parts.config, self.session.as_ref(), head.uri(), head.headers(), names)
+        Identity::of(&state.config, self.session.as_ref(), head.uri(), head.headers(), names)
     }
 
     /// The session that the request names, once its body was decoded.
@@ -196,7 +200,7 @@ impl ApiCall {
     }
 
     /// The same, where it exists.
-    fn existing_session(&self, parts: &Parts) -> Option<Arc<Session>> {
-        parts.sessions.session(self.named()?)
+    fn existing_session(&self, state: &ProxyState) -> Option<Arc<Session>> {
+        state.sessions.session(self.named()?)
     }
 }

@@ -11,15 +11,28 @@ use crate::generation::measure::number;
 use crate::http::access_log::AccessRecord;
 use crate::http::body::Body;
 use crate::http::forward::forward;
+use crate::http::proxy_state::ProxyState;
+use crate::http::readiness::Readiness;
 use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::http::{Parts, error_reply, json_reply, misdirected, page, v1};
+use crate::http::trainer_state::TrainerState;
+use crate::http::{error_reply, json_reply, misdirected, page, v1};
 use crate::metrics::Metrics;
-use crate::server::Phase;
 use crate::sglang::routes::{self, Kind, Route};
 use crate::trajectory::log::{Health, Log};
 
 /// The live entropies of a request.
 const ENTROPY: &str = "/v1/requests/{rid}/entropy";
+
+/// What the control port is served with.
+#[derive(Debug, Clone)]
+pub struct Control {
+    /// For requests that are forwarded.
+    pub proxy: Arc<ProxyState>,
+    /// For those of trainers.
+    pub trainers: Arc<TrainerState>,
+    /// For probes.
+    pub readiness: Arc<Readiness>,
+}
 
 /// What a request to the control port is.
 pub fn classify<B>(request: &Request<B>) -> RequestInfo {
@@ -58,46 +71,47 @@ fn rid_of_entropy(path: &str) -> Option<&str> {
 }
 
 /// Answers a request that the layers let pass.
-pub async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body> {
+pub async fn answer(state: &Control, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
-    route(parts, request).await.map(|body| body.observed_by(record))
+    route(state, request).await.map(|body| body.observed_by(record))
 }
 
-async fn route(parts: &Arc<Parts>, mut request: Request<Incoming>) -> Response<Body> {
+async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body> {
+    let Control { proxy, trainers, .. } = state;
     let route = RequestInfo::of(&request).route;
     match route.endpoint {
         "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" => return readyz(parts),
-        "/metrics" => return metrics(parts),
+        "/readyz" => return state.readiness.reply(),
+        "/metrics" => return metrics(state),
         _ => {}
     }
     if let Some(reply) = page::serve(&request) {
         return reply;
     }
     if route.kind == Kind::Control || route.endpoint == "/detokenize" {
-        if parts.config.keys.control_token.is_some() {
+        if proxy.config.keys.control_token.is_some() {
             // the token opens this port alone; the page has ids and wants to show their text
             match route.kind {
-                Kind::Control => parts.client.sign(request.headers_mut()),
-                _ => parts.client.sign_generation(request.headers_mut()),
+                Kind::Control => proxy.client.sign(request.headers_mut()),
+                _ => proxy.client.sign_generation(request.headers_mut()),
             }
         }
-        return forward(parts, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
+        return forward(proxy, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
     }
     let path = request.uri().path().to_owned();
     if let Some(rid) = rid_of_entropy(&path) {
         let is_read = is_read(request.method());
-        return if is_read { entropy(parts, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
+        return if is_read { entropy(trainers, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
     }
     let method = request.method().clone();
-    let reply = match v1::serve(parts, request).await {
-        None => misdirected::on_control(parts, &method, &path, routes::route(&path)),
+    let reply = match v1::serve(trainers, request).await {
+        None => misdirected::on_control(proxy, &method, &path, routes::route(&path)),
         reply => reply,
     };
     reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
 }
 
-fn text(status: StatusCode, body: String) -> Response<Body> {
+pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
     let mut reply = Response::new(Body::full(body));
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -109,43 +123,21 @@ pub(super) fn problem(status: StatusCode, code: &str, message: &str) -> Response
     json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
 }
 
-fn readyz(parts: &Parts) -> Response<Body> {
-    if *parts.phase.borrow() != Phase::Serving {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+fn metrics(state: &Control) -> Response<Body> {
+    let Control { proxy, trainers, .. } = state;
+    proxy.metrics.breaker_open.set(i64::from(proxy.client.is_cut_off()));
+    proxy.metrics.bytes_in_flight.set(i64::try_from(proxy.budget.taken()).unwrap_or(i64::MAX));
+    proxy.metrics.raise(&proxy.metrics.shed.with_label_values(&["max_bytes"]), proxy.budget.shed());
+    let (entries, bytes) = trainers.entropies.size();
+    proxy.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    proxy.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let (sessions, bytes) = proxy.sessions.size();
+    proxy.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
+    proxy.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    if let Some(log) = proxy.sessions.log() {
+        watch(&proxy.metrics, log);
     }
-    if let Some(progress) = parts.sessions.restore_progress() {
-        let (sessions, _) = parts.sessions.size();
-        let body = format!("restoring: {} of {} bytes, {sessions} sessions\n", progress.read, progress.total);
-        return text(StatusCode::SERVICE_UNAVAILABLE, body);
-    }
-    if parts.upstream.borrow().generates == Some(false) {
-        let reason =
-            format!("the engine at {} serves an embedding model and does not generate\n", parts.client.upstream());
-        return text(StatusCode::SERVICE_UNAVAILABLE, reason);
-    }
-    if *parts.ready.borrow() {
-        let chat = parts.chats.borrow().describe();
-        text(StatusCode::OK, format!("ok\nchat completions {chat}\n"))
-    } else {
-        let waiting = format!("waiting for the SGLang server at {}\n", parts.client.upstream());
-        text(StatusCode::SERVICE_UNAVAILABLE, waiting)
-    }
-}
-
-fn metrics(parts: &Parts) -> Response<Body> {
-    parts.metrics.breaker_open.set(i64::from(parts.client.is_cut_off()));
-    parts.metrics.bytes_in_flight.set(i64::try_from(parts.budget.taken()).unwrap_or(i64::MAX));
-    parts.metrics.raise(&parts.metrics.shed.with_label_values(&["max_bytes"]), parts.budget.shed());
-    let (entries, bytes) = parts.tools.store.size();
-    parts.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
-    parts.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    let (sessions, bytes) = parts.sessions.size();
-    parts.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
-    parts.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    if let Some(log) = parts.sessions.log() {
-        watch(&parts.metrics, log);
-    }
-    match parts.metrics.render() {
+    match proxy.metrics.render() {
         Ok(body) => {
             let mut reply = text(StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
             let version = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -167,7 +159,7 @@ fn watch(metrics: &Metrics, log: &Log) {
 }
 
 /// `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on; ids while the sequence runs.
-fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Body> {
+fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Response<Body> {
     let (mut since, mut index) = (0, None);
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -192,7 +184,7 @@ fn entropy(parts: &Parts, request: &Request<Incoming>, rid: &str) -> Response<Bo
         }
     }
     let rid = routes::decode(rid);
-    let Some((index, progress)) = parts.tools.store.read(&rid, index, since) else {
+    let Some((index, progress)) = state.entropies.read(&rid, index, since) else {
         return v1::Problem::no_entropies().reply();
     };
     let next = progress.next;

@@ -13,8 +13,9 @@ use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::identity::InvalidName;
 use crate::http::misdirected::Asked;
+use crate::http::proxy_state::ProxyState;
 use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::http::{Parts, api, error_reply, gate, identity, redact};
+use crate::http::{api, error_reply, gate, identity, redact};
 use crate::sglang::routes::{self, Kind, Route};
 use crate::trajectory::is_name;
 
@@ -38,14 +39,14 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
 }
 
 /// Answers a request that the layers let pass.
-pub async fn answer(parts: &Arc<Parts>, request: Request<Incoming>) -> Response<Body> {
+pub async fn answer(state: &Arc<ProxyState>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
-    let reply = route(parts, request, &record).await;
+    let reply = route(state, request, &record).await;
     reply.unwrap_or_else(|error| error_reply(&error)).map(|body| body.observed_by(record))
 }
 
 async fn route(
-    parts: &Arc<Parts>,
+    state: &Arc<ProxyState>,
     mut request: Request<Incoming>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
@@ -56,25 +57,25 @@ async fn route(
     let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
     let session = session.transpose()?;
     if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
-        return generate(parts, request, session, record).await;
+        return generate(state, request, session, record).await;
     }
     if let Some(api) = api.filter(|_| request.method() == Method::POST)
-        && api::reads(parts, &*api, &request, session.as_ref())
+        && api::reads(state, &*api, &request, session.as_ref())
     {
-        return Ok(api::serve(parts, (&api, route), request, session, record).await);
+        return Ok(api::serve(state, (&api, route), request, session, record).await);
     }
-    if route.kind == Kind::Control && !parts.config.keys.allow_control {
-        return gate::control(parts, route, request).await;
+    if route.kind == Kind::Control && !state.config.keys.allow_control {
+        return gate::control(state, route, request).await;
     }
     if route.kind == Kind::Info {
         // what is searched must not be compressed
         request.headers_mut().remove(header::ACCEPT_ENCODING);
-        return redact::redacted(parts, forward(parts, route, request, None).await?).await;
+        return redact::redacted(state, forward(state, route, request, None).await?).await;
     }
-    let asked = Asked::new(parts, &request, session.as_ref());
+    let asked = Asked::new(state, &request, session.as_ref());
     let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
-    let unnamed = generates.then(|| parts.tools.flights.unnamed());
-    let reply = forward(parts, route, request, session).await?;
+    let unnamed = generates.then(|| state.tools.flights.unnamed());
+    let reply = forward(state, route, request, session).await?;
     Ok(asked.answer(route, reply).await?.map(|body| body.holding(unnamed)))
 }
 

@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::http::aborts::{self, LARGEST_ABORT};
 use crate::http::body::{Body, Upload};
 use crate::http::identity::Identity;
-use crate::http::{Parts, gate, policy};
+use crate::http::proxy_state::ProxyState;
+use crate::http::{gate, policy};
 use crate::sglang::client::{Call, Failure, Reply};
 use crate::sglang::forwarded::Forwarded;
 use crate::sglang::headers;
@@ -24,58 +25,58 @@ use crate::sglang::upstream::{failed, send};
 /// # Errors
 /// When no head of a reply came.
 pub async fn forward(
-    parts: &Arc<Parts>,
+    state: &Arc<ProxyState>,
     route: Route,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
     let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
     let unseen = if generates {
-        let identity = Identity::of(&parts.config, session.as_ref(), request.uri(), request.headers(), None)?;
-        identity.report_ignored(parts);
-        Some(Unseen::new(parts, route, &identity))
+        let identity = Identity::of(&state.config, session.as_ref(), request.uri(), request.headers(), None)?;
+        identity.report_ignored(state);
+        Some(Unseen::new(state, route, &identity))
     } else {
         None
     };
-    if route.endpoint == gate::ABORT && request.method() == Method::POST && aborts::are_sent_to_engines(parts) {
+    if route.endpoint == gate::ABORT && request.method() == Method::POST && aborts::are_sent_to_engines(state) {
         let (head, body) = request.into_parts();
-        let body = Upload::new(body, parts.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
-        return Ok(aborts::send_to_engines(parts, &head.headers, &body).await);
+        let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
+        return Ok(aborts::send_to_engines(state, &head.headers, &body).await);
     }
-    let change = route.changes_policy().then(|| policy::Change::new(parts));
+    let change = route.changes_policy().then(|| policy::Change::new(state));
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
-    let upload = Upload::new(body, parts.config.limits.client_body_timeout);
+    let upload = Upload::new(body, state.config.limits.client_body_timeout);
     let call = Call::new(head.method, target, upstream_headers(head.headers), upload);
-    let limits = &parts.config.limits;
+    let limits = &state.config.limits;
     let limit = |limit: Duration| (!limit.is_zero() && !route.is_patient()).then_some(limit);
     let started = Instant::now();
     let deadline = limit(limits.upstream_total_timeout).map(|total| started + total);
     let reply = match limit(limits.upstream_header_timeout) {
-        Some(patience) => tokio::time::timeout(patience, send(&parts.client, &parts.metrics, route, call))
+        Some(patience) => tokio::time::timeout(patience, send(&state.client, &state.metrics, route, call))
             .await
-            .map_err(|_| failed(&parts.metrics, Failure::Timeout))??,
-        None => send(&parts.client, &parts.metrics, route, call).await?,
+            .map_err(|_| failed(&state.metrics, Failure::Timeout))??,
+        None => send(&state.client, &state.metrics, route, call).await?,
     };
     if let Some(unseen) = unseen {
         unseen.answered(reply.status());
     }
     if let Some(change) = change {
         change.answered(reply.status());
-        return policy::observe(parts, reply).await;
+        return policy::observe(state, reply).await;
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    let body = Forwarded::limited(&parts.metrics, body, limit(limits.upstream_idle_timeout), deadline);
+    let body = Forwarded::limited(&state.metrics, body, limit(limits.upstream_idle_timeout), deadline);
     Ok(Response::from_parts(head, Body::forwarded(body)))
 }
 
 /// A reply as it came.
 #[must_use]
-pub fn forwarded(parts: &Parts, reply: Reply) -> Response<Body> {
+pub fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Response::from_parts(head, Body::forwarded(Forwarded::patient(&parts.metrics, Bytes::new(), body)))
+    Response::from_parts(head, Body::forwarded(Forwarded::patient(&state.metrics, Bytes::new(), body)))
 }
 
 /// The path and query; the authority of an absolute target is ignored, because the upstream is given by the settings.
@@ -95,7 +96,7 @@ pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
 /// where no answer came, for something may have been generated.
 #[derive(Debug)]
 pub struct Unseen {
-    parts: Arc<Parts>,
+    state: Arc<ProxyState>,
     route: Route,
     session: Option<Arc<str>>,
     /// There is nothing that was not seen.
@@ -105,10 +106,10 @@ pub struct Unseen {
 impl Unseen {
     /// One that is about to be asked for.
     #[must_use]
-    pub fn new(parts: &Arc<Parts>, route: Route, identity: &Identity) -> Self {
-        let named = identity.explicit && parts.config.sessions.record;
+    pub fn new(state: &Arc<ProxyState>, route: Route, identity: &Identity) -> Self {
+        let named = identity.explicit && state.config.sessions.record;
         let session = named.then(|| Arc::clone(&identity.session));
-        Self { parts: Arc::clone(parts), route, session, over: false }
+        Self { state: Arc::clone(state), route, session, over: false }
     }
 
     /// The engine has answered.
@@ -127,12 +128,12 @@ impl Drop for Unseen {
         if self.over {
             return;
         }
-        let Self { parts, route, .. } = self;
+        let Self { state, route, .. } = self;
         if let Some(session) = &self.session {
-            parts.sessions.incomplete(session);
+            state.sessions.incomplete(session);
         }
-        parts.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
-        let first = parts.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
+        state.metrics.uncaptured.with_label_values(&[route.endpoint]).inc();
+        let first = state.uncaptured.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(route.endpoint);
         if first {
             tracing::warn!(
                 endpoint = route.endpoint,

@@ -7,11 +7,11 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::error::Error;
-use crate::http::Parts;
 use crate::http::aborts::{self, LARGEST_ABORT};
 use crate::http::body::{Body, Upload};
 use crate::http::forward::{forwarded, upstream_headers};
 use crate::http::json_reply;
+use crate::http::proxy_state::ProxyState;
 use crate::sglang::client::Call;
 use crate::sglang::engines::NOT_IN_FLIGHT;
 use crate::sglang::routes::Route;
@@ -24,7 +24,11 @@ pub(super) const ABORT: &str = "/abort_request";
 ///
 /// # Errors
 /// Why it is refused, or what the client is told when no answer came.
-pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+pub async fn control(
+    state: &Arc<ProxyState>,
+    route: Route,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
     if route.endpoint != ABORT {
         return Err(refused(format!(
             "{} is SGLang's control route and is refused where agents are: send it to tokentap's control port, or see --allow-control",
@@ -32,20 +36,20 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
         )));
     }
     let (head, body) = request.into_parts();
-    let body = Upload::new(body, parts.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
+    let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
     let rid = rid(&body)?;
-    if !parts.tools.flights.is_live(&rid) {
+    if !state.tools.flights.is_live(&rid) {
         let message = format!("no request with the id {rid:?} is in flight here, and its beginning is not enough");
         // the code tells a tokentap that sends an abort to several engines that this one has the route
         let body = serde_json::json!({"error": {"code": NOT_IN_FLIGHT, "message": message}});
         return Ok(json_reply(StatusCode::NOT_FOUND, body.to_string().into_bytes()));
     }
-    if parts.tools.flights.is_prefix(&rid) {
+    if state.tools.flights.is_prefix(&rid) {
         return Err(refused(format!(
             "SGLang would also abort those whose ids begin with {rid:?}; use ids of one length"
         )));
     }
-    if parts.tools.flights.may_hide(&rid) {
+    if state.tools.flights.may_hide(&rid) {
         return Err(refused(format!(
             "SGLang aborts all whose ids begin with {rid:?}, and some are running whose ids are not known here; use ids of 32 characters"
         )));
@@ -53,14 +57,14 @@ pub async fn control(parts: &Arc<Parts>, route: Route, request: Request<Incoming
     // made anew, so that the engine reads what was read here
     let body = serde_json::json!({ "rid": rid }).to_string();
     let mut headers = upstream_headers(head.headers);
-    if parts.config.keys.agent_token.is_some() {
-        parts.client.sign(&mut headers);
+    if state.config.keys.agent_token.is_some() {
+        state.client.sign(&mut headers);
     }
-    if aborts::are_sent_to_engines(parts) {
-        return Ok(aborts::send_to_engines(parts, &headers, &Bytes::from(body)).await);
+    if aborts::are_sent_to_engines(state) {
+        return Ok(aborts::send_to_engines(state, &headers, &Bytes::from(body)).await);
     }
     let call = Call::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
-    Ok(forwarded(parts, send(&parts.client, &parts.metrics, route, call).await?))
+    Ok(forwarded(state, send(&state.client, &state.metrics, route, call).await?))
 }
 
 /// What an abort asks for; an id that stands twice is refused.

@@ -11,11 +11,11 @@ use crate::generation::event::{GenerationEvent, Reads};
 use crate::generation::events::Generation;
 use crate::generation::request::{GenerationRequest, Head, Retry};
 use crate::generation::retries::Digest;
-use crate::http::Parts;
 use crate::http::access_log::AccessRecord;
 use crate::http::body::{Body, EncodedBody, Encoder, Upload};
 use crate::http::forward::{Unseen, target, upstream_headers};
 use crate::http::identity::Identity;
+use crate::http::proxy_state::ProxyState;
 use crate::long_work::on_body;
 use crate::sglang::request::{GenerateRequest, PerItem};
 use crate::sglang::upstream::send;
@@ -48,16 +48,16 @@ pub struct Decoded {
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
 pub async fn generate(
-    parts: &Arc<Parts>,
+    state: &Arc<ProxyState>,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
-    let limits = &parts.config.limits;
-    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(parts.budget.request()));
+    let limits = &state.config.limits;
+    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(state.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
-    Ok(native(answer(parts, Request::from_parts(head, body), session, record).await?))
+    Ok(native(answer(state, Request::from_parts(head, body), session, record).await?))
 }
 
 /// The same for a request that has been read.
@@ -65,17 +65,17 @@ pub async fn generate(
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
 pub async fn answer(
-    parts: &Arc<Parts>,
+    state: &Arc<ProxyState>,
     request: Request<Bytes>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
     let (head, body) = request.into_parts();
     let read = || {
-        let request = parse(parts, &body)?;
+        let request = parse(state, &body)?;
         let names = request.as_ref().map(|request: &GenerateRequest| &request.sessions);
-        let identity = Identity::of(&parts.config, session.as_ref(), &head.uri, &head.headers, names)?;
-        let digest = request.as_ref().and_then(|request| digest(parts, Some(&identity), request));
+        let identity = Identity::of(&state.config, session.as_ref(), &head.uri, &head.headers, names)?;
+        let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));
         Ok::<_, Error>((request, identity, digest))
     };
     let (request, identity, digest) = on_body(body.len(), read).await?;
@@ -83,34 +83,39 @@ pub async fn answer(
     if let Some(request) = request {
         drop(body);
         let decoded = Decoded { request, identity, digest, chat: None, reads: Reads::Bytes };
-        return run(parts, head, decoded, record).await;
+        return run(state, head, decoded, record).await;
     }
-    identity.report_ignored(parts);
+    identity.report_ignored(state);
     let mut head = Head { headers: upstream_headers(head.headers), ..head };
     head.headers.remove(header::ACCEPT_ENCODING);
-    let unnamed = parts.tools.flights.unnamed();
-    let unseen = Unseen::new(parts, routes::GENERATE, &identity);
-    let reply = send(&parts.client, &parts.metrics, routes::GENERATE, head.call(body)).await?;
+    let unnamed = state.tools.flights.unnamed();
+    let unseen = Unseen::new(state, routes::GENERATE, &identity);
+    let reply = send(&state.client, &state.metrics, routes::GENERATE, head.call(body)).await?;
     unseen.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Ok(Generation::unparsed(head, &parts.metrics, Bytes::new(), body).of_unnamed(unnamed))
+    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
 }
 
 /// The digest of a request that may be retried: one of a named session.
 #[must_use]
-pub fn digest(parts: &Parts, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
+pub fn digest(state: &ProxyState, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
-    (parts.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
+    (state.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
 }
 
 /// Runs a generation; `head` has the client's headers.
 ///
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
-pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, record: &AccessRecord) -> Result<Generation, Error> {
+pub async fn run(
+    state: &Arc<ProxyState>,
+    head: Head,
+    decoded: Decoded,
+    record: &AccessRecord,
+) -> Result<Generation, Error> {
     let Decoded { request, identity, digest, chat, reads } = decoded;
-    identity.report_ignored(parts);
+    identity.report_ignored(state);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
     let is_marked = is_retry(&head.headers) || header_rid.is_some() || has_rid(&request);
@@ -124,7 +129,7 @@ pub async fn run(parts: &Arc<Parts>, head: Head, decoded: Decoded, record: &Acce
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
     let request = GenerationRequest { head, request, session, chat, is_last, authorization, header_rid, reads, retry };
-    parts.generator.run(request, record.rid()).await
+    state.generator.run(request, record.rid()).await
 }
 
 /// The reply of the native API.
@@ -180,11 +185,11 @@ fn has_rid(request: &GenerateRequest) -> bool {
 }
 
 /// The request of a body; `None` for one that is not a JSON object, which is the engine's to refuse.
-fn parse(parts: &Parts, body: &Bytes) -> Result<Option<GenerateRequest>, Error> {
+fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<GenerateRequest>, Error> {
     match GenerateRequest::parse(body.clone()) {
         Ok(request) => Ok(Some(request)),
-        Err(error) if error.too_deep && !parts.config.entropy.no_guard => {
-            parts.metrics.refused.with_label_values(&["nesting"]).inc();
+        Err(error) if error.too_deep && !state.config.entropy.no_guard => {
+            state.metrics.refused.with_label_values(&["nesting"]).inc();
             Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))
         }
         Err(_) => Ok(None),

@@ -8,7 +8,7 @@ use http::{HeaderMap, Uri, header};
 use crate::config::{Config, SessionSource};
 use crate::error::Error;
 use crate::generation::rid;
-use crate::http::Parts;
+use crate::http::proxy_state::ProxyState;
 use crate::sglang::request::{SessionName, SessionNames};
 use crate::sglang::routes;
 use crate::trajectory::{LONGEST_NAME, is_name};
@@ -98,9 +98,9 @@ impl Identity {
     }
 
     /// Counts a name that was passed over, and logs the first of each field.
-    pub fn report_ignored(&self, parts: &Parts) {
-        let Some(field) = self.ignored.filter(|_| parts.config.sessions.record) else { return };
-        let counter = parts.metrics.session.names_ignored.with_label_values(&[field]);
+    pub fn report_ignored(&self, state: &ProxyState) {
+        let Some(field) = self.ignored.filter(|_| state.config.sessions.record) else { return };
+        let counter = state.metrics.session.names_ignored.with_label_values(&[field]);
         counter.inc();
         if counter.get() == 1 {
             tracing::warn!(

@@ -14,7 +14,8 @@ use serde_json::Value;
 use crate::api::openai::problem::Problem;
 use crate::error::Error;
 use crate::http::body::Body;
-use crate::http::{Parts, identity};
+use crate::http::identity;
+use crate::http::proxy_state::ProxyState;
 use crate::sglang::client::{Failure, innermost};
 use crate::sglang::routes::{self, Route};
 
@@ -49,8 +50,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn new<B>(parts: &Parts, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
-        let scheme = if parts.config.tls.data().is_some() { "https" } else { "http" };
+    pub(super) fn new<B>(state: &ProxyState, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
+        let scheme = if state.config.tls.data().is_some() { "https" } else { "http" };
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(Authority::as_str));
         Self {
@@ -140,13 +141,13 @@ impl Asked {
 }
 
 /// The answer to a request that the control port does not serve and the data port does.
-pub(super) fn on_control(parts: &Parts, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
+pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
     let bound = identity::in_path(path).is_some();
     let missing = || BELOW_V1.iter().any(|below| path.starts_with(below));
     if !bound && route.endpoint == "other" && !missing() && !path.starts_with("/v1/models/") {
         return None;
     }
-    let listen = parts.config.listen;
+    let listen = state.config.listen;
     // a port that the system chose is not in the settings
     let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
     let message = format!(

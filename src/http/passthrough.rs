@@ -14,13 +14,13 @@ use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;
 use crate::generation::session_limits;
-use crate::http::Parts;
 use crate::http::access_log::AccessRecord;
 use crate::http::api::ApiCall;
 use crate::http::body::Body;
 use crate::http::forward::{Unseen, forwarded, target, upstream_headers};
 use crate::http::generate::is_last;
 use crate::http::identity::InvalidName;
+use crate::http::proxy_state::ProxyState;
 use crate::json::Object;
 use crate::long_work::on_body;
 use crate::sglang::client::{self, Reply, ReplyBody};
@@ -37,12 +37,12 @@ use witness::Witness;
 /// # Errors
 /// The answer for the client, where there is none of the engine's.
 pub(super) async fn pass_through(
-    parts: &Arc<Parts>,
+    state: &Arc<ProxyState>,
     call: ApiCall,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let length = call.request.body().len();
-    let records = parts.config.sessions.record && call.api.reads_passthrough();
+    let records = state.config.sessions.record && call.api.reads_passthrough();
     let read = || {
         let body = call.request.body();
         // a body that is no object is the engine's to refuse
@@ -51,28 +51,28 @@ pub(super) async fn pass_through(
             Some(identity) => identity,
             None => {
                 let names = object.as_ref().map(|object| SessionNames::of(body, object));
-                call.identify(parts, names.as_ref())?
+                call.identify(state, names.as_ref())?
             }
         };
         let object = object.filter(|_| records && identity.explicit);
         let asked =
-            object.map(|object| Foreign::of(body, &object, call.request.headers(), &parts.upstream.borrow().chat));
+            object.map(|object| Foreign::of(body, &object, call.request.headers(), &state.upstream.borrow().chat));
         Ok::<_, InvalidName>((identity, asked))
     };
     let (identity, asked) = on_body(length, read).await?;
-    identity.report_ignored(parts);
-    let unnamed = Some(parts.tools.flights.unnamed());
-    let unseen = Unseen::new(parts, call.route, &identity);
+    identity.report_ignored(state);
+    let unnamed = Some(state.tools.flights.unnamed());
+    let unseen = Unseen::new(state, call.route, &identity);
     let (head, body) = call.request.into_parts();
     let Some(asked) = asked else {
         let forward = client::Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
-        let reply = send(&parts.client, &parts.metrics, call.route, forward).await?;
+        let reply = send(&state.client, &state.metrics, call.route, forward).await?;
         unseen.answered(reply.status());
-        return Ok(forwarded(parts, reply).map(|body| body.holding(unnamed)));
+        return Ok(forwarded(state, reply).map(|body| body.holding(unnamed)));
     };
-    session_limits::check(&parts.config.sessions, &parts.sessions, &identity.session, 1)?;
+    session_limits::check(&state.config.sessions, &state.sessions, &identity.session, 1)?;
     let name = HeaderValue::try_from(&*identity.session);
-    let mut turns = trajectory::Call::new(Arc::clone(&parts.sessions), identity.session);
+    let mut turns = trajectory::Call::new(Arc::clone(&state.sessions), identity.session);
     if is_last(&head.headers) {
         turns.last();
     }
@@ -80,10 +80,10 @@ pub(super) async fn pass_through(
     // what is read must come as it is
     headers.remove(header::ACCEPT_ENCODING);
     asked.wanted.ask_for_all(&mut headers);
-    let witness = Witness::new(parts, (asked, call.remembered), turns, unseen);
+    let witness = Witness::new(state, (asked, call.remembered), turns, unseen);
     let reply = send(
-        &parts.client,
-        &parts.metrics,
+        &state.client,
+        &state.metrics,
         call.route,
         client::Call::whole(head.method, target(&head.uri), headers, body),
     )
@@ -98,9 +98,9 @@ pub(super) async fn pass_through(
 /// The reply to a call that a witness records.
 async fn recorded(witness: Witness, reply: Reply, record: &AccessRecord) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {
-        let parts = Arc::clone(&witness.parts);
+        let state = Arc::clone(&witness.state);
         witness.unread(reply.status());
-        return Ok(forwarded(&parts, reply));
+        return Ok(forwarded(&state, reply));
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
@@ -114,13 +114,13 @@ async fn recorded(witness: Witness, reply: Reply, record: &AccessRecord) -> Resu
 
 /// A reply that is read to its end first.
 async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> Result<Response<Body>, Error> {
-    let parts = Arc::clone(&witness.parts);
-    let limit = parts.config.limits.max_reply_bytes;
-    let whole = collect(body, &head.headers, limit, parts.budget.reply()).await;
-    let body = match whole.map_err(|failure| failed(&parts.metrics, failure))? {
+    let state = Arc::clone(&witness.state);
+    let limit = state.config.limits.max_reply_bytes;
+    let whole = collect(body, &head.headers, limit, state.budget.reply()).await;
+    let body = match whole.map_err(|failure| failed(&state.metrics, failure))? {
         BufferedReply::All(body) => body,
         BufferedReply::Passing { head: read, rest, .. } => {
-            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&parts.metrics, read, rest))));
+            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&state.metrics, read, rest))));
         }
     };
     let mut told = Told::default();
@@ -135,15 +135,15 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
             return Ok(Response::from_parts(head, Body::full(body)));
         }
         Err(_) => {
-            parts.metrics.panics.inc();
+            state.metrics.panics.inc();
             return Ok(Response::from_parts(head, Body::full(body)));
         }
     };
-    parts.generator.log_wait.wait(witness.record(told)).await;
+    state.generator.log_wait.wait(witness.record(told)).await;
     let body = match left {
         // a reply without a choice is no less a reply
         Left::Same | Left::Nothing => body,
-        Left::Changed(changed) => parts.budget.hold(changed),
+        Left::Changed(changed) => state.budget.hold(changed),
     };
     head.headers.remove(header::CONTENT_LENGTH);
     Ok(Response::from_parts(head, Body::full(body)))

@@ -5,8 +5,8 @@ use http::{Response, StatusCode};
 
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
-use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::proxy_state::ProxyState;
 use crate::sglang::client::Reply;
 use crate::sglang::forwarded::Forwarded;
 use crate::sglang::headers;
@@ -19,15 +19,15 @@ const LARGEST: u64 = 64 << 10;
 /// moves, for tokens of two policies must not pass for those of one.
 #[derive(Debug)]
 pub struct Change<'a> {
-    parts: &'a Parts,
+    state: &'a ProxyState,
     answered: bool,
 }
 
 impl<'a> Change<'a> {
     /// One that is about to be sent.
     #[must_use]
-    pub fn new(parts: &'a Parts) -> Self {
-        Self { parts, answered: false }
+    pub fn new(state: &'a ProxyState) -> Self {
+        Self { state, answered: false }
     }
 
     /// It was answered with this status.
@@ -39,7 +39,7 @@ impl<'a> Change<'a> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            drop(self.parts.sessions.policy_changed());
+            drop(self.state.sessions.policy_changed());
         }
     }
 }
@@ -49,37 +49,37 @@ impl Drop for Change<'_> {
 ///
 /// # Errors
 /// When the answer breaks off.
-pub async fn observe(parts: &Parts, reply: Reply) -> Result<Response<Body>, Error> {
+pub async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     if head.status.is_success() {
-        changed(parts).await;
+        changed(state).await;
     }
     let body = match head.status {
         StatusCode::BAD_REQUEST => {
-            match collect(body, &head.headers, LARGEST, parts.budget.reply())
+            match collect(body, &head.headers, LARGEST, state.budget.reply())
                 .await
-                .map_err(|failure| failed(&parts.metrics, failure))?
+                .map_err(|failure| failed(&state.metrics, failure))?
             {
                 BufferedReply::Passing { head, rest, .. } => {
-                    Body::forwarded(Forwarded::patient(&parts.metrics, head, rest))
+                    Body::forwarded(Forwarded::patient(&state.metrics, head, rest))
                 }
                 BufferedReply::All(bytes) => {
                     if has_moved(&bytes) {
-                        changed(parts).await;
+                        changed(state).await;
                     }
                     Body::full(bytes)
                 }
             }
         }
-        _ => Body::forwarded(Forwarded::patient(&parts.metrics, Bytes::new(), body)),
+        _ => Body::forwarded(Forwarded::patient(&state.metrics, Bytes::new(), body)),
     };
     headers::end_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
 }
 
 /// The epoch moves, and is on disk before the trainer hears of it: after a crash it must not be given again.
-async fn changed(parts: &Parts) {
-    parts.generator.log_wait.wait(vec![parts.sessions.policy_changed()]).await;
+async fn changed(state: &ProxyState) {
+    state.generator.log_wait.wait(vec![state.sessions.policy_changed()]).await;
 }
 
 /// Whether a refusal says that the weights were changed all the same.

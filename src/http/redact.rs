@@ -4,8 +4,8 @@ use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 
 use crate::error::Error;
-use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::proxy_state::ProxyState;
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Object, Splice};
 use crate::long_work::on_body;
 
@@ -16,7 +16,7 @@ const LARGEST: usize = 16 << 20;
 ///
 /// # Errors
 /// When the reply breaks off, is too large or is not JSON.
-pub async fn redacted(parts: &Parts, reply: Response<Body>) -> Result<Response<Body>, Error> {
+pub async fn redacted(state: &ProxyState, reply: Response<Body>) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     let unreadable = |why: &str| Error::Upstream {
         status: StatusCode::BAD_GATEWAY,
@@ -29,7 +29,7 @@ pub async fn redacted(parts: &Parts, reply: Response<Body>) -> Result<Response<B
         Err(_) if bytes.is_empty() => Vec::new(),
         Err(error) => return Err(unreadable(&format!("cannot be searched: {error}"))),
     };
-    let keys = &parts.config.keys;
+    let keys = &state.config.keys;
     let known = [&keys.upstream_api_key, &keys.upstream_admin_key];
     if known.into_iter().flatten().any(|key| memchr::memmem::find(&bytes, key.expose().as_bytes()).is_some()) {
         return Err(unreadable("names one where none was looked for"));

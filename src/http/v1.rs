@@ -20,8 +20,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::http::body::{Body, Upload};
+use crate::http::json_reply;
 use crate::http::offload::{Items, offload, offload_export};
-use crate::http::{Parts, json_reply};
+use crate::http::trainer_state::TrainerState;
 use crate::long_work::on_body;
 use crate::sglang::routes;
 use crate::trajectory::log::Ack;
@@ -116,7 +117,7 @@ impl Route {
 }
 
 /// Serves a route below `/v1/`; `None` where there is none.
-pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Response<Body>> {
+pub async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
     let Route { methods, .. } = route(&path)?;
     let names: Vec<String> = path.split('/').skip(2).map(|part| routes::decode(part).into_owned()).collect();
@@ -125,7 +126,7 @@ pub async fn serve(parts: &Arc<Parts>, request: Request<Incoming>) -> Option<Res
     if !methods.contains(method) {
         return Some(not_allowed(methods));
     }
-    Some(answer(parts, &names, request).await.unwrap_or_else(|problem| problem.reply()))
+    Some(answer(state, &names, request).await.unwrap_or_else(|problem| problem.reply()))
 }
 
 /// The answer to a method that a route does not have. Where there is GET there is HEAD.
@@ -139,70 +140,74 @@ pub fn not_allowed(allowed: &[Method]) -> Response<Body> {
     reply
 }
 
-async fn answer(parts: &Arc<Parts>, names: &[&str], request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+async fn answer(
+    state: &Arc<TrainerState>,
+    names: &[&str],
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Problem> {
     let query = Query::of(request.uri())?;
     match *names {
-        ["sessions"] => short_answer(parts, move |parts| sessions::list(parts, query)).await,
-        ["sessions", id] if request.method() == Method::DELETE => sessions::delete(parts, id).await,
+        ["sessions"] => short_answer(state, move |state| sessions::list(state, query)).await,
+        ["sessions", id] if request.method() == Method::DELETE => sessions::delete(state, id).await,
         ["sessions", id] => {
             let id = id.to_owned();
-            short_answer(parts, move |parts| sessions::show(parts, &id, query)).await
+            short_answer(state, move |state| sessions::show(state, &id, query)).await
         }
         ["sessions", id, "trajectories"] => {
             let id = id.to_owned();
-            long_answer(parts, move |parts| sessions::trajectories(parts, &id, query)).await
+            long_answer(state, move |state| sessions::trajectories(state, &id, query)).await
         }
         ["sessions", id, "paths", leaf] => {
             let (id, leaf) = (id.to_owned(), leaf.to_owned());
-            short_answer(parts, move |parts| path::show(parts, &id, &leaf, query)).await
+            short_answer(state, move |state| path::show(state, &id, &leaf, query)).await
         }
-        ["requests"] => Ok(running::list(parts, &query)),
-        ["sessions", id, "freeze"] => sessions::freeze(parts, id).await,
+        ["requests"] => Ok(running::list(state, &query)),
+        ["sessions", id, "freeze"] => sessions::freeze(state, id).await,
         ["sessions", id, _] => {
-            let body = bytes_within(parts, request, LARGEST_REWARD).await.map_err(too_large_reward)?;
-            sessions::reward(parts, id, parse(&body).await?).await
+            let body = bytes_within(state, request, LARGEST_REWARD).await.map_err(too_large_reward)?;
+            sessions::reward(state, id, parse(&body).await?).await
         }
-        ["trajectories"] => finished::stream(parts, query).await,
-        ["policy"] if request.method() == Method::POST => policy::name(parts, read(parts, request).await?).await,
-        ["policy"] => Ok(policy::show(parts)),
-        ["entropy"] => entropy::measure(parts, request).await,
+        ["trajectories"] => finished::stream(state, query).await,
+        ["policy"] if request.method() == Method::POST => policy::name(state, read(state, request).await?).await,
+        ["policy"] => Ok(policy::show(state)),
+        ["entropy"] => entropy::measure(state, request).await,
         ["samples"] => {
-            let said = read(parts, request).await?;
-            long_answer(parts, move |parts| samples::export(parts, &said).map(samples::reply)).await
+            let said = read(state, request).await?;
+            long_answer(state, move |state| samples::export(state, &said).map(samples::reply)).await
         }
         _ => {
-            let body = bytes(parts, request).await?;
-            long_answer(parts, move |parts| advantages::compute(parts, &body)).await
+            let body = bytes(state, request).await?;
+            long_answer(state, move |state| advantages::compute(state, &body)).await
         }
     }
 }
 
 /// An answer about a page of sessions, or about one.
 async fn short_answer(
-    parts: &Arc<Parts>,
-    work: impl FnOnce(&Parts) -> Result<Response<Body>, Problem> + Send + 'static,
+    state: &Arc<TrainerState>,
+    work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
 ) -> Result<Response<Body>, Problem> {
-    let parts = Arc::clone(parts);
-    offload(move || work(&parts)).await
+    let state = Arc::clone(state);
+    offload(move || work(&state)).await
 }
 
 /// An answer whose work grows with all turns of the sessions that it is about.
 async fn long_answer(
-    parts: &Arc<Parts>,
-    work: impl FnOnce(&Parts) -> Result<Response<Body>, Problem> + Send + 'static,
+    state: &Arc<TrainerState>,
+    work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
 ) -> Result<Response<Body>, Problem> {
-    let parts = Arc::clone(parts);
-    offload_export(move || work(&parts)).await
+    let state = Arc::clone(state);
+    offload_export(move || work(&state)).await
 }
 
-async fn bytes(parts: &Parts, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
-    bytes_within(parts, request, LARGEST).await
+async fn bytes(state: &TrainerState, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
+    bytes_within(state, request, LARGEST).await
 }
 
-async fn bytes_within(parts: &Parts, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
-    let patience = parts.config.limits.client_body_timeout;
+async fn bytes_within(state: &TrainerState, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
+    let patience = state.config.limits.client_body_timeout;
     // all of the budget: agents may not keep trainers out
-    let upload = Upload::new(request.into_body(), patience).counted(Some(parts.budget.reply()));
+    let upload = Upload::new(request.into_body(), patience).counted(Some(state.budget.reply()));
     upload.read(limit).await.map_err(|error| unread(&error))
 }
 
@@ -222,8 +227,8 @@ fn too_large_reward(problem: Problem) -> Problem {
     }
 }
 
-async fn read<T: DeserializeOwned>(parts: &Parts, request: Request<Incoming>) -> Result<T, Problem> {
-    parse(&bytes(parts, request).await?).await
+async fn read<T: DeserializeOwned>(state: &TrainerState, request: Request<Incoming>) -> Result<T, Problem> {
+    parse(&bytes(state, request).await?).await
 }
 
 async fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
@@ -239,16 +244,16 @@ fn ok(body: &Value) -> Response<Body> {
 ///
 /// # Errors
 /// 404 where there is none, 410 where there was one.
-pub fn session(parts: &Parts, id: &str) -> Result<Arc<Session>, Problem> {
+pub fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
     let gone = || {
-        parts.sessions.gone(id).map(|gone| {
+        state.sessions.gone(id).map(|gone| {
             let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
             let message = format!("session {id:?} was evicted ({}); see {hint} and --data-dir", gone.reason);
             Problem::new(StatusCode::GONE, "evicted", message)
         })
     };
     let unknown = || Problem::new(StatusCode::NOT_FOUND, "no_such_session", format!("there is no session {id:?}"));
-    parts.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
+    state.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
 }
 
 /// What cannot be done with a session.
@@ -264,8 +269,8 @@ pub fn refused(id: &str, error: SessionError) -> Problem {
 }
 
 /// Waits until a record is on disk, as replies do.
-pub async fn written(parts: &Parts, ack: Ack) {
-    parts.generator.log_wait.wait(vec![ack]).await;
+pub async fn written(state: &TrainerState, ack: Ack) {
+    state.log_wait.wait(vec![ack]).await;
 }
 
 /// A reply made as it is taken.

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -11,8 +10,9 @@ use hyper::body::Incoming;
 use tower::Service;
 
 use crate::grpc::Services;
+use crate::http::control::{self, Control};
+use crate::http::data;
 use crate::http::request_info::{Port, Protocol, RequestInfo};
-use crate::http::{Parts, control, data};
 use crate::serve::ReplyBody;
 
 /// Hands gRPC calls to the services of the port, and all else to its HTTP routes.
@@ -20,8 +20,8 @@ use crate::serve::ReplyBody;
 pub(super) struct Routes {
     /// Which port it is.
     pub(super) port: Port,
-    /// What the HTTP routes work with.
-    pub(super) parts: Arc<Parts>,
+    /// What the HTTP routes are served with.
+    pub(super) states: Control,
     /// The gRPC services.
     pub(super) grpc: Services,
 }
@@ -36,12 +36,12 @@ impl Service<Request<Incoming>> for Routes {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let Self { port, parts, grpc } = self.clone();
+        let Self { port, states, grpc } = self.clone();
         Box::pin(async move {
             Ok(match (RequestInfo::of(&request).protocol, port) {
                 (Protocol::Grpc, _) => grpc.answer(request).await.map(ReplyBody::grpc),
-                (Protocol::Http, Port::Data) => data::answer(&parts, request).await.map(ReplyBody::http),
-                (Protocol::Http, Port::Control) => control::answer(&parts, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Data) => data::answer(&states.proxy, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Control) => control::answer(&states, request).await.map(ReplyBody::http),
             })
         })
     }

@@ -10,27 +10,27 @@ use crate::api::{Api, ApiError, ReplyEncoder};
 use crate::error::{BoxError, Error};
 use crate::generation::event::{EventKind, GenerationEvent, Output, Reads, Unparsed};
 use crate::generation::events::{Events, GatherError, Generation};
-use crate::http::Parts;
 use crate::http::body::{Body, EncodedBody, Encoder};
+use crate::http::proxy_state::ProxyState;
 use crate::long_work::on_body;
 use crate::sglang::headers;
 
 /// The reply to a request of an API. With the last byte of an error, too, the client has the reply.
 pub(super) async fn reply(
-    parts: &Parts,
+    state: &ProxyState,
     api: Arc<dyn Api>,
     generation: Generation,
     encoder: Box<dyn ReplyEncoder>,
 ) -> Response<Body> {
     let Generation { mut head, mut events } = generation;
     head.headers.remove(header::CONTENT_LENGTH);
-    match begin(parts, &api, &head, &mut events, encoder).await {
+    match begin(state, &api, &head, &mut events, encoder).await {
         Ok(Begun::Whole(body)) => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
         }
         Ok(Begun::Stream { encoder, first }) => {
-            let keepalive = Some(parts.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
+            let keepalive = Some(state.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
             let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(first);
             Response::from_parts(head, Body::encoded(body))
         }
@@ -72,24 +72,24 @@ impl From<Error> for Refusal {
 }
 
 async fn begin(
-    parts: &Parts,
+    state: &ProxyState,
     api: &Arc<dyn Api>,
     head: &response::Parts,
     events: &mut Events,
     encoder: Box<dyn ReplyEncoder>,
 ) -> Result<Begun, Refusal> {
     if head.status != StatusCode::OK {
-        let body = events.gather(LARGEST, parts.budget.reply()).await.unwrap_or_default();
+        let body = events.gather(LARGEST, state.budget.reply()).await.unwrap_or_default();
         return Err(Refusal::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        return Ok(Begun::Whole(whole(parts, events, &*encoder).await?));
+        return Ok(Begun::Whole(whole(state, events, &*encoder).await?));
     }
-    let limit = parts.config.limits.max_reply_bytes;
+    let limit = state.config.limits.max_reply_bytes;
     let mut encoder = EventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
     let mut first = Vec::new();
     // clients that want comments while nothing comes want the head at once
-    while first.is_empty() && parts.config.chat.sse_keepalive.is_zero() {
+    while first.is_empty() && state.config.chat.sse_keepalive.is_zero() {
         let Some(event) = events.next().await else { break };
         let event = event.map_err(|error| upstream(error.to_string()))?;
         if let Some(error) = first_error(&**api, &event) {
@@ -115,11 +115,11 @@ fn upstream(message: String) -> Error {
 }
 
 /// The body of a reply that does not stream.
-async fn whole(parts: &Parts, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
+async fn whole(state: &ProxyState, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
     let event = match events.take_whole() {
         Some(event) => event,
         None => {
-            let body = events.gather(parts.config.limits.max_reply_bytes, parts.budget.reply()).await;
+            let body = events.gather(state.config.limits.max_reply_bytes, state.budget.reply()).await;
             let body = body.map_err(|error| match error {
                 GatherError::NoRoom => Error::Unavailable { message: error.to_string() },
                 error => upstream(error.to_string()),

@@ -13,7 +13,7 @@ use crate::api::openai_chat::sglext::Listener;
 use crate::budget::Share;
 use crate::error::BoxError;
 use crate::generation::active::Recording;
-use crate::http::Parts;
+use crate::http::proxy_state::ProxyState;
 use crate::sglang::client::ReplyBody;
 use crate::sglang::forwarded::Failed;
 
@@ -22,7 +22,7 @@ const UNCOUNTED: usize = 64 * 1024;
 
 /// The stream. Dropped when the ids have come, it still records them; before, the generation passes unseen.
 pub struct Overheard {
-    parts: Arc<Parts>,
+    state: Arc<ProxyState>,
     upstream: ReplyBody,
     listener: Listener,
     /// Gone once the reply has ended.
@@ -49,18 +49,18 @@ impl std::fmt::Debug for Overheard {
 impl Overheard {
     /// A stream that `witness` records.
     pub(super) fn new(upstream: ReplyBody, witness: Witness) -> Self {
-        let parts = Arc::clone(&witness.parts);
+        let state = Arc::clone(&witness.state);
         Self {
             upstream,
             listener: Listener::new(witness.asked.wanted, witness.asked.n),
             witness: Some(witness),
             out: Vec::new(),
             recording: None,
-            share: parts.budget.reply(),
-            limit: usize::try_from(parts.config.limits.max_reply_bytes).unwrap_or(usize::MAX),
+            share: state.budget.reply(),
+            limit: usize::try_from(state.config.limits.max_reply_bytes).unwrap_or(usize::MAX),
             ended: false,
             failed: Failed::default(),
-            parts,
+            state,
         }
     }
 
@@ -88,7 +88,7 @@ impl Overheard {
                     }
                 }
                 Some(Err(error)) => {
-                    self.parts.metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                    self.state.metrics.upstream_errors.with_label_values(&["reset"]).inc();
                     self.end();
                     self.failed.set(error);
                 }
@@ -103,7 +103,7 @@ impl Overheard {
         }
         let heard = catch_unwind(AssertUnwindSafe(|| self.listener.hear(data, &mut self.out)));
         if heard.is_err() {
-            self.parts.metrics.panics.inc();
+            self.state.metrics.panics.inc();
         }
         let held = self.listener.pending() + if self.listener.is_closing() { self.out.len() } else { 0 };
         // those of the usual size are not worth the counting
@@ -129,7 +129,7 @@ impl Overheard {
         let told = self.listener.take();
         let acks = self.witness.take().zip(told).map(|(witness, told)| witness.record(told)).unwrap_or_default();
         if acks.iter().any(|ack| !ack.is_done()) {
-            let wait = Arc::clone(&self.parts.generator.log_wait);
+            let wait = Arc::clone(&self.state.generator.log_wait);
             self.recording = Some(Box::pin(async move { wait.wait(acks).await }));
         }
     }

@@ -8,15 +8,15 @@ use tokio::time::Instant;
 use crate::api::openai_chat::passthrough::Foreign;
 use crate::api::openai_chat::sglext::Told;
 use crate::chat::remembered::Remembered;
-use crate::http::Parts;
 use crate::http::forward::Unseen;
+use crate::http::proxy_state::ProxyState;
 use crate::trajectory::log::Ack;
 use crate::trajectory::{About, Call, Draft, Fault, Reported, now_ms};
 
 /// Records one reply. Where it cannot, the generation passes unseen.
 #[derive(Debug)]
 pub(super) struct Witness {
-    pub(super) parts: Arc<Parts>,
+    pub(super) state: Arc<ProxyState>,
     pub(super) asked: Foreign,
     remembered: Option<Remembered>,
     // says that something is missing before the call says that it is over
@@ -32,7 +32,7 @@ pub(super) struct Witness {
 impl Witness {
     /// A witness of what is about to be asked for.
     pub(super) fn new(
-        parts: &Arc<Parts>,
+        state: &Arc<ProxyState>,
         (asked, remembered): (Foreign, Option<Remembered>),
         call: Call,
         unseen: Unseen,
@@ -42,12 +42,12 @@ impl Witness {
             remembered,
             call,
             unseen,
-            model: (*parts.upstream.borrow().model).into(),
-            epoch: parts.sessions.policy.epoch(),
+            model: (*state.upstream.borrow().model).into(),
+            epoch: state.sessions.policy.epoch(),
             started: Instant::now(),
             started_ms: now_ms(),
             first_ms: None,
-            parts: Arc::clone(parts),
+            state: Arc::clone(state),
         }
     }
 
@@ -64,10 +64,10 @@ impl Witness {
     /// Makes a turn of each choice, where the engine has told the ids of all. What is answered tells when they are on disk. A panic costs
     /// the record, never the reply.
     pub(super) fn record(self, told: Told) -> Vec<Ack> {
-        let parts = Arc::clone(&self.parts);
+        let state = Arc::clone(&self.state);
         let recorded = catch_unwind(AssertUnwindSafe(|| self.commit(told)));
         recorded.unwrap_or_else(|_| {
-            parts.metrics.panics.inc();
+            state.metrics.panics.inc();
             Vec::new()
         })
     }
@@ -78,7 +78,7 @@ impl Witness {
             return Vec::new();
         };
         if let Some(label) = spans.last().map(|(label, ..)| label).or(label.as_ref()) {
-            self.parts.sessions.policy_observed(self.epoch, label);
+            self.state.sessions.policy_observed(self.epoch, label);
         }
         let prompt: Arc<[u32]> = prompt.into();
         let chat = self.remembered.take().map(|remembered| Box::new(remembered.behind(&prompt)));
@@ -93,7 +93,7 @@ impl Witness {
                 index: u32::try_from(index).unwrap_or(u32::MAX),
                 finish: finishes.remove(&index),
                 fault: Some(Fault::Forwarded),
-                policy: self.parts.sessions.policy.spans(self.epoch, tokens, &reported, &[]),
+                policy: self.state.sessions.policy.spans(self.epoch, tokens, &reported, &[]),
                 sampling: Some(self.asked.sampling.clone()),
                 model: self.model.clone(),
                 started_ms: self.started_ms,

@@ -7,7 +7,8 @@ use http::{Response, StatusCode};
 
 use super::{Problem, refused, session};
 use crate::http::body::Body;
-use crate::http::{Parts, json_reply};
+use crate::http::json_reply;
+use crate::http::trainer_state::TrainerState;
 use crate::rl::{self, Request, RequestError};
 use crate::trajectory::Row;
 
@@ -17,12 +18,12 @@ struct Paths {
     longest: Option<u32>,
 }
 
-pub(super) fn compute(parts: &Parts, body: &Bytes) -> Result<Response<Body>, Problem> {
-    let request = Request::parse(body, parts.think_tokens()).map_err(|error| problem(&error))?;
+pub(super) fn compute(state: &TrainerState, body: &Bytes) -> Result<Response<Body>, Problem> {
+    let request = Request::parse(body, state.think_tokens()).map_err(|error| problem(&error))?;
     let mut known: HashMap<String, Paths> = HashMap::new();
     for sample in request.groups.iter().flat_map(|group| &group.samples) {
         if !known.contains_key(&sample.session) {
-            known.insert(sample.session.clone(), paths(parts, &sample.session, request.version)?);
+            known.insert(sample.session.clone(), paths(state, &sample.session, request.version)?);
         }
     }
     // each path is given once: its masks are those of an export, where a token is trained in one row
@@ -38,8 +39,8 @@ pub(super) fn compute(parts: &Parts, body: &Bytes) -> Result<Response<Body>, Pro
     Ok(json_reply(StatusCode::OK, serde_json::to_vec(&answer).map_err(internal)?))
 }
 
-fn paths(parts: &Parts, id: &str, version: Option<u32>) -> Result<Paths, Problem> {
-    let snapshot = session(parts, id)?.snapshot(version).map_err(|error| refused(id, error))?;
+fn paths(state: &TrainerState, id: &str, version: Option<u32>) -> Result<Paths, Problem> {
+    let snapshot = session(state, id)?.snapshot(version).map_err(|error| refused(id, error))?;
     let longest = snapshot.rows(false).0.first().map(Row::leaf);
     let rows = snapshot.rows(true).0.into_iter().map(|row| (row.leaf(), row)).collect();
     Ok(Paths { rows, longest })

@@ -11,7 +11,8 @@ use super::small::{self, Slice};
 use super::{Problem, bytes_within, shm, unread};
 use crate::entropy::slices::MAX_ROWS;
 use crate::http::body::{Body, Upload, broken};
-use crate::http::{Parts, json_reply};
+use crate::http::json_reply;
+use crate::http::trainer_state::TrainerState;
 use crate::tensors::{self, Numbers, Refused};
 
 /// What safetensors are sent and asked for as.
@@ -23,30 +24,30 @@ const JSON: &str = "application/json";
 const DISCARDED: usize = 64 << 20;
 
 /// Measures a slice.
-pub(super) async fn measure(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+pub(super) async fn measure(state: &Arc<TrainerState>, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
     let binary = wants_safetensors(request.headers());
     match named(request.headers(), header::CONTENT_TYPE) {
         Some(kind) if kind == JSON => {
-            let mut slice = Slice::parse(&bytes_within(parts, request, small::LARGEST).await?)?;
+            let mut slice = Slice::parse(&bytes_within(state, request, small::LARGEST).await?)?;
             match slice.shm.take() {
-                Some(place) => answer(shm::read(parts, place).await?, binary).await,
-                None => small::measure(parts, &slice),
+                Some(place) => answer(shm::read(state, place).await?, binary).await,
+                None => small::measure(state, &slice),
             }
         }
-        Some(kind) if SAFETENSORS.contains(&&*kind) => answer(tensors(parts, request).await?, binary).await,
+        Some(kind) if SAFETENSORS.contains(&&*kind) => answer(tensors(state, request).await?, binary).await,
         kind => {
             let given = kind.unwrap_or_else(|| "none".to_owned());
             let message = format!("content-type is {}, or application/json; not {given}", SAFETENSORS[0]);
-            Upload::new(request.into_body(), parts.config.limits.client_body_timeout).discard(DISCARDED).await;
+            Upload::new(request.into_body(), state.config.limits.client_body_timeout).discard(DISCARDED).await;
             Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", message))
         }
     }
 }
 
-async fn tensors(parts: &Arc<Parts>, request: Request<Incoming>) -> Result<tensors::Body, Problem> {
-    let patience = parts.config.limits.client_body_timeout;
+async fn tensors(state: &Arc<TrainerState>, request: Request<Incoming>) -> Result<tensors::Body, Problem> {
+    let patience = state.config.limits.client_body_timeout;
     let mut upload = Upload::new(request.into_body(), patience);
-    let mut body = tensors::Body::new(&parts.slices, parts.config.slices.max_slice_bytes, MAX_ROWS);
+    let mut body = tensors::Body::new(&state.slices, state.config.slices.max_slice_bytes, MAX_ROWS);
     loop {
         // room that others wait for is not kept by a client that fills it drop by drop
         let frame = match body.due(patience) {

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::query::Query;
 use super::sessions::annotate;
 use super::{Problem, made};
-use crate::http::Parts;
 use crate::http::body::Body;
 use crate::http::offload::offload;
+use crate::http::trainer_state::TrainerState;
 use crate::trajectory::Store;
 use crate::trajectory::export::{Annotate, entry};
 
@@ -40,14 +40,14 @@ pub fn number(store: &Store, cursor: &str) -> Result<u64, Problem> {
     Ok(number)
 }
 
-pub(super) async fn stream(parts: &Arc<Parts>, query: Query) -> Result<Response<Body>, Problem> {
-    let store = Arc::clone(&parts.sessions);
+pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Response<Body>, Problem> {
+    let store = Arc::clone(&state.sessions);
     let after = query.since.as_deref().map_or(Ok(0), |since| number(&store, since))?;
-    let annotate = annotate(parts);
+    let annotate = annotate(state);
     let (listed, limit) = (Arc::clone(&store), query.limit.unwrap_or(LINES).max(1));
     let found = offload(move || listed.finished_after(after, limit)).await;
     // a cursor must mean the same after a crash
-    super::written(parts, store.written()).await;
+    super::written(state, store.written()).await;
     let missed = found.first().map_or(0, |(first, _)| first - after - 1);
     let head = (missed > 0).then(|| Bytes::from(format!("{{\"missed\":{missed}}}\n")));
     let lines = found.into_iter().map(move |(number, session)| line(&store, number, &session, &annotate));

@@ -1,4 +1,4 @@
-//! `GET /v1/sessions/{id}/paths/{leaf}`: one path, in parts.
+//! `GET /v1/sessions/{id}/paths/{leaf}`: one path, in state.
 
 use http::{Response, StatusCode};
 use serde_json::json;
@@ -7,16 +7,17 @@ use super::query::Query;
 use super::sessions::annotate;
 use super::{Problem, refused, session};
 use crate::http::body::Body;
-use crate::http::{Parts, json_reply};
+use crate::http::json_reply;
+use crate::http::trainer_state::TrainerState;
 use crate::trajectory::export::part;
 
 /// Tokens of an answer unless it says otherwise, and at most.
 const TOKENS: (usize, usize) = (16_384, 131_072);
 
 /// Without `from` all but the tokens; with it the tokens from there on.
-pub(super) fn show(parts: &Parts, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) fn show(state: &TrainerState, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
     let leaf = leaf.parse().map_err(|_| Problem::bad(format!("a path is named by its last turn, not {leaf:?}")))?;
-    let session = session(parts, id)?;
+    let session = session(state, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
     let path = snapshot.path(leaf).map_err(|error| refused(id, error))?;
     let mut text = Vec::new();
@@ -26,9 +27,9 @@ pub(super) fn show(parts: &Parts, id: &str, leaf: &str, query: Query) -> Result<
             part::tokens(&path, from..from.saturating_add(limit), &mut text);
         }
         None => {
-            part::head(&path, Some(&annotate(parts)), &mut text);
+            part::head(&path, Some(&annotate(state)), &mut text);
             text.pop();
-            let think = parts.think_tokens().map(|tokens| json!({"start": tokens.start, "end": tokens.end}));
+            let think = state.think_tokens().map(|tokens| json!({"start": tokens.start, "end": tokens.end}));
             text.extend_from_slice(format!(",\"think\":{}}}", json!(think)).as_bytes());
         }
     }

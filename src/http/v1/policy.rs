@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Problem, ok};
-use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::trainer_state::TrainerState;
 
 /// `POST /v1/policy`.
 #[derive(Debug, Deserialize)]
@@ -15,19 +15,19 @@ pub(super) struct PolicyRequest {
     version: Value,
 }
 
-pub(super) fn show(parts: &Parts) -> Response<Body> {
-    let policy = &parts.sessions.policy;
+pub(super) fn show(state: &TrainerState) -> Response<Body> {
+    let policy = &state.sessions.policy;
     let (label, version) = policy.names();
     ok(&json!({"epoch": policy.epoch(), "weight_version": label, "version": version}))
 }
 
-pub(super) async fn name(parts: &Parts, said: PolicyRequest) -> Result<Response<Body>, Problem> {
+pub(super) async fn name(state: &TrainerState, said: PolicyRequest) -> Result<Response<Body>, Problem> {
     let version = match &said.version {
         Value::String(text) if (1..=256).contains(&text.len()) => text.clone(),
         Value::Number(number) if number.is_u64() => number.to_string(),
         other => return Err(Problem::bad(format!("version: a text or a whole number, not {other}"))),
     };
-    let (epoch, ack) = parts.sessions.name_policy(&version);
-    super::written(parts, ack).await;
+    let (epoch, ack) = state.sessions.name_policy(&version);
+    super::written(state, ack).await;
     Ok(ok(&json!({"epoch": epoch, "version": version})))
 }

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::sessions::annotate;
 use super::{Problem, made, refused, session};
 use crate::chat::model::Chats;
-use crate::http::Parts;
 use crate::http::body::Body;
+use crate::http::trainer_state::TrainerState;
 use crate::trajectory::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
 
 /// How many rows the body holds.
@@ -59,18 +59,18 @@ fn yes() -> bool {
 /// # Errors
 /// A session that is not there, has no such version, or is named twice.
 pub fn batch(
-    parts: &Parts,
+    state: &TrainerState,
     sessions: &[String],
     version: Option<u32>,
     include_branches: bool,
 ) -> Result<Batch, Problem> {
-    let mut batch = Batch { annotate: Some(annotate(parts)), ..Batch::default() };
+    let mut batch = Batch { annotate: Some(annotate(state)), ..Batch::default() };
     let mut named = std::collections::HashSet::new();
     for id in sessions {
         if !named.insert(id) {
             return Err(Problem::bad(format!("sessions: {id:?} stands there twice")));
         }
-        let snapshot = session(parts, id)?.snapshot(version).map_err(|error| refused(id, error))?;
+        let snapshot = session(state, id)?.snapshot(version).map_err(|error| refused(id, error))?;
         let (mut rows, mut out) = snapshot.rows(include_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut out);
@@ -82,7 +82,7 @@ pub fn batch(
 ///
 /// # Errors
 /// What cannot be exported so, and why.
-pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
+pub fn export(state: &TrainerState, said: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&said.format) else {
         let names: Vec<&str> = Format::ALL.into_iter().map(Format::name).collect();
         return Err(Problem::bad(format!("format: {:?} is none of {}", said.format, names.join(", "))));
@@ -97,8 +97,8 @@ pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
     if said.text && !matches!(format, Format::Jsonl | Format::Arrow | Format::Parquet) {
         return Err(Problem::bad(format!("text: only jsonl, arrow and parquet have text, not {}", said.format)));
     }
-    let decoder = said.text.then(|| decoder(parts)).transpose()?;
-    let mut batch = batch(parts, &said.sessions, said.version, said.include_branches)?;
+    let decoder = said.text.then(|| decoder(state)).transpose()?;
+    let mut batch = batch(state, &said.sessions, said.version, said.include_branches)?;
     batch.shape = Shape {
         pad_token_id: said.pad_token_id,
         max_prompt_length: said.max_prompt_length,
@@ -106,17 +106,17 @@ pub fn export(parts: &Parts, said: &SamplesRequest) -> Result<Export, Problem> {
         entropies: said.entropies,
     };
     batch.decoder = decoder;
-    format.export(batch).within(parts.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
+    format.export(batch).within(state.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
 }
 
 /// The tokenizer that chats are rendered with. Special tokens are kept, because the text stands for the row's ids.
-fn decoder(parts: &Parts) -> Result<Decoder, Problem> {
-    let chats = Arc::clone(&parts.chats.borrow());
+fn decoder(state: &TrainerState) -> Result<Decoder, Problem> {
+    let chats = Arc::clone(&state.chats.borrow());
     match &*chats {
         Chats::Rendered(model) => {
             let (tokenizer, renderer) = (folder_name(&model.renderer.folder().path), Arc::clone(&model.renderer));
             let decode = Arc::new(move |ids: &[u32]| renderer.tokenizer().decode(ids, false).ok());
-            Ok(Decoder { tokenizer, model: Arc::clone(&parts.upstream.borrow().model), decode })
+            Ok(Decoder { tokenizer, model: Arc::clone(&state.upstream.borrow().model), decode })
         }
         Chats::Forwarded(reason) => {
             let message = format!("text: no tokenizer is loaded, see --tokenizer: {reason}");

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::query::Query;
 use super::{Problem, made, ok, refused, session};
-use crate::http::Parts;
 use crate::http::body::Body;
 use crate::http::offload::offload;
+use crate::http::trainer_state::TrainerState;
 use crate::rl;
 use crate::trajectory::export::{Annotate, entry};
 use crate::trajectory::{Row, Session, Turn};
@@ -32,16 +32,16 @@ pub struct Page {
 impl Page {
     /// The sessions behind `after`, which is 0 or the `next` of the page before.
     #[must_use]
-    pub fn of(parts: &Parts, after: u64, limit: Option<usize>) -> Self {
+    pub fn of(state: &TrainerState, after: u64, limit: Option<usize>) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        Self::made(parts.sessions.page(after, limit), limit)
+        Self::made(state.sessions.page(after, limit), limit)
     }
 
     /// The latest first, whose names hold `part`, behind `after`, the `next` of the page before.
     #[must_use]
-    pub fn newest(parts: &Parts, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
+    pub fn newest(state: &TrainerState, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        Self::made(parts.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
+        Self::made(state.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
     }
 
     fn made(page: Vec<(u64, Arc<Session>)>, limit: usize) -> Self {
@@ -58,20 +58,20 @@ pub(super) struct RewardRequest {
     leaf: Option<u32>,
 }
 
-pub(super) fn list(parts: &Parts, query: Query) -> Result<Response<Body>, Problem> {
+pub(super) fn list(state: &TrainerState, query: Query) -> Result<Response<Body>, Problem> {
     let after = query
         .after
         .map(|after| after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}"))));
     let after = after.transpose()?;
     let newest = query.newest;
     let page = match (newest, query.search) {
-        (true, part) => Page::newest(parts, after, query.limit, &part.unwrap_or_default()),
-        (false, None) => Page::of(parts, after.unwrap_or(0), query.limit),
+        (true, part) => Page::newest(state, after, query.limit, &part.unwrap_or_default()),
+        (false, None) => Page::of(state, after.unwrap_or(0), query.limit),
         (false, Some(_)) => return Err(Problem::bad("search: goes with order=newest")),
     };
     let next = page.next.map(|next| next.to_string());
     let sessions: Vec<Value> = page.sessions.iter().map(|session| summary(session)).collect();
-    let evicted: Vec<Value> = parts
+    let evicted: Vec<Value> = state
         .sessions
         .evicted()
         .iter()
@@ -103,8 +103,8 @@ fn summary(session: &Session) -> Value {
     })
 }
 
-pub(super) fn show(parts: &Parts, id: &str, query: Query) -> Result<Response<Body>, Problem> {
-    let session = session(parts, id)?;
+pub(super) fn show(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let session = session(state, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
     let mut shown = summary(&session);
     shown["version"] = json!(snapshot.version);
@@ -137,34 +137,34 @@ fn mean(entropy: &[f32]) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-pub(super) async fn delete(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {
-    session(parts, id)?;
-    let (store, name) = (Arc::clone(&parts.sessions), id.to_owned());
+pub(super) async fn delete(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
+    session(state, id)?;
+    let (store, name) = (Arc::clone(&state.sessions), id.to_owned());
     if let Some(ack) = offload(move || store.delete(&name)).await {
-        super::written(parts, ack).await;
+        super::written(state, ack).await;
     }
     Ok(ok(&json!({"deleted": id})))
 }
 
-pub(super) async fn freeze(parts: &Parts, id: &str) -> Result<Response<Body>, Problem> {
-    let session = session(parts, id)?;
-    let store = Arc::clone(&parts.sessions);
+pub(super) async fn freeze(state: &TrainerState, id: &str) -> Result<Response<Body>, Problem> {
+    let session = session(state, id)?;
+    let store = Arc::clone(&state.sessions);
     let frozen = offload(move || {
         let frozen = store.freeze(&session);
         frozen.map(|(version, ack)| (version, ack, session.turns_of(version)))
     });
     let (version, ack, turns) = frozen.await.map_err(|error| refused(id, error))?;
-    super::written(parts, ack).await;
+    super::written(state, ack).await;
     Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
 }
 
-pub(super) async fn reward(parts: &Parts, id: &str, said: RewardRequest) -> Result<Response<Body>, Problem> {
+pub(super) async fn reward(state: &TrainerState, id: &str, said: RewardRequest) -> Result<Response<Body>, Problem> {
     if !said.reward.is_object() && !said.reward.as_f64().is_some_and(f64::is_finite) {
         return Err(Problem::bad(format!("reward: a number or an object, not {}", said.reward)));
     }
-    let session = session(parts, id)?;
-    let ack = parts.sessions.reward(&session, said.leaf, said.reward).map_err(|error| refused(id, error))?;
-    super::written(parts, ack).await;
+    let session = session(state, id)?;
+    let ack = state.sessions.reward(&session, said.leaf, said.reward).map_err(|error| refused(id, error))?;
+    super::written(state, ack).await;
     // a turn that ends no path, or ends one no longer, has no row that the reward could stand in
     let applies = said.leaf.is_none_or(|leaf| session.ends_path(leaf));
     Ok(ok(&json!({"session": id, "leaf": said.leaf, "applies": applies})))
@@ -172,19 +172,19 @@ pub(super) async fn reward(parts: &Parts, id: &str, said: RewardRequest) -> Resu
 
 /// The statistics that trainers compute from each path.
 #[must_use]
-pub fn annotate(parts: &Parts) -> Annotate {
-    let tokens = parts.think_tokens();
+pub fn annotate(state: &TrainerState) -> Annotate {
+    let tokens = state.think_tokens();
     Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
 
 /// Every path of a session: those that are exported, and those of which nothing is trained.
-pub(super) fn trajectories(parts: &Parts, id: &str, query: Query) -> Result<Response<Body>, Problem> {
-    let session = session(parts, id)?;
+pub(super) fn trajectories(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let session = session(state, id)?;
     let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
     let (mut rows, out) = snapshot.rows(true);
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
     rows.sort_by_key(Row::leaf);
-    let annotate = annotate(parts);
+    let annotate = annotate(state);
     let head = json!({
         "session": id,
         "version": snapshot.version,

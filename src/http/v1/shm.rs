@@ -6,16 +6,16 @@ use http::StatusCode;
 
 use super::Problem;
 use crate::entropy::slices::MAX_ROWS;
-use crate::http::Parts;
+use crate::http::trainer_state::TrainerState;
 use crate::tensors::{Body, Place, Unread};
 
 /// Reads a slice, which is then being measured.
-pub(super) async fn read(parts: &Parts, place: Place) -> Result<Body, Problem> {
-    let Some(folder) = &parts.config.shm.shm_dir else {
+pub(super) async fn read(state: &TrainerState, place: Place) -> Result<Body, Problem> {
+    let Some(folder) = &state.config.shm.shm_dir else {
         let message = "no file is read: tokentap was started without --shm-dir";
         return Err(Problem::new(StatusCode::FORBIDDEN, "no_shm_dir", message));
     };
-    let mut body = Body::new(&parts.slices, parts.config.slices.max_slice_bytes, MAX_ROWS);
+    let mut body = Body::new(&state.slices, state.config.slices.max_slice_bytes, MAX_ROWS);
     place.read(folder, &mut body).await?;
     Ok(body)
 }

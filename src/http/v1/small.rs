@@ -9,7 +9,8 @@ use crate::entropy::TopK;
 use crate::entropy::slices;
 use crate::entropy::{Dtype, Logits};
 use crate::http::body::Body;
-use crate::http::{Parts, json_reply};
+use crate::http::json_reply;
+use crate::http::trainer_state::TrainerState;
 use crate::logprobs::Rows;
 use crate::tensors::{Numbers, Place};
 
@@ -64,10 +65,10 @@ impl Slice {
 }
 
 /// Measures a slice that is in the body.
-pub(super) fn measure(parts: &Parts, slice: &Slice) -> Result<Response<Body>, Problem> {
+pub(super) fn measure(state: &TrainerState, slice: &Slice) -> Result<Response<Body>, Problem> {
     let body = match (&slice.logits, &slice.top_logprobs) {
-        (Some(rows), None) => whole(parts, slice, rows)?,
-        (None, Some(rows)) => top_k(parts, slice, rows)?,
+        (Some(rows), None) => whole(state, slice, rows)?,
+        (None, Some(rows)) => top_k(state, slice, rows)?,
         _ => return Err(Problem::bad("the body has either logits or top_logprobs, a list of rows, or shm, a file")),
     };
     Ok(json_reply(StatusCode::OK, body))
@@ -82,7 +83,7 @@ fn few(rows: &[Vec<f32>]) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
 }
 
-fn whole(parts: &Parts, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+fn whole(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
     few(rows)?;
     if slice.logprobs.is_some() || slice.vocab_size.is_some() {
         return Err(Problem::bad("logprobs and vocab_size go with top_logprobs, not with logits"));
@@ -103,11 +104,11 @@ fn whole(parts: &Parts, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Pro
     let logits =
         Logits { dtype: Dtype::F32, vocab, bytes: &bytes, temperature: &side.temperature, chosen: &side.chosen };
     let mut stats = Vec::new();
-    parts.tools.backend.rows(&logits, &mut stats);
+    state.backend.rows(&logits, &mut stats);
     Ok(Numbers::of(&stats, !side.chosen.is_empty()).to_json())
 }
 
-fn top_k(parts: &Parts, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+fn top_k(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
     few(rows)?;
     if slice.temperature.is_some() || slice.token_ids.is_some() {
         return Err(Problem::bad("temperature and token_ids go with logits, not with top_logprobs"));
@@ -125,7 +126,7 @@ fn top_k(parts: &Parts, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Pro
     let chosen: Vec<f32> = chosen.iter().map(|logprob| logprob.unwrap_or(f32::NAN)).collect();
     let mut stats = Vec::new();
     let batch = TopK { rows: &batch, chosen: &chosen, vocab: slice.vocab_size, stats: true };
-    parts.tools.backend.top_k(&batch, &mut stats);
+    state.backend.top_k(&batch, &mut stats);
     let mut object = Map::new();
     object.insert("rows".to_owned(), json!(stats.len()));
     object.insert("unit".to_owned(), json!("nats"));

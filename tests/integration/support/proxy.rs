@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokentap::api::Api;
 use tokentap::app::App;
+use tokentap::app::Parts;
 use tokentap::config::{self, Config, Invalid};
 use tokentap::entropy::Backend;
-use tokentap::http::Parts;
 use tokentap::server::Phase;
 use tokentap::sglang::probe::Capabilities;
 use tokio::sync::watch;
