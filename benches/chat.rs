@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokentap::api::openai_chat::Addition;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::model::ChatModel;
-use tokentap::chat::prompt::{Preparation, Prepared, Told};
+use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
@@ -91,7 +91,7 @@ impl Conversation {
             renderer: &self.model.renderer,
             session,
             earlier_thinking: EarlierThinking::Keep,
-            told: self.model.told.clone(),
+            parser: self.model.parser.clone(),
         };
         let prepared = preparation.prepare(&request.conversation).unwrap();
         (request, prepared)
@@ -122,9 +122,10 @@ fn main() {
     };
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
     let store = Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none"))));
-    let told = Told { format: Some("hermes".into()), separate: true };
+    let parser = ParserSettings { format: Some("hermes".into()), separate: true };
     let vocabulary = renderer.tokenizer().vocab_size();
-    let model = ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), told, thinks: false };
+    let model =
+        ChatModel { renderer: Arc::new(renderer), defaults: SamplingDefaults::default(), parser, thinks: false };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
     let corpus = corpus();
     let bytes_per_token =

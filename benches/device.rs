@@ -1,7 +1,7 @@
 //! What a GPU does with rows of logits, beside what it reads and what its bus carries in the same run: `make bench-gpu`.
 //!
-//! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device gave is
-//! held against the CPU before any time is said. On the stand-in driver of the tests this runs too, and says nothing of speed.
+//! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device returns is
+//! compared with the CPU's before any time is printed. This also runs on the tests' stand-in driver, but then it says nothing about speed.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to its terminal")]
 

@@ -1,4 +1,4 @@
-//! What tokentap holds and how it serves under load and attack: a process of its own, with the engine and the clients in this one.
+//! What tokentap holds and how it serves under load and attack. It runs as a separate process; the engine and the clients run in this one.
 //!
 //! `cargo bench --bench load -- NAME [NUMBER]`: `idle` (connections), `streams` (at once), `control` (requests of h2load), `slow`
 //! (seconds of slowhttptest), `flood` (clients), `soak` (seconds). `tests/load/run.sh` runs them all but the soak, and finds the tools.

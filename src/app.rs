@@ -263,7 +263,7 @@ impl App {
         // what was cut is aborted before the process ends; an engine that is gone is not waited for
         let mut aborting = parts.generator.aborting.subscribe();
         let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;
-        // whoever watches has gone when this fails, and so has the reason to tell
+        // this fails only when every receiver is gone, and then there is no task to notify
         let _ = stop.send(Phase::Draining);
         let _ = control.await;
         for task in [watching, sweeping, thinking, rendering, draining].into_iter().chain(following) {
@@ -309,7 +309,7 @@ fn apis(parts: &Parts) -> Apis {
     Apis::default().with(routes::CHAT, Arc::new(chat)).with(routes::COMPLETIONS, Arc::new(completions))
 }
 
-/// What is kept of replies that did not arrive is no more than a small part of what may be held at all.
+/// Limits the memory for undelivered replies to an eighth of `in_flight`, the most bytes that tokentap may hold.
 fn retry_bounds(in_flight: u64) -> Bounds {
     let part = usize::try_from(in_flight / 8).unwrap_or(usize::MAX);
     let usual = Bounds::default();
@@ -397,7 +397,7 @@ mod tests {
         addr
     }
 
-    /// Sends a call over a connection of its own; the whole reply.
+    /// Sends a call over a new connection. Returns the whole reply.
     async fn ask(addr: SocketAddr, path: &str, body: &serde_json::Value) -> String {
         let body = body.to_string();
         let head = format!(

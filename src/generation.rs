@@ -4,6 +4,7 @@ pub mod active;
 pub mod buffered;
 pub mod capture;
 pub mod enrich;
+pub mod entropy_request;
 pub mod event;
 pub mod events;
 pub mod flight;
@@ -24,7 +25,6 @@ pub mod session_limits;
 pub mod stream;
 pub mod text_prompt;
 pub mod trim;
-pub mod wish;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;

@@ -149,7 +149,7 @@ async fn readers(tap: &Tap, seconds: u64) {
     assert_eq!((during.failed, active), (0, 0.0), "others are served, and no place is lost");
 }
 
-/// Waits until what was held is let go of; the requests that are still active.
+/// Waits up to 20 s until active requests and descriptors are released. Returns the number of requests that are still active.
 async fn settled(tap: &Tap, idle: Usage) -> f64 {
     let began = Instant::now();
     loop {

@@ -111,7 +111,7 @@ async fn round(number: u64, done: &Arc<Done>, [direct, through]: [SocketAddr; 2]
     [direct.await, through.await].map(|times| times.expect("a probe does not panic"))
 }
 
-/// What there is while nobody asks anything but the trainer.
+/// What tokentap holds while only the trainer sends requests.
 struct Held {
     seconds: f64,
     /// MB.
@@ -243,7 +243,7 @@ fn overhead(text: &str) {
     }
 }
 
-/// Whether everything is let go of once nobody asks any more.
+/// Waits up to 30 s after the requests end. Returns whether everything is released.
 async fn settled(tap: &Tap, idle: Usage) -> bool {
     let began = Instant::now();
     loop {

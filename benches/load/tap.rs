@@ -1,4 +1,4 @@
-//! A tokentap of its own process, and what the system and itself say of it.
+//! A tokentap in a separate process, and what the system and tokentap itself report about it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -109,7 +109,7 @@ pub fn metric(text: &str, name: &str, labels: &str) -> f64 {
     ours.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
-/// Status and body of one request on a connection of its own.
+/// Sends one request on a new connection. Returns the status and the body.
 pub async fn ask(addr: SocketAddr, request: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
     let mut connection = Connection::open(addr.port()).await?;
     let mut body = Vec::new();

@@ -105,7 +105,7 @@ impl Sequence {
         self.top.chunks(self.shape.k.unwrap_or(1)).map(bounds).collect()
     }
 
-    /// What is said after token `end` about the tokens from `start` on.
+    /// The reply sent after token `end`, with the tokens from `start` on and their logprobs.
     fn reply(&self, start: usize, end: usize) -> Reply<'_> {
         let width = self.shape.k.unwrap_or(0);
         let table = |rows| (width > 0).then_some(Table { null_prefix: 0, width, rows });

@@ -6,7 +6,7 @@ use crate::canned::{Sequence, Shape, VOCAB};
 use crate::client::Connection;
 use crate::target::{Engine, Target};
 use crate::upstream::{CANNED, Server};
-use crate::workload::{Flow, Wish, Workload};
+use crate::workload::{EntropyRequest, Flow, Workload};
 
 /// What came back.
 struct Reply {
@@ -25,10 +25,12 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
     };
     let direct = fetch(&Target::Direct, engine, workload.server, workload.requests(false)).await;
     let carried = Shape { tokens: workload.tokens, k: None, flat: false, variant: 0 };
-    let carried = match workload.wish {
-        Wish::About => "about".to_owned(),
-        Wish::Nothing | Wish::Entropy => carried.label(),
-        Wish::TopLogprobs | Wish::EntropyOverLogprobs => Shape { k: Some(workload.k), ..carried }.label(),
+    let carried = match workload.entropy_request {
+        EntropyRequest::About => "about".to_owned(),
+        EntropyRequest::Nothing | EntropyRequest::Entropy => carried.label(),
+        EntropyRequest::TopLogprobs | EntropyRequest::EntropyOverLogprobs => {
+            Shape { k: Some(workload.k), ..carried }.label()
+        }
     };
     assert!(direct.iter().all(|reply| reply.canned == carried), "{}: not what it is about", workload.name);
     for target in targets.iter().filter(|target| **target != Target::Direct) {

@@ -10,7 +10,7 @@ use crate::canned::VOCAB;
 use crate::client::Connection;
 use crate::process::{self, HARNESS_CORE, PROXY_CORE, Process};
 use crate::upstream::{CANNED, ROLE, Server};
-use crate::workload::{Flow, Wish, Workload};
+use crate::workload::{EntropyRequest, Flow, Workload};
 
 /// The engine's process.
 pub struct Engine {
@@ -107,7 +107,15 @@ impl Running {
         let Ok(mut connection) = Connection::open(self.port).await else { return false };
         let Some(server) = tokentap_of else { return true };
         let flow = Flow::Whole;
-        let job = Workload { name: "", server, wish: Wish::Entropy, flow, tokens: 16, k: 20, connections: &[] };
+        let job = Workload {
+            name: "",
+            server,
+            entropy_request: EntropyRequest::Entropy,
+            flow,
+            tokens: 16,
+            k: 20,
+            connections: &[],
+        };
         let mut body = Vec::new();
         let status = connection.exchange(&job.requests(true)[0], |data| body.extend_from_slice(data)).await;
         let form = if server == Server::Flat { "flat/" } else { "nested/" };

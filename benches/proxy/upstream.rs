@@ -1,4 +1,4 @@
-//! The canned engine: a process of its own that answers as cheaply as it can, on two ports with different abilities.
+//! The canned engine: a separate process that answers as cheaply as it can, on two ports with different abilities.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};

@@ -24,7 +24,7 @@ pub struct Usage {
 pub struct Used {
     /// CPU time of the proxy.
     pub proxy: Duration,
-    /// The part of the harness's core that was busy, whoever used it.
+    /// The part of the harness's core that was busy with work of any process.
     pub core_busy: f64,
     /// Cores' worth of work that was not this benchmark's.
     pub others: f64,

@@ -7,7 +7,7 @@ use crate::upstream::Server;
 
 /// What the client wants with its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum EntropyRequest {
     /// A small reply of another route.
     About,
     /// Nothing: `return_entropy` is false.
@@ -36,7 +36,7 @@ pub enum Flow {
 pub struct Workload {
     pub name: &'static str,
     pub server: Server,
-    pub wish: Wish,
+    pub entropy_request: EntropyRequest,
     pub flow: Flow,
     pub tokens: usize,
     pub k: usize,
@@ -46,16 +46,16 @@ pub struct Workload {
 impl Workload {
     /// Everything that is measured.
     pub fn all() -> Vec<Self> {
+        use EntropyRequest::{About, Entropy, EntropyOverLogprobs, Nothing, TopLogprobs};
         use Server::{Flat, Nested};
-        use Wish::{About, Entropy, EntropyOverLogprobs, Nothing, TopLogprobs};
-        let whole = |name, server, wish, tokens, k| {
+        let whole = |name, server, entropy_request, tokens, k| {
             let flow = Flow::Whole;
-            Self { name, server, wish, flow, tokens, k, connections: &[1, 16, 64] }
+            Self { name, server, entropy_request, flow, tokens, k, connections: &[1, 16, 64] }
         };
-        let stream = |name, server, wish, flow, tokens, connections| Self {
+        let stream = |name, server, entropy_request, flow, tokens, connections| Self {
             name,
             server,
-            wish,
+            entropy_request,
             flow,
             tokens,
             k: 20,
@@ -89,7 +89,7 @@ impl Workload {
 
     /// Whether tokentap computes entropies.
     pub fn is_job(&self) -> bool {
-        matches!(self.wish, Wish::Entropy | Wish::EntropyOverLogprobs)
+        matches!(self.entropy_request, EntropyRequest::Entropy | EntropyRequest::EntropyOverLogprobs)
     }
 
     /// How long a cell is measured, in units of the extent's time.
@@ -99,34 +99,34 @@ impl Workload {
 
     /// The requests that a client sends in turn through tokentap, and to the others.
     pub fn requests(&self, through_tokentap: bool) -> Vec<Vec<u8>> {
-        if self.wish == Wish::About {
+        if self.entropy_request == EntropyRequest::About {
             return vec![b"GET /model_info HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n".to_vec()];
         }
         // a cumulative stream is too large to keep four of
-        let variants = if self.wish == Wish::EntropyOverLogprobs { 1 } else { VARIANTS };
+        let variants = if self.entropy_request == EntropyRequest::EntropyOverLogprobs { 1 } else { VARIANTS };
         (0..variants).map(|variant| post(&self.body(variant, through_tokentap))).collect()
     }
 
     /// What `requests` ask, but from a client that wants neither logprobs nor entropy.
     pub fn plain_requests(&self) -> Vec<Vec<u8>> {
-        let plain = Self { wish: Wish::Nothing, ..*self };
+        let plain = Self { entropy_request: EntropyRequest::Nothing, ..*self };
         let count = self.requests(true).len() as u64;
         (0..count).map(|variant| post(&plain.body(variant, true))).collect()
     }
 
     fn body(&self, variant: u64, through_tokentap: bool) -> String {
-        let own_top = match self.wish {
-            Wish::TopLogprobs => true,
-            Wish::EntropyOverLogprobs => !through_tokentap,
+        let own_top = match self.entropy_request {
+            EntropyRequest::TopLogprobs => true,
+            EntropyRequest::EntropyOverLogprobs => !through_tokentap,
             _ => false,
         };
         let mut more = String::new();
         if own_top {
             more += &format!(r#","return_logprob":true,"top_logprobs_num":{}"#, self.k);
         }
-        more += match self.wish {
-            Wish::Entropy => "",
-            Wish::EntropyOverLogprobs => r#","return_entropy":true"#,
+        more += match self.entropy_request {
+            EntropyRequest::Entropy => "",
+            EntropyRequest::EntropyOverLogprobs => r#","return_entropy":true"#,
             _ => r#","return_entropy":false"#,
         };
         if self.is_job() && self.k != 20 {

@@ -135,7 +135,7 @@ impl ApiRequest for Decoded {
             renderer: &model.renderer,
             session: session.existing.map(|session| &**session),
             earlier_thinking: config.chat.earlier_thinking,
-            told: model.told.clone(),
+            parser: model.parser.clone(),
         };
         let prepared = preparation.prepare(&chat.conversation)?;
         metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
@@ -189,7 +189,7 @@ impl ApiRequest for Decoded {
 }
 
 impl OpenAiChat {
-    /// Compares a prompt with what the template makes of the whole conversation, on a thread of its own. One is compared at a time, and no request
+    /// Compares a prompt with what the template makes of the whole conversation, on a blocking thread. One is compared at a time, and no request
     /// waits for it.
     fn compare(
         &self,

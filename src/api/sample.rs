@@ -11,7 +11,7 @@ use crate::sglang::response::Chunk;
 pub struct Sample<'a> {
     /// Which of the request's sequences.
     pub index: usize,
-    /// The ids that are new since so many tokens as were said to be known.
+    /// The ids after the tokens that are known.
     pub ids: Vec<u32>,
     /// The event repeats what came before.
     pub repeats: bool,
@@ -29,9 +29,9 @@ pub struct Sample<'a> {
     output: &'a Output,
 }
 
-/// What the engine says of one sampled token.
+/// The logprob of a sampled token, with the likeliest tokens in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct TokenLogprob {
     /// The token.
     pub id: u32,
     /// Its text, where the engine says it.
@@ -176,16 +176,16 @@ impl<'a> Sample<'a> {
         spans.into_iter().filter_map(|span| Value::parse(&text.as_bytes()[span]).ok()).collect()
     }
 
-    /// What the engine says of the new tokens; empty where it was not asked.
+    /// The logprobs of the new tokens; empty where the engine was not asked for them.
     #[must_use]
-    pub fn said(&self) -> Vec<Said> {
+    pub fn token_logprobs(&self) -> Vec<TokenLogprob> {
         let mut rows = self.last("output_top_logprobs").into_iter();
         let chosen = self.last("output_token_logprobs").into_iter();
         let said = chosen.filter_map(|value| {
             let (id, logprob, text) = entry(&value)?;
             let row = rows.next().unwrap_or_default();
             let top = row.as_array().unwrap_or_default().iter().filter_map(entry).collect();
-            Some(Said { id, text, logprob, top })
+            Some(TokenLogprob { id, text, logprob, top })
         });
         said.collect()
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_taken() {
+    fn ids_after_the_known_tokens_are_taken() {
         for (ids, tokens, known, expected, repeats) in [
             (&[1, 2, 3][..], "3", 0, &[1, 2, 3][..], false),
             (&[1, 2, 3], "3", 2, &[3], true),
@@ -251,16 +251,16 @@ mod tests {
         let merged = parsed(&event(&[4], "4", &[1, 2, 3, 4]));
         let sample = self::sample(&merged, 1);
         assert_eq!((sample.ids.as_slice(), sample.tokens), (&[2, 3, 4][..], 4));
-        let said: Vec<_> = sample.said().into_iter().map(|said| (said.id, said.logprob, said.text)).collect();
+        let said: Vec<_> = sample.token_logprobs().into_iter().map(|said| (said.id, said.logprob, said.text)).collect();
         assert_eq!(said[0], (2, "-0.2".to_owned(), Some("],[".to_owned())));
         assert_eq!(said.len(), 3);
-        // a count that cannot be is no more than that
+        // a count that is impossible is ignored
         for tokens in ["20000000000000", "18446744073709551615"] {
             let event = parsed(&event(&[4], tokens, &[1, 4]));
             let sample = self::sample(&event, 0);
-            assert_eq!((&sample.ids[..], sample.said().len()), (&[4][..], 2), "{tokens}");
+            assert_eq!((&sample.ids[..], sample.token_logprobs().len()), (&[4][..], 2), "{tokens}");
         }
-        // as long as nobody says them they are not made up
+        // ids that no member has are not invented
         assert_eq!(self::sample(&parsed(&event(&[4], "4", &[])), 1).ids, [4]);
     }
 }

@@ -68,7 +68,7 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
             }
             Chats::Forwarded(reason) => {
                 tracing::info!(%reason, "chat completions go to the engine's own endpoint");
-                // files may be there the next time the engine is heard of
+                // the files may exist when the next probe result arrives
                 grounds = None;
             }
         }

@@ -7,8 +7,9 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Parts;
 use crate::rl::{HIGH_ENTROPY, Think};
 
-/// Observes the mean entropy of the thinking of each turn that has any, until the store has gone. Turns that come too fast for it, a
-/// thousand at once, are left out: a mean over many is not changed by it, and nobody waits.
+/// Observes the mean entropy of the thinking of each turn that has any, until the store is gone. When a
+/// thousand turns arrive at once, those that it cannot keep up with are skipped: the mean over many turns does not change, and no
+/// sender waits.
 pub(super) async fn watch(parts: Arc<Parts>) {
     let mut turns = parts.sessions.watch_turns();
     loop {

@@ -9,7 +9,7 @@ use crate::json::Value;
 pub struct Conversation {
     /// The messages, at least one.
     pub messages: Vec<Message>,
-    /// The tools as templates take them: objects with `type` and `function`. `None` where there are none.
+    /// The tools as templates take them: objects with `type` and `function`. `None` without tools.
     pub tools: Option<Vec<Value>>,
     /// Which of them may or must be called.
     pub tool_choice: ToolChoice,
@@ -19,7 +19,7 @@ pub struct Conversation {
     pub continues_last: bool,
     /// The prompt, where the client has rendered the conversation itself.
     pub prompt_ids: Option<Vec<u32>>,
-    /// Reasoning is told apart from the text of the reply.
+    /// Reasoning is a member of its own in the reply.
     pub separates_reasoning: bool,
     /// Special tokens are not in the text of the reply.
     pub skips_special_tokens: bool,

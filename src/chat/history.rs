@@ -20,7 +20,7 @@ const COMPARED: usize = 64;
 /// Members of `chat_template_kwargs` that say how the next turn begins, and nothing of those before.
 const OF_THE_NEXT_TURN: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// A conversation by what was said before each of its messages.
+/// A conversation, with a digest of the messages before each message.
 pub(super) struct History<'a> {
     request: &'a Conversation,
     digests: Vec<Digest>,
@@ -39,7 +39,7 @@ impl<'a> History<'a> {
         Self { request, digests: digests(request) }
     }
 
-    /// All that was said.
+    /// The digest of all messages.
     pub(super) fn conversation(&self) -> Digest {
         *self.digests.last().expect("there is one before the first message")
     }
@@ -90,11 +90,11 @@ fn is_whole(turn: &Turn) -> bool {
 /// Whether a client that has kept the reasoning has kept it as it was.
 fn is_same_thought(message: &Message, said: &Message) -> bool {
     let kept = |thought: &str| said.thoughts().iter().any(|own| own == thought);
-    // what a client has dropped in one place may still stand in the other, where a lone mark makes it look like one
+    // what a client has dropped in one place may still be in the other, where a lone mark makes it look like one
     message.thoughts().iter().all(|thought| thought.is_empty() || kept(thought))
 }
 
-/// What was said before each message, and at last before the reply.
+/// The digests of the messages before each message, and before the reply.
 fn digests(request: &Conversation) -> Vec<Digest> {
     let mut hash = Sha256::new();
     hash.update(b"a conversation\n");

@@ -15,7 +15,7 @@ use crate::trajectory::Digest;
 pub struct Message {
     /// Who says it.
     pub role: String,
-    /// The text; of several parts each, in order. Empty where there is none.
+    /// The text; with several parts, each of them in order. Empty without text.
     pub texts: Vec<String>,
     /// The content came as a list of parts.
     pub in_parts: bool,
@@ -82,7 +82,7 @@ impl Message {
         }
     }
 
-    /// What was thought before it was said, in both places where it may be kept: apart, and in the text. Empty where it is not.
+    /// The reasoning, from the two places where clients keep it: its own member, and the text. Empty without reasoning.
     #[must_use]
     pub fn thoughts(&self) -> [String; 2] {
         let text = self.text();
@@ -129,7 +129,7 @@ impl Message {
     }
 
     /// What it comes to, behind what came `before`: the same for messages that clients write differently and mean alike. Parts of text
-    /// are one text, white space at its end, `null` and nothing are the same, and so are arguments whose keys stand in another order.
+    /// are one text, white space at its end, `null` and nothing are the same, and so are arguments with their keys in another order.
     /// Reasoning does not count: most clients drop it. Neither do the ids of calls, which some count anew: an answer names its call by
     /// its place, which `asked` says of the calls of the last assistant.
     #[must_use]
@@ -156,7 +156,7 @@ impl Message {
     }
 }
 
-/// The thought in a text, and what is said behind it, both without white space around them. Where the prompt opened the thought, the
+/// The thought in a text, and the text after it, both without white space around them. Where the prompt opened the thought, the
 /// text begins within it.
 fn split_thought(text: &str) -> (&str, &str) {
     let Some((thought, said)) = text.rsplit_once("</think>") else { return ("", text.trim_end()) };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::prompt::Told;
+use super::prompt::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::parse::Format;
 use crate::sglang::client::Client;
@@ -28,12 +28,12 @@ pub struct ChatModel {
     /// What is sampled with where the client says nothing.
     pub defaults: SamplingDefaults,
     /// How replies are read.
-    pub told: Told,
+    pub parser: ParserSettings,
     /// The engine tells thinking apart, and lets grammars begin behind it.
     pub thinks: bool,
 }
 
-/// Text of many kinds, by which two tokenizers are told apart.
+/// Text of many kinds, on which two tokenizers differ.
 const SAMPLE: &str = "It's 1234.5°C — naïve façade, 日本語と한국어, \u{1f642}\n\n    fn main() { println!(\"{:?}\", a[0]); }\r\n\tüber  three   spaces";
 
 impl Chats {
@@ -90,8 +90,8 @@ impl ChatModel {
         format!(
             "family {}, tool calls {}, thinking {}; what follows a turn is rendered alone: for users {}, for tools {}{dropped}",
             self.renderer.family().name(),
-            self.told.format.as_deref().unwrap_or("not read"),
-            if self.told.separate { "told apart" } else { "part of the text" },
+            self.parser.format.as_deref().unwrap_or("not read"),
+            if self.parser.separate { "told apart" } else { "part of the text" },
             trial.user.name(),
             trial.tool.name(),
         )
@@ -116,7 +116,7 @@ impl ChatModel {
         }
         Ok(Self {
             defaults: defaults(config, upstream, renderer.folder())?,
-            told: told(config, upstream, &renderer)?,
+            parser: parser_settings(config, upstream, &renderer)?,
             thinks: upstream.chat.reasoning_parser.is_some(),
             renderer,
         })
@@ -157,7 +157,11 @@ fn defaults(config: &ChatConfig, upstream: &Capabilities, folder: &Folder) -> Re
 }
 
 /// How replies are read: as the engine would, and where it would not read calls, by the family of the model.
-fn told(config: &ChatConfig, upstream: &Capabilities, renderer: &Renderer) -> Result<Told, String> {
+fn parser_settings(
+    config: &ChatConfig,
+    upstream: &Capabilities,
+    renderer: &Renderer,
+) -> Result<ParserSettings, String> {
     let known = |name: &str| name.parse::<Format>().map(|format| Box::from(format.name()));
     let format = match config.tool_call_parser.as_str() {
         "auto" => match &upstream.chat.tool_call_parser {
@@ -174,5 +178,5 @@ fn told(config: &ChatConfig, upstream: &Capabilities, renderer: &Renderer) -> Re
         SeparateReasoning::Never => false,
         SeparateReasoning::Auto => upstream.chat.reasoning_parser.is_some(),
     };
-    Ok(Told { format, separate })
+    Ok(ParserSettings { format, separate })
 }

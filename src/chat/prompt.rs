@@ -1,6 +1,6 @@
 //! A conversation as the tokens that the engine is asked to continue.
 //!
-//! What a session holds of it stays as it is, token by token; only what is new behind it is rendered and encoded. What does not continue
+//! What a session holds of it stays as it is, token by token; only what follows it is rendered and encoded. What does not continue
 //! anything that is held is rendered from its text, which makes it a branch.
 
 use super::Conversation;
@@ -46,14 +46,14 @@ impl Prepared {
 
 /// How the text of the reply will be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ParserSettings {
     /// The format of tool calls.
     pub format: Option<Box<str>>,
-    /// Thinking is told apart.
+    /// Reasoning is separated from the text.
     pub separate: bool,
 }
 
-impl Told {
+impl ParserSettings {
     /// How the reply to this request is read, whose prompt has perhaps `opened` a thought.
     #[must_use]
     pub fn reading(&self, request: &Conversation, opened: bool) -> Reading {
@@ -80,7 +80,7 @@ pub struct Preparation<'a> {
     /// What to do where the template drops what was thought before.
     pub earlier_thinking: EarlierThinking,
     /// How the reply will be read.
-    pub told: Told,
+    pub parser: ParserSettings,
 }
 
 /// A prompt, and how it came about.
@@ -94,11 +94,11 @@ struct Built {
 }
 
 impl<'a> Preparation<'a> {
-    /// One that knows nothing of what was said before.
+    /// A preparation without a session.
     #[must_use]
     pub fn anew(model: &'a ChatModel) -> Self {
-        let (renderer, told) = (&*model.renderer, model.told.clone());
-        Self { renderer, session: None, earlier_thinking: EarlierThinking::Keep, told }
+        let (renderer, parser) = (&*model.renderer, model.parser.clone());
+        Self { renderer, session: None, earlier_thinking: EarlierThinking::Keep, parser }
     }
 
     /// The tokens that the template makes of the whole conversation.
@@ -145,7 +145,7 @@ impl<'a> Preparation<'a> {
         } else {
             request.reads_calls()
         };
-        let reading = self.told.reading(request, prompt.opened);
+        let reading = self.parser.reading(request, prompt.opened);
         let Prompt { ids, rendered, .. } = prompt;
         let chat = Chat {
             conversation,

@@ -1,4 +1,4 @@
-//! From sampled tokens to what the client is told.
+//! Reads messages from sampled tokens.
 
 use sha2::{Digest as _, Sha256};
 
@@ -112,7 +112,7 @@ pub fn listed(message: Parsed) -> Parsed {
     }
 }
 
-/// What was said, from all of its tokens.
+/// The message of a reply, from all of its tokens.
 ///
 /// # Errors
 /// When the tokenizer fails on them.

@@ -23,14 +23,14 @@ impl Remembered {
     pub fn of(request: &Conversation, model: &ChatModel, session: Option<&Session>) -> Self {
         let history = History::of(request);
         let outline = history.outline();
-        // the engine makes one text of all that was said
+        // the engine makes one text of all messages
         let texts = AssistantText::of(&request.messages, session, &model.renderer);
         let departure =
             session.and_then(|session| outline.departure(&request.messages, texts, session, &model.renderer));
         let chat = Chat {
             conversation: history.conversation(),
             tools: request.reads_calls(),
-            reading: model.told.reading(request, false),
+            reading: model.parser.reading(request, false),
             retokenised: texts.sampled.is_some(),
             foreign_text: texts.foreign,
             inserted_end_of_turn: 0,

@@ -22,7 +22,7 @@ impl ToolChoice {
         matches!(self, Self::Required | Self::Named(_))
     }
 
-    /// The JSON schema of a forced reply: a list of calls, as SGLang has it where a format has no grammar of its own. The same for every
+    /// The JSON schema of a forced reply: a list of calls, as SGLang has it where a format has no grammar. The same for every
     /// format, because this one holds the model to the name and to the parameters.
     #[must_use]
     pub fn schema(&self, tools: &[Value], parallel: bool) -> Option<Value> {

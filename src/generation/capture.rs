@@ -62,7 +62,7 @@ impl Capture {
         upstream: &Capabilities,
     ) -> Self {
         let ticket = tools.store.begin();
-        if plan.wish.wanted {
+        if plan.entropy_request.wanted {
             recorder.iter().for_each(|recorder| ticket.belong(Arc::clone(recorder.session())));
             plan.rids.iter().for_each(|(rid, index)| ticket.name(rid, *index));
             plan.rid.iter().for_each(|rid| ticket.name(rid, 0));
@@ -223,7 +223,7 @@ impl Capture {
         };
         self.sequence(index);
         if let Some(rid) = chunk.rid.as_deref().filter(|_| self.sequences[index].tokens == 0) {
-            if self.plan.wish.wanted {
+            if self.plan.entropy_request.wanted {
                 self.ticket.name(rid, index);
             }
             if let (true, Some(flight)) = (self.plan.stream, &mut self.flight) {
@@ -242,18 +242,19 @@ impl Capture {
         let mut cuts = Splice::default();
         trim(&self.plan, &item, bytes, meta, &mut edit, &mut cuts)?;
         let step = self.measure(bytes, chunk, index, &item, numbers);
-        let wanted = self.plan.wish.wanted;
+        let wanted = self.plan.entropy_request.wanted;
         let info = (wanted && chunk.finish.is_some()).then(|| self.info(&item, index));
         if let Some(recorder) = &mut self.recorder {
             let (entropy, n) = (&self.values[..], self.plan.n);
             let measured = info.map(|info| info.measured());
-            let own = info.map(|_| enrich::details(&self.sequences[index], &self.plan.wish)).unwrap_or_default();
+            let own =
+                info.map(|_| enrich::details(&self.sequences[index], &self.plan.entropy_request)).unwrap_or_default();
             let (edit, cuts) = (&edit, &cuts);
             let item = &item;
             recorder.take(Seen { bytes, chunk, index, item, n, numbers, step, entropy, measured, own, edit, cuts });
         }
         if wanted {
-            enrich::add(&self.sequences[index], step.content, &self.plan.wish, info.as_ref(), &mut edit);
+            enrich::add(&self.sequences[index], step.content, &self.plan.entropy_request, info.as_ref(), &mut edit);
         }
         splice.append(cuts);
         edit.finish(splice);

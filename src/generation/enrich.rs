@@ -1,10 +1,10 @@
 //! The members that a reply gains, appended last to its `meta_info`.
 
 use crate::entropy::Estimator;
+use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::measure::STATS;
 use crate::generation::reason::Reason;
 use crate::generation::sequence::{Content, Sequence};
-use crate::generation::wish::Wish;
 use crate::json::Edit;
 use crate::trajectory::Measured;
 
@@ -71,33 +71,39 @@ impl Info {
 }
 
 /// Adds the members to an object that holds this much; `info` is given with the one that has a finish reason.
-pub fn add(sequence: &Sequence, content: Content, wish: &Wish, info: Option<&Info>, edit: &mut Edit<'_>) {
+pub fn add(
+    sequence: &Sequence,
+    content: Content,
+    entropy_request: &EntropyRequest,
+    info: Option<&Info>,
+    edit: &mut Edit<'_>,
+) {
     edit.append("output_token_entropy", &bracketed(sequence.lists.entropy.text(content)));
     if let Some(info) = info {
         edit.append("entropy_info", info.json().as_bytes());
     }
-    for (name, text) in members(sequence, content, wish) {
+    for (name, text) in members(sequence, content, entropy_request) {
         edit.append(name, &text);
     }
 }
 
 /// Intervals and statistics of all tokens of a sequence, where they were asked for: what its turn keeps of them.
 #[must_use]
-pub fn details(sequence: &Sequence, wish: &Wish) -> Vec<(&'static str, String)> {
+pub fn details(sequence: &Sequence, entropy_request: &EntropyRequest) -> Vec<(&'static str, String)> {
     let text = |text| String::from_utf8(text).expect("numbers, commas and names are ASCII");
-    let members = members(sequence, Content::Full, wish).into_iter();
+    let members = members(sequence, Content::Full, entropy_request).into_iter();
     members.filter(|_| sequence.tokens > 0).map(|(name, value)| (name, text(value))).collect()
 }
 
 /// The members that are added on request.
-fn members(sequence: &Sequence, content: Content, wish: &Wish) -> Vec<(&'static str, Vec<u8>)> {
+fn members(sequence: &Sequence, content: Content, entropy_request: &EntropyRequest) -> Vec<(&'static str, Vec<u8>)> {
     let lists = &sequence.lists;
     let mut members = Vec::new();
-    if wish.bounds {
+    if entropy_request.bounds {
         members.push(("output_token_entropy_lower", bracketed(lists.bounds[0].text(content))));
         members.push(("output_token_entropy_upper", bracketed(lists.bounds[1].text(content))));
     }
-    if wish.stats {
+    if entropy_request.stats {
         let mut stats = vec![b'{'];
         for (at, (name, list)) in STATS.iter().zip(&lists.stats).enumerate() {
             stats.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });

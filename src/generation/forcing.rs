@@ -8,8 +8,8 @@ pub use size::affordable_k;
 
 use crate::config::EntropyConfig;
 use crate::entropy::Estimator;
+use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::reason::Reason;
-use crate::generation::wish::Wish;
 use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming};
 use crate::sglang::request::{GenerateRequest, PerItem};
 
@@ -50,7 +50,7 @@ pub struct Facts<'a> {
     /// The request.
     pub request: &'a GenerateRequest,
     /// What the client wants.
-    pub wish: Wish,
+    pub entropy_request: EntropyRequest,
     /// What the probe found.
     pub upstream: &'a Capabilities,
     /// The settings.
@@ -73,7 +73,7 @@ impl<'a> Facts<'a> {
     #[must_use]
     pub fn new(
         request: &'a GenerateRequest,
-        wish: Wish,
+        entropy_request: EntropyRequest,
         upstream: &'a Capabilities,
         config: &'a EntropyConfig,
         since: Since,
@@ -83,7 +83,7 @@ impl<'a> Facts<'a> {
         let max_reply_bytes = config.reply_budget;
         let mut facts = Self {
             request,
-            wish,
+            entropy_request,
             upstream,
             config,
             max_reply_bytes,
@@ -125,9 +125,9 @@ impl<'a> Facts<'a> {
         if self.asked(at) { u32::try_from(k.max(0)).unwrap_or(u32::MAX) } else { 0 }
     }
 
-    /// k for this request: the wish, under every cap.
+    /// k for this request: the entropy_request, under every cap.
     fn wanted_k(&self) -> u32 {
-        let mut k = self.wish.top_k.min(self.config.max_top_logprobs);
+        let mut k = self.entropy_request.top_k.min(self.config.max_top_logprobs);
         if self.upstream.disaggregated {
             k = k.min(DISAGGREGATED_TOP_K);
         }
@@ -155,7 +155,9 @@ impl<'a> Facts<'a> {
             Some(Dialect::Jax) if stream && self.upstream.overlap_schedule != Some(true) => {
                 return Some((Reason::JaxStream, false));
             }
-            Some(Dialect::Jax) if !self.config.jax_force && !self.wish.explicit => return Some((Reason::Jax, false)),
+            Some(Dialect::Jax) if !self.config.jax_force && !self.entropy_request.explicit => {
+                return Some((Reason::Jax, false));
+            }
             // an unknown engine may be sglang-jax, whose streams break
             None if stream && self.upstream.probed => return Some((Reason::EngineUnknown, false)),
             None if stream => return Some((Reason::ProbePending, false)),
@@ -164,7 +166,7 @@ impl<'a> Facts<'a> {
         let cumulative = stream && self.upstream.streaming != Some(Streaming::Incremental);
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(request.n() as u64);
-        if cumulative && !self.wish.explicit && tokens > self.config.cumulative_stream_tokens {
+        if cumulative && !self.entropy_request.explicit && tokens > self.config.cumulative_stream_tokens {
             return Some((Reason::CumulativeStream, true));
         }
         None
@@ -204,11 +206,12 @@ impl<'a> Facts<'a> {
             reason: None,
             lowered_from: None,
         };
-        if self.wish.wanted {
+        if self.entropy_request.wanted {
             let exact = self.exact(at, whole);
             item.exact = exact.unwrap_or(None);
             // what only rows tell is asked for beside it
-            let rows = self.wish.stats || self.wish.bounds && self.wish.estimator == Estimator::Sampled;
+            let rows = self.entropy_request.stats
+                || self.entropy_request.bounds && self.entropy_request.estimator == Estimator::Sampled;
             match (whole, exact) {
                 (_, Ok(Some(_))) if !rows => item.logprob |= !self.companions_clash(),
                 (Some((_, chosen)), Ok(Some(_))) => item.logprob |= chosen && !self.companions_clash(),

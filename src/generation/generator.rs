@@ -185,7 +185,7 @@ impl Generator {
             // set once, by the one plan of the attempt
             let _ = known.set(rid);
         }
-        if let (true, Some(reason)) = (self.config.entropy.strict && plan.wish.wanted, plan.hopeless()) {
+        if let (true, Some(reason)) = (self.config.entropy.strict && plan.entropy_request.wanted, plan.hopeless()) {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }
         let again = attempt.as_ref().is_some_and(|attempt| attempt.again);
@@ -363,7 +363,7 @@ impl Generator {
             }
             return Ok(generation);
         }
-        let strict = self.config.entropy.strict && active.capture().plan().wish.wanted;
+        let strict = self.config.entropy.strict && active.capture().plan().entropy_request.wanted;
         let reply = match collect(body, &head.headers, limit, self.budget.reply()).await {
             Ok(reply) => reply,
             Err(failure) => {

@@ -1,8 +1,8 @@
 //! From rows to the text of the members that a reply gains.
 
 use crate::entropy::TokenStats;
+use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::sequence::Content;
-use crate::generation::wish::Wish;
 
 /// A list of one sequence as JSON text without brackets: it grows with the tokens instead of being printed anew for each event.
 #[derive(Debug, Default)]
@@ -49,18 +49,18 @@ impl Lists {
     }
 
     /// Adds tokens with their numbers; `values` are those that are published as their entropies.
-    pub fn push(&mut self, tokens: &[TokenStats], wish: &Wish, values: &[f32]) {
+    pub fn push(&mut self, tokens: &[TokenStats], entropy_request: &EntropyRequest, values: &[f32]) {
         self.entropy.text.reserve(values.len() * 12);
         for value in values {
             number(&mut self.entropy.text, *value);
         }
-        if wish.bounds {
+        if entropy_request.bounds {
             for token in tokens {
                 number(&mut self.bounds[0].text, token.lower);
                 number(&mut self.bounds[1].text, token.upper);
             }
         }
-        if wish.stats {
+        if entropy_request.stats {
             for token in tokens {
                 let values = [token.tail_mass, token.varentropy, token.margin, token.confidence, token.surprisal];
                 for (list, value) in self.stats.iter_mut().zip(values) {

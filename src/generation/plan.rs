@@ -4,11 +4,11 @@ use bytes::Bytes;
 
 use crate::config::EntropyConfig;
 use crate::error::Error;
+use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{Facts, Item, Since};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
-use crate::generation::wish::Wish;
 use crate::sglang::probe::{Capabilities, Plugin};
 use crate::sglang::request::{GenerateRequest, PerItem, Texts};
 
@@ -25,7 +25,7 @@ pub struct Shape {
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// What the client wants to know.
-    pub wish: Wish,
+    pub entropy_request: EntropyRequest,
     /// One per prompt.
     pub items: Vec<Item>,
     /// Samples per prompt; result `i` belongs to prompt `i / n`.
@@ -67,13 +67,13 @@ impl Plan {
         config: &EntropyConfig,
         context: &Context<'_>,
     ) -> Result<Self, Error> {
-        let wish = Wish::of(request, config)?;
+        let entropy_request = EntropyRequest::of(request, config)?;
         let shape = shape(request);
-        let mut facts = Facts::new(request, wish, upstream, config, (context.since)(shape));
+        let mut facts = Facts::new(request, entropy_request, upstream, config, (context.since)(shape));
         facts.max_reply_bytes = context.max_reply_bytes;
         let items = facts.items();
         let given = if context.assign_rid { assigned(request) } else { None };
-        let echo = context.record && wish.wanted && wants_echo(request, upstream);
+        let echo = context.record && entropy_request.wanted && wants_echo(request, upstream);
         let body = rewrite(&facts, &items, given.as_deref(), echo);
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
         let unforced = (forced || items.iter().any(Item::is_asked_exactly)).then(|| {
@@ -85,7 +85,7 @@ impl Plan {
             _ => None,
         };
         Ok(Self {
-            wish,
+            entropy_request,
             n: request.n(),
             stream: request.stream == Some(true),
             rids: known_rids(request, given.as_deref()),
@@ -102,7 +102,7 @@ impl Plan {
     /// Whether the reply must be read: something is to be added to it, or taken away again.
     #[must_use]
     pub fn reads_reply(&self) -> bool {
-        self.wish.wanted
+        self.entropy_request.wanted
             || self.echo
             || self.plugin
             || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
@@ -131,7 +131,7 @@ impl Plan {
     pub fn give_up(&mut self, reason: Reason) {
         for item in &mut self.items {
             *item = item.as_asked();
-            item.reason = self.wish.wanted.then_some(reason);
+            item.reason = self.entropy_request.wanted.then_some(reason);
         }
         if let Some(body) = self.unforced.take() {
             self.body = body;

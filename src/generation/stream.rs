@@ -240,7 +240,7 @@ impl EventStream {
 
     /// Whether `--strict` holds for this request.
     fn must_measure(&self) -> bool {
-        self.active.generator().config.entropy.strict && self.active.capture().plan().wish.wanted
+        self.active.generator().config.entropy.strict && self.active.capture().plan().entropy_request.wanted
     }
 
     /// With `--strict`, why the stream must not go on.

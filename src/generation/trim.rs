@@ -32,7 +32,7 @@ pub fn trim(
     splice: &mut Splice,
 ) -> Result<(), Malformed> {
     // our own list takes its place, which a client that asks both has asked for; or it was meant for a neighbour
-    if plan.wish.wanted || plan.plugin && !item.own_plugin {
+    if plan.entropy_request.wanted || plan.plugin && !item.own_plugin {
         edit.remove(|key| key.is("output_token_entropy"));
     }
     if item.exact == Some(Exact::Support) && item.is_asked_exactly() {

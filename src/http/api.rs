@@ -20,7 +20,7 @@ use crate::generation::retries::Digest;
 use crate::http::access_log::AccessRecord;
 use crate::http::body::{Body, Upload};
 use crate::http::error_reply;
-use crate::http::generate::{self, Decoded};
+use crate::http::generate::{self, DecodedGeneration};
 use crate::http::identity::{Identity, InvalidName};
 use crate::http::passthrough::pass_through;
 use crate::http::proxy_state::ProxyState;
@@ -104,7 +104,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
             let head = Head { method: Method::POST, target: routes::GENERATE.endpoint.to_owned(), headers };
             let identity =
                 call.identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
-            let decoded = Decoded { request, identity, digest, chat, reads: Reads::Fields };
+            let decoded = DecodedGeneration { request, identity, digest, chat, reads: Reads::Fields };
             let generation = generate::run(state, head, decoded, record).await?;
             Ok(reply::reply(state, call.api, generation, encoder).await)
         }
@@ -123,7 +123,7 @@ async fn answer(state: &Arc<ProxyState>, call: ApiCall, record: &AccessRecord) -
 /// The generation, and the digest of its request where it may be retried.
 type Prepared = (ApiGeneration, Option<Digest>);
 
-/// Makes the generation. What takes long is done on a thread of its own.
+/// Makes the generation. What takes long is done on a blocking thread.
 async fn prepare(
     state: &Arc<ProxyState>,
     mut call: ApiCall,

@@ -15,7 +15,7 @@ use crate::generation::Observed;
 use crate::generation::flight::Unnamed;
 use crate::http::access_log::AccessRecord;
 use crate::http::offload::{Items, OffloadedIter};
-use crate::http::passthrough::Overheard;
+use crate::http::passthrough::PassthroughStream;
 use crate::sglang::forwarded::Forwarded;
 
 pub use encoded::{EncodedBody, Encoder};
@@ -36,7 +36,7 @@ enum Inner {
     Forwarded(Box<Forwarded>),
     Encoded(Box<EncodedBody>),
     Made(OffloadedIter<Bytes>),
-    Overheard(Box<Overheard>),
+    PassthroughStream(Box<PassthroughStream>),
 }
 
 impl std::fmt::Debug for Inner {
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Inner {
             Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
             Self::Encoded(body) => f.debug_tuple("Encoded").field(body).finish(),
             Self::Made(_) => f.write_str("Made"),
-            Self::Overheard(body) => f.debug_tuple("Overheard").field(body).finish(),
+            Self::PassthroughStream(body) => f.debug_tuple("PassthroughStream").field(body).finish(),
         }
     }
 }
@@ -72,8 +72,8 @@ impl Body {
 
     /// A stream whose ids are taken on its way.
     #[must_use]
-    pub fn overheard(body: Overheard) -> Self {
-        Self::of(Inner::Overheard(Box::new(body)))
+    pub fn passthrough(body: PassthroughStream) -> Self {
+        Self::of(Inner::PassthroughStream(Box::new(body)))
     }
 
     fn of(inner: Inner) -> Self {
@@ -104,7 +104,7 @@ impl Body {
     fn observed(&self) -> Option<Observed> {
         match &self.inner {
             Inner::Encoded(body) => body.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) | Inner::Overheard(_) => None,
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) | Inner::PassthroughStream(_) => None,
         }
     }
 }
@@ -128,7 +128,7 @@ impl http_body::Body for Body {
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Encoded(body) => body.poll_frame(cx),
             Inner::Made(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
-            Inner::Overheard(body) => body.poll_frame(cx),
+            Inner::PassthroughStream(body) => body.poll_frame(cx),
         }
     }
 
@@ -137,7 +137,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
             Inner::Encoded(body) => body.is_end_stream(),
-            Inner::Made(_) | Inner::Overheard(_) => false,
+            Inner::Made(_) | Inner::PassthroughStream(_) => false,
         }
     }
 
@@ -146,7 +146,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
             Inner::Encoded(body) => body.size_hint(),
-            Inner::Made(_) | Inner::Overheard(_) => SizeHint::default(),
+            Inner::Made(_) | Inner::PassthroughStream(_) => SizeHint::default(),
         }
     }
 }

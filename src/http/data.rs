@@ -12,7 +12,7 @@ use crate::http::body::Body;
 use crate::http::forward::forward;
 use crate::http::generate::generate;
 use crate::http::identity::InvalidName;
-use crate::http::misdirected::Asked;
+use crate::http::misdirected::MisdirectedRequest;
 use crate::http::proxy_state::ProxyState;
 use crate::http::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::http::{api, error_reply, gate, identity, redact};
@@ -72,7 +72,7 @@ async fn route(
         request.headers_mut().remove(header::ACCEPT_ENCODING);
         return redact::redacted(state, forward(state, route, request, None).await?).await;
     }
-    let asked = Asked::new(state, &request, session.as_ref());
+    let asked = MisdirectedRequest::new(state, &request, session.as_ref());
     let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
     let unnamed = generates.then(|| state.tools.flights.unnamed());
     let reply = forward(state, route, request, session).await?;

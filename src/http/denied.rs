@@ -31,7 +31,7 @@ impl Denied {
         }
     }
 
-    /// What the client is told.
+    /// The message for the client.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {

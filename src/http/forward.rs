@@ -71,7 +71,7 @@ pub async fn forward(
     Ok(Response::from_parts(head, Body::forwarded(body)))
 }
 
-/// A reply as it came.
+/// A reply, unchanged.
 #[must_use]
 pub fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();

@@ -23,7 +23,7 @@ pub(super) const ABORT: &str = "/abort_request";
 /// Answers a control route on the data port: the abort of a request that is in flight here passes, anything else is refused.
 ///
 /// # Errors
-/// Why it is refused, or what the client is told when no answer came.
+/// Why it is refused, or the error for the client when the engine gave no answer.
 pub async fn control(
     state: &Arc<ProxyState>,
     route: Route,

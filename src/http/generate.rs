@@ -30,7 +30,7 @@ const RETRY_COUNT: &str = "x-stainless-retry-count";
 
 /// A generation that a client asks for, decoded from the body of its API.
 #[derive(Debug)]
-pub struct Decoded {
+pub struct DecodedGeneration {
     /// The request for /generate.
     pub request: GenerateRequest,
     /// Its session.
@@ -46,7 +46,7 @@ pub struct Decoded {
 /// Serves a generation; `session` is the one that the path names.
 ///
 /// # Errors
-/// The answer for the client, where there is none of the engine's.
+/// The error for the client, where the engine gave no answer.
 pub async fn generate(
     state: &Arc<ProxyState>,
     request: Request<Incoming>,
@@ -63,7 +63,7 @@ pub async fn generate(
 /// The same for a request that has been read.
 ///
 /// # Errors
-/// The answer for the client, where there is none of the engine's.
+/// The error for the client, where the engine gave no answer.
 pub async fn answer(
     state: &Arc<ProxyState>,
     request: Request<Bytes>,
@@ -82,7 +82,7 @@ pub async fn answer(
     let head = Head { target: target(&head.uri), method: head.method, headers: head.headers };
     if let Some(request) = request {
         drop(body);
-        let decoded = Decoded { request, identity, digest, chat: None, reads: Reads::Bytes };
+        let decoded = DecodedGeneration { request, identity, digest, chat: None, reads: Reads::Bytes };
         return run(state, head, decoded, record).await;
     }
     identity.report_ignored(state);
@@ -107,14 +107,14 @@ pub fn digest(state: &ProxyState, identity: Option<&Identity>, request: &Generat
 /// Runs a generation; `head` has the client's headers.
 ///
 /// # Errors
-/// The answer for the client, where there is none of the engine's.
+/// The error for the client, where the engine gave no answer.
 pub async fn run(
     state: &Arc<ProxyState>,
     head: Head,
-    decoded: Decoded,
+    decoded: DecodedGeneration,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
-    let Decoded { request, identity, digest, chat, reads } = decoded;
+    let DecodedGeneration { request, identity, digest, chat, reads } = decoded;
     identity.report_ignored(state);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();

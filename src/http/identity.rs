@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_a_session_only_where_it_says_who_and_not_that_one_may() {
+    fn key_names_a_session_unless_it_is_a_placeholder_or_tokentap_s_own() {
         let flags = ["--session-from", "key,user,routing-key", "--upstream-api-key", "ours"];
         let of = |headers: &[(&str, &str)], body: &str| session(&flags, "/generate", headers, body);
         assert_eq!(of(&[("authorization", "Bearer agent-7")], "{}").as_deref(), Some("agent-7"));

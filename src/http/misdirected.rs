@@ -40,7 +40,7 @@ const CONTROL: [&str; 8] = [
 
 /// What a request to the data port must be remembered by, until the engine has answered.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct MisdirectedRequest {
     method: Method,
     path: String,
     /// The session in the path, which stands before what the engine is asked.
@@ -49,7 +49,7 @@ pub(super) struct Asked {
     origin: String,
 }
 
-impl Asked {
+impl MisdirectedRequest {
     pub(super) fn new<B>(state: &ProxyState, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
         let scheme = if state.config.tls.data().is_some() { "https" } else { "http" };
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());

@@ -1,15 +1,15 @@
 //! Requests that go to the engine's own endpoint unchanged. Where the engine tells the ids of a chat, they are recorded.
 
-mod overheard;
-mod witness;
+mod recorder;
+mod stream;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use crate::api::openai_chat::passthrough::Foreign;
-use crate::api::openai_chat::sglext::{Left, Told};
+use crate::api::openai_chat::passthrough::PassthroughRequest;
+use crate::api::openai_chat::sglext::{EngineIds, Remainder};
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
 use crate::generation::generator::SESSION;
@@ -29,13 +29,13 @@ use crate::sglang::headers;
 use crate::sglang::request::SessionNames;
 use crate::sglang::upstream::{failed, send};
 use crate::trajectory;
-pub use overheard::Overheard;
-use witness::Witness;
+use recorder::PassthroughRecorder;
+pub use stream::PassthroughStream;
 
 /// Hands a call to the engine's own endpoint.
 ///
 /// # Errors
-/// The answer for the client, where there is none of the engine's.
+/// The error for the client, where the engine gave no answer.
 pub(super) async fn pass_through(
     state: &Arc<ProxyState>,
     call: ApiCall,
@@ -55,8 +55,8 @@ pub(super) async fn pass_through(
             }
         };
         let object = object.filter(|_| records && identity.explicit);
-        let asked =
-            object.map(|object| Foreign::of(body, &object, call.request.headers(), &state.upstream.borrow().chat));
+        let asked = object
+            .map(|object| PassthroughRequest::of(body, &object, call.request.headers(), &state.upstream.borrow().chat));
         Ok::<_, InvalidName>((identity, asked))
     };
     let (identity, asked) = on_body(length, read).await?;
@@ -80,7 +80,7 @@ pub(super) async fn pass_through(
     // what is read must come as it is
     headers.remove(header::ACCEPT_ENCODING);
     asked.wanted.ask_for_all(&mut headers);
-    let witness = Witness::new(state, (asked, call.remembered), turns, unseen);
+    let recorder = PassthroughRecorder::new(state, (asked, call.remembered), turns, unseen);
     let reply = send(
         &state.client,
         &state.metrics,
@@ -88,18 +88,18 @@ pub(super) async fn pass_through(
         client::Call::whole(head.method, target(&head.uri), headers, body),
     )
     .await?;
-    let mut reply = recorded(witness, reply, record).await?.map(|body| body.holding(unnamed));
+    let mut reply = recorded(recorder, reply, record).await?.map(|body| body.holding(unnamed));
     if let Ok(name) = name {
         reply.headers_mut().insert(SESSION, name);
     }
     Ok(reply)
 }
 
-/// The reply to a call that a witness records.
-async fn recorded(witness: Witness, reply: Reply, record: &AccessRecord) -> Result<Response<Body>, Error> {
+/// The reply to a call that is recorded.
+async fn recorded(recorder: PassthroughRecorder, reply: Reply, record: &AccessRecord) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {
-        let state = Arc::clone(&witness.state);
-        witness.unread(reply.status());
+        let state = Arc::clone(&recorder.state);
+        recorder.unread(reply.status());
         return Ok(forwarded(&state, reply));
     }
     let (mut head, body) = reply.into_parts();
@@ -107,14 +107,18 @@ async fn recorded(witness: Witness, reply: Reply, record: &AccessRecord) -> Resu
     if headers::is_event_stream(&head.headers) {
         record.set_streaming();
         head.headers.remove(header::CONTENT_LENGTH);
-        return Ok(Response::from_parts(head, Body::overheard(Overheard::new(body, witness))));
+        return Ok(Response::from_parts(head, Body::passthrough(PassthroughStream::new(body, recorder))));
     }
-    whole(witness, head, body).await
+    whole(recorder, head, body).await
 }
 
 /// A reply that is read to its end first.
-async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> Result<Response<Body>, Error> {
-    let state = Arc::clone(&witness.state);
+async fn whole(
+    recorder: PassthroughRecorder,
+    mut head: response::Parts,
+    body: ReplyBody,
+) -> Result<Response<Body>, Error> {
+    let state = Arc::clone(&recorder.state);
     let limit = state.config.limits.max_reply_bytes;
     let whole = collect(body, &head.headers, limit, state.budget.reply()).await;
     let body = match whole.map_err(|failure| failed(&state.metrics, failure))? {
@@ -123,9 +127,9 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
             return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&state.metrics, read, rest))));
         }
     };
-    let mut told = Told::default();
+    let mut engine_ids = EngineIds::default();
     let read = on_body(body.len(), || {
-        catch_unwind(AssertUnwindSafe(|| told.read(&body, 0..body.len(), witness.asked.wanted)))
+        catch_unwind(AssertUnwindSafe(|| engine_ids.read(&body, 0..body.len(), recorder.asked.wanted)))
     })
     .await;
     let left = match read {
@@ -139,11 +143,11 @@ async fn whole(witness: Witness, mut head: response::Parts, body: ReplyBody) -> 
             return Ok(Response::from_parts(head, Body::full(body)));
         }
     };
-    state.generator.log_wait.wait(witness.record(told)).await;
+    state.generator.log_wait.wait(recorder.record(engine_ids)).await;
     let body = match left {
         // a reply without a choice is no less a reply
-        Left::Same | Left::Nothing => body,
-        Left::Changed(changed) => state.budget.hold(changed),
+        Remainder::Same | Remainder::Nothing => body,
+        Remainder::Changed(changed) => state.budget.hold(changed),
     };
     head.headers.remove(header::CONTENT_LENGTH);
     Ok(Response::from_parts(head, Body::full(body)))

@@ -15,7 +15,7 @@ use crate::sglang::upstream::failed;
 /// Answers of these routes are a line of JSON.
 const LARGEST: u64 = 64 << 10;
 
-/// A call that changes weights. Where its answer is not seen, or is an error of the engine's own, nobody knows whether it did: the epoch
+/// A call that changes weights. Where its answer is not seen, or is an error of the engine's own, it is unknown whether it did: the epoch
 /// moves, for tokens of two policies must not pass for those of one.
 #[derive(Debug)]
 pub struct Change<'a> {
@@ -45,7 +45,7 @@ impl Drop for Change<'_> {
 }
 
 /// Takes note of an answer. The epoch moves with every success. It also moves with a 400 that says that the weights are new and only
-/// the cache could not be flushed, as 0.5.23 answers while requests stand in a pause.
+/// the cache could not be flushed, as 0.5.23 answers while requests are paused.
 ///
 /// # Errors
 /// When the answer breaks off.

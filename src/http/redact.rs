@@ -87,7 +87,7 @@ fn value(cursor: &mut Cursor<'_>, splice: &mut Splice, depth: usize) -> Result<(
     }
 }
 
-/// Whether a member of this name is nobody's business: SGLang's `api_key`, `admin_api_key`, `ssl_keyfile_password`, and what later versions
+/// Whether a member of this name is a secret: SGLang's `api_key`, `admin_api_key`, `ssl_keyfile_password`, and what later versions
 /// may add to them.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_does_not_pass() {
+    fn unreadable_reply_is_not_passed() {
         for text in ["", "{", "{\"api_key\": \"k\"", "[1,]", &"[".repeat(1000)] {
             assert!(cleaned(text).is_err(), "{text}");
         }

@@ -33,7 +33,7 @@ pub enum Access {
     Open,
     /// Who has `--metrics-token`, if it is set.
     Metrics,
-    /// Everyone who names the port by a name of its own, and no other site's page.
+    /// Everyone whose `Host` is a name of the port, and no page of another site.
     Page,
     /// The same, with `--control-token` if it is set.
     Control,

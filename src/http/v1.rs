@@ -116,7 +116,7 @@ impl Route {
     }
 }
 
-/// Serves a route below `/v1/`; `None` where there is none.
+/// Serves a route below `/v1/`; `None` for any other path.
 pub async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
     let Route { methods, .. } = route(&path)?;
@@ -240,10 +240,10 @@ fn ok(body: &Value) -> Response<Body> {
     json_reply(StatusCode::OK, body.to_string().into_bytes())
 }
 
-/// The session with this name; one that was evicted is said to be.
+/// The session with this name.
 ///
 /// # Errors
-/// 404 where there is none, 410 where there was one.
+/// 404 for an unknown name, 410 for a session that was evicted.
 pub fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
     let gone = || {
         state.sessions.gone(id).map(|gone| {

@@ -12,7 +12,7 @@ use crate::http::request_info::{Protocol, RequestInfo};
 /// Why a layer refuses a request.
 #[derive(Debug)]
 pub enum Rejection {
-    /// The request is not valid. Over HTTP/1 its connection ends: whoever wrote it may also count its bytes in another way.
+    /// The request is not valid. Over HTTP/1 its connection ends: its client may also count its bytes in another way.
     Invalid(Error),
     /// The sender may not send it.
     Denied(Denied),

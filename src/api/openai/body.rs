@@ -37,7 +37,7 @@ impl<'a> Body<'a> {
 
     /// A count of at least 1, which is 1 where it is not given.
     pub(crate) fn count(&self, name: &str) -> Result<usize, RequestError> {
-        match self.raw(name).filter(|raw| is_said(raw)) {
+        match self.raw(name).filter(|raw| is_present(raw)) {
             None => Ok(1),
             Some(raw) => {
                 let count = std::str::from_utf8(raw).ok().and_then(|text| text.parse::<usize>().ok());
@@ -50,11 +50,11 @@ impl<'a> Body<'a> {
 }
 
 /// Whether a value asks for anything: clients send the defaults of fields that they do not mean.
-pub(crate) fn is_meant(value: &[u8]) -> bool {
+pub(crate) fn is_non_default(value: &[u8]) -> bool {
     !matches!(value, b"null" | b"false" | b"[]" | b"{}" | b"\"\"" | b"\"none\"" | b"[\"text\"]")
 }
 
 /// Whether a value says anything.
-pub(crate) fn is_said(value: &[u8]) -> bool {
+pub(crate) fn is_present(value: &[u8]) -> bool {
     value != b"null"
 }

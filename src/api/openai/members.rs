@@ -1,6 +1,6 @@
 //! Members of a request for /generate, copied from a request of OpenAI's.
 
-use super::body::{Body, is_said, wrong};
+use super::body::{Body, is_present, wrong};
 use super::fields::{self, Place};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::json::{Malformed, Value};
@@ -28,7 +28,7 @@ impl Body<'_> {
     /// Writes the fields that belong to `sampling_params`, and the `defaults` of those that the client leaves out.
     pub(crate) fn sampling(&self, sampling: &mut Members<'_>, defaults: &SamplingDefaults) {
         for (name, value) in fields::defaults(defaults) {
-            if !self.raw(name).is_some_and(is_said) {
+            if !self.raw(name).is_some_and(is_present) {
                 sampling.put(name, value.as_bytes());
             }
         }
@@ -38,7 +38,7 @@ impl Body<'_> {
     /// Writes those that the client gives, under the names of `sampling_params`.
     pub(crate) fn own_sampling(&self, sampling: &mut Members<'_>) {
         for (name, place) in fields::FIELDS {
-            if let (Place::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_said(value))) {
+            if let (Place::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_present(value))) {
                 sampling.put(to, value);
             }
         }
@@ -50,7 +50,7 @@ impl Body<'_> {
             members.put("lora_path", quoted(adapter).as_bytes());
         }
         for (name, place) in fields::FIELDS {
-            let said = self.raw(name).filter(|value| is_said(value) && !(adapter.is_some() && *name == "lora_path"));
+            let said = self.raw(name).filter(|value| is_present(value) && !(adapter.is_some() && *name == "lora_path"));
             if let (Place::Top(to), Some(value)) = (place, said) {
                 members.put(to, value);
             }

@@ -1,4 +1,4 @@
-//! What a client of OpenAI's API is told when a request fails.
+//! Errors as OpenAI's clients read them.
 //!
 //! Clients decide by the status whether to send a request again. 413 and 422 say the same as 400 here, which all of them take for final,
 //! and a conversation that is too long is named by the words that they look for.
@@ -9,16 +9,16 @@ use crate::api::ApiError;
 use crate::chat::quoted;
 use crate::json::Value;
 
-/// More of an engine's error is not read.
+/// Bytes of an engine's error that are read.
 pub const LARGEST: u64 = 1 << 20;
 
-/// What every client looks for when a conversation has become too long.
+/// Words that every client looks for when a conversation is too long.
 const TOO_LONG: &str = "maximum context length";
 
-/// What engines say of it.
+/// Words of engines for the same.
 const OVERFLOWS: [&str; 2] = ["context length", "maximum allowed length"];
 
-/// An error as the client is told it.
+/// An error for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// 4xx or 5xx.
@@ -28,7 +28,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// What clients take this status and message for, said so that they do the right thing.
+    /// The error for a status and a message, in the status and the words that clients act on.
     #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();

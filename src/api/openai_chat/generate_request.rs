@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::request::ChatRequest;
-use crate::api::openai::{Body, Members, adapter, constraint, is_said, unreadable, wrong};
+use crate::api::openai::{Body, Members, adapter, constraint, is_present, unreadable, wrong};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::json::write_ids;
 use crate::sglang::request::GenerateRequest;
@@ -51,7 +51,7 @@ impl ChatRequest {
         let mut sampling = Members::new(&mut out);
         let most = ["max_completion_tokens", "max_tokens"]
             .iter()
-            .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_said(n)));
+            .find_map(|name| body.raw(name).filter(|n| *n != b"0" && is_present(n)));
         // absent it would be /generate's own default, which is small
         sampling.put("max_new_tokens", most.unwrap_or(b"null"));
         if !skip_special {
@@ -86,7 +86,7 @@ impl ChatRequest {
         }
         if self.logprobs {
             members.put("return_logprob", b"true");
-            members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_said(k)).unwrap_or(b"0"));
+            members.put("top_logprobs_num", body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
         } else if self.stream && loses_ids {
             members.put("return_logprob", b"true");
         }

@@ -1,12 +1,12 @@
 //! `choices[].logprobs`, in OpenAI's shape: texts and bytes where the engine says ids.
 
-use crate::api::sample::Said;
+use crate::api::sample::TokenLogprob;
 use crate::chat::quoted;
 use crate::tokenizer::Tokenizer;
 
 /// `{"content":[…]}`: an entry a token.
 #[must_use]
-pub(super) fn content(tokenizer: &Tokenizer, said: &[Said]) -> String {
+pub(super) fn content(tokenizer: &Tokenizer, said: &[TokenLogprob]) -> String {
     let mut out = String::from("{\"content\":[");
     for (at, token) in said.iter().enumerate() {
         out.push_str(if at > 0 { "," } else { "" });

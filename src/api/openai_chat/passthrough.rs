@@ -3,13 +3,13 @@
 use http::HeaderMap;
 
 use super::sglext::Wanted;
-use crate::api::openai::{Body, Members, is_said};
+use crate::api::openai::{Body, Members, is_present};
 use crate::json::Object;
 use crate::sglang::probe::ChatFacts;
 
 /// What was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Foreign {
+pub struct PassthroughRequest {
     /// What of the ids is the client's.
     pub wanted: Wanted,
     /// `n`.
@@ -18,7 +18,7 @@ pub struct Foreign {
     pub sampling: Box<str>,
 }
 
-impl Foreign {
+impl PassthroughRequest {
     /// What a call asks, whose body has the members of `object`.
     #[must_use]
     pub fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
@@ -32,7 +32,7 @@ impl Foreign {
 }
 
 fn sampling(body: &Body<'_>) -> Box<str> {
-    let said = |name: &str| body.raw(name).filter(|value| is_said(value));
+    let said = |name: &str| body.raw(name).filter(|value| is_present(value));
     let mut out = b"{".to_vec();
     let mut members = Members::new(&mut out);
     if let Some(most) = said("max_completion_tokens").or_else(|| said("max_tokens")) {
@@ -50,10 +50,10 @@ mod tests {
     use super::*;
     use crate::api::openai_chat::sglext::wanted::{FRAMED, INPUT, OUTPUT};
 
-    fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> Foreign {
+    fn read(body: &str, headers: &[&HeaderName], engine: &ChatFacts) -> PassthroughRequest {
         let yes = HeaderValue::from_static("1");
         let headers = headers.iter().map(|name| ((*name).clone(), yes.clone())).collect();
-        Foreign::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap(), &headers, engine)
+        PassthroughRequest::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap(), &headers, engine)
     }
 
     #[test]

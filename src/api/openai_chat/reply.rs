@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::logprobs;
-use super::request::Wants;
+use super::request::ReplyExtras;
 use super::sglext::{self, Wanted};
 use crate::api::openai::{Usage, list, metadata};
 use crate::api::sample::Sample;
@@ -13,7 +13,7 @@ use crate::parse::ToolCall;
 use crate::tokenizer::{Renderer, TokenizerError};
 use crate::trajectory::Reading;
 
-/// What a reply is made with.
+/// What the chunks and bodies of a reply are made with.
 #[derive(Debug, Clone)]
 pub struct ReplyContext {
     /// Decodes.
@@ -30,9 +30,9 @@ pub struct ReplyContext {
     pub prompt: Option<Arc<[u32]>>,
     /// Logprobs are wanted.
     pub logprobs: bool,
-    /// What else is.
-    pub wants: Wants,
-    /// What of the ids stands in `sglext`.
+    /// Other members that the client wants.
+    pub wants: ReplyExtras,
+    /// Which ids `sglext` has.
     pub sglext: Wanted,
     /// How many samples.
     pub n: usize,
@@ -98,7 +98,7 @@ impl ReplyContext {
         let finish = if called { "tool_calls" } else { sample.finish.as_deref().unwrap_or("stop") };
         let matched = sample.matched.as_deref().filter(|_| !called).unwrap_or("null");
         let logprobs = match self.logprobs {
-            true => logprobs::content(self.renderer.tokenizer(), &sample.said()),
+            true => logprobs::content(self.renderer.tokenizer(), &sample.token_logprobs()),
             false => "null".to_owned(),
         };
         out.push_str(&format!(

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::message::message;
 use super::tool_choice::tool_choice;
-use crate::api::openai::{Body, UNSUPPORTED, is_meant, is_said, wrong};
+use crate::api::openai::{Body, UNSUPPORTED, is_non_default, is_present, wrong};
 use crate::chat::reading::Stops;
 use crate::chat::{Conversation, RequestError};
 use crate::json::{Cursor, Object, Value};
@@ -12,7 +12,7 @@ use crate::json::{Cursor, Object, Value};
 /// A chat request as far as tokentap reads it.
 #[derive(Debug)]
 pub struct ChatRequest {
-    /// The body as it came.
+    /// The body, unchanged.
     pub bytes: Bytes,
     /// Its members.
     pub object: Object,
@@ -22,7 +22,7 @@ pub struct ChatRequest {
     pub conversation: Conversation,
     /// `stream`.
     pub stream: bool,
-    /// How a stream is told.
+    /// Options of a stream.
     pub options: StreamOptions,
     /// `logprobs`.
     pub logprobs: bool,
@@ -32,24 +32,24 @@ pub struct ChatRequest {
     pub stops: Stops,
     /// `n`.
     pub n: usize,
-    /// What the client wants to know besides.
-    pub wants: Wants,
+    /// Other members that the client wants.
+    pub wants: ReplyExtras,
 }
 
-/// How a stream is told.
+/// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// `stream_options.include_usage`: tokens are counted at the end.
     pub usage: bool,
     /// `stream_options.continuous_usage_stats`: and in every chunk.
     pub running_usage: bool,
-    /// `stream_reasoning` is false: a thought is told once it is over.
+    /// `stream_reasoning` is false: a thought is sent when it is complete.
     pub whole_thoughts: bool,
 }
 
-/// Extras of a reply.
+/// Members of a reply that a client asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wants {
+pub struct ReplyExtras {
     /// The prompt's ids.
     pub prompt_ids: bool,
     /// The sampled ids, and with them the prompt's.
@@ -60,8 +60,8 @@ pub struct Wants {
     pub entropy: bool,
 }
 
-impl Wants {
-    /// Whether the prompt's ids stand in the choices.
+impl ReplyExtras {
+    /// Whether the choices have the prompt's ids.
     #[must_use]
     pub fn prompt(&self) -> bool {
         self.prompt_ids || self.token_ids
@@ -101,14 +101,14 @@ impl ChatRequest {
             Some(_) => return Err(wrong("tools must be a list")),
         };
         for (older, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
-            if body.raw(older).is_some_and(is_meant) {
+            if body.raw(older).is_some_and(is_non_default) {
                 return Err(wrong(format!("{older} is not served: it is the older form of {newer}; send {newer}")));
             }
         }
         let tool_choice = tool_choice(body.value("tool_choice")?.as_ref(), tools.as_deref())?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
-        let wants = Wants {
+        let wants = ReplyExtras {
             prompt_ids: body.flag("return_prompt_token_ids", false)?,
             token_ids: body.flag("return_token_ids", false)?,
             meta_info: body.flag("return_meta_info", false)?,
@@ -149,14 +149,14 @@ impl ChatRequest {
     /// [`RequestError::Unsupported`], with the field that only the engine's own endpoint honours.
     pub fn check_fields(&self) -> Result<(), RequestError> {
         let body = Body { bytes: &self.bytes, object: &self.object };
-        let foreign = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_meant));
+        let foreign = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
         foreign.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
     }
 }
 
 /// `input_ids`.
 fn prompt_ids(body: &Body<'_>) -> Result<Option<Vec<u32>>, RequestError> {
-    let Some(ids) = body.raw("input_ids").filter(|ids| is_said(ids)) else { return Ok(None) };
+    let Some(ids) = body.raw("input_ids").filter(|ids| is_present(ids)) else { return Ok(None) };
     let ids = serde_json::from_slice(ids);
     ids.map(Some).map_err(|error| wrong(format!("input_ids must be a list of ids: {error}")))
 }

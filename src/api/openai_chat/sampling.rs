@@ -1,4 +1,4 @@
-//! Every so many-th of something that happens.
+//! Samples a share of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

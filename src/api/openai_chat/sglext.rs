@@ -15,7 +15,7 @@ pub use wanted::Wanted;
 
 /// What the engine has said of a reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct EngineIds {
     /// `id`.
     pub rid: Option<Box<str>>,
     /// The prompt's ids.
@@ -30,14 +30,14 @@ pub struct Told {
     pub spans: Vec<(Box<str>, u32, u32)>,
 }
 
-/// What of a text goes on to the client.
+/// What the client gets of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum Remainder {
     /// All of it, as it is.
     Same,
     /// This.
     Changed(Vec<u8>),
-    /// Nothing: it had been said for the ids alone.
+    /// Nothing: the text has only ids.
     Nothing,
 }
 
@@ -53,12 +53,12 @@ pub fn member<'a>(wanted: Wanted, prompt: &[u32], responses: impl Iterator<Item 
     if members.is_empty() { String::new() } else { format!(",\"sglext\":{{{}}}", members.join(",")) }
 }
 
-impl Told {
+impl EngineIds {
     /// Reads an object of a reply: the whole of it or an event, in `text` at `data`. Ids that are not `wanted` go.
     ///
     /// # Errors
     /// When it is not what SGLang writes.
-    pub fn read(&mut self, text: &[u8], data: Range<usize>, wanted: Wanted) -> Result<Left, Malformed> {
+    pub fn read(&mut self, text: &[u8], data: Range<usize>, wanted: Wanted) -> Result<Remainder, Malformed> {
         let mut cursor = Cursor::at(&text[..data.end], data.start);
         let object = members(&mut cursor)?;
         cursor.end()?;
@@ -72,11 +72,11 @@ impl Told {
             self.metadata(&Value::parse(metadata)?);
         }
         let Some(at) = object.value_span(text, "sglext").filter(|at| text[at.start] == b'{') else {
-            return Ok(Left::Same);
+            return Ok(Remainder::Same);
         };
         let said = members(&mut Cursor::at(&text[..at.end], at.start))?;
         let ids = |name: &str| said.value_span(text, name).filter(|at| text[at.start] == b'[');
-        // lists that are none of ids are no less what nobody asked for
+        // a list that has other values than ids was not asked for, either
         if let Some(at) = ids("input_ids") {
             self.prompt = list(text, at);
         }
@@ -87,7 +87,7 @@ impl Told {
         let left = said.members.iter().filter(|member| !gone(&said.key(text, member))).count();
         let mut splice = Splice::default();
         if left == said.members.len() {
-            return Ok(Left::Same);
+            return Ok(Remainder::Same);
         } else if left > 0 {
             let mut edit = Edit::new(text, &said);
             edit.remove(gone);
@@ -95,13 +95,13 @@ impl Told {
         } else {
             let is = |name: &str, nothing: &[u8]| object.get(text, name).is_none_or(|value| value == nothing);
             if is("choices", b"[]") && is("usage", b"null") {
-                return Ok(Left::Nothing);
+                return Ok(Remainder::Nothing);
             }
             let mut edit = Edit::new(text, &object);
             edit.remove(|key| key.is("sglext"));
             edit.finish(&mut splice);
         }
-        Ok(Left::Changed(splice.apply(text)))
+        Ok(Remainder::Changed(splice.apply(text)))
     }
 
     /// Takes note of how choices ended.
@@ -152,16 +152,16 @@ mod tests {
 
     const NONE: Wanted = Wanted { input: false, output: false, framed: false };
 
-    fn read(text: &str, wanted: Wanted) -> (Result<Left, Malformed>, Told) {
-        let mut told = Told::default();
-        (told.read(text.as_bytes(), 0..text.len(), wanted), told)
+    fn read(text: &str, wanted: Wanted) -> (Result<Remainder, Malformed>, EngineIds) {
+        let mut engine_ids = EngineIds::default();
+        (engine_ids.read(text.as_bytes(), 0..text.len(), wanted), engine_ids)
     }
 
     fn left(text: &str, wanted: Wanted) -> String {
         match read(text, wanted).0.unwrap() {
-            Left::Same => text.to_owned(),
-            Left::Changed(bytes) => String::from_utf8(bytes).unwrap(),
-            Left::Nothing => "nothing".to_owned(),
+            Remainder::Same => text.to_owned(),
+            Remainder::Changed(bytes) => String::from_utf8(bytes).unwrap(),
+            Remainder::Nothing => "nothing".to_owned(),
         }
     }
 
@@ -170,9 +170,9 @@ mod tests {
         let text = r#"{"id":"r\u0031","choices":[{"index":1,"finish_reason":"tool_calls"},{"index":0,"finish_reason":"length"},
             {"index":2,"finish_reason":null}],"metadata":{"weight_version":"b","weight_versions":[{"version":"a","start":0,"end":1},
             {"version":"b","start":1,"end":2}]},"sglext":{"input_ids":[1,2],"output_ids":[[3,4],[5],[]]}}"#;
-        let (left, told) = read(text, NONE);
-        assert!(matches!(left, Ok(Left::Changed(_))));
-        let expected = Told {
+        let (left, engine_ids) = read(text, NONE);
+        assert!(matches!(left, Ok(Remainder::Changed(_))));
+        let expected = EngineIds {
             rid: Some("r1".into()),
             prompt: Some(vec![1, 2]),
             responses: Some(vec![vec![3, 4], vec![5], vec![]]),
@@ -180,11 +180,11 @@ mod tests {
             label: Some("b".into()),
             spans: vec![("a".into(), 0, 1), ("b".into(), 1, 2)],
         };
-        assert_eq!(told, expected);
+        assert_eq!(engine_ids, expected);
     }
 
     #[test]
-    fn only_what_is_wanted_goes_on() {
+    fn members_that_were_not_asked_for_are_removed() {
         let both = r#"{"choices":[1],"sglext":{"input_ids":[1],"output_ids":[[2]]}}"#;
         let both = both.replace("[1],\"sglext", "[{}],\"sglext");
         let input = Wanted { input: true, ..NONE };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_to_be() {
+    fn unreadable_text_is_an_error() {
         for text in ["", "[]", "{", r#"{"choices":[1]}"#, r#"{"choices":{}}"#] {
             assert!(read(text, NONE).0.is_err(), "{text}");
         }
@@ -214,8 +214,8 @@ mod tests {
     fn lists_that_are_none_of_ids_go_and_tell_nothing() {
         for ids in [r#""input_ids":[-1]"#, r#""output_ids":[1]"#, r#""output_ids":[[4294967296]]"#] {
             let text = format!(r#"{{"choices":[{{}}],"sglext":{{{ids}}}}}"#);
-            let (_, told) = read(&text, NONE);
-            assert_eq!((told.prompt, told.responses), (None, None));
+            let (_, engine_ids) = read(&text, NONE);
+            assert_eq!((engine_ids.prompt, engine_ids.responses), (None, None));
             assert_eq!(left(&text, NONE), r#"{"choices":[{}]}"#);
         }
     }

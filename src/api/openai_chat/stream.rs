@@ -1,4 +1,4 @@
-//! A chat reply that streams: chunks made of the events of a native stream.
+//! Encodes a chat that streams: chunks from the events of a native stream.
 
 mod choice;
 
@@ -48,11 +48,11 @@ impl ChatEncoder {
     }
 
     /// What the client has asked for of the new tokens.
-    fn beside(&self, sample: &Sample<'_>) -> Beside {
+    fn chunk_extras(&self, sample: &Sample<'_>) -> ChunkExtras {
         let ReplyContext { renderer, logprobs: wanted, .. } = &self.context;
-        let mut beside = Beside::default();
+        let mut beside = ChunkExtras::default();
         if *wanted && !sample.ids.is_empty() {
-            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.said()));
+            beside.logprobs = Some(logprobs::content(renderer.tokenizer(), &sample.token_logprobs()));
         }
         if !sample.ids.is_empty() {
             beside.extras = self.context.ids(sample);
@@ -85,8 +85,8 @@ impl ChatEncoder {
         )
     }
 
-    fn chunk(&self, at: usize, delta: &str, beside: &Beside, out: &mut String) {
-        let Beside { logprobs, extras, top } = beside;
+    fn chunk(&self, at: usize, delta: &str, beside: &ChunkExtras, out: &mut String) {
+        let ChunkExtras { logprobs, extras, top } = beside;
         out.push_str(&self.head(&self.choices[at].id));
         out.push_str(&format!(
             "[{{\"index\":{at},\"delta\":{delta},\"logprobs\":{},\"finish_reason\":null,\"matched_stop\":null{extras}}}]{top}}}\n\n",
@@ -107,19 +107,19 @@ impl ReplyEncoder for ChatEncoder {
     fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
         let at = sample.index;
         if at >= self.context.n {
-            // nobody asked for it
+            // the client did not ask for it
             return Ok(());
         }
         if let Some(rid) = sample.rid() {
             rid.clone_into(&mut self.id);
         }
-        // choices begin in their order, whichever is heard of first: OpenAI's SDK keeps them by their place
+        // choices begin in their order, whichever has the first event: OpenAI's SDK keeps them by their place
         for begun in self.choices.len()..=at {
             self.choices.push(Choice::new(&self.context, &self.id));
             let extras = self.context.prompt_of_choice();
             let top = if begun == 0 { self.context.prompt_ids() } else { String::new() };
             let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
-            self.chunk(begun, delta, &Beside { extras, top, ..Beside::default() }, out);
+            self.chunk(begun, delta, &ChunkExtras { extras, top, ..ChunkExtras::default() }, out);
         }
         if self.choices[at].ended {
             return Ok(());
@@ -129,7 +129,7 @@ impl ReplyEncoder for ChatEncoder {
         if self.options.whole_thoughts {
             events = self.choices[at].hold(events, sample.finish.is_some());
         }
-        let mut beside = self.beside(sample);
+        let mut beside = self.chunk_extras(sample);
         let mut deltas = Vec::new();
         for event in events {
             match event {
@@ -152,13 +152,13 @@ impl ReplyEncoder for ChatEncoder {
                 }
             }
         }
-        if deltas.is_empty() && beside.is_owed() {
+        if deltas.is_empty() && beside.is_needed() {
             deltas.push("{\"reasoning_content\":null}".to_owned());
         }
         for delta in deltas {
             self.chunk(at, &delta, &beside, out);
-            // what is said of the tokens goes with the first of their chunks
-            beside = Beside { top: beside.top, ..Beside::default() };
+            // members about the tokens go with the first of their chunks
+            beside = ChunkExtras { top: beside.top, ..ChunkExtras::default() };
         }
         if let Some(finish) = &sample.finish {
             self.end(at, sample, finish);
@@ -179,7 +179,7 @@ impl ReplyEncoder for ChatEncoder {
                 quoted(&finish)
             ));
         }
-        // as in the engine, there are none of a reply that failed
+        // as in the engine, a reply that failed has none
         if self.context.sglext.any() && !self.failed {
             let frame = if self.context.sglext.framed { "event: sglext_ids\n" } else { "" };
             let sglext = self.context.sglext(self.choices.iter().map(|choice| &*choice.ids));
@@ -193,9 +193,9 @@ impl ReplyEncoder for ChatEncoder {
     }
 }
 
-/// What stands beside the delta of a chunk.
+/// Members of a chunk beside its delta.
 #[derive(Debug, Default)]
-struct Beside {
+struct ChunkExtras {
     logprobs: Option<String>,
     /// More members of the choice, each behind a comma.
     extras: String,
@@ -203,9 +203,9 @@ struct Beside {
     top: String,
 }
 
-impl Beside {
+impl ChunkExtras {
     /// Whether the client would miss it if there were no chunk for it.
-    fn is_owed(&self) -> bool {
+    fn is_needed(&self) -> bool {
         self.logprobs.is_some() || !self.extras.is_empty()
     }
 }

@@ -3,7 +3,7 @@
 use super::request::CompletionRequest;
 use crate::api::openai::problem::{write_done, write_event};
 use crate::api::openai::{Usage, list, metadata};
-use crate::api::sample::{Said, Sample};
+use crate::api::sample::{Sample, TokenLogprob};
 use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::{dumps, quoted};
 use crate::error::BoxError;
@@ -98,7 +98,7 @@ impl CompletionEncoder {
     }
 
     fn choice(&self, sample: &Sample<'_>, text: &str, first: bool) -> String {
-        let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&sample.said(), count > 0));
+        let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&sample.token_logprobs(), count > 0));
         let mut ids = String::new();
         if self.token_ids {
             ids = format!(",\"token_ids\":{}", list(&sample.ids));
@@ -144,7 +144,7 @@ impl ReplyEncoder for CompletionEncoder {
     fn event(&mut self, sample: &Sample<'_>, out: &mut String) -> Result<(), BoxError> {
         let at = sample.index;
         if at >= self.most {
-            // nobody asked for it
+            // the client did not ask for it
             return Ok(());
         }
         if self.choices.len() <= at {
@@ -189,10 +189,10 @@ impl ReplyEncoder for CompletionEncoder {
 }
 
 /// `logprobs` of a completion: lists, with an entry a token.
-fn logprobs(said: &[Said], top: bool) -> String {
-    let texts = |said: &Said| quoted(said.text.as_deref().unwrap_or_default());
+fn logprobs(said: &[TokenLogprob], top: bool) -> String {
+    let texts = |said: &TokenLogprob| quoted(said.text.as_deref().unwrap_or_default());
     let joined = |list: Vec<String>| list.join(",");
-    let likeliest = |said: &Said| {
+    let likeliest = |said: &TokenLogprob| {
         // tokens with the same text are one member, as in a dict
         let mut members: Vec<(String, Value)> = Vec::new();
         for (_, logprob, text) in &said.top {
@@ -218,24 +218,24 @@ fn logprobs(said: &[Said], top: bool) -> String {
 mod tests {
     use super::*;
 
-    fn told(streaming: Option<Streaming>, ids_repeat: bool, texts: &[&str]) -> String {
+    fn text_of(streaming: Option<Streaming>, ids_repeat: bool, texts: &[&str]) -> String {
         let mut choice = Choice::default();
         texts.iter().map(|text| choice.new_text(text, ids_repeat, streaming).to_owned()).collect()
     }
 
     #[test]
-    fn text_of_events_is_read_by_what_they_show() {
+    fn new_text_is_found_in_each_kind_of_stream() {
         use Streaming::{Cumulative, Incremental, IncrementalIds};
         let (all, new) = (["The", "The sea", "The sea is"], ["The", " sea", " is"]);
         for streaming in [None, Some(Cumulative), Some(Incremental), Some(IncrementalIds)] {
-            assert_eq!(told(streaming, true, &all), "The sea is", "{streaming:?}: ids repeat");
-            assert_eq!(told(streaming, false, &new), "The sea is", "{streaming:?}: ids and text are new");
+            assert_eq!(text_of(streaming, true, &all), "The sea is", "{streaming:?}: ids repeat");
+            assert_eq!(text_of(streaming, false, &new), "The sea is", "{streaming:?}: ids and text are new");
         }
         for streaming in [None, Some(Cumulative), Some(IncrementalIds)] {
-            assert_eq!(told(streaming, false, &all), "The sea is", "{streaming:?}: text repeats, ids do not");
+            assert_eq!(text_of(streaming, false, &all), "The sea is", "{streaming:?}: text repeats, ids do not");
         }
-        assert_eq!(told(Some(Incremental), false, &["ha", "ha", "haha"]), "hahahaha");
-        assert_eq!(told(None, false, &["ha", "ha", " no"]), "haha no");
-        assert_eq!(told(Some(IncrementalIds), false, &["a st", "a "]), "a st", "a stop string is cut off");
+        assert_eq!(text_of(Some(Incremental), false, &["ha", "ha", "haha"]), "hahahaha");
+        assert_eq!(text_of(None, false, &["ha", "ha", " no"]), "haha no");
+        assert_eq!(text_of(Some(IncrementalIds), false, &["a st", "a "]), "a st", "a stop string is cut off");
     }
 }

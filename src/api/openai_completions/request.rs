@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 
-use crate::api::openai::{Body, Members, UNSUPPORTED, adapter, constraint, is_meant, is_said, unreadable, wrong};
+use crate::api::openai::{
+    Body, Members, UNSUPPORTED, adapter, constraint, is_non_default, is_present, unreadable, wrong,
+};
 use crate::chat::RequestError;
 use crate::json::{Object, Value};
 use crate::sglang::request::{GenerateRequest, SessionNames};
@@ -22,7 +24,7 @@ pub struct CompletionRequest {
     pub include_usage: bool,
     /// `stream_options.continuous_usage_stats`.
     pub running_usage: bool,
-    /// `logprobs`: how many of the likeliest tokens are told.
+    /// `logprobs`: how many of the likeliest tokens the reply has.
     pub logprobs: Option<u32>,
     /// `return_token_ids`.
     pub token_ids: bool,
@@ -42,7 +44,7 @@ impl CompletionRequest {
     pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
         let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
         let body = Body { bytes: &bytes, object: &object };
-        let foreign = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_meant));
+        let foreign = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_non_default));
         if let Some(name) = foreign {
             return Err(RequestError::Unsupported(format!("the field {name:?}")));
         }
@@ -92,7 +94,8 @@ impl CompletionRequest {
         hold: impl FnOnce(Vec<u8>) -> Bytes,
     ) -> Result<GenerateRequest, RequestError> {
         let body = Body { bytes: &self.bytes, object: &self.object };
-        let prompt = body.raw("prompt").filter(|prompt| is_said(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
+        let prompt =
+            body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
         let name = match inner.unwrap_or(prompt).first() {
             Some(b']') => return Err(wrong("Prompt cannot be empty")),
@@ -110,7 +113,7 @@ impl CompletionRequest {
         Members::new(&mut out).put(name, prompt);
         out.extend_from_slice(b",\"sampling_params\":{");
         let mut sampling = Members::new(&mut out);
-        sampling.put("max_new_tokens", body.raw("max_tokens").filter(|most| is_said(most)).unwrap_or(b"16"));
+        sampling.put("max_new_tokens", body.raw("max_tokens").filter(|most| is_present(most)).unwrap_or(b"16"));
         if body.raw("skip_special_tokens") == Some(b"false") {
             sampling.put("skip_special_tokens", b"false");
         }
@@ -118,7 +121,7 @@ impl CompletionRequest {
             Some((name, value)) => sampling.put(name, value.as_bytes()),
             None => body
                 .raw("json_schema")
-                .filter(|schema| is_said(schema))
+                .filter(|schema| is_present(schema))
                 .iter()
                 .for_each(|schema| sampling.put("json_schema", schema)),
         }

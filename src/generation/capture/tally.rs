@@ -32,14 +32,14 @@ impl Capture {
         }
         self.tools.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
         self.values.clear();
-        if !self.plan.wish.wanted {
+        if !self.plan.entropy_request.wanted {
             return step;
         }
         self.stats.clear();
         // one row a token, in the order of the tokens; where none came the token has no numbers
         numbers.rows.align(step.row_from, step.new);
         let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
-        let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.wish.stats };
+        let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.entropy_request.stats };
         self.tools.backend.top_k(&batch, &mut self.stats);
         self.stats.truncate(step.new);
         if let Some(exact) = item.exact {
@@ -72,7 +72,7 @@ impl Capture {
             self.values.push(value);
         }
         sequence.lists.begin_event();
-        sequence.lists.push(&self.stats, &self.plan.wish, &self.values);
+        sequence.lists.push(&self.stats, &self.plan.entropy_request, &self.values);
         let new = step.chosen_from..step.chosen_from + step.new;
         let ids = numbers.ids.get(new).filter(|_| chunk.chosen.is_some()).unwrap_or_default();
         self.ticket.append(index, self.values.iter().copied(), ids);
@@ -102,7 +102,7 @@ impl Capture {
 
     /// The estimator of tokens of which the engine itself says nothing, as far as it can be carried out with what is known.
     fn by_rows(&self) -> Estimator {
-        let wished = self.plan.wish.estimator;
+        let wished = self.plan.entropy_request.estimator;
         if self.vocab.is_some() { wished } else { wished.without_vocabulary() }
     }
 
@@ -161,7 +161,7 @@ impl Capture {
         if let Some(mean) = sequence.mean() {
             self.observed.mean = Some(mean);
         }
-        if self.plan.wish.wanted && !sequence.is_measured() && sequence.tokens > 0 {
+        if self.plan.entropy_request.wanted && !sequence.is_measured() && sequence.tokens > 0 {
             let reason = item.reason.or_else(|| sequence.lack(item.exact)).unwrap_or(Reason::MissingRows);
             self.observed.missing = Some(reason);
             self.tools.metrics.skipped.with_label_values(&[reason.name()]).inc();

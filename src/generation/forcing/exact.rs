@@ -55,7 +55,7 @@ pub(super) fn agree(items: &mut [Item]) {
 impl Facts<'_> {
     /// What the engine may be asked to say exactly of this item; `Err` where nothing else gives what is wanted.
     pub(super) fn exact(&self, at: usize, whole: Option<(Reason, bool)>) -> Result<Option<Exact>, Reason> {
-        if self.wish.estimator == Estimator::Sampled {
+        if self.entropy_request.estimator == Estimator::Sampled {
             return match (whole, self.support(at)) {
                 (Some((reason, _)), _) => Err(reason),
                 (None, Some(tokens)) => self.support_fits(at, tokens).map(|()| Some(Exact::Support)),
@@ -75,7 +75,7 @@ impl Facts<'_> {
         // one number a token costs what the chosen logprob costs, which cumulative streams carry anyway
         let blocked = whole.is_some_and(|(reason, _)| reason != Reason::CumulativeStream);
         // a client's own processor changes logits behind the plugin
-        let silent = self.request.custom_processor || self.wish.by_top_k || blocked;
+        let silent = self.request.custom_processor || self.entropy_request.by_top_k || blocked;
         Ok((self.plugin && place && free && !silent).then_some(Exact::Plugin))
     }
 

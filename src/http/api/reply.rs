@@ -34,8 +34,8 @@ pub(super) async fn reply(
             let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(first);
             Response::from_parts(head, Body::encoded(body))
         }
-        Err(Refusal::Engine(error)) => refused(head, error, events),
-        Err(Refusal::Own(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
+        Err(ReplyFailure::Engine(error)) => refused(head, error, events),
+        Err(ReplyFailure::Own(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
     }
 }
 
@@ -58,14 +58,14 @@ enum Begun {
 }
 
 /// Why a reply becomes an error.
-enum Refusal {
+enum ReplyFailure {
     /// The engine answered with one.
     Engine(ApiError),
     /// The reply broke off, or is not what SGLang writes.
     Own(Error),
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for ReplyFailure {
     fn from(error: Error) -> Self {
         Self::Own(error)
     }
@@ -77,10 +77,10 @@ async fn begin(
     head: &response::Parts,
     events: &mut Events,
     encoder: Box<dyn ReplyEncoder>,
-) -> Result<Begun, Refusal> {
+) -> Result<Begun, ReplyFailure> {
     if head.status != StatusCode::OK {
         let body = events.gather(LARGEST, state.budget.reply()).await.unwrap_or_default();
-        return Err(Refusal::Engine(api.engine_error(head.status, &body)));
+        return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
         return Ok(Begun::Whole(whole(state, events, &*encoder).await?));
@@ -94,7 +94,7 @@ async fn begin(
         let event = event.map_err(|error| upstream(error.to_string()))?;
         if let Some(error) = first_error(&**api, &event) {
             read_end(&**api, events).await;
-            return Err(Refusal::Engine(error));
+            return Err(ReplyFailure::Engine(error));
         }
         encoder.encode(&event, &mut first).map_err(|error| upstream(error.to_string()))?;
     }

@@ -1,6 +1,6 @@
 //! How long a client's body is waited for.
 //!
-//! A limit for each pause alone would let a client hold its place for good with a byte now and then.
+//! A limit for each pause alone would let a client hold its place forever with a byte now and then.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_waited_for_costs_nothing() {
+    async fn time_without_a_reader_does_not_count() {
         let mut patience = Patience::new(LIMIT);
         for _ in 0..10 {
-            // whoever takes the bytes was busy
+            // the reader of the bytes was busy
             tokio::time::advance(LIMIT).await;
             patience.came(1);
         }

@@ -72,7 +72,7 @@ impl Upload {
             }
             if gathered.push(&piece).is_err() {
                 gathered.shed();
-                // whoever is still sending would not see an answer that says to try again
+                // a client that is still sending would not read an answer that says to try again
                 self.discard(limit_bytes).await;
                 return Err(Failure::from(UploadError::NoRoom).into());
             }
@@ -91,7 +91,7 @@ impl Upload {
     }
 }
 
-/// What the sender of an upload is told that did not come whole.
+/// The error for the sender of an upload that is not complete.
 #[must_use]
 pub fn broken(error: &BoxError) -> Error {
     match error.downcast_ref::<UploadError>() {

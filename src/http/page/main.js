@@ -1,4 +1,4 @@
-// The page: which session is open, what it has, and who is told when that changes.
+// The page: which session is open, its turns, and the parts that follow its changes.
 
 import { get } from "./api.js";
 import { part } from "./element.js";

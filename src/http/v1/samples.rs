@@ -30,7 +30,7 @@ pub struct SamplesRequest {
     pub sessions: Vec<String>,
     /// A name of [`Format`].
     pub format: String,
-    /// What stands in tensors where there is no token.
+    /// The value in tensors where a row has no token.
     #[serde(default)]
     pub pad_token_id: u32,
     /// Tokens of the prompt side of tensors.
@@ -54,7 +54,7 @@ fn yes() -> bool {
     true
 }
 
-/// The paths of sessions, as they stand in an export.
+/// The paths of sessions, in the order of an export.
 ///
 /// # Errors
 /// A session that is not there, has no such version, or is named twice.

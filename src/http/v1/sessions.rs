@@ -1,4 +1,4 @@
-//! `/v1/sessions`: what there is, and what is said about it.
+//! `/v1/sessions`: lists sessions, shows them, and takes rewards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ pub(super) async fn reward(state: &TrainerState, id: &str, said: RewardRequest) 
     let session = session(state, id)?;
     let ack = state.sessions.reward(&session, said.leaf, said.reward).map_err(|error| refused(id, error))?;
     super::written(state, ack).await;
-    // a turn that ends no path, or ends one no longer, has no row that the reward could stand in
+    // a turn that ends no path, or ends one no longer, has no row for the reward
     let applies = said.leaf.is_none_or(|leaf| session.ends_path(leaf));
     Ok(ok(&json!({"session": id, "leaf": said.leaf, "applies": applies})))
 }

@@ -1,4 +1,4 @@
-//! Slices that lie in files of `--shm-dir`.
+//! Slices in files of `--shm-dir`.
 
 use std::io::ErrorKind;
 

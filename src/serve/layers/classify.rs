@@ -47,7 +47,7 @@ where
     }
 }
 
-/// Whether a request is a gRPC call. Over HTTP/1 there are none, whatever the content type says.
+/// Whether a request is a gRPC call. Over HTTP/1 no request is, whatever its content type.
 fn is_grpc<B>(request: &Request<B>) -> bool {
     if request.version() != Version::HTTP_2 {
         return false;

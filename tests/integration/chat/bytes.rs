@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
 use tokentap::api::sample::Sample;
-use tokentap::chat::prompt::{Preparation, Told};
+use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::generation::event::{GenerationEvent, Reads};
@@ -86,8 +86,8 @@ fn read(body: &str, renderer: &Renderer) {
     }
     let _ = GenerationEvent::outline(bytes.clone(), Reads::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };
-    let told = Told { format: Some("hermes".into()), separate: true };
-    let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, told };
+    let parser = ParserSettings { format: Some("hermes".into()), separate: true };
+    let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
     let _ = preparation.prepare(&request.conversation);
 }
 

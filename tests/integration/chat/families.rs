@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::{Preparation, Prepared, Told};
+use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
 use tokentap::config::EarlierThinking;
 use tokentap::metrics::Metrics;
 use tokentap::tokenizer::{Fit, Folder, Renderer};
@@ -34,7 +34,7 @@ impl Family {
             renderer: &self.renderer,
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
-            told: Told { format: None, separate: false },
+            parser: ParserSettings { format: None, separate: false },
         }
         .prepare(&request.conversation)
         .unwrap()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::{Preparation, Told};
+use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
@@ -30,7 +30,7 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
             renderer: &renderer,
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
-            told: Told { format: Some("hermes".into()), separate: true },
+            parser: ParserSettings { format: Some("hermes".into()), separate: true },
         };
         let prepared = preparation.prepare(&request.conversation).unwrap();
         costs.push((prepared.rendered, prepared.ids.len() - prepared.known));

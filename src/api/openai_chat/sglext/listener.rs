@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use memchr::memmem;
 
-use super::{Left, Told, Wanted};
+use super::{EngineIds, Remainder, Wanted};
 use crate::sglang::sse::{Decoder, Event};
 
 /// Reads a stream, however its bytes are split. Of most events it reads no JSON.
@@ -13,29 +13,29 @@ pub struct Listener {
     wanted: Wanted,
     /// How many choices there are.
     n: usize,
-    told: Told,
+    engine_ids: EngineIds,
     state: State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Listening,
+    Reading,
     /// The end mark has come.
     Done,
-    /// From here on bytes pass as they come.
-    Deaf,
+    /// Bytes pass unread from here on.
+    Passthrough,
 }
 
 impl Listener {
-    /// One that has heard nothing yet, of a stream of `n` choices.
+    /// A reader at the start of a stream of `n` choices.
     #[must_use]
     pub fn new(wanted: Wanted, n: usize) -> Self {
-        Self { decoder: Decoder::default(), wanted, n, told: Told::default(), state: State::Listening }
+        Self { decoder: Decoder::default(), wanted, n, engine_ids: EngineIds::default(), state: State::Reading }
     }
 
     /// Reads more; what goes on to the client is put behind `out`. Whatever becomes of it, no byte is lost.
-    pub fn hear(&mut self, data: &[u8], out: &mut Vec<u8>) {
-        if self.state == State::Deaf {
+    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        if self.state == State::Passthrough {
             out.extend_from_slice(data);
             return;
         }
@@ -48,19 +48,19 @@ impl Listener {
                 self.state = State::Done;
             }
             match self.read(&event) {
-                Left::Same => {}
-                Left::Changed(changed) => {
+                Remainder::Same => {}
+                Remainder::Changed(changed) => {
                     out.truncate(before);
                     out.extend_from_slice(&changed);
                 }
-                Left::Nothing => out.truncate(before),
+                Remainder::Nothing => out.truncate(before),
             }
         }
     }
 
     /// Stops listening, and hands out what was held back.
     pub fn give_up(&mut self) -> Bytes {
-        self.state = State::Deaf;
+        self.state = State::Passthrough;
         self.decoder.take_rest()
     }
 
@@ -78,13 +78,13 @@ impl Listener {
     /// Whether ids and end mark are still to come although every choice has ended, behind which clients leave.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.state == State::Listening && self.told.finishes.len() >= self.n && !self.has_ids()
+        self.state == State::Reading && self.engine_ids.finishes.len() >= self.n && !self.has_ids()
     }
 
     /// Whether the ids have come.
     #[must_use]
     pub fn has_ids(&self) -> bool {
-        self.told.prompt.is_some() && self.told.responses.is_some()
+        self.engine_ids.prompt.is_some() && self.engine_ids.responses.is_some()
     }
 
     /// Whether the end mark has come.
@@ -93,15 +93,15 @@ impl Listener {
         self.state == State::Done
     }
 
-    /// What was told; nothing where not all was listened to.
-    pub fn take(&mut self) -> Option<Told> {
-        (self.state != State::Deaf).then(|| std::mem::take(&mut self.told))
+    /// What was engine_ids; nothing where not all was listened to.
+    pub fn take(&mut self) -> Option<EngineIds> {
+        (self.state != State::Passthrough).then(|| std::mem::take(&mut self.engine_ids))
     }
 
-    fn read(&mut self, event: &Event) -> Left {
-        let Some(at) = event.data.clone().filter(|_| matters(&event.raw)) else { return Left::Same };
+    fn read(&mut self, event: &Event) -> Remainder {
+        let Some(at) = event.data.clone().filter(|_| matters(&event.raw)) else { return Remainder::Same };
         // what cannot be read is not what was asked for
-        self.told.read(&event.raw, at, self.wanted).unwrap_or(Left::Same)
+        self.engine_ids.read(&event.raw, at, self.wanted).unwrap_or(Remainder::Same)
     }
 }
 
@@ -117,10 +117,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn heard<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, wanted: Wanted) -> (Vec<u8>, Option<Told>) {
+    fn read_all<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, wanted: Wanted) -> (Vec<u8>, Option<EngineIds>) {
         let mut listener = Listener::new(wanted, 1);
         let mut out = Vec::new();
-        chunks.into_iter().for_each(|chunk| listener.hear(chunk, &mut out));
+        chunks.into_iter().for_each(|chunk| listener.push(chunk, &mut out));
         out.extend_from_slice(&listener.rest());
         (out, listener.take())
     }
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_split_is_heard_alike_and_what_says_no_ids_stays(
+        fn every_split_gives_the_same_ids_and_text(
             events in prop::collection::vec(event(), 0..10),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
             wanted in any::<(bool, bool)>(),
@@ -159,9 +159,9 @@ mod tests {
             let bytes = text.as_bytes();
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
             at.sort_unstable();
-            let whole = heard([bytes], wanted);
-            prop_assert_eq!(&heard(at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]), wanted), &whole);
-            prop_assert_eq!(&heard(bytes.chunks(1), wanted), &whole);
+            let whole = read_all([bytes], wanted);
+            prop_assert_eq!(&read_all(at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]), wanted), &whole);
+            prop_assert_eq!(&read_all(bytes.chunks(1), wanted), &whole);
             let both = Wanted { input: true, output: true, framed: false };
             if wanted == both || events.iter().all(|(ids, _)| !ids) {
                 prop_assert_eq!(&whole.0, bytes);
@@ -173,10 +173,10 @@ mod tests {
     fn an_event_of_its_own_is_heard_and_goes_no_further() {
         let finish = "data: {\"id\":\"r\",\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}\n\n";
         let ids = "event: sglext_ids\ndata: {\"id\":\"r\",\"choices\":[],\"usage\":null,\"sglext\":{\"input_ids\":[1],\"output_ids\":[[2]]}}\n\n";
-        let (out, told) = heard([finish.as_bytes(), ids.as_bytes(), b"data: [DONE]\n\n"], Wanted::default());
+        let (out, engine_ids) = read_all([finish.as_bytes(), ids.as_bytes(), b"data: [DONE]\n\n"], Wanted::default());
         assert_eq!(String::from_utf8(out).unwrap(), format!("{finish}data: [DONE]\n\n"));
-        let told = told.unwrap();
-        assert_eq!((told.prompt, told.responses), (Some(vec![1]), Some(vec![vec![2]])));
+        let engine_ids = engine_ids.unwrap();
+        assert_eq!((engine_ids.prompt, engine_ids.responses), (Some(vec![1]), Some(vec![vec![2]])));
     }
 
     #[test]
@@ -188,20 +188,20 @@ mod tests {
         for (said, closing) in
             [(finish(1), false), (finish(1), false), (finish(0), true), ("data: [DONE]\n\n".into(), false)]
         {
-            listener.hear(said.as_bytes(), &mut out);
+            listener.push(said.as_bytes(), &mut out);
             assert_eq!(listener.is_closing(), closing, "{said}");
         }
         assert!(listener.is_done());
     }
 
     #[test]
-    fn who_gives_up_hands_out_everything_and_tells_nothing() {
+    fn listener_that_gives_up_returns_all_bytes_and_no_ids() {
         let mut listener = Listener::new(Wanted::default(), 1);
         let mut out = Vec::new();
-        listener.hear(b"data: {\"te", &mut out);
+        listener.push(b"data: {\"te", &mut out);
         assert_eq!((out.len(), listener.pending()), (0, 10));
         out.extend_from_slice(&listener.give_up());
-        listener.hear(b"xt\":1", &mut out);
+        listener.push(b"xt\":1", &mut out);
         assert_eq!((&out[..], listener.take()), (&b"data: {\"text\":1"[..], None));
     }
 }

@@ -12,7 +12,7 @@ pub(in crate::api) const INPUT: HeaderName = HeaderName::from_static("x-sglext-r
 /// Asks for the sampled ids.
 pub(in crate::api) const OUTPUT: HeaderName = HeaderName::from_static("x-sglext-return-output-ids");
 
-/// Asks a stream to say them in an event of its own.
+/// Asks a stream for an event with the ids alone.
 pub(in crate::api) const FRAMED: HeaderName = HeaderName::from_static("x-sglext-ids-framed");
 
 /// What of the ids a client gets.

@@ -1,4 +1,4 @@
-//! One sample of a chat, as far as it was said.
+//! One choice of a chat that streams.
 
 use crate::api::openai_chat::reply::ReplyContext;
 use crate::api::sample::Sample;
@@ -12,9 +12,9 @@ pub(super) struct Choice {
     pub(super) id: String,
     text: Detokenizer,
     parser: Option<Streaming>,
-    /// What was said of a reply that should be a list of calls.
+    /// The text of a reply that should be a list of calls.
     list: Vec<Event>,
-    /// A thought that is told when it is over.
+    /// A thought that is sent when it is complete.
     thought: String,
     /// Text that may still be the beginning of a stop string.
     held: String,
@@ -61,7 +61,7 @@ impl Choice {
             parser.push(&self.held[..certain], &mut events);
             self.held.drain(..certain);
             if reading::is_list(&context.reading) {
-                // until it is whole nobody knows whether it is a list of calls
+                // until it is complete it may be a list of calls, or not
                 self.list.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
             }
             return Ok(events);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 
-use super::witness::Witness;
+use super::recorder::PassthroughRecorder;
 use crate::api::openai_chat::sglext::Listener;
 use crate::budget::Share;
 use crate::error::BoxError;
@@ -21,13 +21,13 @@ use crate::sglang::forwarded::Failed;
 const UNCOUNTED: usize = 64 * 1024;
 
 /// The stream. Dropped when the ids have come, it still records them; before, the generation passes unseen.
-pub struct Overheard {
+pub struct PassthroughStream {
     state: Arc<ProxyState>,
     upstream: ReplyBody,
     listener: Listener,
     /// Gone once the reply has ended.
-    witness: Option<Witness>,
-    /// What the client gets next; with [`Overheard::recording`] it waits until the turns that it ends are on disk.
+    recorder: Option<PassthroughRecorder>,
+    /// What the client gets next; with [`PassthroughStream::recording`] it waits until the turns that it ends are on disk.
     out: Vec<u8>,
     recording: Option<Recording>,
     /// What is held back takes this of the budget.
@@ -37,23 +37,23 @@ pub struct Overheard {
     failed: Failed,
 }
 
-impl std::fmt::Debug for Overheard {
+impl std::fmt::Debug for PassthroughStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Overheard")
+        f.debug_struct("PassthroughStream")
             .field("listener", &self.listener)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
     }
 }
 
-impl Overheard {
-    /// A stream that `witness` records.
-    pub(super) fn new(upstream: ReplyBody, witness: Witness) -> Self {
-        let state = Arc::clone(&witness.state);
+impl PassthroughStream {
+    /// A stream that `recorder` records.
+    pub(super) fn new(upstream: ReplyBody, recorder: PassthroughRecorder) -> Self {
+        let state = Arc::clone(&recorder.state);
         Self {
             upstream,
-            listener: Listener::new(witness.asked.wanted, witness.asked.n),
-            witness: Some(witness),
+            listener: Listener::new(recorder.asked.wanted, recorder.asked.n),
+            recorder: Some(recorder),
             out: Vec::new(),
             recording: None,
             share: state.budget.reply(),
@@ -84,7 +84,7 @@ impl Overheard {
             match ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.hear(&data);
+                        self.read_frame(&data);
                     }
                 }
                 Some(Err(error)) => {
@@ -97,21 +97,21 @@ impl Overheard {
         }
     }
 
-    fn hear(&mut self, data: &Bytes) {
-        if let Some(witness) = &mut self.witness {
-            witness.first();
+    fn read_frame(&mut self, data: &Bytes) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.first();
         }
-        let heard = catch_unwind(AssertUnwindSafe(|| self.listener.hear(data, &mut self.out)));
-        if heard.is_err() {
+        let read = catch_unwind(AssertUnwindSafe(|| self.listener.push(data, &mut self.out)));
+        if read.is_err() {
             self.state.metrics.panics.inc();
         }
         let held = self.listener.pending() + if self.listener.is_closing() { self.out.len() } else { 0 };
         // those of the usual size are not worth the counting
         let counted = if held < UNCOUNTED { 0 } else { held };
-        if heard.is_err() || held > self.limit || self.share.resize(counted).is_err() {
+        if read.is_err() || held > self.limit || self.share.resize(counted).is_err() {
             self.out.extend_from_slice(&self.listener.give_up());
             // what was held goes on, and the generation passes unseen
-            self.witness = None;
+            self.recorder = None;
             let _ = self.share.resize(0);
         }
         if self.listener.has_ids() || self.listener.is_done() {
@@ -126,8 +126,13 @@ impl Overheard {
     }
 
     fn record(&mut self) {
-        let told = self.listener.take();
-        let acks = self.witness.take().zip(told).map(|(witness, told)| witness.record(told)).unwrap_or_default();
+        let engine_ids = self.listener.take();
+        let acks = self
+            .recorder
+            .take()
+            .zip(engine_ids)
+            .map(|(recorder, engine_ids)| recorder.record(engine_ids))
+            .unwrap_or_default();
         if acks.iter().any(|ack| !ack.is_done()) {
             let wait = Arc::clone(&self.state.generator.log_wait);
             self.recording = Some(Box::pin(async move { wait.wait(acks).await }));
@@ -135,7 +140,7 @@ impl Overheard {
     }
 }
 
-impl Drop for Overheard {
+impl Drop for PassthroughStream {
     fn drop(&mut self) {
         // a client that has left, perhaps behind the ids
         self.record();

@@ -7,7 +7,7 @@ use crate::sglang::request::{EntropyOptions, GenerateRequest};
 
 /// What is to be added to a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct EntropyRequest {
     /// Entropy at all.
     pub wanted: bool,
     /// The client said `return_entropy: true` itself.
@@ -24,8 +24,8 @@ pub struct Wish {
     pub stats: bool,
 }
 
-impl Wish {
-    /// Reads the wish of a request.
+impl EntropyRequest {
+    /// Reads what a request says about entropy.
     ///
     /// # Errors
     /// A 400 that names the member of `entropy_options` that is wrong.

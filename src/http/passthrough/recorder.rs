@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::api::openai_chat::passthrough::Foreign;
-use crate::api::openai_chat::sglext::Told;
+use crate::api::openai_chat::passthrough::PassthroughRequest;
+use crate::api::openai_chat::sglext::EngineIds;
 use crate::chat::remembered::Remembered;
 use crate::http::forward::Unseen;
 use crate::http::proxy_state::ProxyState;
@@ -15,9 +15,9 @@ use crate::trajectory::{About, Call, Draft, Fault, Reported, now_ms};
 
 /// Records one reply. Where it cannot, the generation passes unseen.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct PassthroughRecorder {
     pub(super) state: Arc<ProxyState>,
-    pub(super) asked: Foreign,
+    pub(super) asked: PassthroughRequest,
     remembered: Option<Remembered>,
     // says that something is missing before the call says that it is over
     unseen: Unseen,
@@ -29,11 +29,11 @@ pub(super) struct Witness {
     first_ms: Option<u64>,
 }
 
-impl Witness {
-    /// A witness of what is about to be asked for.
+impl PassthroughRecorder {
+    /// A recorder of what is about to be asked for.
     pub(super) fn new(
         state: &Arc<ProxyState>,
-        (asked, remembered): (Foreign, Option<Remembered>),
+        (asked, remembered): (PassthroughRequest, Option<Remembered>),
         call: Call,
         unseen: Unseen,
     ) -> Self {
@@ -61,19 +61,20 @@ impl Witness {
         self.first_ms.get_or_insert(elapsed(self.started));
     }
 
-    /// Makes a turn of each choice, where the engine has told the ids of all. What is answered tells when they are on disk. A panic costs
+    /// Makes a turn of each choice, where the engine has engine_ids the ids of all. What is answered tells when they are on disk. A panic costs
     /// the record, never the reply.
-    pub(super) fn record(self, told: Told) -> Vec<Ack> {
+    pub(super) fn record(self, engine_ids: EngineIds) -> Vec<Ack> {
         let state = Arc::clone(&self.state);
-        let recorded = catch_unwind(AssertUnwindSafe(|| self.commit(told)));
+        let recorded = catch_unwind(AssertUnwindSafe(|| self.commit(engine_ids)));
         recorded.unwrap_or_else(|_| {
             state.metrics.panics.inc();
             Vec::new()
         })
     }
 
-    fn commit(mut self, told: Told) -> Vec<Ack> {
-        let Told { rid, prompt: Some(prompt), responses: Some(responses), mut finishes, label, mut spans } = told
+    fn commit(mut self, engine_ids: EngineIds) -> Vec<Ack> {
+        let EngineIds { rid, prompt: Some(prompt), responses: Some(responses), mut finishes, label, mut spans } =
+            engine_ids
         else {
             return Vec::new();
         };
