@@ -11,7 +11,7 @@ pub mod serve;
 
 use std::io::Write;
 
-/// Prints what a command is for to standard output; whoever has closed it does not want it.
+/// Prints what a command is for to standard output. Errors are ignored: a closed standard output has no reader.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -86,7 +86,7 @@ pub struct ConfigArgs {
 }
 
 impl Command {
-    /// The settings of the tokentap that runs or is to run; `None` where there is none.
+    /// The settings of the tokentap that runs or is to run; `None` for a command that runs none.
     #[must_use]
     pub fn config(&self) -> Option<&Config> {
         match self {
@@ -228,7 +228,7 @@ pub struct LimitConfig {
 }
 
 impl LimitConfig {
-    /// What no single value can show, and values that would let nobody in.
+    /// Checks values together, and refuses values with which no client could be served.
     fn check(&self) -> Result<(), String> {
         for (flag, time) in [
             ("--client-header-timeout", self.client_header_timeout),

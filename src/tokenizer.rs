@@ -230,7 +230,7 @@ fn byte_level(c: char) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_byte_has_a_character_of_its_own() {
+    fn every_byte_has_a_distinct_character() {
         let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(super::byte_level).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());

@@ -36,7 +36,7 @@ fn generated(configure: impl FnOnce(tonic_prost_build::Builder) -> tonic_prost_b
     format!("{MARK}{code}").into_bytes()
 }
 
-/// Compares what is there with what should be, or writes it.
+/// Compares the file with the generated content; with `UPDATE=1` writes the content instead.
 fn settle(path: &str, fresh: &[u8]) {
     let file: PathBuf = root().join(path);
     if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
@@ -49,17 +49,17 @@ fn settle(path: &str, fresh: &[u8]) {
 }
 
 #[test]
-fn the_services_and_messages_are_what_the_proto_says() {
+fn services_and_messages_match_the_proto() {
     settle("src/grpc/pb/tokentap.v1.rs", &generated(|builder| builder.build_client(false)));
 }
 
 #[test]
-fn the_descriptors_that_reflection_hands_out_are_those_of_the_proto() {
+fn reflection_descriptors_match_the_proto() {
     settle("src/grpc/pb/tokentap.v1.bin", &descriptors(false).encode_file_descriptor_set());
 }
 
 #[test]
-fn the_client_of_the_tests_is_what_the_proto_says() {
+fn test_client_matches_the_proto() {
     let client = generated(|builder| builder.build_server(false).extern_path(".tokentap.v1", "::tokentap::grpc::pb"));
     settle("tests/integration/grpc/client/tokentap.v1.rs", &client);
 }

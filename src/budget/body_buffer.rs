@@ -1,45 +1,45 @@
 //! A body that is held whole, gathered from its pieces.
 //!
-//! In one buffer, of which the budget counts all that it has room for. Kept piece by piece a body of single bytes would take thirty times
-//! its length, and a buffer that is there before its bytes are is memory, too, once it has been used before.
+//! It uses one buffer, and the budget counts the buffer's whole capacity. Kept piece by piece, a body of single bytes would take thirty
+//! times its length. Capacity that is not filled yet is counted, too, because reused memory is resident before it is filled.
 
 use bytes::Bytes;
 
 use super::{Full, Share};
 
-/// What has come of it.
+/// The bytes received so far.
 #[derive(Debug)]
 pub struct BodyBuffer {
     bytes: Vec<u8>,
     /// What the buffer takes of the budget; `None` where it is too small to be counted.
     share: Option<Share>,
-    /// How long it will be, where that has been said.
+    /// The announced length in bytes; `None` where no length was announced.
     whole: Option<usize>,
 }
 
 impl BodyBuffer {
-    /// Nothing yet of a body of `whole` bytes.
+    /// An empty buffer for a body of `whole` bytes.
     #[must_use]
     pub fn new(share: Option<Share>, whole: Option<u64>) -> Self {
         Self { bytes: Vec::new(), share, whole: whole.and_then(|whole| usize::try_from(whole).ok()) }
     }
 
-    /// Makes room for all that has been announced, by somebody who will send it.
+    /// Reserves room for the whole announced body, for a sender that is trusted to send it.
     ///
     /// # Errors
-    /// [`Full`], and nothing is taken.
+    /// [`Full`]; then no room is taken.
     pub fn reserve(&mut self) -> Result<(), Full> {
         self.grow(self.whole.unwrap_or(0))
     }
 
-    /// Adds what has come next.
+    /// Appends the next piece.
     ///
     /// # Errors
-    /// [`Full`], and what has come before stays.
+    /// [`Full`]; then the earlier pieces stay.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), Full> {
         let length = self.bytes.len() + piece.len();
         if length > self.bytes.capacity() {
-            // what was announced and does not come takes no room: twice what there is, and no more than there will be
+            // announced bytes that do not arrive take no room: the capacity doubles as pieces arrive, up to the announced length
             let doubled = self.bytes.capacity().saturating_mul(2);
             let room = self.whole.map_or(doubled, |whole| whole.min(doubled)).max(length);
             self.grow(room).or_else(|Full| self.grow(length))?;
@@ -48,7 +48,7 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// Adds what is here already and cannot be refused, room or not.
+    /// Appends bytes that are already in memory and cannot be refused, even without room.
     pub fn insist(&mut self, piece: &[u8]) {
         self.bytes.reserve_exact(piece.len());
         self.bytes.extend_from_slice(piece);
@@ -65,22 +65,22 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// How many bytes there are.
+    /// The number of bytes received.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the buffer holds no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What there is. Its share is kept for as long as any of it is in use.
+    /// The bytes received. Their share is held for as long as any of them is in use.
     #[must_use]
     pub fn into_bytes(mut self) -> Bytes {
-        // kept for as long as a generation takes; a copy is less
+        // the bytes are held for as long as a generation takes; a copy costs less
         if self.bytes.capacity() > self.bytes.len() / 4 * 5 {
             self.bytes.shrink_to_fit();
             if let Some(share) = &mut self.share {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_is_taken_when_it_comes_or_at_once_where_it_will() {
+    fn announced_bytes_are_counted_on_arrival_or_when_reserved() {
         let budget = Budget::new(1000);
         let mut lying = BodyBuffer::new(Some(budget.request()), Some(u64::MAX));
         assert_eq!((lying.push(&[0; 100]), budget.taken()), (Ok(()), 100));

@@ -1,4 +1,4 @@
-//! How far a file has come, for somebody who watches.
+//! The progress of a file, shown on a terminal.
 
 use std::io::IsTerminal;
 
@@ -28,7 +28,7 @@ impl Bar {
         self.0.inc(bytes as u64);
     }
 
-    /// Takes it away: what remains is the line behind it.
+    /// Removes the bar; only the line printed after it remains.
     pub(super) fn clear(&self) {
         self.0.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! `tokentap check`: what the upstream is, and in plain words why numbers could be wrong or dear.
+//! `tokentap check`: describes the upstream, and explains why numbers could be wrong or expensive.
 
 mod numbers;
 mod route;

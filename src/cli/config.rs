@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::cli::{descriptors, print};
 use crate::config::{ConfigArgs, Setting, Value};
 
-/// Prints the settings. What is no value to be put into a file, a key or one that was not given, stands in a comment.
+/// Prints the settings. A setting without a value for the file, such as a key or a value that was not given, becomes a comment.
 pub fn run(args: &ConfigArgs) {
     let mut text = String::new();
     let mut group = None;

@@ -43,7 +43,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     served.map(drop)
 }
 
-/// Serves an engine on a loopback port of its own.
+/// Serves an engine on a separate loopback port.
 ///
 /// # Errors
 /// When no port can be had.

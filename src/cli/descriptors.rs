@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_always_room_for_both_and_for_others() {
+    fn connections_and_requests_fit_the_descriptor_limit() {
         let usual = (8192, 4096);
         assert_eq!(most(1 << 20, usual), usual);
         assert_eq!(most(8192 + 1024 + 4096 + OTHERS, usual), usual);

@@ -79,7 +79,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Prints the next rows; false when nobody reads them any more.
+    /// Prints the next rows. Returns false when the reader has closed standard output.
     fn print(&mut self, rows: &[RowStats]) -> Result<bool, String> {
         for stats in rows {
             match self.line(stats) {
@@ -91,7 +91,7 @@ impl Lines {
         Ok(true)
     }
 
-    /// Every digit of each number, so that it can be read back as it was; `null` where there is none.
+    /// Prints every digit of each number, so that it can be read back exactly; `null` for a number that is not finite.
     fn line(&mut self, stats: &RowStats) -> io::Result<()> {
         let number = |value: f64| serde_json::Value::from(value);
         write!(
@@ -110,7 +110,7 @@ impl Lines {
     }
 }
 
-/// Whoever has closed standard output does not want the rest.
+/// Ignores a broken pipe: the reader closed standard output and needs no more rows.
 fn gone(error: io::Error) -> Result<(), String> {
     if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(format!("standard output: {error}")) }
 }

@@ -52,7 +52,7 @@ impl Chunks {
     }
 }
 
-/// Writes the file; a failed export leaves what was there before.
+/// Writes the file; a failed export leaves an existing file unchanged.
 ///
 /// # Errors
 /// A line for the user.

@@ -68,7 +68,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Begins to catch them: before anybody is told that tokentap is there, for a signal that is not caught ends the process.
+    /// Begins to catch them. Call this before tokentap announces its ports, because a signal that is not caught ends the process.
     ///
     /// # Errors
     /// A line for the user.

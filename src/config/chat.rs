@@ -69,7 +69,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "a number from 0 to 1".to_owned())
 }
 
-/// When thinking is told apart from what is said.
+/// When thinking is separated from the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SeparateReasoning {
     /// Where the engine has a reasoning parser.

@@ -23,9 +23,9 @@ pub struct Setting {
 pub enum Value {
     /// None was given, and there is no default.
     Absent,
-    /// One that is nobody's to read.
+    /// A secret, which is never shown.
     Secret,
-    /// A key, or a file with one, that the other of the two goes before.
+    /// A key, or a file with one, that the other of the two overrides.
     Overruled,
     /// As it would be written in the configuration file.
     Text(String),

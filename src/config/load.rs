@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_lies_beneath_the_flags() {
+    fn flags_override_the_file() {
         let dir = std::env::temp_dir().join(format!("tokentap-config-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("settings.toml");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_says_what_and_where_to() {
+    fn export_flags_are_parsed() {
         let args = exported(&["--format", "verl", "--out", "-"]).unwrap();
         assert_eq!((&*args.control, &args.data_dir), ("http://127.0.0.1:30002", &None));
         assert!(args.session.is_empty() && !args.no_branches && args.pad_token_id == 0);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_port_has_its_own_or_that_of_both() {
+    fn control_port_uses_its_certificate_or_the_shared_one() {
         let named = |files: Option<TlsFiles>| files.map(|files| (files.cert, files.flags[1]));
         assert!(config([false; 4]).control().is_none());
         let both = config([true, true, false, false]);

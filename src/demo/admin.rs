@@ -110,8 +110,8 @@ pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Resp
         let message = format!("Failed to get weights iterator: no weights at '{}'..", request.model_path);
         return Ok(updated(false, &message));
     }
-    // Behind the gate nothing runs. In a pause the requests may stand in place,
-    // and their state cannot be flushed: the weights change all the same.
+    // No request runs while the gate is held. A pause may hold requests in place;
+    // their state cannot be flushed, and the weights change all the same.
     let stuck = gate.is_none() && control.holds_state();
     let flushed = !request.flush_cache || !stuck;
     control.change_weights(|weights| {

@@ -10,12 +10,12 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 use super::refusal::Refusal;
 use super::weights::Weights;
 
-/// How `/pause_generation` treats what is running.
+/// How `/pause_generation` treats running requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pause {
     /// End it.
     Abort,
-    /// Let it stand where it is.
+    /// Hold them in place.
     InPlace,
     /// Put it back into the queue.
     Retract,
@@ -89,7 +89,7 @@ impl Control {
         lock(&self.running).is_empty()
     }
 
-    /// Whether requests stand in place in a pause, their state not to be thrown away.
+    /// Whether a pause holds requests in place, so that their state must be kept.
     pub(super) fn holds_state(&self) -> bool {
         *self.pause.borrow() == Some(Pause::InPlace) && !self.is_idle()
     }

@@ -111,7 +111,7 @@ impl Engine {
     {
         let (head, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
-            // The client broke off; nobody reads this.
+            // The client disconnected, so this response is discarded.
             return refuse(&Refusal::Internal);
         };
         let body = body.to_bytes();
@@ -142,7 +142,7 @@ impl Engine {
         Wire { dialect: self.options.dialect, metrics: self.options.metrics }
     }
 
-    /// A seed of its own for each sequence, from the engine's.
+    /// A separate seed for each sequence, derived from the engine's.
     pub(super) fn next_seed(&self) -> u64 {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         mix(self.options.seed ^ mix(drawn.wrapping_add(1)))

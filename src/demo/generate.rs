@@ -140,7 +140,7 @@ async fn run(engine: &Engine, sequence: &mut Sequence, mut ticket: Ticket, liste
     }
 }
 
-/// What lies between two tokens: the delay, or at least a turn for other tasks, and a pause.
+/// Waits between two tokens: the delay, or at least a turn for other tasks, and a pause.
 async fn pace(engine: &Engine) {
     match engine.options().token_delay {
         Some(delay) => tokio::time::sleep(delay).await,

@@ -1,7 +1,7 @@
 //! A JSON schema as a grammar: which tokens may come next in a value that it describes.
 //!
 //! The values are a part of those that the schema allows, so that they are complete after some tokens: strings, numbers and lists are short, values
-//! that are deep take the flattest choice, members come in the order of their names, and white space is one blank behind each comma and colon. A
+//! that are deep take the flattest choice, members come in the order of their names, and white space is one blank after each comma and colon. A
 //! schema with a part whose values have no end is refused, and so is one that demands a long string or list. Long lists within each other are
 //! not: such a value may be cut by `max_new_tokens`.
 
@@ -25,7 +25,7 @@ const OTHERS: usize = 3;
 /// Characters of such a name.
 const NAME: usize = 12;
 
-/// Digits of a number behind the first, and of its fraction.
+/// Digits of a number after the first, and of its fraction.
 const DIGITS: usize = 3;
 const FRACTION: usize = 2;
 
@@ -56,7 +56,7 @@ enum Step {
     Value(Id),
     /// The bytes from this one on.
     Literal(Arc<[u8]>, usize),
-    /// Characters of a string, at least and at most, and the quote behind them.
+    /// Characters of a string, at least and at most, and the quote after them.
     Text(usize, usize),
     /// Digits, at least and at most.
     Digits(usize, usize),
@@ -66,7 +66,7 @@ enum Step {
     Members(Id, usize, bool),
     /// Members whose names are open: how many there are, and whether the next is the first in the text.
     Others(Id, usize, bool),
-    /// The items of a list behind so many.
+    /// The items of a list after this many.
     Items(Id, usize),
 }
 
@@ -101,7 +101,7 @@ impl Grammar {
         state
     }
 
-    /// Which of these tokens may come behind `output`, and whether the text may end there.
+    /// Which of these tokens may come after `output`, and whether the text may end there.
     pub(super) fn allowed(&self, pieces: &[Vec<u8>], output: &[u32]) -> (Vec<bool>, bool) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (read, state) = &mut *last;
@@ -228,7 +228,7 @@ impl Grammar {
     }
 }
 
-/// What is to come behind this byte; `None` where it does not fit.
+/// What is to come after this byte; `None` where it does not fit.
 fn advance(stack: &Stack, byte: u8) -> Option<Stack> {
     let mut stack = stack.clone();
     match stack.pop()? {

@@ -13,7 +13,7 @@ use super::verify::Limits;
 /// Tokens that SGLang keeps free at the end of the context.
 pub(super) const RESERVED: usize = 6;
 
-/// SGLang's `--sampling-mask-max-tokens`, as it is when nobody sets it.
+/// The default of SGLang's `--sampling-mask-max-tokens`.
 const MASK_LIMIT: usize = 4096;
 
 /// What was asked about logprobs.

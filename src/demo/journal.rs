@@ -1,4 +1,4 @@
-//! The engine's own log: what each sequence was given and what was sampled, written where it is sampled.
+//! The engine's own log: the prompt and the sampled tokens of each sequence, written where they are sampled.
 //!
 //! It shares nothing with the wire: whatever is lost, cut, rounded or put together wrongly on the way to a client is still whole here,
 //! so a test can compare the far end of a proxy with it.
@@ -29,7 +29,7 @@ pub enum End {
     Length,
     /// It was aborted.
     Abort,
-    /// Whoever waited for it left.
+    /// The client that waited for it disconnected.
     Left,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Journal {
     entries: Arc<Mutex<Vec<Entry>>>,
 }
 
-/// The place of one sequence in the log. Dropped before its end it notes that nobody waits any more.
+/// Writes the entry of one sequence. Dropped before the end, it records [`End::Left`]: no client waits any more.
 #[derive(Debug)]
 pub(super) struct Pen {
     journal: Journal,
@@ -61,7 +61,7 @@ pub(super) struct Pen {
 }
 
 impl End {
-    /// The name of this end in `finish_reason`; a sequence that was left has none.
+    /// The name of this end in `finish_reason`; a sequence whose client disconnected has none.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Stop => Some("stop"),
@@ -99,12 +99,12 @@ impl Journal {
 }
 
 impl Pen {
-    /// Notes a token.
+    /// Records a token.
     pub(super) fn sampled(&self, token: Sampled) {
         self.journal.lock()[self.at].sampled.push(token);
     }
 
-    /// Notes the end; only the first one counts.
+    /// Records the end; only the first one counts.
     pub(super) fn end(&self, end: End) {
         self.journal.lock()[self.at].end.get_or_insert(end);
     }

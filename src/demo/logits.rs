@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_keep_what_they_should() {
+    fn top_k_top_p_and_min_p_filter_tokens() {
         let probabilities = [0.5, 0.3, 0.15, 0.05];
         let drawn = |params: &SamplingParams| {
             let mut ids: Vec<u32> = (0..1000).map(|i| draw(&probabilities, params, f64::from(i) / 1000.0)).collect();

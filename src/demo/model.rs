@@ -17,7 +17,7 @@ const THOUGHT: usize = 24;
 const CORPUS: &str = include_str!("assets/corpus.txt");
 
 /// Where in a sequence the next token is asked for. Penalties and
-/// `min_new_tokens` count outputs, so the prompt and the output are told apart.
+/// `min_new_tokens` count outputs, so the prompt and the output are separate.
 #[derive(Debug, Clone, Copy)]
 pub struct Position<'a> {
     /// The ids that were given.
@@ -49,7 +49,7 @@ pub struct Model {
     vocab_size: usize,
     eos: u32,
     allowed: Option<Vec<bool>>,
-    /// The text of each token that may stand in a value of JSON; empty for the others.
+    /// The text of each token that may occur in a JSON value; empty for the others.
     pieces: Vec<Vec<u8>>,
 }
 
@@ -141,7 +141,7 @@ impl Model {
         logits
     }
 
-    /// Masks what does not follow the grammar. Where a thought comes first it is short, and the grammar begins behind it.
+    /// Masks what does not follow the grammar. Where a thought comes first it is short, and the grammar begins after it.
     fn constrain(&self, logits: &mut [f32], grammar: &Grammar, output: &[u32], thinks: bool) {
         let [_, thought_end] = THINK_TOKENS;
         let behind = output.iter().position(|id| *id == thought_end).map(|at| &output[at + 1..]);

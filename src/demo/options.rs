@@ -1,4 +1,4 @@
-//! What a demo engine can be told at start.
+//! The options of a demo engine at start.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub enum Streaming {
     /// Each event repeats everything so far.
     #[default]
     Cumulative,
-    /// Each event holds what is new (`--incremental-streaming-output`).
+    /// Each event holds only the new tokens (`--incremental-streaming-output`).
     Incremental,
 }
 
@@ -22,19 +22,19 @@ pub enum Dialect {
     Sglang056,
 }
 
-/// What stands in for the plugin `tokentap-sglang`.
+/// How the engine emulates the plugin `tokentap-sglang`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plugin {
-    /// None: who asks for exact entropies gets none.
+    /// No plugin: a request for exact entropies gets none.
     #[default]
     Absent,
     /// Entropies over the whole vocabulary.
     Full,
-    /// Over the k largest logits, as `TOKENTAP_ENTROPY_TOP_K` makes it; null for who asks for the whole vocabulary.
+    /// Over the k largest logits, as with `TOKENTAP_ENTROPY_TOP_K`; null for a request for the whole vocabulary.
     TopK(usize),
-    /// Answers who asks for the whole vocabulary, as a probe does, and nobody else.
+    /// Answers only requests for the whole vocabulary, such as a probe.
     Mute,
-    /// As `Full`, but what it answers to anybody but a probe is one number short.
+    /// As `Full`, but each answer, except to a probe, is one number short.
     Short,
 }
 
@@ -59,7 +59,7 @@ pub struct EngineOptions {
     pub token_delay: Option<Duration>,
     /// The only ids that may be generated; the others are masked exactly.
     pub allowed: Option<Vec<u32>>,
-    /// Exact entropies for who asks (0.5.23 only).
+    /// Exact entropies on request (0.5.23 only).
     pub plugin: Plugin,
     /// Keep a log of every sequence for [`Engine::journal`](super::Engine::journal); it grows for as long as the engine lives.
     pub journal: bool,

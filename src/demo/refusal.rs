@@ -1,4 +1,4 @@
-//! The ways in which the engine says no, as SGLang spells them.
+//! The engine's refusals, as SGLang writes them.
 
 use http::StatusCode;
 
@@ -20,7 +20,7 @@ pub(super) enum Refusal {
     Route { status: StatusCode, allow: Option<&'static str> },
     /// 404: SGLang has the route and this engine does not.
     Lacks { endpoint: &'static str },
-    /// 404 in OpenAI's shape: there is no such model.
+    /// 404 in OpenAI's shape: the model does not exist.
     Model { name: String },
 }
 

@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 use super::sampling::SamplingParams;
 use super::wire::Form;
 
-/// A prompt as it was given.
+/// A prompt, as the client gave it.
 #[derive(Debug, Clone)]
 pub(super) enum Prompt {
     Text(String),
@@ -23,7 +23,7 @@ pub(super) enum Each<T> {
 
 impl<T> Each<T> {
     /// The value of item `at` of a batch. A list that is too short, or given to
-    /// a single prompt (`None`), is an exception that nobody catches.
+    /// a single prompt (`None`), is an uncaught exception.
     pub(super) fn of(&self, at: Option<usize>) -> Result<&T, Refusal> {
         match (self, at) {
             (Self::All(value), _) => Ok(value),

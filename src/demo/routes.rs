@@ -57,7 +57,7 @@ pub(super) async fn route(
     }
 }
 
-/// The methods of a path, as the `allow` header lists them; `None` where there is no such route.
+/// The methods of a path, as the `allow` header lists them; `None` for an unknown route.
 fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
     let newer = engine.options().dialect == Dialect::Sglang0523;
     Some(match path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path) {

@@ -85,7 +85,7 @@ pub struct SamplingParams {
     pub stream_interval: Option<usize>,
     /// What the text must be.
     pub grammar: Option<Grammar>,
-    /// The request asks for a thought first; the grammar begins behind it.
+    /// The request asks for a thought first; the grammar begins after it.
     pub thinks: bool,
     /// Why the request is refused: it asks for what this engine does not have.
     pub unsupported: Option<String>,
@@ -152,7 +152,7 @@ impl SamplingParams {
         for (key, value) in object {
             params.set(key, value).map_err(|message| match dialect {
                 Dialect::Sglang0523 => Refusal::Schema(message),
-                // Keyword arguments of a Python class: a TypeError that nobody catches.
+                // Keyword arguments of a Python class: an uncaught TypeError.
                 Dialect::Sglang056 => Refusal::Internal,
             })?;
         }

@@ -27,7 +27,7 @@ impl Transcript {
         }
     }
 
-    /// Nothing more comes: what was held back is shown as it is.
+    /// Ends the text: the text that was held back is shown unchanged.
     pub(super) fn close(&mut self, tokenizer: &Vocabulary) {
         self.text.push_str(&tokenizer.decode(&self.pending, self.skip_special));
         self.pending.clear();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_the_end_is_shown() {
+    fn an_incomplete_character_is_shown_at_the_end() {
         let tokenizer = Model::tokenizer();
         let ids = tokenizer.encode("a🙂");
         let mut transcript = Transcript::new(true);

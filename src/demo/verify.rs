@@ -1,4 +1,4 @@
-//! Which values of `sampling_params` are refused, and in which words.
+//! Which values of `sampling_params` are refused, and with which messages.
 
 use super::refusal::Refusal;
 use super::sampling::SamplingParams;

@@ -1,4 +1,4 @@
-//! Which weights are loaded, and what they are called.
+//! Which weights are loaded, and their names.
 
 /// The weights at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -117,7 +117,7 @@ impl Wire {
         self.times(writer, meta);
     }
 
-    /// The members behind `dp_rank`, each with a comma before it. The moment of
+    /// The members after `dp_rank`, each with a comma before it. The moment of
     /// sending is new in a first event and repeated among the rest by the last.
     fn times(&self, writer: &mut Writer<'_>, meta: &Meta<'_>) {
         let timing = &meta.timing;

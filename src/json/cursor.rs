@@ -37,7 +37,7 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Moves to byte `at`, which a reader of its own has reached.
+    /// Moves to byte `at`, which a separate reader has reached.
     pub fn seek(&mut self, at: usize) {
         self.at = at;
     }
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
                 return Ok(Text { raw, escaped });
             }
             escaped = true;
-            // the byte behind a backslash never ends the string; which escapes exist is the decoder's business
+            // the byte after a backslash never ends the string; which escapes exist is the decoder's business
             self.at += 2;
         }
     }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_json() {
+    fn refuses_invalid_json() {
         for text in [
             "",
             "[",

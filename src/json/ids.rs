@@ -3,7 +3,7 @@
 /// Ids that are written before they are copied to where they go.
 const BLOCK: usize = 64;
 
-/// Bytes of the longest number and its comma, and as many as are written behind it in vain.
+/// Bytes of the longest number and its comma, and the bytes written after it that are overwritten or dropped.
 const LONGEST: usize = 10 + 4;
 
 /// Three digits and a comma, for each number that has no more.
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_written_as_everybody_writes_numbers() {
+    fn ids_are_written_as_serde_json_writes_them() {
         let lengths = [0, 1, 9, 10, 99, 100, 999, 1000, 1001, 9999, 10_000, 99_999, 100_000, 151_643, 999_999];
         let long = [1_000_000, 1_000_001, 20_030_040, 999_999_999, 1_000_000_000, u32::MAX];
         let ids: Vec<u32> = lengths.into_iter().chain(long).chain((0..5000).map(|at| at * 37)).collect();

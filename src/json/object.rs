@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Cursor, Malformed, Splice, Text};
 
-/// Where one member lies in the text.
+/// The position of one member in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The key with its quotes.
@@ -14,7 +14,7 @@ pub struct Member {
     escaped: bool,
 }
 
-/// Where the members of one JSON object lie in its text, in order, repeated keys included.
+/// The positions of the members of one JSON object in its text, in order, repeated keys included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Object {
     /// The members in the order of the text.
@@ -38,7 +38,7 @@ impl Object {
     /// Reads the object at the cursor; `value` is called at each value and must pass it.
     ///
     /// # Errors
-    /// When there is no object at the cursor, or `value` says so.
+    /// When no object is at the cursor, or `value` fails.
     pub fn read<'a, F>(cursor: &mut Cursor<'a>, mut value: F) -> Result<Self, Malformed>
     where
         F: FnMut(Text<'a>, &mut Cursor<'a>) -> Result<(), Malformed>,
@@ -83,7 +83,7 @@ impl Object {
         Some(&bytes[member.value.clone()])
     }
 
-    /// Where the value of `name` lies; of repeated keys the last counts.
+    /// The position of the value of `name`; of repeated keys the last counts.
     #[must_use]
     pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
         self.members.iter().rev().find(|member| self.key(bytes, member).is(name)).map(|member| member.value.clone())
@@ -96,7 +96,7 @@ enum Fate {
     Removed,
 }
 
-/// An edit of one object: members replaced, removed, appended; everything else as it was.
+/// An edit of one object: members are replaced, removed or appended; everything else is unchanged.
 #[derive(Debug)]
 pub struct Edit<'a> {
     bytes: &'a [u8],
@@ -139,7 +139,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Appends a member behind the last one. `name` is plain ASCII without escapes.
+    /// Appends a member after the last one. `name` is plain ASCII without escapes.
     pub fn append(&mut self, name: &str, value: &[u8]) {
         self.appended.reserve(name.len() + value.len() + 4);
         self.appended.extend_from_slice(b",\"");
@@ -175,7 +175,7 @@ impl<'a> Edit<'a> {
         }
         let members = &self.object.members;
         let first_kept = self.fates.iter().position(|fate| *fate == Fate::Kept);
-        // leading members go together with the comma behind them, later ones with the comma before them
+        // leading members go together with the comma after them, later ones with the comma before them
         match first_kept {
             Some(first) => {
                 if first > 0 {

@@ -29,7 +29,7 @@ impl Splice {
         self.changes.append(&mut other.changes);
     }
 
-    /// Whether the text stays as it is.
+    /// Whether the text stays unchanged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -41,7 +41,7 @@ impl Splice {
         self.apply_range(text, 0..text.len())
     }
 
-    /// The text of `range` with the changes that lie within it.
+    /// The text of `range` with the changes inside it.
     #[must_use]
     pub fn within(&self, text: &[u8], range: Range<usize>) -> Vec<u8> {
         let inside = |(change, _): &&(Range<usize>, Vec<u8>)| range.start <= change.start && change.end <= range.end;

@@ -1,4 +1,4 @@
-//! A string as it stands in a JSON text.
+//! A string, as written in a JSON text.
 
 use std::borrow::Cow;
 
@@ -87,7 +87,7 @@ fn backslash(bytes: &[u8]) -> Option<usize> {
     let mut words = bytes.chunks_exact(8);
     for (at, word) in words.by_ref().enumerate() {
         let differs = u64::from_le_bytes(word.try_into().unwrap_or_default()) ^ SOUGHT;
-        // the high bit of the first byte that is zero, and perhaps of some behind it
+        // the high bit of the first byte that is zero, and perhaps of some after it
         let zero = differs.wrapping_sub(EACH) & !differs & (EACH << 7);
         if zero != 0 {
             return Some(8 * at + zero.trailing_zeros() as usize / 8);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_costs_only_itself() {
+    fn invalid_parts_leave_the_rest_decoded() {
         assert_eq!(decoded(br"\u0061pi_key\ud800"), "api_key\u{fffd}");
         assert_eq!(decoded(br"\ud83d\ude00\ud83d"), "\u{1f600}\u{fffd}");
         assert_eq!(decoded(b"\xffa\\n\\\"\\u0062"), "\u{fffd}a\n\"b");
@@ -165,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn what_serde_json_reads_is_read_alike(raw in "([ -~]|\\\\[bfnrt\"/\\\\]|\\\\u[d0][8-9c-f0][0-9a-f]{2}|é|😀){0,12}") {
+        fn strings_decode_as_in_serde_json(raw in "([ -~]|\\\\[bfnrt\"/\\\\]|\\\\u[d0][8-9c-f0][0-9a-f]{2}|é|😀){0,12}") {
             if let Ok(text) = serde_json::from_str::<String>(&format!("\"{raw}\"")) {
                 proptest::prop_assert_eq!(decoded(raw.as_bytes()), text);
             }

@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn nesting_deeper_than_the_limit_is_refused() {
         let nested = |levels: usize| [vec![b'['; levels], vec![b']'; levels]].concat();
         assert!(Value::parse(&nested(MAX_DEPTH)).is_ok());
         assert!(Value::parse(&nested(MAX_DEPTH + 1)).unwrap_err().too_deep);
     }
 
     #[test]
-    fn numbers_go_out_as_what_they_are() {
+    fn numbers_keep_their_kind_when_serialized() {
         let out = |text: &str| serde_json::to_string(&Value::parse(text.as_bytes()).unwrap()).unwrap();
         for (text, written) in [("-7", "-7"), ("18446744073709551616", "18446744073709551616"), ("1e2", "100.0")] {
             assert_eq!(out(text), written);

@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-/// A queue of text: pieces go in at the back, and what is settled goes out in front.
+/// A queue of text: pieces enter at the back, and decided text leaves at the front.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Buffer {
     text: String,
@@ -28,7 +28,7 @@ impl Buffer {
     }
 }
 
-/// How much of `text` is certain to stand in front of `marker`: up to where it begins or may begin; and whether it is there.
+/// How many bytes of `text` certainly precede `marker`, up to where it begins or may begin; and whether `text` contains it.
 pub(super) fn until(text: &str, marker: &str) -> (usize, bool) {
     match find(text, marker) {
         Some(at) => (at, true),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_may_become_a_marker_is_held() {
+    fn only_a_possible_marker_is_held_back() {
         assert_eq!(until("ab<think>c", "<think>"), (2, true));
         assert_eq!(until("ab<thin", "<think>"), (2, false));
         assert_eq!(until("a<<", "<think>"), (2, false));

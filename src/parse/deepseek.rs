@@ -14,7 +14,7 @@ const CALL: &str = "<｜tool▁call▁begin｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 const CALL_END: &str = "<｜tool▁call▁end｜>";
 
-/// Reads one section: the calls in it, whatever stands between them.
+/// Reads one section: the calls in it, whatever text is between them.
 pub(super) fn read(section: &str) -> Vec<ToolCall> {
     let (mut calls, mut rest) = (Vec::new(), section);
     while let Some(at) = find(rest, CALL) {
@@ -28,7 +28,7 @@ pub(super) fn read(section: &str) -> Vec<ToolCall> {
 fn call(body: &str) -> ToolCall {
     let Some((head, rest)) = body.split_once(SEPARATOR) else { return ToolCall::unread("", body) };
     let (head, rest) = (strip(head), strip(rest));
-    // in V3 the type comes first, and the only type there is is `function`; JSON of arguments begins with a brace, a name does not
+    // in V3 the type comes first, and the only type is `function`; JSON of arguments begins with a brace, a name does not
     let (name, raw) = if head == "function" && !rest.starts_with('{') { fenced(rest) } else { (head, Some(rest)) };
     let Some(raw) = raw.filter(|_| !name.is_empty()) else { return ToolCall::unread(name, body) };
     match loads(raw) {

@@ -14,7 +14,7 @@ pub enum Format {
     Glm,
     /// A section of calls between special tokens, each with an id that holds the name.
     KimiK2,
-    /// JSON objects with `name` and `parameters`, behind `<|python_tag|>` or as the whole answer.
+    /// JSON objects with `name` and `parameters`, after `<|python_tag|>` or as the whole answer.
     Llama3,
     /// A Python list of calls as the whole answer.
     Pythonic,

@@ -21,7 +21,7 @@ pub(super) fn read(body: &str) -> Vec<ToolCall> {
     vec![ToolCall::read(name, Some(&Value::Dict(arguments)))]
 }
 
-/// The first key with a value, and what stands behind them. A key goes on up to a value: the end of one that has none is a part of it.
+/// The first key with a value, that value, and the text after them. A key extends up to a value: an end tag without one is part of it.
 fn pair(text: &str) -> Option<(&str, &str, &str)> {
     let (_, text) = text.split_once("<arg_key>")?;
     for (at, end) in text.match_indices("</arg_key>") {

@@ -20,9 +20,9 @@ impl Default for Think {
 /// How a text is to be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grammar {
-    /// How calls are written; without it there are no tools, and what looks like a call is content.
+    /// How calls are written; without it no tools exist, and text that looks like a call is content.
     pub format: Option<Format>,
-    /// The markers of thinking; without them there is no reasoning.
+    /// The markers of thinking; without them no text is reasoning.
     pub think: Option<Think>,
     /// The prompt opened a span, so the text begins inside one. Says nothing without `think`.
     pub opened: bool,

@@ -10,7 +10,7 @@ pub(super) const BEGIN: &str = "<|tool_calls_section_begin|>";
 /// Ends it.
 pub(super) const END: &str = "<|tool_calls_section_end|>";
 
-/// Reads one section: the calls in it, whatever stands between them.
+/// Reads one section: the calls in it, whatever text is between them.
 pub(super) fn read(section: &str) -> Vec<ToolCall> {
     let (mut calls, mut rest) = (Vec::new(), section);
     while let Some(at) = find(rest, "<|tool_call_begin|>") {
@@ -24,7 +24,7 @@ pub(super) fn read(section: &str) -> Vec<ToolCall> {
     calls
 }
 
-/// The id at the beginning of a call, and what stands behind the marker that follows it.
+/// The id at the beginning of a call, and the text after the marker that follows it.
 fn head(text: &str) -> Option<(&str, &str)> {
     let text = strip_start(text);
     let length = text.find(|c| c == '<' || is_space(c))?;
@@ -41,7 +41,7 @@ fn call(id: &str, raw: &str) -> ToolCall {
     ToolCall { id: Some(id.to_owned()), ..call }
 }
 
-/// The name within an id; the whole id where there is none in the usual form.
+/// The name within an id; the whole id where it has no name in the usual form.
 fn name(id: &str) -> &str {
     let numbered = id
         .rsplit_once(':')

@@ -2,8 +2,8 @@
 //!
 //! Strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, lists and dicts of them. Not read are other
 //! expressions, tuples and sets, other prefixes of strings, strings side by side, escapes by name (`\N{…}`), underscores and other
-//! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`]. Keys of a dict are told apart by what `json.dumps` makes of them,
-//! so that `1` and `True` are two.
+//! bases in numbers, comments, and nesting deeper than [`MAX_DEPTH`]. Keys of a dict are compared as `json.dumps` writes them,
+//! so that `1` and `True` are two keys.
 
 use super::ToolCall;
 use super::number::printed;
@@ -207,7 +207,7 @@ impl<'a> Source<'a> {
                 }
                 push_char(char::from_u32(code)?, out);
             }
-            // no escape is known by this name: it stands for itself
+            // an unknown escape stays unchanged
             _ => {
                 push_char('\\', out);
                 push_char(c, out);

@@ -1,4 +1,4 @@
-//! JSON objects with `name` and `parameters`, `;` between them: behind `<|python_tag|>`, or as the whole answer.
+//! JSON objects with `name` and `parameters`, `;` between them: after `<|python_tag|>`, or as the whole answer.
 
 use super::extent::Extent;
 use super::loads::loads;
@@ -7,14 +7,14 @@ use super::syntax::{self, Step};
 use super::value::Value;
 use super::{ToolCall, named};
 
-/// Says that calls follow. Without an object behind it, it is text.
+/// Says that calls follow. Without an object after it, it is text.
 pub(super) const TAG: &str = "<|python_tag|>";
 
 const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
 /// Reads one run of objects.
 ///
-/// Behind a tag each object is a call, and the run ends at what is neither white space, nor a semicolon with an object behind it, nor
+/// After a tag each object is a call, and the run ends at what is neither white space, nor a semicolon with an object after it, nor
 /// an object. Without one the run is calls only where it is all of the answer and each object has a name and an object of arguments:
 /// an answer in JSON is an answer.
 #[derive(Debug, Clone, Default)]
@@ -77,11 +77,11 @@ fn is_call(raw: &str) -> bool {
     named && matches!(ARGUMENTS.iter().find_map(|key| call.get(key)), Some(Value::Dict(_)))
 }
 
-/// What stands in front of the next object.
+/// The text before the next object.
 enum Gap {
-    /// Not enough of it.
+    /// The text is too short to decide.
     More,
-    /// An object follows behind this many bytes.
+    /// An object follows after this many bytes.
     Object(usize),
     /// No object follows.
     Other,

@@ -8,9 +8,9 @@ pub const UNKNOWN_TOOL: &str = "unknown_tool";
 /// A text, parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What stands in think spans; `None` where no visible character does.
+    /// The text inside think spans; `None` where it has no visible character.
     pub reasoning: Option<String>,
-    /// What is neither reasoning nor a call.
+    /// The text that is neither reasoning nor a call.
     pub content: String,
     /// The calls, in the order of the text.
     pub calls: Vec<ToolCall>,
@@ -29,7 +29,7 @@ pub struct ToolCall {
     pub error: bool,
 }
 
-/// A part of a message, told as soon as it is certain.
+/// A part of a message, emitted as soon as it is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// More reasoning.

@@ -13,19 +13,19 @@ use super::value::Value;
 /// Stands in front of the array, or of each call.
 pub(super) const START: &str = "[TOOL_CALLS]";
 
-/// Reads what follows one marker. A marker without a call behind it is text.
+/// Reads what follows one marker. A marker without a call after it is text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mistral {
     found: Option<Head>,
     extent: Extent,
 }
 
-/// What stands in front of the JSON.
+/// The part of a call before the JSON.
 #[derive(Debug, Clone, Default)]
 struct Head {
     /// Where the JSON begins.
     json: usize,
-    /// Of the one call; none in front of an array.
+    /// The name of the one call; `None` before an array.
     name: Option<String>,
     id: Option<String>,
 }
@@ -49,9 +49,9 @@ impl Mistral {
 
 /// Why there is no head.
 enum Unfit {
-    /// There is none so far.
+    /// The text is too short to decide.
     Short,
-    /// There is none.
+    /// The text begins with something else.
     Other,
 }
 

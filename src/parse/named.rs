@@ -6,7 +6,7 @@ use super::loads::loads;
 use super::space::strip_start;
 use super::value::Value;
 
-/// Reads a call whose arguments stand under the first of `keys` that is there; where none is, or it holds no object, it has none.
+/// Reads a call whose arguments are the value of the first of `keys` that exists; without such a key, or an object there, it has none.
 pub(super) fn read(raw: &str, keys: &[&str]) -> ToolCall {
     let Ok(Value::Dict(call)) = loads(raw) else { return ToolCall::unread(&spelled(raw), raw) };
     match call.get("name").and_then(Value::as_text) {
@@ -15,7 +15,7 @@ pub(super) fn read(raw: &str, keys: &[&str]) -> ToolCall {
     }
 }
 
-/// The first name that the text of a call spells out, whatever else is wrong with it; empty where there is none.
+/// The first name that the text of a call spells out, whatever else is wrong with it; empty without one.
 fn spelled(raw: &str) -> String {
     let mut rest = raw;
     while let Some(at) = find(rest, "\"name\"") {

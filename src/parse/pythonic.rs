@@ -1,4 +1,4 @@
-//! `[f(a=1, b="x"), g()]`: a Python list of calls as the whole answer, or behind `<|python_start|>`.
+//! `[f(a=1, b="x"), g()]`: a Python list of calls as the whole answer, or after `<|python_start|>`.
 
 use super::ToolCall;
 use super::literal::{self, is_name};
@@ -9,7 +9,7 @@ use super::syntax::{self, Step};
 pub(super) const START: &str = "<|python_start|>";
 const END: &str = "<|python_end|>";
 
-/// Holds what begins like a list of calls up to the end of the text, since anything behind the list makes an answer of it.
+/// Holds what begins like a list of calls up to the end of the text, since anything after the list makes an answer of it.
 ///
 /// What has the shape `[NAME( … )]` and is no list of calls with literals by name is one call that could not be read.
 #[derive(Debug, Clone, Default)]

@@ -26,7 +26,7 @@ pub(super) fn read(body: &str) -> Vec<ToolCall> {
     vec![ToolCall::read(strip(name), Some(&Value::Dict(arguments)))]
 }
 
-/// The first element that `open` begins: what stands up to `>`, what stands up to `close`, and what stands behind.
+/// The first element that begins with `open`: its name up to `>`, its text up to `close`, and the text after `close`.
 fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let mut rest = text;
     loop {

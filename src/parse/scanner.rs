@@ -39,7 +39,7 @@ impl Scanner {
 
     /// A span was taken out here.
     pub(super) fn taken(&mut self) {
-        // behind what is held: that may yet be the first visible text
+        // after what is held: that may yet be the first visible text
         if self.buffer.rest().is_empty() { self.content.taken() } else { self.parted = true }
     }
 
@@ -78,7 +78,7 @@ impl Scanner {
         }
     }
 
-    /// Passes text on up to the next marker or opener; whether there is one.
+    /// Passes text on up to the next marker or opener. Returns whether one was found.
     fn seek(&mut self, out: &mut Vec<Event>) -> bool {
         let Some(syntax) = &self.syntax else {
             self.pass(self.buffer.rest().len(), out);

@@ -1,4 +1,4 @@
-//! A text that comes in pieces: spans of thinking are told from the rest, and the rest goes to the scanner.
+//! Parses a text that arrives in pieces: separates spans of thinking from the rest, and passes the rest to the scanner.
 
 use super::buffer::{Buffer, until};
 use super::reasoning::Reasoning;
@@ -6,7 +6,7 @@ use super::scanner::Scanner;
 use super::space::strip_start;
 use super::{Event, Format, Grammar, Think};
 
-/// Where the next character stands.
+/// Where the next character is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Outside,
@@ -22,8 +22,8 @@ enum Place {
 
 /// Reads a text piece by piece. The events of all pieces together are the message, wherever the text is cut.
 ///
-/// Content and reasoning are told up to what may still become a marker or end in white space; a call when its block is complete. A
-/// piece costs what it is long: nothing that was read is read again.
+/// Content and reasoning are emitted up to text that may still become a marker or trailing white space; a call is emitted when its
+/// block is complete. The cost of a piece is linear in its length: nothing is read twice.
 #[derive(Debug, Clone)]
 pub struct Streaming {
     think: Think,
@@ -51,13 +51,13 @@ impl Streaming {
         }
     }
 
-    /// Reads the next piece, and adds to `out` what has become certain.
+    /// Reads the next piece, and adds the events that are now certain to `out`.
     pub fn push(&mut self, piece: &str, out: &mut Vec<Event>) {
         self.buffer.push(piece);
         while self.step(out) {}
     }
 
-    /// Reads up to the next marker; whether there may be another one behind it.
+    /// Reads up to the next marker. Returns whether another one may follow.
     fn step(&mut self, out: &mut Vec<Event>) -> bool {
         match self.place {
             Place::Outside => self.outside(out),
@@ -144,7 +144,7 @@ impl Streaming {
         out.extend(drafts);
     }
 
-    /// The calls behind a think start that nothing ends.
+    /// The calls after a think start that nothing ends.
     fn drafts(&self) -> Vec<Event> {
         let (mut scanner, mut events) = (Scanner::new(self.format), Vec::new());
         // the marker is text here, so that what follows it is not the whole answer

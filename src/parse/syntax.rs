@@ -22,7 +22,7 @@ pub(super) fn head(text: &str) -> (&str, bool) {
 pub(super) enum Step {
     /// Not enough.
     More,
-    /// This many bytes, at least one, are text, and the scan goes on behind them.
+    /// This many bytes, at least one, are text, and the scan goes on after them.
     Text(usize),
     /// This many bytes, at least one, are these calls.
     Calls(usize, Vec<ToolCall>),

@@ -34,7 +34,7 @@ impl Dict {
         }
     }
 
-    /// Whether there is this key, given as [`Dict::set`] takes it.
+    /// Whether this key exists, given as [`Dict::set`] takes it.
     pub(super) fn has(&self, key: &str) -> bool {
         self.places.contains_key(key)
     }
@@ -100,7 +100,7 @@ fn quote(escaped: &str, out: &mut String) {
     out.push('"');
 }
 
-/// `text` as it stands between the quotes that `json.dumps` writes.
+/// `text` as `json.dumps` writes it between quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -109,7 +109,7 @@ pub(super) fn escaped(text: &str) -> String {
     out
 }
 
-/// Writes a character as it stands between quotes.
+/// Writes a character as it is written between quotes.
 pub(super) fn push_char(c: char, out: &mut String) {
     for unit in c.encode_utf16(&mut [0; 2]) {
         push_unit(*unit, out);

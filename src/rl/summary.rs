@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_null() {
+    fn missing_values_are_null() {
         let thought = path("s", vec![turn(&[1], &[START, 7, 8, END], &[0.0, 0.5, 1.0, 0.0])]);
         let expected = [("mean", "0.75"), ("count", "2"), ("closed", "true"), ("share", "0.25")];
         check(thinking(&thought, Some(THINK), 0.672), expected);

@@ -132,7 +132,7 @@ fn the_answer_as_json() {
 }
 
 #[test]
-fn a_trajectory_that_is_not_there_is_named_with_its_place() {
+fn a_missing_trajectory_is_not_found_and_named() {
     let (body, _) = example();
     let error = advantages(&request(&body), |session, leaf| match session {
         "silent" => Err(format!("no session {session:?} with leaf {leaf:?}")),

@@ -38,7 +38,7 @@ pub struct Think {
     pub in_prompt: bool,
     /// The entropy of a span token is not known, so `mean` is of the others.
     pub incomplete: bool,
-    /// Of all sampled tokens whose entropy is known, in spans or not: the share above the threshold, 0 to 1; `None` where there are none.
+    /// Of all sampled tokens with a known entropy, in spans or not: the share above the threshold, 0 to 1; `None` without such tokens.
     pub high_share: Option<f64>,
 }
 
@@ -62,12 +62,12 @@ impl Think {
     }
 }
 
-/// Where the next token stands.
+/// Where the next token is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
     #[default]
     Outside,
-    /// The prompt opened a span in which no token was sampled yet; until one is, there is none.
+    /// The prompt opened a span, and no token was sampled in it yet. The span counts once one is.
     Promised,
     Inside,
 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_entropies_are_left_out_and_told() {
+    fn unknown_entropies_are_left_out_and_reported() {
         let found = think(vec![turn(&[START], &[7, 8, END, 9], &[f32::NAN, 0.5, f32::NAN, 0.75])]);
         assert_eq!((found.mean, found.tokens, found.incomplete), (Some(0.5), 2, true));
         assert_eq!(found.high_share, Some(0.5));

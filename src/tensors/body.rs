@@ -153,7 +153,7 @@ impl Body {
     /// Numbers of rows that are known by now, in order, while more than `waiting` parts are being measured.
     ///
     /// # Errors
-    /// [`Refused`] when there are none.
+    /// [`Refused`] when a part could not be measured.
     pub async fn ready(&mut self, waiting: usize) -> Result<Vec<RowStats>, Refused> {
         let mut ready = Vec::new();
         if let Stage::Tensors(tensors) = &mut self.stage

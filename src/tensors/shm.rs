@@ -1,7 +1,7 @@
 //! A slice in a file that another process on the node has left, as a rule in shared memory.
 //!
-//! It is read, never mapped: whoever truncates a file that is mapped ends the process that touches it, and seals against that exist only
-//! for memory without a name. To a read the end of the file is just early.
+//! It is read, never mapped: when another process truncates a mapped file, an access past its end kills this process. Seals prevent that
+//! only for memory without a name. A read just finds the end of the file early.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -127,13 +127,13 @@ fn is_plain(name: &str) -> bool {
 fn unopened(error: io::Error) -> Unread {
     match error.raw_os_error() {
         Some(libc::ENOENT) => Unread::Missing,
-        // a link, which the flag says no to; a socket
+        // a link, which the open flag refuses; a socket
         Some(libc::ELOOP | libc::ENXIO) => Unread::Irregular,
         _ => Unread::Failed(error),
     }
 }
 
-/// Runs what may wait for a disk where that holds nobody up.
+/// Runs work that may wait for a disk on a blocking thread, so that no other task waits for it.
 async fn aside(work: impl FnOnce() -> Result<Source, Unread> + Send + 'static) -> Result<Source, Unread> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
 }

@@ -11,7 +11,7 @@ use crate::json::Value;
 /// Whose text it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Author {
-    /// Nobody who knows of the template: what tools give back. No added token of the vocabulary is one there.
+    /// A tool, which does not know the template. No added token of the vocabulary is a token in its output.
     Tool,
     /// A person, or the author of the agent, who may quote `<think>` or `<tool_call>`; tokens that structure conversations are text.
     Person,
@@ -31,7 +31,7 @@ struct Node {
     next: Vec<(u8, usize)>,
     /// Whether a token ends here, and whether one that structures conversations does.
     ends: [bool; 2],
-    /// The same of tokens that end here or behind.
+    /// The same for tokens that end here or later.
     leads: [bool; 2],
 }
 
@@ -119,7 +119,7 @@ impl Content {
         }
     }
 
-    /// Whether there is a mark in a text.
+    /// Whether a text contains a mark.
     #[must_use]
     pub fn is_marked(text: &str) -> bool {
         text.contains(Self::MARK)
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_the_clients_own_is_taken_out_with_ours() {
+    fn a_mark_in_the_clients_text_is_removed_too() {
         let text = format!("<{MARK}|im_end|>");
         assert_eq!(Content::unmarked(&content().mark(&text, Author::Tool)), "<|im_end|>");
     }

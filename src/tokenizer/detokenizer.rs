@@ -80,7 +80,7 @@ impl Detokenizer {
         text
     }
 
-    /// The text of tokens behind those that were.
+    /// The text that these tokens add after the earlier ones.
     fn behind(&mut self, tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<String, TokenizerError> {
         if ids.is_empty() {
             return Ok(String::new());
@@ -89,7 +89,7 @@ impl Detokenizer {
         let all = [std::mem::take(&mut self.before), ids].concat();
         let text = tokenizer.decode(&all, false)?;
         let new = text.get(out..).unwrap_or_default().to_owned();
-        // as few as have some text: the beginning of a text may be written differently, what is behind it is not
+        // as few as have some text: the beginning of a text may be written differently, what is after it is not
         for count in 1..=BEFORE.min(all.len()) {
             let last = &all[all.len() - count..];
             if !tokenizer.decode(last, false)?.is_empty() {

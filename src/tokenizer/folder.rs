@@ -1,4 +1,4 @@
-//! The files of a model that say how it is spoken to: `tokenizer.json` and what lies beside it.
+//! The files of a model that define its prompts: `tokenizer.json` and the files next to it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub enum FolderError {
     /// The template does not compile.
     #[error("{0}")]
     Template(#[from] TemplateError),
-    /// There is no template.
+    /// The folder has no template.
     #[error("{0}: no chat template, neither in tokenizer_config.json nor in chat_template.jinja or chat_template.json")]
     NoTemplate(PathBuf),
 }
@@ -50,7 +50,7 @@ pub struct Folder {
     pub template: ChatTemplate,
     /// The one for conversations with tools, where the model has two.
     pub tool_template: Option<ChatTemplate>,
-    /// `generation_config.json`; `None` where there is none.
+    /// `generation_config.json`; `None` without that file.
     pub defaults: Option<SamplingDefaults>,
 }
 
@@ -97,7 +97,7 @@ const SPECIALS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 impl Folder {
-    /// Reads a folder, or the one that a `tokenizer.json` lies in.
+    /// Reads a folder; `path` names it or the `tokenizer.json` in it.
     ///
     /// # Errors
     /// [`FolderError`], which names the file.
@@ -162,16 +162,16 @@ impl TokenizerConfig {
 }
 
 impl SamplingDefaults {
-    /// Reads a `generation_config.json`; `None` where there is none.
+    /// Reads a `generation_config.json`; `None` where the file does not exist.
     ///
     /// # Errors
-    /// [`FolderError`] where it is there and cannot be read.
+    /// [`FolderError`] where the file exists and cannot be read.
     pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
         json(path)
     }
 }
 
-/// The template and, where there is one, that for tools; a file of its own goes before the configuration.
+/// The template and, where one exists, the template for tools. A separate file overrides the configuration.
 fn templates(folder: &Path, configured: Option<Templates>) -> Result<(Option<String>, Option<String>), FolderError> {
     #[derive(Deserialize)]
     struct InJson {
@@ -202,7 +202,7 @@ fn read(path: &Path) -> Result<Vec<u8>, FolderError> {
     std::fs::read(path).map_err(|source| FolderError::Read { path: path.to_owned(), source })
 }
 
-/// A file of JSON; `None` where there is none.
+/// Reads a JSON file; `None` where it does not exist.
 fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, FolderError> {
     if !path.exists() {
         return Ok(None);

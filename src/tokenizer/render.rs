@@ -1,8 +1,8 @@
-//! Conversations as tokens: whole ones, and what is new behind tokens that are there already.
+//! Renders conversations to tokens: whole conversations, and new messages that follow existing tokens.
 //!
-//! A template renders a conversation, never a part of one. What it writes behind a turn of the assistant is found by rendering a short
-//! conversation that ends with such a turn, and the new messages behind it: everything after the turn's text is the end of the turn,
-//! the separator and the new messages, in the template's own words. It is encoded together, and what was sampled is not touched.
+//! A template renders a conversation, never a part of one. To find what it writes after a turn of the assistant, a short conversation
+//! that ends with such a turn and the new messages is rendered: everything after the turn's text is the end of the turn, the separator
+//! and the new messages, as the template writes them. They are encoded together, and the sampled tokens are not changed.
 
 mod behind;
 mod trial;
@@ -28,7 +28,7 @@ pub enum PromptError {
     /// The text has no ids.
     #[error("{0}")]
     Encode(#[from] TokenizerError),
-    /// What the template writes behind an earlier turn cannot be told from the turn.
+    /// The text that the template writes after an earlier turn cannot be separated from the turn.
     #[error("the chat template writes earlier turns so that what follows them cannot be told apart")]
     NoBoundary,
 }
@@ -60,16 +60,16 @@ pub struct Prompt {
 pub struct Renderer {
     folder: Folder,
     family: Family,
-    /// The token that ends a turn of the assistant, where it is one of its own.
+    /// The token that ends a turn of the assistant; `None` where no dedicated token does.
     end: Option<(String, u32)>,
     /// Lists of parts are rendered as what they say.
     parts: bool,
-    /// A thought of an earlier turn is gone once a user says more.
+    /// The template drops the thought of an earlier turn once a newer user message follows.
     drops_thinking: bool,
 }
 
 impl Renderer {
-    /// Reads a folder, or the one that a `tokenizer.json` lies in.
+    /// Reads a folder; `path` names it or the `tokenizer.json` in it.
     ///
     /// # Errors
     /// [`super::FolderError`], which names the file.
@@ -113,7 +113,7 @@ impl Renderer {
         self.family
     }
 
-    /// The token that ends a turn of the assistant, where it is one of its own.
+    /// The token that ends a turn of the assistant; `None` where no dedicated token does.
     #[must_use]
     pub fn end_of_turn(&self) -> Option<u32> {
         self.end.as_ref().map(|(_, id)| *id)
@@ -125,7 +125,7 @@ impl Renderer {
         self.parts
     }
 
-    /// Whether the template drops what was thought before, once a user says more.
+    /// Whether the template drops earlier thoughts once a newer user message follows.
     #[must_use]
     pub fn drops_thinking(&self) -> bool {
         self.drops_thinking
@@ -140,7 +140,7 @@ impl Renderer {
         self.prompt(&text, setting)
     }
 
-    /// The tokens behind those of a turn: its end, where `ended` says that it was not sampled, the separator, and the `new` messages.
+    /// The tokens after those of a turn: its end, where `ended` says that it was not sampled, the separator, and the `new` messages.
     /// `turn` is the message of the assistant as the client has it.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Renderer {
         self.family.ends_in_thought(prompt).unwrap_or(false)
     }
 
-    /// The token that the template writes first behind the text of a turn, if it is an added one.
+    /// The token that the template writes first after the text of a turn, if it is an added one.
     fn find_end(&self) -> Option<(String, u32)> {
         let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
         let messages = [message("user", "U"), message("assistant", TURN), message("user", "V")];
@@ -199,7 +199,7 @@ impl Renderer {
             // some templates put a line end before it
             self.folder.tokenizer.added_at_start(behind_turn(text)?.trim_start())
         };
-        // where a turn ends with the next one's role it has no end of its own
+        // where the role of the next turn ends a turn, no dedicated token does
         first(&alone).filter(|end| first(&both).as_ref() == Some(end))
     }
 

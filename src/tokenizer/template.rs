@@ -24,7 +24,7 @@ pub struct TemplateError(String);
 /// Why a conversation was not rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The template itself refused it, in its own words.
+    /// The template itself refused it, with this message.
     #[error("the chat template refuses these messages: {0}")]
     Refused(String),
     /// The template failed on it.
@@ -37,7 +37,7 @@ pub enum RenderError {
 pub struct Conversation<'a> {
     /// The messages, each an object.
     pub messages: &'a [Value],
-    /// The tools; `None` where there are none.
+    /// The tools; `None` without tools.
     pub tools: Option<&'a [Value]>,
     /// The turn of the assistant is opened.
     pub generation_prompt: bool,

@@ -17,7 +17,7 @@ struct Added {
 }
 
 impl Added {
-    /// Whether nobody's text may become it; a person may quote what looks like a tag and is not special.
+    /// Whether no text of `author` may become this token. A person may quote a token that looks like a tag and is not special.
     fn is_control(&self, author: Author) -> bool {
         let name = self.text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
         let is_tag = name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-/".contains(c)));
@@ -62,7 +62,7 @@ fn message(role: &str, content: Value) -> Value {
     object(&[("role", role.into()), ("content", content)])
 }
 
-/// Where a text may stand in a conversation.
+/// Where a text may occur in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
     User,

@@ -86,7 +86,7 @@ def files(listed, names):
 
 
 def chat_template(template, data):
-    """The template's text: a file of its own, or a key of tokenizer_config.json, which may list several by name."""
+    """The template's text: a separate file, or a key of tokenizer_config.json, which may list several by name."""
     text = data.decode("utf-8")
     if template["file"].endswith(".json"):
         found = json.loads(text)["chat_template"]

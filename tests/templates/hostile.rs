@@ -80,7 +80,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_templates_own_words() {
+fn a_refusal_carries_the_templates_message() {
     for (source, said) in [
         (
             "{{ raise_exception('roles must alternate: \"é\"') }}",

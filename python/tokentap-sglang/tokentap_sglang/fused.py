@@ -107,7 +107,7 @@ def fused_entropy(logits: torch.Tensor, bias: torch.Tensor | None, temperature: 
     shares = max(1, min(blocks, PROGRAMS // max(rows, 1)))
     each = triton.cdiv(blocks, shares)
     shares = triton.cdiv(blocks, each)
-    # a pointer that is not read, where there is none
+    # without a temperature, any valid pointer: the kernels do not read it
     given_temperature = logits if temperature is None else temperature.contiguous()
     partial = torch.empty((rows, shares, 3), dtype=torch.float32, device=logits.device)
     out = torch.empty(rows, dtype=torch.float32, device=logits.device)

@@ -40,7 +40,7 @@ def binary() -> str:
 
 @contextmanager
 def running(*flags: str) -> Iterator[Demo]:
-    """A demo of its own."""
+    """Runs a separate demo."""
     command = [binary(), "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "warn", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,4 @@
-"""A server that answers what it is told, one step a request, and keeps what it was sent."""
+"""A server that answers by a script, one step a request, and records the requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-# Answers one request; the connection is closed behind it.
+# Answers one request; the connection is closed after it.
 Step = Callable[["Handler"], None]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came."""
+    """A request, unchanged."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""Addresses and tokens: what can never work is said at construction, and not asked for a minute."""
+"""Addresses and tokens: what can never work fails at construction, and is not retried for a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weight updates of the tunix rollout, against a server that answers as it is told."""
+"""Weight updates of the tunix rollout, against a scripted server."""
 
 from __future__ import annotations
 

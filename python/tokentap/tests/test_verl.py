@@ -251,7 +251,7 @@ def kept() -> Iterator[Kept]:
 
 
 async def generate(server: Kept) -> None:
-    """One rollout, after which nobody closes anything."""
+    """Runs one rollout, and leaves its connection open."""
     with shared(Addresses((f"http://127.0.0.1:{server.server_address[1]}",))).rollout() as endpoint:
         await endpoint.client.generate(input_ids=[1])
     assert server.open >= 1

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Talks to a tokentap; safe to share between threads, each call with a kept connection of its own.
+    """Sends requests to a tokentap; safe to share between threads. Each call uses a separate kept connection.
 
     `base_url` is the data port, `control_url` the control port (None where it is not needed). `token` is the engine's
     API key, `control_token` that of the control port. An attempt ends after `timeout` seconds, connecting after
@@ -181,7 +181,7 @@ class Client:
         return self.send(routes.trajectories(session, version))
 
     def freeze(self, session: str) -> int:
-        """Makes what is there a version that stays, and gives its number."""
+        """Freezes the current state as a version that stays, and returns its number."""
         return self.send(routes.freeze(session))
 
     def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
@@ -193,10 +193,10 @@ class Client:
         self.send(routes.delete(session))
 
     def finished(self, since: str | None = None, limit: int = 1000) -> Iterator[Json]:
-        """Each path that has finished after the cursor `since`, each once, until there is none left for now.
+        """Each path that has finished after the cursor `since`, each once, until no more are available.
 
         An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` where it was evicted or deleted,
-        or `{"missed": n}` where so many are no longer known. `limit` is what is asked at once.
+        or `{"missed": n}` where n paths are no longer known. `limit` is the number of entries a request asks for.
         """
         while lines := self.send(routes.finished(since, limit)):
             yield from lines

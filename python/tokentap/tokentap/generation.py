@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# One number a sampled token; None where there is none.
+# One number for each sampled token; None for a token without one.
 Numbers = list[float | None]
 
 
@@ -32,9 +32,9 @@ class Generation:
     # The session that tokentap recorded it in.
     session: str | None
     meta_info: dict[str, Any]
-    # The reply as it came.
+    # The reply, unchanged.
     raw: dict[str, Any]
-    # Why numbers that came are None here; None where none were dropped.
+    # Why numbers of the reply are None here; None where none were dropped.
     reason: str | None = None
 
     @property
@@ -65,7 +65,7 @@ class Generation:
 
 
 class Aligned:
-    """Numbers that have one entry for each of `count` ids; of others there are none, and `reason` says which."""
+    """Accepts numbers that have one entry for each of `count` ids; drops others, and `reason` says which."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -153,7 +153,7 @@ class Exchange:
 
 
 def is_quiet(connection: socket.socket) -> bool:
-    """Whether an idle connection is still open, and nothing came that nobody asked for."""
+    """Whether an idle connection is still open and has received no unexpected bytes."""
     try:
         connection.settimeout(0)
         connection.recv(1, socket.MSG_PEEK)

@@ -14,10 +14,10 @@ use super::trust::Trust;
 use crate::config::ExportArgs;
 use crate::sglang::client::innermost;
 
-/// How long a connection may take to come about. What is asked then may take as long as it takes: an export is made while it is read.
+/// The time limit to open a connection. The request then has no limit: an export is made while it is read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The place of a control port. Each call has a connection of its own.
+/// The address of a control port. Each call opens a new connection.
 #[derive(Debug)]
 pub(super) struct Port {
     /// As the user wrote it.
@@ -56,7 +56,7 @@ impl Port {
             })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // ends with the body; what went wrong is told to whoever reads that
+        // it ends with the body, and the reader of the body receives its errors
         tokio::spawn(connection);
         sender.send_request(request).await.map_err(|error| self.broken(&error))
     }

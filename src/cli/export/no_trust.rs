@@ -1,4 +1,4 @@
-//! In a tokentap without the feature `tls` there is nobody to trust; the settings refuse `https://`.
+//! The CA type of a tokentap without the feature `tls`, which has no value; the settings refuse `https://`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use super::connection::Stream;
 
-/// There is none.
+/// Has no value.
 #[derive(Debug)]
 pub(super) enum Trust {}
 

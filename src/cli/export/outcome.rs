@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_is_known() {
+    fn only_known_counts_are_printed() {
         let tally = Tally { rows: 3, refused: [("missing_logprobs", 2), ("aborted", 1)].into() };
         assert_eq!(Outcome::of(1, &tally).to_string(), "3 rows of 1 session, refused: 1 aborted, 2 missing_logprobs");
         assert_eq!(Outcome { sessions: 2, ..Outcome::default() }.to_string(), "2 sessions");

@@ -22,7 +22,7 @@ const PAGE: usize = 1000;
 
 /// The control port.
 ///
-/// It has connections of its own: the client in `sglang::client` speaks as tokentap to SGLang, with SGLang's keys.
+/// It does not share connections with the client in `sglang::client`, which speaks as tokentap to SGLang, with SGLang's keys.
 #[derive(Debug)]
 pub(super) struct Sidecar {
     port: Port,
@@ -116,7 +116,7 @@ impl Sidecar {
     }
 }
 
-/// A value as it stands in a query.
+/// A value, percent-encoded for a query.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_says_what_became_of_the_rows() {
+    fn outcome_is_read_from_the_reply_headers() {
         let mut headers = HeaderMap::new();
         assert_eq!(outcome(2, &headers).to_string(), "2 sessions");
         headers.insert("tokentap-rows", "7".parse().unwrap());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_in_a_query_as_it_is() {
+    fn query_values_are_percent_encoded() {
         assert_eq!(escaped("a+b~2 &\u{e4}"), "a%2Bb~2%20%26%C3%A4");
     }
 

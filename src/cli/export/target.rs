@@ -69,7 +69,7 @@ impl Target {
     /// Gives the file its name; returns its bytes.
     pub(super) fn finish(mut self) -> Result<u64, String> {
         let done = match (&mut self.out, &self.temporary) {
-            // on the disk before it takes the place of what was there
+            // sync to disk before the file replaces an existing one
             (Out::File(file), Some(temporary)) => file.sync_all().and_then(|()| std::fs::rename(temporary, &self.path)),
             (Out::File(_), None) => Ok(()),
             (Out::Standard(out), _) => out.flush(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_whole_or_as_it_was() {
+    fn only_a_finished_export_replaces_the_file() {
         let dir = tempdir().unwrap();
         let path = dir.path().join("rows.parquet");
         std::fs::write(&path, "before").unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_told_apart() {
+    fn folders_and_missing_paths_are_refused_and_devices_are_written() {
         let dir = tempdir().unwrap();
         assert!(Target::create(dir.path()).unwrap_err().ends_with("is a folder"));
         let line = Target::create(&dir.path().join("missing/rows")).unwrap_err();

@@ -1,6 +1,6 @@
-//! The CA that a control port is held against.
+//! The CA that verifies a control port.
 //!
-//! It is named (`--control-ca`), never the system's: the port belongs to whoever runs the trainers, and so does its CA.
+//! `--control-ca` names it; the system's CAs are never used. The port belongs to the operator of the trainers, and so does its CA.
 
 use std::fmt;
 use std::path::Path;

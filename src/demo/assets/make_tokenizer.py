@@ -38,7 +38,7 @@ def main():
     size = tokenizer.get_vocab_size()
     assert size == VOCAB_SIZE, f"the corpus gives {size} entries, not {VOCAB_SIZE}"
 
-    # One line: a table of merges is data, and nobody reads its diff.
+    # One line: a table of merges is data, and its diff is not reviewed.
     (HERE / "tokenizer.json").write_text(tokenizer.to_str(pretty=False) + "\n", encoding="utf-8")
     config = {
         "add_bos_token": False,

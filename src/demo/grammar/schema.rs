@@ -19,7 +19,7 @@ const MEMBERS: usize = 100;
 /// Items of a list whose length the schema leaves open, or members of one.
 const ITEMS: usize = 3;
 
-/// A string or a list may have to be so many times as long as one whose length the schema leaves open.
+/// A string or a list may have to be at most this many times as long as one whose length the schema leaves open.
 const LONGEST: usize = 32;
 
 /// Schemas within each other, and values of a schema.
@@ -50,7 +50,7 @@ const REMARKS: [&str; 12] = [
 pub(super) enum Shape {
     OneOf(Vec<Id>),
     Literal(Arc<[u8]>),
-    /// A string of so many characters, at least and at most.
+    /// A string with at least `least` and at most `most` characters.
     Text {
         least: usize,
         most: usize,
@@ -85,7 +85,7 @@ pub(super) struct Schema {
     depths: Vec<usize>,
 }
 
-/// A part of a schema and where it stands.
+/// A part of a schema and its path in the schema.
 type Part<'a> = (&'a Map<String, Value>, &'a str);
 
 struct Reader<'a> {

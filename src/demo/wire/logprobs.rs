@@ -4,7 +4,7 @@ use base64_simd::STANDARD;
 
 use super::number::{Spelling, integer, string};
 
-/// A token id and its logprob (nats); `None` where there is none, as for the first token of a prompt.
+/// A token id and its logprob (nats); `None` for a token without one, such as the first token of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// Nats; `null` on the wire when `None`.
@@ -98,7 +98,7 @@ impl Writer<'_> {
         self.raw("]");
     }
 
-    /// All logprob members, each with a comma behind it.
+    /// All logprob members, each with a comma after it.
     pub(super) fn logprobs(&mut self, logprobs: &Logprobs<'_>, with_length: bool) {
         let Logprobs { input, output, texts, .. } = logprobs;
         self.raw("\"input_token_logprobs\":");

@@ -1,10 +1,10 @@
-//! What is told when, and what it costs.
+//! When events are emitted, and what parsing costs.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// The events of each piece, and at last those of the end; content that comes in parts is put together.
+/// The events of each piece, and last those of the end; consecutive parts of content are joined.
 fn told(grammar: &Grammar, pieces: &[&str]) -> Vec<Vec<Event>> {
     let mut streaming = grammar.stream();
     let mut told: Vec<Vec<Event>> = pieces
@@ -39,7 +39,7 @@ fn reasoning(text: &str) -> Event {
 }
 
 #[test]
-fn only_what_may_become_a_marker_waits() {
+fn only_a_possible_marker_delays_events() {
     let pieces = ["<thi", "nk>Well", ", ", "so</th", "en", "</think>", "\n\nIt is", " ", "a < b, <tool_", "x"];
     let expected = vec![
         vec![],
@@ -58,7 +58,7 @@ fn only_what_may_become_a_marker_waits() {
 }
 
 #[test]
-fn a_call_is_told_when_its_block_is_complete() {
+fn a_call_is_emitted_when_its_block_is_complete() {
     let pieces = ["Now ", "<tool_call>{\"name\"", ": \"f\"}</tool_call", ">", " ", "then"];
     let expected = vec![
         vec![content("Now")],

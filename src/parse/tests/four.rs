@@ -166,7 +166,7 @@ fn sections_of_kimi_k2() {
 }
 
 #[test]
-fn calls_stand_where_they_may() {
+fn complete_calls_are_parsed_anywhere_in_the_text() {
     let one = |name: &str| format!("<tool_call>{{\"name\": \"{name}\"}}</tool_call>");
     let (f, g) = (one("f"), one("g"));
     let table = [

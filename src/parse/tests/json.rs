@@ -10,7 +10,7 @@ fn rewritten(text: &str) -> Option<String> {
 }
 
 #[test]
-fn what_python_makes_of_a_text() {
+fn loads_then_dumps_matches_python() {
     let table = [
         (r#" {"a":1,"b":[true,false,null]} "#, r#"{"a": 1, "b": [true, false, null]}"#),
         ("[]", "[]"),
@@ -85,14 +85,14 @@ fn value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_written_means_the_same(value in value()) {
+    fn rewritten_json_keeps_its_value(value in value()) {
         let ours = rewritten(&value.to_string());
         prop_assert!(ours.as_ref().is_some_and(|text| text.is_ascii()));
         prop_assert_eq!(serde_json::from_str::<Value>(&ours.unwrap_or_default()).ok(), Some(value));
     }
 
     #[test]
-    fn what_is_no_json_elsewhere_is_read_for_a_reason(value in value(), at in any::<prop::sample::Index>(), c in "[\\[\\]{}\",:0.e\\\\u-]|NaN|\n") {
+    fn only_python_extensions_exceed_serde_json(value in value(), at in any::<prop::sample::Index>(), c in "[\\[\\]{}\",:0.e\\\\u-]|NaN|\n") {
         let mut text = value.to_string();
         let at = (0..=at.index(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         text.replace_range(at..at, &c);

@@ -77,14 +77,14 @@ fn joined(spans: &[&str]) -> Option<String> {
     (!shown.is_empty()).then(|| shown.join("\n"))
 }
 
-/// What stands before, between and behind the first `start` and the first `end` after it.
+/// The text before, between and after the first `start` and the first `end` that follows it.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let (before, rest) = text.split_once(start)?;
     let (inner, behind) = rest.split_once(end)?;
     Some((before, inner, behind))
 }
 
-/// Where blocks stand and what calls are in them; one that does not end goes up to the end, without calls.
+/// Where blocks are and which calls they contain; one that does not end goes up to the end, without calls.
 fn blocks(format: Format, plain: &str) -> Vec<(Range<usize>, Vec<ToolCall>)> {
     let (start, end) = match format {
         Format::KimiK2 => ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),

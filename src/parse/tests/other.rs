@@ -16,7 +16,7 @@ fn llama3() {
         (format!("<|python_tag|>{f};"), ";", &called[..1]),
         (format!("<|python_tag|>{f} {g}"), g, &called[..1]),
         (format!("<|python_tag|>{f};{{\"name\": "), ";{\"name\":", &called[..1]),
-        // behind a tag a call may be wrong
+        // after a tag a call may be wrong
         ("<|python_tag|>{\"name\": \"f\", }".into(), "", &[error("f", "{\"name\": \"f\", }")]),
         ("<|python_tag|>{\"a\": 1}".into(), "", &[error("unknown_tool", "{\"a\": 1}")]),
         (format!("<|python_tag|>{{\"name\": \"h\"}};{g}"), "", &[call("h", "{}"), called[1].clone()]),

@@ -1,4 +1,4 @@
-//! What is reasoning and what is not.
+//! Which text is reasoning and which is not.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn spans_of_the_model() {
         ("<think>a<think>b</think>c</think>d".to_owned(), message("a<think>b", "c</think>d", 0)),
         // a lone end is text
         (" a</think>b ".to_owned(), message("", " a</think>b ", 0)),
-        // drafts within a span are none, also where the span stands within a call
+        // drafts within a span are none, also where the span is within a call
         (format!("<think>{F}</think>{F}"), message(F, "", 1)),
         (format!("<think>{}</think>", &F[..19]), message(&F[..19], "", 0)),
         ("<tool_call>{\"name\": <think>\"g\"</think>\"f\"}</tool_call>".to_owned(), message("\"g\"", "", 1)),

@@ -1,12 +1,12 @@
-//! What a template writes behind a turn, told from all that it writes before.
+//! Separates what a template writes after a turn from all that it writes before.
 
 use super::{PromptError, Renderer, Setting, TURN, message};
 use crate::json::Value;
 
 impl Renderer {
-    /// What the template writes behind the text of a turn when `new` follows it, from the end of the turn on.
+    /// What the template writes after the text of a turn when `new` follows it, from the end of the turn on.
     pub(super) fn text_behind(&self, turn: &Value, new: &[Value], setting: Setting<'_>) -> Result<String, PromptError> {
-        // tools stand in what is there already
+        // the existing tokens already contain the tools
         let setting = Setting { tools: None, ..setting };
         let answers = new.first().and_then(|message| message.get("role")).and_then(Value::as_str) == Some("tool");
         let called = answers.then(|| stub_with_calls(turn)).flatten();
@@ -27,7 +27,7 @@ impl Renderer {
         Err(failed.map_or(PromptError::NoBoundary, PromptError::Render))
     }
 
-    /// The part of `both` behind the turn: from its end token on, or where it has none, behind all that `alone` has.
+    /// The part of `both` after the turn: from its end token on, or where it has none, after all that `alone` has.
     fn difference<'a>(&self, alone: &str, both: &'a str) -> Option<&'a str> {
         if alone.matches(TURN).count() != 1 {
             // a client's text has the mark, too
@@ -36,12 +36,12 @@ impl Renderer {
         let (before, alone) = alone.split_once(TURN)?;
         let (before_both, both) = both.split_once(TURN)?;
         if !self.is_same_beginning(before, before_both) {
-            // what is new stands in front of the turn, too, where nothing can be put any more
+            // the new messages also change the text before the turn, where nothing can be inserted any more
             return None;
         }
         let Some((end, _)) = &self.end else { return both.strip_prefix(alone) };
         let at = both.find(end.as_str())?;
-        // behind a call there is what closes it
+        // after a call comes the text that closes it
         Some(if both[..at].trim().is_empty() { both } else { &both[at..] })
     }
 
@@ -55,7 +55,7 @@ impl Renderer {
     }
 }
 
-/// The text behind the first mark, which is the turn's: what comes later may be anybody's.
+/// The text after the first mark, which is the turn's. A later mark may come from a client's text.
 pub(super) fn behind_turn(text: &str) -> Option<&str> {
     text.split_once(TURN).map(|(_, behind)| behind)
 }

@@ -1,28 +1,28 @@
-//! Whether what is rendered behind a turn is what the template makes of the whole conversation: tried out on a short one.
+//! Tests on a short conversation whether the text rendered after a turn equals what the template renders for the whole conversation.
 
 use super::behind::stub_with_calls;
 use super::{Renderer, Setting, TURN, message};
 use crate::json::Value;
 
-/// How a template takes to conversations that go on.
+/// How a template handles conversations that continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// The tokens that are there and what is rendered behind them are what the template makes of the whole.
+    /// The existing tokens and the text rendered after them equal what the template renders for the whole conversation.
     Exact,
-    /// It writes what follows a turn alike, and the turns before it otherwise: those stay as they were sampled.
+    /// It writes the same text after a turn, and different text for earlier turns: those turns keep their sampled tokens.
     Rewrites,
-    /// What follows a turn cannot be told from the turn: the conversation is rendered as a whole each time.
+    /// The text after a turn cannot be separated from the turn: the conversation is rendered as a whole each time.
     NoBoundary,
     /// It refuses such a conversation.
     Refused,
 }
 
-/// What was tried out.
+/// The results of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trial {
-    /// A user says more.
+    /// A user message follows.
     pub user: Fit,
-    /// A tool answers.
+    /// A tool result follows.
     pub tool: Fit,
 }
 
@@ -40,7 +40,7 @@ impl Fit {
 }
 
 impl Renderer {
-    /// Tries the template out.
+    /// Tests the template.
     #[must_use]
     pub fn trial(&self) -> Trial {
         let answer = object(&[("role", "tool"), ("tool_call_id", "call00001"), ("content", "It rains.")]);

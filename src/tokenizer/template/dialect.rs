@@ -9,7 +9,7 @@ use super::RenderError;
 use super::data::Iterated;
 use super::{filters, methods, python};
 
-/// How the message of a refusal begins, by which it is told from a failure.
+/// The prefix of a refusal's message, which distinguishes it from a failure.
 const REFUSAL: &str = "raise_exception: ";
 
 /// An environment in which templates of models render as in transformers.
@@ -68,7 +68,7 @@ fn format(out: &mut Output<'_>, _: &State<'_, '_>, value: &Value) -> Result<(), 
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "the text could not be written"))
 }
 
-/// The time as Python's `datetime.now().strftime` writes it, in UTC; `SOURCE_DATE_EPOCH`, seconds since 1970, stands in its place.
+/// The time as Python's `datetime.now().strftime` writes it, in UTC; `SOURCE_DATE_EPOCH`, seconds since 1970, replaces the clock.
 fn strftime_now(format: &str) -> Result<String, Error> {
     let pinned = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
     let now = match pinned {

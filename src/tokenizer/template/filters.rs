@@ -1,4 +1,4 @@
-//! Filters of Jinja, where minijinja's differ in what they take or give.
+//! Filters of Jinja, where minijinja's differ in arguments or results.
 
 use std::borrow::Cow;
 

@@ -49,7 +49,7 @@ fn sliced(value: &Value, arguments: &[Value]) -> Result<Value, Error> {
     }
     let items: Vec<Value> = value.try_iter()?.collect();
     let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
-    // the places before the first and behind the last one that a step may come to
+    // the places before the first and after the last one that a step may come to
     let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
     let place = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(low, high);
     let (mut at, stop) = match step > 0 {
@@ -137,7 +137,7 @@ fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-/// The words of a text, from its end where asked; behind `most` of them what is left is one.
+/// The words of a text, from its end where asked; after `most` of them what is left is one.
 fn words(text: &str, most: usize, from_end: bool) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = strip(text, None, if from_end { END } else { START });
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_pythons() {
+    fn slices_match_python() {
         let sliced = |text: &str, [start, stop, step]: [Option<i64>; 3]| {
             let arguments: Vec<Value> = [start, stop, step].into_iter().map(Value::from).collect();
             super::sliced(&Value::from(text), &arguments).unwrap().to_string()
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_stripped_of_what_python_takes_for_space() {
+    fn strip_removes_python_whitespace() {
         assert_eq!(strip("\u{1c}\u{a0}a\u{85}", None, BOTH), "a");
         assert_eq!(strip("xyaxy", Some("yx"), END), "xya");
     }

@@ -1,4 +1,4 @@
-//! What Python makes of a value: `str` and `repr`; and what it takes for space.
+//! Python's `str` and `repr` of a value, and the characters that Python treats as white space.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The text of a template, with what minijinja reads otherwise written in its words.
+//! Rewrites the text of a template: what minijinja reads differently is written in minijinja's syntax.
 
 use std::fmt::Write;
 
@@ -52,7 +52,7 @@ fn word(tag: &str) -> &str {
     &inner[..end]
 }
 
-/// Writes the head of a loop, with the filter behind what it goes through.
+/// Writes the head of a loop, with the filter after what it goes through.
 fn loop_over(out: &mut String, tag: &str) {
     let keyword = |from: usize, word: &str| {
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_loop_goes_through_is_seen() {
+    fn loop_iterables_get_the_iterated_filter() {
         for (source, written) in [
             ("{%- for a in b -%}", "{%- for a in (b)|iterated -%}"),
             ("{% for a, b in c.items() if a in 'if' %}", "{% for a, b in (c.items())|iterated if a in 'if' %}"),

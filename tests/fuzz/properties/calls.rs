@@ -2,8 +2,8 @@
 
 use tokentap::parse::{Format, Grammar, Message, Think};
 
-/// However a text is cut, what is told of it piece by piece is what is read of it whole. The first byte says how it is read, the second
-/// where it is cut.
+/// However a text is cut, the events of its pieces make the message that is parsed from the whole text. The first byte says how the
+/// text is read, the second where it is cut.
 pub fn calls(bytes: &[u8]) {
     let [how, cuts, text @ ..] = bytes else { return };
     let (how, cuts) = (usize::from(*how), usize::from(*cuts));

@@ -8,7 +8,7 @@ use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
 use tokentap::api::sample::Sample;
 use tokentap::chat::RequestError;
-use tokentap::chat::prompt::{Preparation, Told};
+use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::generation::event::{GenerationEvent, Reads};
@@ -29,8 +29,9 @@ pub fn chat(bytes: &[u8]) {
         assert!(!is_unreadable(&unserved), "{unserved:?} of {}", shown(bytes));
     }
     let Ok(request) = ChatRequest::parse(body) else { return };
-    let told = Told { format: Some("hermes".into()), separate: true };
-    let preparation = Preparation { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, told };
+    let parser = ParserSettings { format: Some("hermes".into()), separate: true };
+    let preparation =
+        Preparation { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
     let Ok(prepared) = preparation.prepare(&request.conversation) else { return };
     let ids = prepared.ids.clone().into();
     let addition = Addition {
@@ -53,7 +54,7 @@ pub fn chat(bytes: &[u8]) {
     }
     if request.conversation.prompt_ids.is_none() {
         let turns = prepared.ids.iter().filter(|id| Some(**id) == RENDERER.end_of_turn()).count();
-        // tools stand in a turn of the system's, and the generation prompt ends none
+        // tools may add a system turn, and the generation prompt ends no turn
         assert!(turns <= request.conversation.messages.len() + 1, "{turns} turns of {}", shown(bytes));
     }
 }

@@ -157,7 +157,7 @@ fn framed(mut rest: &[u8]) -> (Vec<u8>, u64) {
     (file, frames)
 }
 
-/// Two bytes say where a good log is changed, one how, two where it is cut; the rest is what stands behind.
+/// Two bytes say where a good log is changed, one how, two where it is cut; the rest follows the cut.
 fn damaged(rest: &[u8]) {
     let [low, high, change, cut_low, cut_high, garbage @ ..] = rest else { return };
     let (good, known) = good();

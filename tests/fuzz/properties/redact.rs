@@ -13,7 +13,7 @@ pub fn redact(bytes: &[u8]) {
     let plain = Plain::new(bytes);
     let made = without_keys(bytes);
     if made.is_err() && has_odd_escape(bytes) {
-        // of a name with an escape that JSON does not know nobody can say what a reader takes it for
+        // where a name has an escape that JSON does not define, it is unknown how a reader decodes the name
         return;
     }
     agrees(&made, plain.is_json(), &plain, bytes);

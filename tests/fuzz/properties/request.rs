@@ -76,7 +76,7 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, told: &str) {
     }
 }
 
-/// A field that stands once for all, or once for each.
+/// A field that is given once for all items, or once for each.
 fn same<T: PartialEq + std::fmt::Debug>(
     ours: &PerItem<T>,
     theirs: Option<&Value>,

@@ -86,7 +86,7 @@ impl Slice {
         let values: Vec<f64> = match logits.dtype() {
             Dtype::F32 => numbers(&logits, |bytes| f64::from(f32::from_le_bytes(bytes))),
             Dtype::BF16 => numbers(&logits, |[low, high]| f64::from(f32::from_le_bytes([0, 0, low, high]))),
-            // accepted, and measured by a test of its own
+            // accepted, and measured by a separate test
             Dtype::F16 => vec![f64::NAN; count * vocab],
             _ => return None,
         };

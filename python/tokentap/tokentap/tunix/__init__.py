@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # the rollout derives from a class of tunix; what stands beside it needs neither tunix nor jax
+    # the rollout derives from a class of tunix; the other exports need neither tunix nor jax
     if name in ("TokentapRollout", "TokentapRolloutOutput"):
         from . import rollout
 

@@ -19,7 +19,7 @@ class SampleUnusable(RuntimeError):
 
 
 class EntropyMissing(SampleUnusable):
-    """Entropies were required and there are none."""
+    """Entropies were required and are missing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ class EgpoRow:
             raise Unaligned(f"{len(self.response)} tokens, a mask of {len(self.mask)}, {len(self.entropy)} entropies")
 
     def think_entropy(self, start: int, end: int) -> float | None:
-        """The mean entropy of the thinking, nats, in float64; None where there is none."""
+        """The mean entropy of the thinking, nats, in float64; None without thinking tokens."""
         ids = torch.cat([self.prompt, self.response])
         mask = torch.cat([torch.zeros_like(self.prompt), self.mask.to(self.prompt.dtype)])
         inside = thinking(ids, mask, start, end)[len(self.prompt) :]

@@ -1,4 +1,4 @@
-"""What stands in for verl's LLM client in one rollout: it generates through tokentap, and keeps the entropies."""
+"""Replaces verl's LLM client in one rollout: it generates through tokentap, and keeps the entropies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Part:
             self.all_versions_known = False
 
     def steps(self, step: int | None) -> dict[str, int | None]:
-        """verl's global steps; `step` stands in where the version of some token is not known."""
+        """verl's global steps; `step` is used where the version of some token is not known."""
         return versions.steps(self.versions if self.all_versions_known else [], step)
 
 

@@ -23,7 +23,7 @@ class Policy:
         )
 
     async def version(self) -> str | None:
-        """The name; None where there is none, or, which is logged once, where the port does not tell."""
+        """The name; None without a control port or a name, or where the call fails, which is logged once."""
         if self._url is None:
             return None
         try:

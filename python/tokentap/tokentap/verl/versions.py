@@ -24,7 +24,7 @@ def numbers(names: Iterable[object]) -> list[int]:
 
 
 def steps(seen: Iterable[int], step: int | None) -> dict[str, int | None]:
-    """verl's `global_steps`, `min_global_steps` and `max_global_steps`; `step` stands in where no version was seen."""
+    """verl's `global_steps`, `min_global_steps` and `max_global_steps`; `step` is used where no version was seen."""
     known = list(seen)
     if not known:
         return {"global_steps": step, "min_global_steps": step, "max_global_steps": step}
