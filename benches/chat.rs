@@ -18,8 +18,8 @@ use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
+use tokentap::session::{About, Call, Draft, Session, Store, StoreLimits};
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
-use tokentap::trajectory::{About, Call, Draft, Session, Store, StoreLimits};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use normal::normal;
-use tokentap::entropy::cuda::{Bare, Cuda, Settings, Unavailable, calibrate};
 use tokentap::entropy::{Backend, Cpu, Dtype, Logits, RowStats};
+use tokentap::logits::cuda::{Bare, Cuda, Settings, Unavailable, calibrate};
 use tokentap::metrics::Metrics;
 
 const VOCAB: usize = 151_936;

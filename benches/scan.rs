@@ -8,8 +8,8 @@
 
 use std::hint::black_box;
 use std::time::Instant;
+use tokentap::engine::scan::{Malformed, rows, rows_portable};
 use tokentap::logprobs::Rows;
-use tokentap::sglang::scan::{Malformed, rows, rows_portable};
 
 type Scan = fn(&[u8], usize, &mut Rows) -> Result<usize, Malformed>;
 

@@ -8,9 +8,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokentap::export::{Batch, Format};
 use tokentap::metrics::Metrics;
-use tokentap::trajectory::export::{Batch, Format};
-use tokentap::trajectory::{About, Call, Draft, Measured, Span, Store, StoreLimits};
+use tokentap::session::{About, Call, Draft, Measured, Span, Store, StoreLimits};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -16,9 +16,9 @@ use http::{Request, StatusCode};
 
 use crate::chat::RequestError;
 use crate::chat::remembered::Remembered;
+use crate::engine::request::{GenerateRequest, SessionNames};
 use crate::error::BoxError;
-use crate::sglang::request::{GenerateRequest, SessionNames};
-use crate::trajectory::{Chat, Session};
+use crate::session::{Chat, Session};
 use sample::Sample;
 
 /// An API.

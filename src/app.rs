@@ -18,27 +18,27 @@ use crate::api::{Api, Apis};
 use crate::budget::Budget;
 use crate::chat::model::Chats;
 use crate::config::{self, Config, FsyncPolicy, SessionConfig, TlsFiles};
+use crate::engine::client::Client;
+use crate::engine::engines::Engines;
+use crate::engine::probe::Capabilities;
+use crate::engine::routes;
 use crate::entropy::Backend;
-use crate::entropy::slices::Slices;
-use crate::entropy::store::{EntropyStore, StoreLimits};
 use crate::generation::Tools;
+use crate::generation::entropy_store::{EntropyStore, StoreLimits};
 use crate::generation::generator::Generator;
 use crate::generation::retries::{Bounds, Retries};
-use crate::http::control::Control;
-use crate::http::proxy_state::ProxyState;
-use crate::http::readiness::Readiness;
-use crate::http::request_info::Port;
-use crate::http::trainer_state::TrainerState;
+use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 use crate::serve;
-use crate::server::{Door, ListenDrops, Phase, ServerLimits, Tls, listen, serve};
-use crate::sglang::client::Client;
-use crate::sglang::engines::Engines;
-use crate::sglang::probe::Capabilities;
-use crate::sglang::routes;
+use crate::serve::connection::{ListenDrops, Listener, Phase, ServerLimits, Tls, listen, serve};
+use crate::serve::control::Control;
+use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::proxy_state::ProxyState;
+use crate::serve::readiness::Readiness;
+use crate::serve::request_info::Port;
+use crate::session::ledger::log::{Directory, Fsync, Options};
+use crate::session::{Store, StoreLimits as SessionLimits};
 use crate::tokenizer::Renderer;
-use crate::trajectory::log::{Directory, Fsync, Options};
-use crate::trajectory::{Store, StoreLimits as SessionLimits};
 
 pub use parts::Parts;
 
@@ -51,8 +51,8 @@ pub struct App {
     parts: Arc<Parts>,
     /// The APIs of the data port beside the native one.
     apis: Apis,
-    data: Door,
-    control: Door,
+    data: Listener,
+    control: Listener,
     probed: watch::Sender<Arc<Capabilities>>,
     ready: watch::Sender<bool>,
     chats: watch::Sender<Arc<Chats>>,
@@ -98,7 +98,7 @@ impl App {
         let metrics = Arc::new(Metrics::new(name));
         let door = |listener, files: Option<TlsFiles>, port| {
             let tls = files.map(|files| Tls::load(&files, port, &metrics).map(Arc::new)).transpose()?;
-            Ok::<_, String>(Door { listener, tls, drops: Some(ListenDrops::new(Arc::clone(&metrics))) })
+            Ok::<_, String>(Listener { listener, tls, drops: Some(ListenDrops::new(Arc::clone(&metrics))) })
         };
         let data = door(data, config.tls.data(), "data")?;
         let control = door(control, config.tls.control(), "control")?;
@@ -317,7 +317,7 @@ fn retry_bounds(in_flight: u64) -> Bounds {
 }
 
 // what a session may hold is restored
-const _: () = assert!(config::MOST_SESSION_TURNS < crate::trajectory::MOST_TURNS as usize);
+const _: () = assert!(config::MOST_SESSION_TURNS < crate::session::MOST_TURNS as usize);
 
 /// The store of sessions, and the log from which it is to be restored.
 fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<(Store, Option<Directory>), String> {
@@ -370,7 +370,7 @@ mod tests {
 
     use super::*;
     use crate::demo::{Engine, EngineOptions, Model, Streaming};
-    use crate::sglang::response::read_on_this_thread;
+    use crate::engine::response::read_on_this_thread;
 
     /// Tokens of a reply.
     const TOKENS: usize = 12;

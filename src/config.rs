@@ -3,12 +3,12 @@
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
 mod chat;
-mod effective;
 mod entropy;
 mod export;
 mod keys;
 mod load;
 mod logging;
+mod provenance;
 mod sessions;
 mod slice_file;
 mod slices;
@@ -22,12 +22,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 pub use chat::{ChatConfig, ChatMode, EarlierThinking, SeparateReasoning};
-pub use effective::{Setting, Value};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use keys::KeyConfig;
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
+pub use provenance::{Setting, Value};
 pub use sessions::{FsyncPolicy, MOST_SESSION_TURNS, SessionConfig, SessionSource};
 pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};

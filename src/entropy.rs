@@ -14,17 +14,13 @@
 mod approx;
 mod bounds;
 mod cpu;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod estimator;
 mod flags;
 mod head;
 mod kernel;
-mod report;
-mod rows;
+pub(crate) mod report;
+pub(crate) mod rows;
 mod scratch;
-pub mod slices;
-pub mod store;
 mod support;
 mod tail;
 
@@ -103,7 +99,7 @@ impl TokenStats {
     /// Without interval and estimate where no distribution has the row as its top-k: an interval around the truth needs a row that is
     /// true.
     #[inline(always)]
-    fn checked(self) -> TokenStats {
+    pub(crate) fn checked(self) -> TokenStats {
         if self.flags.contains(Flags::INCONSISTENT) {
             return TokenStats { lower: f32::NAN, upper: f32::NAN, estimate: f32::NAN, ..self };
         }
@@ -111,7 +107,7 @@ impl TokenStats {
     }
 
     /// Nothing known but the flags.
-    fn unmeasured(flags: Flags) -> TokenStats {
+    pub(crate) fn unmeasured(flags: Flags) -> TokenStats {
         TokenStats {
             renormalized: f32::NAN,
             lower: f32::NAN,

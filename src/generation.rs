@@ -5,12 +5,13 @@ pub mod buffered;
 pub mod capture;
 pub mod enrich;
 pub mod entropy_request;
+pub mod entropy_store;
 pub mod event;
 pub mod events;
-pub mod flight;
 pub mod forcing;
 pub mod generator;
 pub mod guard;
+pub mod in_flight;
 pub mod log_wait;
 pub mod measure;
 pub mod plan;
@@ -31,11 +32,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::entropy::store::EntropyStore;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
+use crate::generation::entropy_store::EntropyStore;
 use crate::metrics::{Metrics, ModelMetrics};
-use flight::Flights;
 use forcing::Item;
+use in_flight::InFlightIds;
 use reason::Reason;
 
 /// What every capture works with.
@@ -46,7 +47,7 @@ pub struct Tools {
     /// Where a running request's entropies can be read.
     pub store: EntropyStore,
     /// The ids in flight.
-    pub flights: Flights,
+    pub flights: InFlightIds,
     /// Every metric.
     pub metrics: Arc<Metrics>,
     /// The engine's plugin was asked and did not answer as it should; until the next probe it is not asked.
@@ -79,7 +80,7 @@ impl Tools {
         Self {
             backend,
             store,
-            flights: Flights::default(),
+            flights: InFlightIds::default(),
             metrics,
             plugin_failed: AtomicBool::new(false),
             models: Mutex::default(),

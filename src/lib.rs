@@ -5,40 +5,39 @@
 //! logprobs, measures them, and takes them away again.
 //!
 //! ```text
-//!  client                                                                                      SGLang
-//!    │ POST /generate                                                                             ▲
-//!    ▼                                                                                            │
-//! ┌──────┐  GenerateRequest  ┌────────────┐  + return_logprob, top_logprobs_num (Plan)   ┌────────┴──┐
-//! │ http │ ────────────────▶ │ generation │ ───────────────────────────────────────────▶ │  sglang   │
-//! │ edge │                   │  Capture   │ ◀──────────── one reply, or events ───────── │  client   │
-//! │      │ ◀──── enriched ── │            │  numbers ─▶ entropy ─▶ nats                  └───────────┘
-//! └──────┘                   └─────┬──────┘
-//!                                  ▼
-//!          entropy store, sessions (and their log) ──▶ control port: samples, live entropy, /metrics, probes
+//!            decode                                                                   raw bytes
+//!  request ──────────▶ GenerationRequest ─▶ Generator::run ─▶ plan ─▶ engine client ──────────────▶ SGLang
+//!                                               │
+//!                                               ▼  parsed once
+//!                               stream of GenerationEvent: ids, logprobs, entropy, text, finish, raw bytes
+//!                                  │            │               │
+//!              encode ◀────────────┘            │               └──▶ live entropies, metrics
+//!   reply ◀─── /generate: splices raw bytes     └──▶ recorder ─▶ session (forest of turns) ─▶ log
+//!              others: read the typed fields
 //! ```
 //!
-//! A non-streaming reply is a stream of exactly one object, so the pipeline is written once.
+//! A reply that is not streamed is a stream of one event, so the pipeline is written once.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`app`] | settings become running parts; the only one that knows all of them |
+//! | [`app`] | builds the running parts from the settings |
 //! | [`cli`] | one file a command |
+//! | [`serve`] | the ports: connections, the layers that every request passes, the routes of HTTP and gRPC |
 //! | [`demo`] | the embedded engine |
-//! | [`serve`] | the ports: the layers that every request passes |
-//! | [`http`], [`grpc`], [`server`] | the routes and connections: bytes to types |
-//! | [`generation`] | the pipeline: plan, guard, ask, parse, measure, record, abort, retry |
 //! | [`api`] | the APIs that agents speak: requests to generations, events to replies |
+//! | [`export`] | trajectories in the formats of trainers |
+//! | [`rl`] | advantages and thinking spans over recorded trajectories |
+//! | [`logits`] | whole rows of logits: safetensors, shared memory, batching, GPU |
+//! | [`generation`] | the pipeline: plan, guard, ask, parse, measure, record, abort, retry |
 //! | [`chat`] | conversations to token ids and back |
-//! | [`tensors`] | slices of logits as safetensors |
-//! | [`rl`] | what trainers compute from trajectories |
-//! | [`sglang`] | the upstream: client, wire format, probe |
-//! | [`entropy`] | numbers in, numbers out |
-//! | [`trajectory`] | sessions, turns, exports |
-//! | [`tokenizer`] | text to ids and back |
+//! | [`engine`] | SGLang: client, wire format, probe, capabilities |
+//! | [`session`] | turns, sessions, the store and its log |
+//! | [`entropy`] | estimators and kernels: numbers in, numbers out |
+//! | [`tokenizer`] | text to ids and back, chat templates |
 //! | [`parse`] | generated text to reasoning, content and tool calls |
-//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`] | what all of them stand on |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`] | used by all of them |
 //!
-//! Imports point downwards in this list, and parts of one level do not import each other; `tests/layering.rs` checks it.
+//! A module imports only modules below it in this list; `tests/layering.rs` checks it.
 
 pub mod api;
 pub mod app;
@@ -47,21 +46,18 @@ pub mod chat;
 pub mod cli;
 pub mod config;
 pub mod demo;
-
+pub mod engine;
 pub mod entropy;
 pub mod error;
+pub mod export;
 pub mod generation;
-pub mod grpc;
-pub mod http;
 pub mod json;
+pub mod logits;
 pub mod logprobs;
 pub mod long_work;
 pub mod metrics;
 pub mod parse;
 pub mod rl;
 pub mod serve;
-pub mod server;
-pub mod sglang;
-pub mod tensors;
+pub mod session;
 pub mod tokenizer;
-pub mod trajectory;

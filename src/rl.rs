@@ -1,6 +1,6 @@
 //! What trainers compute from trajectories: advantages of groups, shaped by the entropy of the thinking.
 //!
-//! Pure functions of [`Path`](crate::trajectory::Path)s: nothing here waits, keeps state or knows HTTP. All arithmetic is float64.
+//! Pure functions of [`Path`](crate::session::Path)s: nothing here waits, keeps state or knows HTTP. All arithmetic is float64.
 
 mod advantage;
 mod answer;

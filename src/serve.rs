@@ -13,9 +13,21 @@
 //! | [`Admit`] | takes a permit, which the body of the reply holds |
 //! | `Routes` | the routes of the port |
 
+pub mod access_log;
+pub mod body;
+pub mod connection;
+pub mod control;
+pub mod data;
+pub mod denied;
+pub mod grpc;
 pub mod layers;
+mod misdirected;
+pub mod proxy_state;
+pub mod readiness;
 mod rejection;
+pub mod reply;
 mod reply_body;
+pub mod request_info;
 mod routes;
 
 use std::convert::Infallible;
@@ -28,10 +40,10 @@ use tokio::sync::{Semaphore, watch};
 use tower::{Service, ServiceBuilder};
 
 use crate::api::Apis;
-use crate::grpc::Services;
-use crate::http::control::Control;
-use crate::http::request_info::Port;
-use crate::server::Phase;
+use crate::serve::connection::Phase;
+use crate::serve::control::Control;
+use crate::serve::grpc::Services;
+use crate::serve::request_info::Port;
 use layers::admit::{Admit, Permits};
 use layers::authenticate::authenticate;
 use layers::check::CheckLayer;

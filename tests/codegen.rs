@@ -50,16 +50,17 @@ fn settle(path: &str, fresh: &[u8]) {
 
 #[test]
 fn services_and_messages_match_the_proto() {
-    settle("src/grpc/pb/tokentap.v1.rs", &generated(|builder| builder.build_client(false)));
+    settle("src/serve/grpc/pb/tokentap.v1.rs", &generated(|builder| builder.build_client(false)));
 }
 
 #[test]
 fn reflection_descriptors_match_the_proto() {
-    settle("src/grpc/pb/tokentap.v1.bin", &descriptors(false).encode_file_descriptor_set());
+    settle("src/serve/grpc/pb/tokentap.v1.bin", &descriptors(false).encode_file_descriptor_set());
 }
 
 #[test]
 fn test_client_matches_the_proto() {
-    let client = generated(|builder| builder.build_server(false).extern_path(".tokentap.v1", "::tokentap::grpc::pb"));
+    let client =
+        generated(|builder| builder.build_server(false).extern_path(".tokentap.v1", "::tokentap::serve::grpc::pb"));
     settle("tests/integration/grpc/client/tokentap.v1.rs", &client);
 }

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokentap::demo::{Body, Engine, EngineOptions, Streaming};
-use tokentap::server::{Phase, ServerLimits, serve};
+use tokentap::serve::connection::{Phase, ServerLimits, serve};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

@@ -15,8 +15,8 @@ use super::{Api, ApiError, ApiGeneration, ApiRequest, RequestSession};
 use crate::budget::Budget;
 use crate::chat::RequestError;
 use crate::config::{ChatMode, Config};
-use crate::sglang::probe::Capabilities;
-use crate::sglang::request::SessionNames;
+use crate::engine::probe::Capabilities;
+use crate::engine::request::SessionNames;
 use reply::CompletionEncoder;
 pub use request::CompletionRequest;
 

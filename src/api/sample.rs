@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::response::Chunk;
 use crate::generation::event::{EventKind, GenerationEvent, Output};
 use crate::json::{Cursor, Malformed, Value};
-use crate::sglang::response::Chunk;
 
 /// An object: a whole sequence, or an event of its stream.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::Parts;
 use crate::chat::model::Chats;
-use crate::sglang::probe::Capabilities;
+use crate::engine::probe::Capabilities;
 use crate::tokenizer::Renderer;
 
 /// What of the engine decides it.
@@ -14,7 +14,7 @@ use crate::tokenizer::Renderer;
 struct Grounds {
     tokenizer_path: Option<String>,
     model_path: Option<String>,
-    chat: crate::sglang::probe::ChatFacts,
+    chat: crate::engine::probe::ChatFacts,
 }
 
 impl Grounds {

@@ -7,16 +7,16 @@ use tokio::sync::watch;
 use crate::budget::Budget;
 use crate::chat::model::Chats;
 use crate::config::Config;
-use crate::entropy::slices::Slices;
+use crate::engine::client::Client;
+use crate::engine::engines::Engines;
+use crate::engine::probe::Capabilities;
 use crate::generation::Tools;
 use crate::generation::generator::Generator;
-use crate::http::trainer_state::TrainerState;
+use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
-use crate::server::Phase;
-use crate::sglang::client::Client;
-use crate::sglang::engines::Engines;
-use crate::sglang::probe::Capabilities;
-use crate::trajectory::Store;
+use crate::serve::connection::Phase;
+use crate::serve::control::trainer_state::TrainerState;
+use crate::session::Store;
 
 /// The running parts.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Parts;
-use crate::trajectory::Store;
-use crate::trajectory::log::{Directory, Replayed};
+use crate::session::Store;
+use crate::session::ledger::log::{Directory, Replayed};
 
 /// Restores on a thread that may block and says when that has ended; resolves only when it fails, with a line for the user.
 pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Parts;
-use crate::sglang::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
+use crate::engine::probe::{Capabilities, IdentityTracker, Observation, ProbeError, Survey};
 
 /// The upstream is taken for gone after so many unanswered questions in a row, one a second.
 const PATIENCE: u32 = 3;

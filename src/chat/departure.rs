@@ -8,8 +8,8 @@ use super::Conversation;
 use super::canonical::canonical;
 use super::message::Message;
 use super::reading;
+use crate::session::{Cause, Digest, Fingerprint, Prefix, Session, Turn};
 use crate::tokenizer::Renderer;
-use crate::trajectory::{Cause, Digest, Fingerprint, Prefix, Session, Turn};
 
 /// Turns whose reply is looked for as a summary, the latest.
 const SUMMARIES: usize = 8;

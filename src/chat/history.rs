@@ -11,8 +11,8 @@ use super::departure::Outline;
 use super::message::Message;
 use super::reading;
 use crate::json::Value;
+use crate::session::{Digest, Fault, Session, Turn};
 use crate::tokenizer::Renderer;
-use crate::trajectory::{Digest, Fault, Session, Turn};
 
 /// Replies to one conversation that are read again to find the one that a client repeats: the latest.
 const COMPARED: usize = 64;

@@ -7,8 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
 use crate::json::Value;
+use crate::session::Digest;
 use crate::tokenizer::{Author, Content};
-use crate::trajectory::Digest;
 
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::prompt::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
+use crate::engine::client::Client;
+use crate::engine::probe::{Capabilities, Dialect};
+use crate::engine::tokenize::tokenize;
 use crate::parse::Format;
-use crate::sglang::client::Client;
-use crate::sglang::probe::{Capabilities, Dialect};
-use crate::sglang::tokenize::tokenize;
 use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
 
 /// Who serves chat completions.

@@ -12,9 +12,9 @@ use super::model::ChatModel;
 use super::reading::CALLS_IN_JSON;
 use crate::config::EarlierThinking;
 use crate::json::Value;
+use crate::session::{Chat, Reading, Session, Turn};
 use crate::tokenizer::template::RenderError;
 use crate::tokenizer::{Author, Prompt, PromptError, Renderer, Setting, TokenizerError};
-use crate::trajectory::{Chat, Reading, Session, Turn};
 
 /// A prompt, and what its turn is to remember.
 #[derive(Debug)]

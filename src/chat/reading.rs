@@ -4,8 +4,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::json::Value;
 use crate::parse::{Format, Grammar, Message as Parsed, Think, ToolCall};
+use crate::session::{Reading, Turn};
 use crate::tokenizer::{Renderer, TokenizerError};
-use crate::trajectory::{Reading, Turn};
 
 use super::canonical::dumps;
 use super::message::{Call, Message};

@@ -7,8 +7,8 @@ use super::departure::AssistantText;
 use super::history::History;
 use super::model::ChatModel;
 use super::prompt::is_opened;
+use crate::session::{Chat, Session};
 use crate::tokenizer::Renderer;
-use crate::trajectory::{Chat, Session};
 
 /// A conversation as its turn will remember it, but for what only its prompt says.
 #[derive(Debug, Clone)]

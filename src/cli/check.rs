@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::chat::model::Chats;
 use crate::cli::print;
 use crate::config::Config;
+use crate::engine::client::Client;
+use crate::engine::engines::Engines;
+use crate::engine::probe::{Capabilities, Dialect, Survey};
 use crate::generation::forcing::affordable_k;
-use crate::sglang::client::Client;
-use crate::sglang::engines::Engines;
-use crate::sglang::probe::{Capabilities, Dialect, Survey};
 
 /// How long the questions that generate may take: a paused engine never answers them.
 const GENERATION: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
 }
 
 /// A server that is not there yet is waited for.
-async fn look(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::sglang::probe::ProbeError> {
+async fn look(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::engine::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         match probe.look().await {

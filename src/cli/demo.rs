@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::cli::{descriptors, print, serve};
 use crate::config::Config;
 use crate::demo::{Engine, EngineOptions, Model, Streaming};
-use crate::server::{Phase, ServerLimits, serve as accept};
+use crate::serve::connection::{Phase, ServerLimits, serve as accept};
 use crate::tokenizer::Renderer;
 
 /// Starts the engine and tokentap in front of it, prints requests to try, and serves until a signal.

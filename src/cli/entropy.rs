@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::cli::bar::Bar;
 use crate::config::EntropyArgs;
 use crate::entropy::RowStats;
-use crate::entropy::slices::Slices;
+use crate::logits::safetensors::Body;
+use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
-use crate::tensors::Body;
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;

@@ -6,7 +6,7 @@ mod recorded;
 mod sidecar;
 mod target;
 #[cfg(not(feature = "tls"))]
-#[path = "export/no_trust.rs"]
+#[path = "export/tls_disabled.rs"]
 mod trust;
 #[cfg(feature = "tls")]
 mod trust;
@@ -19,7 +19,7 @@ use bytes::Bytes;
 use crate::cli::bar::{self, Bar};
 use crate::cli::serve::Signals;
 use crate::config::ExportArgs;
-use crate::trajectory::export::Format;
+use crate::export::Format;
 use outcome::Outcome;
 use sidecar::Sidecar;
 use target::Target;

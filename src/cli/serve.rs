@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::cli::descriptors;
 use crate::config::Config;
-use crate::server::Phase;
+use crate::serve::connection::Phase;
 
 /// Serves until a signal says otherwise: the first SIGTERM or SIGINT drains, the second ends at once.
 ///

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, effective};
+use super::{Cli, Command, Config, provenance};
 
 /// Why there are no settings.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         export.check().map_err(Invalid::Line)?;
     }
     if let (Some(config), Some((_, matches))) = (cli.command.config_mut(), matches.subcommand()) {
-        config.keys.give_way(|id| effective::is_overruled(matches, id));
+        config.keys.give_way(|id| provenance::is_overruled(matches, id));
     }
     let mut cli = complete(cli)?;
     if let (Command::Config(args), Some((name, matches))) = (&mut cli.command, matches.subcommand()) {
         // a file moves what it changes to the end
         let described = Cli::command();
         let described = described.find_subcommand(name).expect("it was found among the arguments");
-        args.effective = effective::settings(described, matches, |name| {
+        args.effective = provenance::settings(described, matches, |name| {
             in_file.iter().any(|(key, _)| key == name).then(|| Path::new(file.as_deref().unwrap_or_default()))
         });
     }

@@ -12,7 +12,7 @@ use super::options::{Dialect, Streaming};
 use super::refusal::Refusal;
 use super::routes::answer;
 use super::wire::quoted;
-use crate::sglang::routes::decode;
+use crate::engine::routes::decode;
 
 const JSON: &str = "application/json";
 

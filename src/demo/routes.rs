@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
 use super::{admin, generate, info};
-use crate::sglang::routes as sglang;
+use crate::engine::routes as sglang;
 
 /// A model by its name.
 const MODEL: &str = "/v1/models/";

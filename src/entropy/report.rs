@@ -7,7 +7,7 @@ use super::{Flags, MASKED, TokenStats};
 impl Scratch {
     /// The statistics of the row at `slot`; `bounded` says whether the vocabulary is known.
     #[inline(always)]
-    pub(super) fn report<const STATS: bool>(&self, slot: usize, table: &Table, bounded: bool) -> TokenStats {
+    pub(crate) fn report<const STATS: bool>(&self, slot: usize, table: &Table, bounded: bool) -> TokenStats {
         let (note, found) = (&self.notes[slot], &self.found);
         let surprisal = surprisal(note.chosen);
         if !note.flags.is_measured() {
@@ -67,12 +67,12 @@ const ABOVE_FIRST: f32 = 1e-3;
 
 /// Whether the row lacks the likeliest token: the sampled one is above its first value.
 #[inline(always)]
-pub(super) fn lacks_first(chosen: f32, first: f32) -> bool {
+pub(crate) fn lacks_first(chosen: f32, first: f32) -> bool {
     chosen < f32::INFINITY && chosen > first + ABOVE_FIRST
 }
 
 #[inline(always)]
-pub(super) fn surprisal(chosen: f32) -> f32 {
+pub(crate) fn surprisal(chosen: f32) -> f32 {
     match chosen {
         f32::INFINITY => f32::NAN,
         masked if masked <= MASKED => f32::INFINITY,

@@ -6,8 +6,8 @@
 //! `log_z - sum p_i x_i / T` loses the last bits of two large numbers. A block with a greater logit moves the sums so
 //! far to it: `z e`, `(s + z δ) e` and `(q + 2 s δ + z δ^2) e` with `e = 2^δ` and `δ` the (negative) step in `d`.
 
-pub(super) mod format;
-pub(super) mod kernel;
+pub(crate) mod format;
+pub(crate) mod kernel;
 mod sums;
 
 use std::f64::consts::{LN_2, LOG2_E};
@@ -64,19 +64,19 @@ pub struct RowStats {
 
 /// The sums over one row, as every backend delivers them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     /// What `x_i - m` was multiplied by: `log2(e) / T` as a backend has it in 32 bits.
-    pub(super) scale: f32,
+    pub(crate) scale: f32,
     /// `m`, the greatest logit, before any temperature.
-    pub(super) top: f64,
+    pub(crate) top: f64,
     /// `sum 2^d_i` over the tokens that are not masked: at least 1, or 0 when there are none.
-    pub(super) z: f64,
+    pub(crate) z: f64,
     /// `sum d_i 2^d_i`; this one or `z` is NaN when a logit was NaN or positive infinity.
-    pub(super) s: f64,
+    pub(crate) s: f64,
     /// `sum d_i^2 2^d_i`.
-    pub(super) q: f64,
+    pub(crate) q: f64,
     /// `d` of the sampled token: minus infinity when it is masked, NaN when it is unknown.
-    pub(super) chosen: f64,
+    pub(crate) chosen: f64,
 }
 
 impl Dtype {
@@ -111,7 +111,7 @@ impl<'a> Logits<'a> {
     }
 
     /// The temperature of a row, where it is one to divide by.
-    pub(super) fn temperature(&self, row: usize) -> Option<f32> {
+    pub(crate) fn temperature(&self, row: usize) -> Option<f32> {
         let temperature = match self.temperature {
             [] => Some(1.0),
             [all] => Some(*all),
@@ -121,13 +121,13 @@ impl<'a> Logits<'a> {
     }
 
     /// The place of the sampled token in its row, where it has one.
-    pub(super) fn chosen(&self, row: usize) -> Option<usize> {
+    pub(crate) fn chosen(&self, row: usize) -> Option<usize> {
         let id = usize::try_from(*self.chosen.get(row)?).ok()?;
         (id < self.vocab).then_some(id)
     }
 
     /// `d` of the sampled token of a row with this greatest logit; NaN where it has none.
-    pub(super) fn chosen_distance(&self, row: usize, top: f64, temperature: f32) -> f64 {
+    pub(crate) fn chosen_distance(&self, row: usize, top: f64, temperature: f32) -> f64 {
         let Some(id) = self.chosen(row) else { return f64::NAN };
         let at = self.range(row).0 + id * self.dtype.bytes();
         let bytes = &self.bytes[at..at + self.dtype.bytes()];
@@ -148,7 +148,7 @@ impl<'a> Logits<'a> {
 
 impl RowStats {
     /// Nothing known but the flags.
-    pub(super) fn unmeasured(flags: Flags) -> RowStats {
+    pub(crate) fn unmeasured(flags: Flags) -> RowStats {
         let nan = f64::NAN;
         RowStats { entropy: nan, log_z: nan, p_max: nan, varentropy: nan, surprisal: nan, flags }
     }
@@ -168,7 +168,7 @@ fn distance(logit: f32, top: f64, temperature: f32) -> f64 {
 }
 
 /// What the sums say about a row of this temperature.
-pub(super) fn finish(raw: Raw, temperature: f32) -> RowStats {
+pub(crate) fn finish(raw: Raw, temperature: f32) -> RowStats {
     let Raw { scale, top, z, s, q, chosen } = raw;
     if !(z.is_finite() && s.is_finite() && q.is_finite()) {
         return RowStats::unmeasured(Flags::NAN);

@@ -9,13 +9,13 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::Instant;
 
+use crate::engine::engines::{AbortOutcome, PATIENCE};
 use crate::generation::capture::{Capture, Unreadable};
 use crate::generation::generator::Generator;
 use crate::generation::reason::Reason;
 use crate::generation::record::Recorder;
-use crate::sglang::engines::{AbortOutcome, PATIENCE};
-use crate::trajectory::Fault;
-use crate::trajectory::log::Ack;
+use crate::session::Fault;
+use crate::session::ledger::log::Ack;
 
 /// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
 #[derive(Debug)]

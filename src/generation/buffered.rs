@@ -6,8 +6,8 @@ use http_body_util::BodyExt;
 
 use crate::budget::BodyBuffer;
 use crate::budget::Share;
+use crate::engine::client::{Failure, ReplyBody, innermost};
 use crate::generation::reason::Reason;
-use crate::sglang::client::{Failure, ReplyBody, innermost};
 
 /// A body read to its end, or as far as there is room for it.
 #[derive(Debug)]

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::engine::flat;
+use crate::engine::probe::Capabilities;
+use crate::engine::response::{Chunk, Nothing, Numbers};
 use crate::entropy::TokenStats;
-use crate::entropy::store::Ticket;
 use crate::generation::enrich;
+use crate::generation::entropy_store::Ticket;
 use crate::generation::event::{Framed, Parsed, Reads, for_each_object};
-use crate::generation::flight::Flight;
+use crate::generation::in_flight::InFlight;
 use crate::generation::plan::Plan;
 use crate::generation::record::{Recorder, Seen};
 use crate::generation::sequence::{Expected, KnownContent, Sequence};
 use crate::generation::trim::trim;
 use crate::generation::{Observed, Tools};
 use crate::json::{Cursor, Edit, Malformed, Splice};
-use crate::sglang::flat;
-use crate::sglang::probe::Capabilities;
-use crate::sglang::response::{Chunk, Nothing, Numbers};
-use crate::trajectory::Fault;
+use crate::session::Fault;
 
 /// What comes of one reply. Holds the request's ids in flight until it is dropped.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Capture {
     stats: Vec<TokenStats>,
     ticket: Ticket,
     /// `None` once nobody waits for the ids.
-    flight: Option<Flight>,
+    flight: Option<InFlight>,
     /// `None` where turns are not recorded.
     recorder: Option<Recorder>,
     /// The published entropies of the event at hand.
@@ -56,7 +56,7 @@ impl Capture {
     #[must_use]
     pub fn new(
         plan: Plan,
-        flight: Flight,
+        flight: InFlight,
         recorder: Option<Recorder>,
         tools: Arc<Tools>,
         upstream: &Capabilities,
@@ -134,7 +134,7 @@ impl Capture {
     }
 
     /// The ids, which nobody waits for any more.
-    pub fn take_flight(&mut self) -> Flight {
+    pub fn take_flight(&mut self) -> InFlight {
         self.flight.take().unwrap_or_else(|| self.tools.flights.start([]))
     }
 

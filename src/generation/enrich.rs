@@ -6,7 +6,7 @@ use crate::generation::measure::STATS;
 use crate::generation::reason::Reason;
 use crate::generation::sequence::{Content, Sequence};
 use crate::json::Edit;
-use crate::trajectory::Measured;
+use crate::session::Measured;
 
 /// `entropy_info`: how the numbers were obtained.
 #[derive(Debug, Clone, Copy, PartialEq)]

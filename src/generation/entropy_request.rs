@@ -1,9 +1,9 @@
 //! What a client wants to know, from `return_entropy`, `entropy_options` and `--entropy`.
 
 use crate::config::{EntropyConfig, EntropyDefault};
+use crate::engine::request::{EntropyOptions, GenerateRequest};
 use crate::entropy::Estimator;
 use crate::error::Error;
-use crate::sglang::request::{EntropyOptions, GenerateRequest};
 
 /// What is to be added to a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::HeaderMap;
 
+use crate::engine::response::Chunk;
 use crate::error::Error;
 use crate::json::{Cursor, Malformed, Member, Object, Splice};
-use crate::sglang::response::Chunk;
 
 /// What the consumer of a generation reads of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

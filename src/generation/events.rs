@@ -10,16 +10,16 @@ use http::response;
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::budget::Share;
+use crate::engine::client::ReplyBody;
+use crate::engine::forwarded::Forwarded;
 use crate::error::{BoxError, Error};
 use crate::generation::Observed;
 use crate::generation::active::ActiveGeneration;
 use crate::generation::event::{GenerationEvent, Unparsed};
-use crate::generation::flight::Unnamed;
+use crate::generation::in_flight::Unnamed;
 use crate::generation::retries::Reader;
 use crate::generation::stream::EventStream;
 use crate::metrics::Metrics;
-use crate::sglang::client::ReplyBody;
-use crate::sglang::forwarded::Forwarded;
 
 /// An answered generation.
 #[derive(Debug)]

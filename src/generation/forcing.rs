@@ -7,11 +7,11 @@ pub use exact::{Exact, Since};
 pub use size::affordable_k;
 
 use crate::config::EntropyConfig;
+use crate::engine::probe::{Capabilities, Dialect, Plugin, Streaming};
+use crate::engine::request::{GenerateRequest, PerItem};
 use crate::entropy::Estimator;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::reason::Reason;
-use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming};
-use crate::sglang::request::{GenerateRequest, PerItem};
 
 /// Prefill/decode disaggregation hands over at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;

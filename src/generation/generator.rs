@@ -17,9 +17,9 @@ use super::buffered::{BufferedReply, collect};
 use super::capture::Capture;
 use super::event::{GenerationEvent, Reads, Unparsed};
 use super::events::{Events, Generation};
-use super::flight::Flight;
 use super::forcing::Since;
 use super::guard::{self, Bounds, Refusal};
+use super::in_flight::InFlight;
 use super::log_wait::LogWait;
 use super::plan::{Context, Plan, Shape};
 use super::reason::Reason;
@@ -31,16 +31,16 @@ use super::text_prompt::TextPrompt;
 use super::{Tools, session_limits};
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::engine::client::{Client, Failure, Reply, UploadError};
+use crate::engine::engines::Engines;
+use crate::engine::probe::Capabilities;
+use crate::engine::request::GenerateRequest;
+use crate::engine::upstream::{failed, send};
+use crate::engine::{headers, routes};
 use crate::error::Error;
 use crate::long_work::on_body;
 use crate::metrics::Metrics;
-use crate::sglang::client::{Client, Failure, Reply, UploadError};
-use crate::sglang::engines::Engines;
-use crate::sglang::probe::Capabilities;
-use crate::sglang::request::GenerateRequest;
-use crate::sglang::upstream::{failed, send};
-use crate::sglang::{headers, routes};
-use crate::trajectory::{self, Fault, Store};
+use crate::session::{self, Fault, Store};
 
 /// Names the session of a reply.
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -238,7 +238,7 @@ impl Generator {
         let sampled = upstream.lists_sampled_ids();
         let mut asked = Asked::of(&request.request, &upstream.model, self.sessions.policy.epoch(), sampled);
         asked.chat = request.chat.clone();
-        let mut call = trajectory::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
+        let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.last();
         }
@@ -284,7 +284,7 @@ impl Generator {
 
     /// Takes the request's ids, which with the guard must not be in flight. Those of an attempt that was cut (`again`) are free in a moment,
     /// when its aborts are through.
-    async fn take_off(&self, plan: &Plan, again: bool) -> Result<Flight, Error> {
+    async fn take_off(&self, plan: &Plan, again: bool) -> Result<InFlight, Error> {
         let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
         let flights = &self.tools.flights;
         if again {

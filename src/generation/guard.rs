@@ -6,8 +6,8 @@
 //! float32, of repeated rids, of a list of rids for a single prompt and of `token_ids_logprob` outside the vocabulary; a rid that is
 //! running already hangs its first owner there, and any repeated rid hangs sglang-jax.
 
-use crate::generation::flight::Live;
-use crate::sglang::request::{GenerateRequest, IdShape, PerItem, Texts};
+use crate::engine::request::{GenerateRequest, IdShape, PerItem, Texts};
+use crate::generation::in_flight::Live;
 
 /// What the guard knows besides the request.
 #[derive(Debug, Clone, Copy)]

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 
 use crate::config::EntropyConfig;
+use crate::engine::probe::{Capabilities, Plugin};
+use crate::engine::request::{GenerateRequest, PerItem, Texts};
 use crate::error::Error;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::forcing::{Facts, Item, Since};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
-use crate::sglang::probe::{Capabilities, Plugin};
-use crate::sglang::request::{GenerateRequest, PerItem, Texts};
 
 /// What kind of request it is to an engine that failed on it: grammars and greedy sampling are what a forced top-k can break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::engine::request::GenerateRequest;
+use crate::engine::response::{Chunk, Numbers};
 use crate::generation::forcing::Item;
 use crate::generation::sequence::Step;
 use crate::json::{Edit, Splice};
-use crate::sglang::request::GenerateRequest;
-use crate::sglang::response::{Chunk, Numbers};
-use crate::trajectory::log::Ack;
-use crate::trajectory::{About, Call, Chat, Draft, Fault, Measured, Reported, now_ms};
+use crate::session::ledger::log::Ack;
+use crate::session::{About, Call, Chat, Draft, Fault, Measured, Reported, now_ms};
 use running::Running;
 
 /// What a recorder knows before the reply begins.

@@ -7,9 +7,9 @@ use http::{HeaderMap, HeaderValue, Method};
 
 use super::event::Reads;
 use super::retries::Digest;
-use crate::sglang::client::Call;
-use crate::sglang::request::GenerateRequest;
-use crate::trajectory::Chat;
+use crate::engine::client::Call;
+use crate::engine::request::GenerateRequest;
+use crate::session::Chat;
 
 /// A request's id: set once it is known.
 pub type RequestId = Arc<OnceLock<String>>;

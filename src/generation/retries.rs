@@ -26,7 +26,7 @@ pub use shared_reply::Pending;
 
 use super::request::RequestId;
 use crate::generation::event::Reads;
-use crate::trajectory::Turns;
+use crate::session::Turns;
 use buffered_bytes::BufferedBytes;
 use replay_buffer::ReplayBuffer;
 use shared_reply::Reply;

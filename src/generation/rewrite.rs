@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
+use crate::engine::probe::Dialect;
+use crate::engine::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 use crate::generation::forcing::{Exact, Facts, Item};
 use crate::json::{Cursor, Edit, Object, Splice};
-use crate::sglang::probe::Dialect;
-use crate::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 
 /// Writes the upstream body. `rid` is given to a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]

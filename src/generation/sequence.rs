@@ -9,10 +9,10 @@ pub use own::Lost;
 
 use bytes::Bytes;
 
+use crate::engine::response::{Array, Chunk, Known};
 use crate::generation::forcing::Exact;
 use crate::generation::measure::Lists;
 use crate::generation::reason::Reason;
-use crate::sglang::response::{Array, Chunk, Known};
 
 /// One sequence.
 #[derive(Debug)]

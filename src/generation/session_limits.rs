@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::config::SessionConfig;
 use crate::error::Error;
-use crate::trajectory::Store;
+use crate::session::Store;
 
 /// Lets a call of `new` generations pass where its session has room for them. Calls that run at once may pass the limit together.
 ///

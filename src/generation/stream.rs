@@ -11,16 +11,16 @@ use http_body::Body as _;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
+use crate::engine::client::ReplyBody;
+use crate::engine::forwarded::Failed;
+use crate::engine::sse::{self, Decoder};
 use crate::error::{BoxError, Error};
 use crate::generation::Observed;
 use crate::generation::active::{ActiveGeneration, Recording};
 use crate::generation::event::{Framed, GenerationEvent, Reads, Unparsed};
 use crate::generation::reason::Reason;
 use crate::long_work::{in_place, is_long, permit};
-use crate::sglang::client::ReplyBody;
-use crate::sglang::forwarded::Failed;
-use crate::sglang::sse::{self, Decoder};
-use crate::trajectory::Fault;
+use crate::session::Fault;
 
 /// Bytes of an event that are not counted.
 const UNCOUNTED: usize = 64 * 1024;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::engine::engines::Engines;
+use crate::engine::request::{GenerateRequest, IdShape, Texts};
+use crate::engine::tokenize::tokenize;
 use crate::error::Error;
-use crate::sglang::engines::Engines;
-use crate::sglang::request::{GenerateRequest, IdShape, Texts};
-use crate::sglang::tokenize::tokenize;
 
 /// How long the tokenizer may take; beyond, the turn's prompt stays unknown.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,10 +1,10 @@
 //! Taking away from a reply what was forced on its request.
 
+use crate::engine::flat::{self, Side};
+use crate::engine::scan;
 use crate::generation::forcing::{Exact, Item};
 use crate::generation::plan::Plan;
 use crate::json::{Edit, Malformed, Object, Splice, Text};
-use crate::sglang::flat::{self, Side};
-use crate::sglang::scan;
 
 /// What only logprobs bring.
 const LOGPROBS: [&str; 5] = [

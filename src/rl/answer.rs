@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::{AdvantageEstimator, GroupId, GroupRequest, GroupStats, Request, RequestError, SampleRequest, Think};
-use crate::trajectory::Path;
+use crate::session::Path;
 
 /// What was computed, and with which parameters.
 #[derive(Debug, Clone, PartialEq, Serialize)]

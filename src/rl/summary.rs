@@ -1,8 +1,8 @@
 //! What an export says about the thinking of a row.
 
 use super::{Think, ThinkTokens};
-use crate::trajectory::Path;
-use crate::trajectory::export::Thinking;
+use crate::export::Thinking;
+use crate::session::Path;
 
 /// The statistics of a path. Where the think tokens are not known, all but `high_entropy_share` are `None`; that one counts the sampled
 /// tokens above `threshold` nats.

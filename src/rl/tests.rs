@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Answer, Request, SampleAnswer, ThinkTokens, advantages};
-use crate::trajectory::{About, Measured, Path, Step, Turn};
+use crate::session::{About, Measured, Path, Step, Turn};
 
 pub(super) const START: u32 = 151_667;
 pub(super) const END: u32 = 151_668;

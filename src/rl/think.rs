@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::trajectory::{Path, Turn};
+use crate::session::{Path, Turn};
 
 /// Nats above which a token counts as one of high entropy: the 80th percentile that the "80/20" paper (arXiv 2506.01939) found.
 pub const HIGH_ENTROPY: f64 = 0.672;
@@ -158,7 +158,7 @@ fn trusted(turn: &Turn) -> &[f32] {
 mod tests {
     use super::super::tests::{END, START, THINK, path, turn};
     use super::*;
-    use crate::trajectory::Fault;
+    use crate::session::Fault;
 
     fn think(turns: Vec<Turn>) -> Think {
         Think::of(&path("s", turns), Some(THINK), HIGH_ENTROPY)

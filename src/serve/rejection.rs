@@ -4,10 +4,10 @@ use http::Response;
 
 use super::ReplyBody;
 use crate::error::Error;
-use crate::grpc;
-use crate::http::denied::Denied;
-use crate::http::error_reply;
-use crate::http::request_info::{Protocol, RequestInfo};
+use crate::serve::denied::Denied;
+use crate::serve::grpc;
+use crate::serve::reply::error_reply;
+use crate::serve::request_info::{Protocol, RequestInfo};
 
 /// Why a layer refuses a request.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::error::BoxError;
-use crate::grpc;
-use crate::http::access_log::AccessRecord;
-use crate::http::body::Body;
+use crate::serve::access_log::AccessRecord;
+use crate::serve::body::Body;
+use crate::serve::grpc;
 
 /// The body of a reply over HTTP or gRPC. It holds the request's permit and its access record.
 #[derive(Debug)]

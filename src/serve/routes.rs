@@ -9,11 +9,11 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use tower::Service;
 
-use crate::grpc::Services;
-use crate::http::control::{self, Control};
-use crate::http::data;
-use crate::http::request_info::{Port, Protocol, RequestInfo};
 use crate::serve::ReplyBody;
+use crate::serve::control::{self, Control};
+use crate::serve::data;
+use crate::serve::grpc::Services;
+use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
 /// Hands gRPC calls to the services of the port, and all else to its HTTP routes.
 #[derive(Debug, Clone)]

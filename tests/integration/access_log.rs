@@ -1,6 +1,6 @@
 //! Requests of both ports, HTTP and gRPC, in the metrics and in the access log.
 
-use tokentap::grpc::pb::{ListRequest, Slice};
+use tokentap::serve::grpc::pb::{ListRequest, Slice};
 use tokio_stream::StreamExt;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
@@ -61,7 +61,7 @@ async fn grpc_calls_are_counted_by_method_with_the_status_of_http() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     trajectories(proxy.control).await.list(ListRequest::default()).await.unwrap();
-    let missing = tokentap::grpc::pb::GetRequest { session: "nobody".to_owned(), ..Default::default() };
+    let missing = tokentap::serve::grpc::pb::GetRequest { session: "nobody".to_owned(), ..Default::default() };
     assert_eq!(trajectories(proxy.control).await.get(missing).await.expect_err("no session").code(), Code::NotFound);
     let on_data = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("agents may not");
     assert_eq!(on_data.code(), Code::Unimplemented);

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokentap::trajectory::log::{Fsync, Log, Options, Record};
-use tokentap::trajectory::{About, Call, Draft, Store, Turn};
+use tokentap::session::ledger::log::{Fsync, Log, Options, Record};
+use tokentap::session::{About, Call, Draft, Store, Turn};
 use tokio::task::LocalSet;
 
 use crate::support::binary::Binary;

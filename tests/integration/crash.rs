@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use tempfile::TempDir;
 use tokentap::demo::{Engine, EngineOptions, Streaming};
-use tokentap::server::{Phase, ServerLimits, serve};
+use tokentap::serve::connection::{Phase, ServerLimits, serve};
 use tokio::sync::watch;
 
 use crate::support::binary::Binary;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tokentap::entropy::cuda::{Bare, Cuda, Settings};
 use tokentap::entropy::{Backend, Cpu, Dtype, Flags, Logits, RowStats, TokenStats, TopK};
+use tokentap::logits::cuda::{Bare, Cuda, Settings};
 use tokentap::logprobs::Rows;
 use tokentap::metrics::Metrics;
 

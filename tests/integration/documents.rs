@@ -3,10 +3,10 @@
 use clap::CommandFactory;
 use prost::Message;
 use tokentap::config::Cli;
+use tokentap::export::Format;
 use tokentap::generation::reason::Reason;
 use tokentap::metrics::Metrics;
-use tokentap::trajectory::export::Format;
-use tokentap::trajectory::{Cause, Fault};
+use tokentap::session::{Cause, Fault};
 
 fn readme() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap()
@@ -58,7 +58,7 @@ fn every_cause_and_every_fault_is_explained() {
 #[test]
 fn every_call_has_its_row() {
     let readme = readme();
-    let described = prost_types::FileDescriptorSet::decode(tokentap::grpc::pb::DESCRIPTORS).unwrap();
+    let described = prost_types::FileDescriptorSet::decode(tokentap::serve::grpc::pb::DESCRIPTORS).unwrap();
     let services = described.file.iter().flat_map(|file| &file.service);
     let calls: Vec<String> = services
         .flat_map(|service| service.method.iter().map(|method| format!("{}.{}", service.name(), method.name())))

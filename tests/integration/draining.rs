@@ -9,7 +9,7 @@ use crate::support::engine;
 use crate::support::hand::{Call, END, Hand, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream, message};
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
 
 /// A stream of which one event has come.
 async fn streaming(hand: &mut Hand, data: std::net::SocketAddr) -> (Connection, Call) {

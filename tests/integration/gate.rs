@@ -219,8 +219,10 @@ async fn an_agent_token_opens_the_data_port_and_goes_no_further() {
         assert_eq!(asking.await.unwrap().status, 200);
     }
     let mut client = grpc(proxy.data).await;
-    let message =
-        || tokentap::grpc::pb::GenerateRequest { json: (&br#"{"text":"a"}"#[..]).into(), session: String::new() };
+    let message = || tokentap::serve::grpc::pb::GenerateRequest {
+        json: (&br#"{"text":"a"}"#[..]).into(),
+        session: String::new(),
+    };
     let denied = soon("an answer", client.generate(message())).await.unwrap_err();
     assert_eq!(denied.code(), Code::Unauthenticated);
     let mut signed = tonic::Request::new(message());

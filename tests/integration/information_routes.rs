@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, Engine, EngineOptions, SamplingParams, Streaming, entropy};
-use tokentap::server::Phase;
-use tokentap::sglang::probe::Streaming as Found;
+use tokentap::engine::probe::Streaming as Found;
+use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 
 use crate::support::client::{Answer, get, post};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
-use tokentap::trajectory::{Path, Row};
+use tokentap::session::{Path, Row};
 use tokio::net::TcpSocket;
 
 use crate::support::client::{Answer, Connection, request, written};

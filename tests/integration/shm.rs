@@ -9,7 +9,7 @@ use std::process::Command;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokentap::entropy::slices::{Intake, Rows, Side};
+use tokentap::logits::slices::{Intake, Rows, Side};
 
 use crate::slices::Slice;
 use crate::support::binary::output;

@@ -16,7 +16,7 @@ mod table;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
 use tokio::task::JoinSet;
 
 use crate::support::proxy::Proxy;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::request::ChatRequest;
 use crate::api::openai::{Body, Members, adapter, constraint, is_present, unreadable, wrong};
 use crate::chat::{RequestError, dumps, quoted};
+use crate::engine::request::GenerateRequest;
 use crate::json::write_ids;
-use crate::sglang::request::GenerateRequest;
 use crate::tokenizer::SamplingDefaults;
 
 /// What a native request has that the chat has not.

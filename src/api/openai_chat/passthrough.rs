@@ -4,8 +4,8 @@ use http::HeaderMap;
 
 use super::sglext::Wanted;
 use crate::api::openai::{Body, Members, is_present};
+use crate::engine::probe::ChatFacts;
 use crate::json::Object;
-use crate::sglang::probe::ChatFacts;
 
 /// What was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use crate::api::sample::Sample;
 use crate::chat::quoted;
 use crate::chat::reading::{self, Ending, Stops, call_id};
 use crate::parse::ToolCall;
+use crate::session::Reading;
 use crate::tokenizer::{Renderer, TokenizerError};
-use crate::trajectory::Reading;
 
 /// What the chunks and bodies of a reply are made with.
 #[derive(Debug, Clone)]

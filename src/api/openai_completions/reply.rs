@@ -6,9 +6,9 @@ use crate::api::openai::{Usage, list, metadata};
 use crate::api::sample::{Sample, TokenLogprob};
 use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::{dumps, quoted};
+use crate::engine::probe::Streaming;
 use crate::error::BoxError;
 use crate::json::Value;
-use crate::sglang::probe::Streaming;
 
 /// Encodes the reply to a completion, whole or as it comes.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use crate::api::openai::{
     Body, Members, UNSUPPORTED, adapter, constraint, is_non_default, is_present, unreadable, wrong,
 };
 use crate::chat::RequestError;
+use crate::engine::request::{GenerateRequest, SessionNames};
 use crate::json::{Object, Value};
-use crate::sglang::request::{GenerateRequest, SessionNames};
 use crate::tokenizer::SamplingDefaults;
 
 /// A completion request as far as tokentap reads it.

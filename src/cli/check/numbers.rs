@@ -2,7 +2,7 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
-use crate::sglang::probe::{Capabilities, Dialect, Plugin, Streaming, VocabSource};
+use crate::engine::probe::{Capabilities, Dialect, Plugin, Streaming, VocabSource};
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {

@@ -2,10 +2,10 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
+use crate::engine::engines::{AbortOutcome, Engines, Source};
+use crate::engine::probe::{Capabilities, Dialect};
+use crate::engine::tokenize::tokenize;
 use crate::generation::rid;
-use crate::sglang::engines::{AbortOutcome, Engines, Source};
-use crate::sglang::probe::{Capabilities, Dialect};
-use crate::sglang::tokenize::tokenize;
 
 /// What the upstream is, and where its engines are.
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {

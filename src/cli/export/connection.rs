@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::trust::Trust;
 use crate::config::ExportArgs;
-use crate::sglang::client::innermost;
+use crate::engine::client::innermost;
 
 /// The time limit to open a connection. The request then has no limit: an export is made while it is read.
 const PATIENCE: Duration = Duration::from_secs(5);

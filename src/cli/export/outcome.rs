@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::trajectory::export::Tally;
+use crate::export::Tally;
 
 /// Rows that left and leaves that did not.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::{Chunks, Outcome, Source};
 use crate::config::ExportArgs;
+use crate::export::{Batch, Format, Shape};
 use crate::metrics::Metrics;
 use crate::rl::{self, ThinkTokens};
-use crate::trajectory::export::{Batch, Format, Shape};
-use crate::trajectory::log::Record;
-use crate::trajectory::{Session, Store, StoreLimits, log};
+use crate::session::ledger::log;
+use crate::session::ledger::log::Record;
+use crate::session::{Session, Store, StoreLimits};
 
 /// Nothing leaves: what the log holds is what is exported.
 const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
@@ -104,7 +105,7 @@ fn chosen(store: &Store, names: &[String]) -> Result<Vec<Arc<Session>>, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trajectory::{About, Turn};
+    use crate::session::{About, Turn};
 
     #[test]
     fn a_session_that_was_evicted_is_exported_beside_its_successor() {

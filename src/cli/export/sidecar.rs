@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::connection::Port;
 use super::{Chunks, Outcome, Source};
 use crate::config::{ExportArgs, Secret};
-use crate::sglang::client::innermost;
-use crate::trajectory::export::Format;
+use crate::engine::client::innermost;
+use crate::export::Format;
 
 /// What to do where the answer is not that of a control port.
 const NOT_CONTROL: &str =
@@ -22,7 +22,7 @@ const PAGE: usize = 1000;
 
 /// The control port.
 ///
-/// It does not share connections with the client in `sglang::client`, which speaks as tokentap to SGLang, with SGLang's keys.
+/// It does not share connections with the client in `engine::client`, which speaks as tokentap to SGLang, with SGLang's keys.
 #[derive(Debug)]
 pub(super) struct Sidecar {
     port: Port,

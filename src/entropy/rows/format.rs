@@ -3,7 +3,7 @@
 use super::kernel::Machine;
 
 /// Values of one storage type.
-pub(super) trait Format {
+pub(crate) trait Format {
     /// Bytes a value.
     const BYTES: usize;
 
@@ -13,15 +13,15 @@ pub(super) trait Format {
 
 /// Single precision.
 #[derive(Debug)]
-pub(super) struct Single;
+pub(crate) struct Single;
 
 /// The upper half of single precision.
 #[derive(Debug)]
-pub(super) struct Brain;
+pub(crate) struct Brain;
 
 /// Half precision.
 #[derive(Debug)]
-pub(in crate::entropy) struct Half;
+pub(crate) struct Half;
 
 impl Format for Single {
     const BYTES: usize = 4;
@@ -57,7 +57,7 @@ impl Format for Half {
 impl Half {
     /// [`Machine::widen_half`] in plain arithmetic.
     #[inline(always)]
-    pub(in crate::entropy) fn widen_plain(bytes: &[u8], values: &mut [f32]) {
+    pub(crate) fn widen_plain(bytes: &[u8], values: &mut [f32]) {
         for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
             let bits = u32::from(u16::from_le_bytes(*bytes));
             let magnitude = (bits & 0x7fff) << 13;

@@ -12,7 +12,7 @@ use super::{Dtype, Flags, Logits, RowStats, finish, scale};
 const BLOCK: usize = 8 * RUN;
 
 /// What an instruction set has that arithmetic on arrays does not say.
-pub(in crate::entropy) trait Machine: Copy {
+pub(crate) trait Machine: Copy {
     /// Whether it multiplies and adds in one instruction; asking for that elsewhere would be a call into a slow
     /// emulation.
     const FMA: bool;
@@ -27,11 +27,11 @@ pub(in crate::entropy) trait Machine: Copy {
 
 /// Any machine: plain arithmetic, and memory when it comes.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::entropy) struct Plain<const FMA: bool>;
+pub(crate) struct Plain<const FMA: bool>;
 
 /// Computes the statistics of `logits` and appends them to `out`.
 #[inline(always)]
-pub(in crate::entropy) fn run<M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
+pub(crate) fn run<M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
     match logits.dtype {
         Dtype::F32 => rows::<Single, M>(machine, logits, out),
         Dtype::Bf16 => rows::<Brain, M>(machine, logits, out),

@@ -4,11 +4,11 @@ use super::kernel::Machine;
 use super::{MASKED, Raw};
 
 /// Independent partial sums.
-pub(super) const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// Values summed in 32 bits before the lanes go to 64. Equal terms all round alike, so over a longer run they
 /// would lean to one side by more than the terms themselves are wrong.
-pub(super) const RUN: usize = 8 * LANES;
+pub(crate) const RUN: usize = 8 * LANES;
 
 /// Terms below 2^-125 count as nothing: that is next to the least normal number, and the greatest term is 1.
 const FLOOR: f32 = -125.0;
@@ -33,7 +33,7 @@ struct Scale {
 
 /// The sums of a row so far.
 #[derive(Debug)]
-pub(super) struct Sums {
+pub(crate) struct Sums {
     scale: Scale,
     top: f32,
     z: [f64; LANES],
@@ -44,7 +44,7 @@ pub(super) struct Sums {
 impl Sums {
     /// The sums over nothing, for differences that are multiplied by `scale`.
     #[inline(always)]
-    pub(super) fn new(scale: f32) -> Sums {
+    pub(crate) fn new(scale: f32) -> Sums {
         let step = 1.0 / f64::from(scale);
         let upper = f32::from_bits((step as f32).to_bits() & 0xffff_ff00);
         let step = [upper, (step - f64::from(upper)) as f32];
@@ -56,7 +56,7 @@ impl Sums {
     /// Prepares for a block of `count` values in whole lanes, fills the last of them up, and returns how many of
     /// the first can be added without care.
     #[inline(always)]
-    pub(super) fn meet(&mut self, values: &mut [f32], count: usize) -> usize {
+    pub(crate) fn meet(&mut self, values: &mut [f32], count: usize) -> usize {
         // NaN is passed over: by the filling on purpose, in the row because it will make the sums NaN.
         values[count..].fill(f32::NAN);
         let (least, greatest) = extremes(values, self.top);
@@ -71,7 +71,7 @@ impl Sums {
     /// Adds the terms of at most a run of values in whole lanes. Without `CAREFUL` none of them may be masked, or
     /// so far below the greatest that it counts as nothing.
     #[inline(always)]
-    pub(super) fn add<M: Machine, const CAREFUL: bool>(&mut self, run: &[f32]) {
+    pub(crate) fn add<M: Machine, const CAREFUL: bool>(&mut self, run: &[f32]) {
         let Sums { scale, top, .. } = *self;
         let (mut z, mut s, mut q) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
         for chunk in run.as_chunks::<LANES>().0 {
@@ -109,7 +109,7 @@ impl Sums {
     }
 
     /// The totals, with no token chosen.
-    pub(super) fn raw(&self) -> Raw {
+    pub(crate) fn raw(&self) -> Raw {
         let [z, s, q] = [&self.z, &self.s, &self.q].map(|totals| totals.iter().sum());
         Raw { scale: self.scale.by, top: f64::from(self.top), z, s, q, chosen: f64::NAN }
     }

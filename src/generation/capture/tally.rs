@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::Capture;
+use crate::engine::response::{Chunk, Numbers};
 use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::Info;
 use crate::generation::forcing::{Exact, Item};
 use crate::generation::reason::Reason;
 use crate::generation::sequence::{Content, Step};
-use crate::sglang::response::{Chunk, Numbers};
 
 impl Capture {
     pub(super) fn measure(

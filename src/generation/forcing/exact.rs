@@ -1,10 +1,10 @@
 //! When the engine itself can say an entropy exactly: by its plugin, or by naming what it sampled from.
 
 use super::{Facts, Item};
+use crate::engine::probe::Streaming;
+use crate::engine::request::{Custom, PerItem};
 use crate::entropy::Estimator;
 use crate::generation::reason::Reason;
-use crate::sglang::probe::Streaming;
-use crate::sglang::request::{Custom, PerItem};
 
 /// What the engine itself is asked to say exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! How large a reply is expected to be, and the k that keeps it within its bound.
 
 use super::Facts;
-use crate::sglang::probe::Streaming;
+use crate::engine::probe::Streaming;
 
 /// SGLang's default of `max_new_tokens` on /generate.
 const DEFAULT_NEW_TOKENS: u64 = 128;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::Seen;
+use crate::engine::response::Chunk;
 use crate::generation::forcing::Item;
 use crate::generation::sequence::{Anomaly, Content};
-use crate::sglang::response::Chunk;
-use crate::trajectory::{Fault, Mark};
+use crate::session::{Fault, Mark};
 
 /// What has come of it.
 #[derive(Debug, Default)]

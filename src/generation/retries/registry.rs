@@ -284,8 +284,8 @@ mod tests {
     use crate::generation::event::{GenerationEvent, Reads, Unparsed};
     use crate::generation::events::{Events, Generation};
     use crate::generation::retries::Digest;
-    use crate::http::body::Body;
-    use crate::http::generate::native;
+    use crate::serve::body::Body;
+    use crate::serve::data::generate::native;
 
     const IDLE: Duration = Duration::from_secs(300);
     const PIECE: usize = 64 * 1024;

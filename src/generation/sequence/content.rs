@@ -2,8 +2,8 @@
 //! always the one that was asked.
 
 use super::Sequence;
-use crate::sglang::probe::Streaming;
-use crate::sglang::response::Chunk;
+use crate::engine::probe::Streaming;
+use crate::engine::response::Chunk;
 
 /// Whether the lists of an event hold everything so far or only what is new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,11 +13,11 @@ use tower::Service;
 use super::check::Immediate;
 use super::on_reply::{OnReply, ReplyChange};
 use crate::error::Error;
-use crate::grpc;
-use crate::http::request_info::RequestInfo;
 use crate::metrics::Metrics;
 use crate::serve::ReplyBody;
+use crate::serve::grpc;
 use crate::serve::rejection::Rejection;
+use crate::serve::request_info::RequestInfo;
 
 /// The permits of requests, of both ports.
 #[derive(Debug, Clone)]

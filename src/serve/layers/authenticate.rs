@@ -4,9 +4,9 @@ use http::{HeaderMap, HeaderName, Request, Uri, header};
 use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
-use crate::http::denied::Denied;
-use crate::http::request_info::{Access, RequestInfo};
-use crate::sglang::client::Client;
+use crate::engine::client::Client;
+use crate::serve::denied::Denied;
+use crate::serve::request_info::{Access, RequestInfo};
 
 /// Where some clients put their key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");

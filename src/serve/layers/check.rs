@@ -8,9 +8,9 @@ use futures_util::future::Either;
 use http::{Request, Response};
 use tower::{Layer, Service};
 
-use crate::http::request_info::RequestInfo;
 use crate::serve::ReplyBody;
 use crate::serve::rejection::Rejection;
+use crate::serve::request_info::RequestInfo;
 
 /// The layer of a check: `Fn(&mut Request) -> Result<(), Rejection>`, which must not block.
 #[derive(Debug, Clone)]

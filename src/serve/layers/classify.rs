@@ -8,12 +8,12 @@ use http::{Request, Response, Version, header};
 use tower::Service;
 
 use crate::api::Apis;
-use crate::grpc;
-use crate::http::request_info::Port;
-use crate::http::{control, data};
 use crate::serve::ReplyBody;
+use crate::serve::grpc;
+use crate::serve::request_info::Port;
+use crate::serve::{control, data};
 
-/// Puts a [`RequestInfo`](crate::http::request_info::RequestInfo) among the extensions of each request.
+/// Puts a [`RequestInfo`](crate::serve::request_info::RequestInfo) among the extensions of each request.
 #[derive(Debug, Clone)]
 pub struct Classify<S> {
     /// Where the requests come in.

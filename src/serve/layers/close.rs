@@ -9,7 +9,7 @@ use tower::Service;
 
 use super::on_reply::{OnReply, ReplyChange};
 use crate::serve::ReplyBody;
-use crate::server::Phase;
+use crate::serve::connection::Phase;
 
 /// Adds `connection: close` to replies over HTTP/1 while the server drains, and after requests that were not valid.
 #[derive(Debug, Clone)]

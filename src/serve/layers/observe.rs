@@ -9,11 +9,11 @@ use http::{Request, Response};
 use tower::Service;
 
 use super::on_reply::{OnReply, ReplyChange};
-use crate::grpc;
-use crate::http::access_log::AccessRecord;
-use crate::http::request_info::RequestInfo;
 use crate::metrics::Metrics;
 use crate::serve::ReplyBody;
+use crate::serve::access_log::AccessRecord;
+use crate::serve::grpc;
+use crate::serve::request_info::RequestInfo;
 
 /// Puts an [`AccessRecord`] among the extensions of each request, and into the body of its reply.
 #[derive(Debug, Clone)]

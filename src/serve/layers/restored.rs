@@ -3,8 +3,8 @@
 use http::Request;
 
 use crate::error::Error;
-use crate::http::request_info::RequestInfo;
-use crate::trajectory::Store;
+use crate::serve::request_info::RequestInfo;
+use crate::session::Store;
 
 /// Whether the sessions that a request needs have been restored.
 ///

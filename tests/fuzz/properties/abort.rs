@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokentap::http::gate::rid;
+use tokentap::serve::data::gate::rid;
 
 use super::grammar::{Members, shown};
 

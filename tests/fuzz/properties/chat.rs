@@ -11,8 +11,8 @@ use tokentap::chat::RequestError;
 use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
+use tokentap::engine::request::GenerateRequest;
 use tokentap::generation::event::{GenerationEvent, Reads};
-use tokentap::sglang::request::GenerateRequest;
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
 use super::grammar::shown;

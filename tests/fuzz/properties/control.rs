@@ -1,7 +1,7 @@
 //! What a trainer asks of the control port, and a client of its entropies.
 
+use tokentap::engine::request::EntropyOptions;
 use tokentap::rl::Request;
-use tokentap::sglang::request::EntropyOptions;
 
 use super::grammar::{Plain, shown};
 

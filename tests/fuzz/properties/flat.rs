@@ -1,9 +1,9 @@
 //! The flat forms of top logprobs.
 
 use serde_json::{Value, json};
+use tokentap::engine::flat::{Side, keep_columns, read};
 use tokentap::json::{Edit, Object, Splice};
 use tokentap::logprobs::Rows;
-use tokentap::sglang::flat::{Side, keep_columns, read};
 
 use super::grammar::shown;
 

@@ -1,7 +1,7 @@
 //! What of a message's headers goes on.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokentap::sglang::headers::{end_hop, upstream};
+use tokentap::engine::headers::{end_hop, upstream};
 
 use super::grammar::shown;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use tokentap::trajectory::log::{Fsync, Log, Options, Record, Replayed, read};
-use tokentap::trajectory::{About, Turn};
+use tokentap::session::ledger::log::{Fsync, Log, Options, Record, Replayed, read};
+use tokentap::session::{About, Turn};
 
 use super::grammar::shown;
 

@@ -1,7 +1,7 @@
 //! What the engine says about itself, without its keys.
 
 use serde_json::Value;
-use tokentap::http::redact::without_keys;
+use tokentap::serve::data::redact::without_keys;
 
 use super::grammar::{Plain, shown};
 use super::json::agrees;

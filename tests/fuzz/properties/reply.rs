@@ -1,8 +1,8 @@
 //! One object of a reply.
 
 use serde_json::Value;
+use tokentap::engine::response::{Chunk, Nothing, Numbers};
 use tokentap::json::{Cursor, Object};
-use tokentap::sglang::response::{Chunk, Nothing, Numbers};
 
 use super::grammar::{Plain, shown};
 

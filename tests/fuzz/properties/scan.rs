@@ -1,11 +1,11 @@
 //! The scanner of logprob lists, vector instructions and all.
 
+use tokentap::engine::scan;
 use tokentap::logprobs::Rows;
-use tokentap::sglang::scan;
 
 use super::grammar::shown;
 
-#[path = "../../../src/sglang/scan/tests/oracle.rs"]
+#[path = "../../../src/engine/scan/tests/oracle.rs"]
 mod oracle;
 
 /// Enough behind a list for the vector path to reach its last triple.

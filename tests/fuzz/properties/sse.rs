@@ -1,6 +1,6 @@
 //! The reader of server-sent events.
 
-use tokentap::sglang::sse::{Decoder, Event};
+use tokentap::engine::sse::{Decoder, Event};
 
 use super::grammar::shown;
 

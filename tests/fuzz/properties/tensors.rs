@@ -6,9 +6,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use tokentap::config::{EntropyBackend, SliceConfig};
 use tokentap::entropy::RowStats;
-use tokentap::entropy::slices::{MAX_VOCAB, Slices};
+use tokentap::logits::safetensors::{Body, SafetensorsError};
+use tokentap::logits::slices::{MAX_VOCAB, Slices};
 use tokentap::metrics::Metrics;
-use tokentap::tensors::{Body, Refused};
 
 use super::grammar::shown;
 
@@ -36,12 +36,16 @@ pub fn tensors(bytes: &[u8]) {
             assert_eq!(bits(whole), bits(cut), "{}", shown(bytes));
             wanted.check(whole, bytes);
         }
-        (Err(Refused::Bad(_) | Refused::TooLarge(_)), Err(Refused::Bad(_) | Refused::TooLarge(_)), None) => {}
+        (
+            Err(SafetensorsError::Bad(_) | SafetensorsError::TooLarge(_)),
+            Err(SafetensorsError::Bad(_) | SafetensorsError::TooLarge(_)),
+            None,
+        ) => {}
         _ => panic!("{whole:?} and {cut:?}, readable: {}: {}", wanted.is_some(), shown(bytes)),
     }
 }
 
-async fn measured(pieces: &[&[u8]]) -> Result<Vec<RowStats>, Refused> {
+async fn measured(pieces: &[&[u8]]) -> Result<Vec<RowStats>, SafetensorsError> {
     static SLICES: OnceLock<Arc<Slices>> = OnceLock::new();
     let slices = SLICES.get_or_init(|| {
         let config = SliceConfig {

@@ -8,8 +8,8 @@ use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
 use tokentap::config::EarlierThinking;
 use tokentap::metrics::Metrics;
+use tokentap::session::{About, Call, Draft, Store, StoreLimits};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
-use tokentap::trajectory::{About, Call, Draft, Store, StoreLimits};
 
 const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json");
 

@@ -10,8 +10,8 @@ use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::metrics::Metrics;
+use tokentap::session::{About, Call, Draft, Store, StoreLimits};
 use tokentap::tokenizer::Renderer;
-use tokentap::trajectory::{About, Call, Draft, Store, StoreLimits};
 
 #[test]
 fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {

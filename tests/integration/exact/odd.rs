@@ -1,9 +1,9 @@
 //! Engines that answer oddly, written out: what is asked of them, and what becomes of numbers that are not what they should be.
 
 use serde_json::{Value, json};
-use tokentap::sglang::client::Client;
-use tokentap::sglang::engines::Engines;
-use tokentap::sglang::probe::{Capabilities, Plugin, Survey};
+use tokentap::engine::client::Client;
+use tokentap::engine::engines::Engines;
+use tokentap::engine::probe::{Capabilities, Plugin, Survey};
 
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;

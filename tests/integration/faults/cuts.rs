@@ -5,7 +5,7 @@ use super::stage::metric;
 use crate::support::client::Connection;
 use crate::support::hand::{Hand, chunk, soon};
 use crate::support::proxy::Proxy;
-use tokentap::trajectory::Fault;
+use tokentap::session::Fault;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_cut_at_any_byte_gives_its_whole_events_and_no_end_and_keeps_their_tokens() {

@@ -1,7 +1,7 @@
 //! The same faults of an engine under a gRPC `Generate`: what HTTP shows by a missing end, a status says here.
 
 use bytes::Bytes;
-use tokentap::grpc::pb::{GenerateReply, GenerateRequest};
+use tokentap::serve::grpc::pb::{GenerateReply, GenerateRequest};
 use tonic::{Code, Status, Streaming};
 
 use super::cases::{CASES, End, Script, Seen};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::StreamBody;
-use tokentap::grpc::pb::{GenerateRequest, ListRequest};
+use tokentap::serve::grpc::pb::{GenerateRequest, ListRequest};
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use safetensors::tensor::Dtype as Stored;
 use tokentap::entropy::{Backend, Cpu};
-use tokentap::grpc::pb::{Measurement, Slice};
+use tokentap::serve::grpc::pb::{Measurement, Slice};
 use tonic::transport::{Channel, Endpoint};
 
 use super::client::{Entropy, by_hand, entropy, framed};
@@ -17,7 +17,7 @@ use crate::support::client::get;
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 
-/// Slices of a call that are under way, as `src/grpc/entropy.rs` has it.
+/// Slices of a call that are under way, as `src/serve/grpc/entropy.rs` has it.
 const SLICES: usize = 16;
 
 /// Rows of them, as there.

@@ -1,7 +1,7 @@
 //! What calls are counted as that did not go well.
 
 use bytes::Bytes;
-use tokentap::grpc::pb::GenerateRequest;
+use tokentap::serve::grpc::pb::GenerateRequest;
 use tokio::io::AsyncWriteExt;
 use tonic::Code;
 

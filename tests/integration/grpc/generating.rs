@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokentap::grpc::pb::{GenerateReply, GenerateRequest};
+use tokentap::serve::grpc::pb::{GenerateReply, GenerateRequest};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Status};
 

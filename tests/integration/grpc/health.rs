@@ -1,6 +1,6 @@
 //! `grpc.health.v1`: what `/readyz` says.
 
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
 use tokio::net::TcpSocket;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;

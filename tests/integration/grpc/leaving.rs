@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use serde_json::json;
-use tokentap::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
-use tokentap::grpc::pb::{GenerateReply, GenerateRequest, WatchRequest};
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
+use tokentap::serve::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
+use tokentap::serve::grpc::pb::{GenerateReply, GenerateRequest, WatchRequest};
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
-use tokentap::grpc::pb::{GetRequest, ListRequest, SessionSummary, Turn};
+use tokentap::serve::grpc::pb::{GetRequest, ListRequest, SessionSummary, Turn};
 use tonic::Code;
 
 use super::client::trajectories;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::{StreamExt, stream};
 use safetensors::tensor::Dtype as Stored;
 use serde_json::{Value, json};
-use tokentap::grpc::pb::{Dtype, Measurement, Slice};
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
+use tokentap::serve::grpc::pb::{Dtype, Measurement, Slice};
 use tokio::sync::Barrier;
 use tonic::{Code, Streaming};
 

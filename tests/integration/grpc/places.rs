@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use http_body_util::BodyExt;
 use safetensors::tensor::Dtype as Stored;
-use tokentap::grpc::pb::Slice;
+use tokentap::serve::grpc::pb::Slice;
 use tokio::sync::mpsc;
 use tonic::transport::Endpoint;
 use tonic::{Code, Streaming};
@@ -18,7 +18,7 @@ use crate::support::client::get;
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 
-/// Calls of a port, as `src/grpc/places.rs` has it.
+/// Calls of a port, as `src/serve/grpc/call_slots.rs` has it.
 const CALLS: usize = 64;
 
 /// Lets so much time pass for everything in this process.

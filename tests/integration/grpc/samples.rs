@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, SamplingParams};
-use tokentap::grpc::pb::{
+use tokentap::export::Format;
+use tokentap::serve::grpc::pb::{
     ExportHead, ExportReply, ExportRequest, Refused, Sample, SamplesReply, SamplesRequest, export_reply, samples_reply,
 };
-use tokentap::trajectory::export::Format;
 use tonic::{Code, Status, Streaming};
 
 use super::client::{Trajectories, trajectories};
@@ -118,13 +118,13 @@ fn narrow(list: &Value) -> Value {
 
 /// The sample as an entry of the trajectories has it, but for its turns.
 fn line(sample: &Sample) -> Value {
-    let segment = |segment: &tokentap::grpc::pb::Segment| {
+    let segment = |segment: &tokentap::serve::grpc::pb::Segment| {
         json!({
             "turn": segment.turn, "kind": if segment.response { "response" } else { "prompt" },
             "start": segment.start, "end": segment.end, "loss_mask": u8::from(segment.trained),
         })
     };
-    let policy = |span: &tokentap::grpc::pb::PolicySpan| {
+    let policy = |span: &tokentap::serve::grpc::pb::PolicySpan| {
         let mut said = json!({
             "start": span.start, "end": span.end, "epoch": span.epoch,
             "weight_version": span.weight_version, "version": span.version,
@@ -155,7 +155,7 @@ fn line(sample: &Sample) -> Value {
 }
 
 /// A turn as the entry has it.
-fn turn(turn: &tokentap::grpc::pb::Turn, trained: bool) -> Value {
+fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
     let json = |text: &String| serde_json::from_str::<Value>(text).unwrap();
     let measured = turn.measured.as_ref().map(|how| {
         json!({

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use safetensors::tensor::Dtype as Stored;
-use tokentap::grpc::pb::{GenerateRequest, Slice};
+use tokentap::serve::grpc::pb::{GenerateRequest, Slice};
 use tonic::transport::Endpoint;
 
 use super::client::{Entropy, Generate};

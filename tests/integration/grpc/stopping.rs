@@ -1,8 +1,8 @@
 //! The end of a tokentap: calls come to their end, and whoever watches does not hold it up.
 
 use bytes::Bytes;
-use tokentap::grpc::pb::{GenerateRequest, WatchRequest};
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
+use tokentap::serve::grpc::pb::{GenerateRequest, WatchRequest};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use prost::Message;
 use serde_json::json;
 use tokentap::demo::{EngineOptions, SamplingParams, Streaming as Events};
-use tokentap::grpc::pb::watch_reply::What as Seen;
-use tokentap::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
-use tokentap::grpc::pb::{WatchReply, WatchRequest};
+use tokentap::serve::grpc::pb::watch_reply::What as Seen;
+use tokentap::serve::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
+use tokentap::serve::grpc::pb::{WatchReply, WatchRequest};
 use tonic::{Code, Streaming};
 
 use super::client::{Trajectories, trajectories};
@@ -37,7 +37,7 @@ async fn freeze(demo: &Demo, session: &str) {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-fn path(reply: &WatchReply) -> &tokentap::grpc::pb::Sample {
+fn path(reply: &WatchReply) -> &tokentap::serve::grpc::pb::Sample {
     match &reply.what {
         Some(Seen::Path(path)) => path,
         other => panic!("a path: {other:?}"),
@@ -149,14 +149,14 @@ async fn whoever_reads_turns_too_slowly_is_told_how_many_were_missed() {
     let first = next(&mut replies).await;
     // more than the connection and the store of news can hold
     let size = 1 << 12;
-    let draft = |at: u32| tokentap::trajectory::Draft {
+    let draft = |at: u32| tokentap::session::Draft {
         prompt: Some(vec![at; size].into()),
         response: vec![1; size],
-        ..tokentap::trajectory::Draft::default()
+        ..tokentap::session::Draft::default()
     };
     let count = 2500;
     for at in 0..count {
-        let mut call = tokentap::trajectory::Call::new(std::sync::Arc::clone(store), format!("s{at}").into());
+        let mut call = tokentap::session::Call::new(std::sync::Arc::clone(store), format!("s{at}").into());
         let _ = call.commit(draft(at));
     }
     let (mut seen, mut missed) = (0, 0);

@@ -1,6 +1,6 @@
 //! What the page is made of, and how it is served.
 
-use tokentap::http::page::{ASSETS, POLICY};
+use tokentap::serve::control::page::{ASSETS, POLICY};
 
 use crate::support::client::{Connection, get, request, written};
 use crate::support::hand::Hand;

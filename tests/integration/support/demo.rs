@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tokentap::demo::{Engine, EngineOptions, Position, SamplingParams};
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 
 use super::client::{Answer, post};

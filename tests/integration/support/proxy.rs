@@ -8,9 +8,9 @@ use tokentap::api::Api;
 use tokentap::app::App;
 use tokentap::app::Parts;
 use tokentap::config::{self, Config, Invalid};
+use tokentap::engine::probe::Capabilities;
 use tokentap::entropy::Backend;
-use tokentap::server::Phase;
-use tokentap::sglang::probe::Capabilities;
+use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
 use tokio::net::TcpStream;
 
 use super::authority::{Authority, borrowed};

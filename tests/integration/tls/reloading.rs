@@ -1,6 +1,6 @@
 //! Certificates are changed under a tokentap that runs.
 
-use tokentap::server::Phase;
+use tokentap::serve::connection::Phase;
 
 use super::authority::{Authority, Client, borrowed, shown, swap};
 use crate::support::client::{Connection, written};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
-use tokentap::grpc::pb::GenerateRequest;
+use tokentap::serve::grpc::pb::GenerateRequest;
 use tokio_rustls::rustls::ProtocolVersion;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tonic::transport::Endpoint;

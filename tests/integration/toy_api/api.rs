@@ -7,9 +7,9 @@ use serde_json::json;
 use tokentap::api::sample::Sample;
 use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
 use tokentap::chat::RequestError;
+use tokentap::engine::request::{GenerateRequest, SessionNames};
 use tokentap::error::BoxError;
 use tokentap::json::Object;
-use tokentap::sglang::request::{GenerateRequest, SessionNames};
 
 #[derive(Debug)]
 pub struct ToyApi;

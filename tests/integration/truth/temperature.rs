@@ -180,7 +180,7 @@ async fn a_batch_may_be_greedy_in_part() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_with_one_choice_has_no_entropy_and_tells_the_probe_nothing() {
     let one = Some(vec![300]);
-    let (stop, stopped) = tokio::sync::watch::channel(tokentap::server::Phase::Serving);
+    let (stop, stopped) = tokio::sync::watch::channel(tokentap::serve::connection::Phase::Serving);
     let engine = tokentap::demo::Engine::new(EngineOptions { allowed: one, ..EngineOptions::default() });
     let (addr, _) = tokentap::cli::demo::engine(engine, stopped).await.unwrap();
     let proxy = Proxy::start(addr, &[]).await;

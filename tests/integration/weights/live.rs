@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokentap::demo::{Engine, EngineOptions, Streaming};
-use tokentap::server::{Phase, ServerLimits, serve};
+use tokentap::serve::connection::{Phase, ServerLimits, serve};
 use tokio::sync::watch;
 
 use super::{epoch, spans};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use memchr::memmem;
 
 use super::{EngineIds, Remainder, Wanted};
-use crate::sglang::sse::{Decoder, Event};
+use crate::engine::sse::{Decoder, Event};
 
 /// Reads a stream, however its bytes are split. Of most events it reads no JSON.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::api::openai::Body;
+use crate::engine::probe::ChatFacts;
 use crate::json::{Object, Text};
-use crate::sglang::probe::ChatFacts;
 
 /// Asks for the prompt's ids.
 pub(in crate::api) const INPUT: HeaderName = HeaderName::from_static("x-sglext-return-input-ids");

@@ -84,9 +84,9 @@ pub mod trajectories_client {
         /// Sessions in the order of their birth, as GET /v1/sessions.
         pub async fn list(
             &mut self,
-            request: impl tonic::IntoRequest<::tokentap::grpc::pb::ListRequest>,
+            request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::ListRequest>,
         ) -> std::result::Result<
-            tonic::Response<::tokentap::grpc::pb::ListReply>,
+            tonic::Response<::tokentap::serve::grpc::pb::ListReply>,
             tonic::Status,
         > {
             self.inner
@@ -110,9 +110,9 @@ pub mod trajectories_client {
         /// Errors: NOT_FOUND no such session (`no_such_session`), no such version (`no_such_version`), or it was evicted (`evicted`).
         pub async fn get(
             &mut self,
-            request: impl tonic::IntoRequest<::tokentap::grpc::pb::GetRequest>,
+            request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::GetRequest>,
         ) -> std::result::Result<
-            tonic::Response<::tokentap::grpc::pb::Session>,
+            tonic::Response<::tokentap::serve::grpc::pb::Session>,
             tonic::Status,
         > {
             self.inner
@@ -139,9 +139,11 @@ pub mod trajectories_client {
         /// Errors: INVALID_ARGUMENT for a cursor that is none; NOT_FOUND for a cursor of another store (`other_store`) or an unknown request.
         pub async fn watch(
             &mut self,
-            request: impl tonic::IntoRequest<::tokentap::grpc::pb::WatchRequest>,
+            request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::WatchRequest>,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<::tokentap::grpc::pb::WatchReply>>,
+            tonic::Response<
+                tonic::codec::Streaming<::tokentap::serve::grpc::pb::WatchReply>,
+            >,
             tonic::Status,
         > {
             self.inner
@@ -165,9 +167,11 @@ pub mod trajectories_client {
         /// Errors: INVALID_ARGUMENT for an unknown format, a length that cannot be, or a session named twice; NOT_FOUND as in Get.
         pub async fn export(
             &mut self,
-            request: impl tonic::IntoRequest<::tokentap::grpc::pb::ExportRequest>,
+            request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::ExportRequest>,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<::tokentap::grpc::pb::ExportReply>>,
+            tonic::Response<
+                tonic::codec::Streaming<::tokentap::serve::grpc::pb::ExportReply>,
+            >,
             tonic::Status,
         > {
             self.inner
@@ -191,9 +195,11 @@ pub mod trajectories_client {
         /// Errors: as Export.
         pub async fn samples(
             &mut self,
-            request: impl tonic::IntoRequest<::tokentap::grpc::pb::SamplesRequest>,
+            request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::SamplesRequest>,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<::tokentap::grpc::pb::SamplesReply>>,
+            tonic::Response<
+                tonic::codec::Streaming<::tokentap::serve::grpc::pb::SamplesReply>,
+            >,
             tonic::Status,
         > {
             self.inner
@@ -309,10 +315,12 @@ pub mod generate_client {
         /// --max-reply-bytes.
         pub async fn generate(
             &mut self,
-            request: impl tonic::IntoRequest<::tokentap::grpc::pb::GenerateRequest>,
+            request: impl tonic::IntoRequest<
+                ::tokentap::serve::grpc::pb::GenerateRequest,
+            >,
         ) -> std::result::Result<
             tonic::Response<
-                tonic::codec::Streaming<::tokentap::grpc::pb::GenerateReply>,
+                tonic::codec::Streaming<::tokentap::serve::grpc::pb::GenerateReply>,
             >,
             tonic::Status,
         > {
@@ -437,10 +445,12 @@ pub mod entropy_client {
         pub async fn compute(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
-                Message = ::tokentap::grpc::pb::Slice,
+                Message = ::tokentap::serve::grpc::pb::Slice,
             >,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<::tokentap::grpc::pb::Measurement>>,
+            tonic::Response<
+                tonic::codec::Streaming<::tokentap::serve::grpc::pb::Measurement>,
+            >,
             tonic::Status,
         > {
             self.inner

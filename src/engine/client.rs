@@ -1,0 +1,252 @@
+//! The client of the upstream: agents' traffic, and tokentap's own calls.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+
+use crate::config::{KeyConfig, LimitConfig};
+use crate::engine::breaker::Breaker;
+use crate::engine::failure::causes;
+pub use crate::engine::failure::{Failure, UploadError, innermost};
+use crate::engine::transport::{SendError, Transport};
+
+/// The body of an upstream reply.
+pub type ReplyBody = hyper::body::Incoming;
+
+/// An upstream reply whose body is still to come.
+pub type Reply = http::Response<ReplyBody>;
+
+/// What goes upstream.
+#[derive(Debug)]
+pub struct Call {
+    /// The method.
+    pub method: Method,
+    /// The path and query, byte for byte.
+    pub target: String,
+    /// Headers, hop-by-hop ones removed.
+    pub headers: HeaderMap,
+    body: reqwest::Body,
+}
+
+impl Call {
+    /// A call whose body is streamed.
+    #[must_use]
+    pub fn new<B>(method: Method, target: String, mut headers: HeaderMap, body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // an empty body must not turn into a chunked one
+        if body.is_end_stream() {
+            return Self { method, target, headers, body: reqwest::Body::default() };
+        }
+        // hyper drops a body of unknown length that comes with GET or HEAD, unless it is told how to frame it
+        if body.size_hint().exact().is_none() {
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        Self { method, target, headers, body: reqwest::Body::wrap(body) }
+    }
+
+    /// A call with a whole body.
+    #[must_use]
+    pub fn whole(method: Method, target: String, headers: HeaderMap, body: Bytes) -> Self {
+        Self { method, target, headers, body: reqwest::Body::from(body) }
+    }
+}
+
+/// Where a server at `url` generates.
+fn generate(url: &str) -> Result<http::Uri, String> {
+    let parsed = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+    if parsed.host().is_none() {
+        return Err(format!("{url}: names no host"));
+    }
+    format!("{url}/generate").parse().map_err(|error| format!("{url}: {error}"))
+}
+
+/// A client of one SGLang server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    transport: Transport,
+    breaker: Breaker,
+    /// Parsed once: nearly all traffic goes there.
+    generate: http::Uri,
+    upstream: String,
+    api_key: Option<HeaderValue>,
+    admin_key: Option<HeaderValue>,
+}
+
+impl Client {
+    /// A client of the server at `upstream`, `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// A line for the user when `upstream` is no such URL or a key cannot stand in a header.
+    pub fn try_new(upstream: &str, keys: &KeyConfig, limits: &LimitConfig) -> Result<Self, String> {
+        let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
+        let bearer = |key: Option<&crate::config::Secret>| {
+            key.map(|key| {
+                let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+                    .map_err(|_| "a key holds characters that cannot stand in a header".to_owned())?;
+                value.set_sensitive(true);
+                Ok::<_, String>(value)
+            })
+            .transpose()
+        };
+        Ok(Self {
+            transport: Transport::try_new(upstream, limits).map_err(|error| format!("--upstream {error}"))?,
+            breaker: Breaker::new(limits.breaker_failures),
+            generate,
+            upstream: upstream.to_owned(),
+            api_key: bearer(keys.upstream_api_key.as_ref())?,
+            admin_key: bearer(keys.upstream_admin_key.as_ref())?,
+        })
+    }
+
+    /// A client of the engine at `url`, with the same keys: it shares the connections, and not the breaker.
+    ///
+    /// # Errors
+    /// A line for the user when it is no such URL.
+    pub fn at(&self, url: &str) -> Result<Self, String> {
+        let generate = generate(url)?;
+        let transport = self.transport.to(url)?;
+        Ok(Self { transport, upstream: url.to_owned(), generate, breaker: Breaker::new(0), ..self.clone() })
+    }
+
+    /// Where the server is.
+    #[must_use]
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// Whether calls are answered without being sent, because no connection can be made.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Sends a call; the reply's body is read by the caller.
+    ///
+    /// # Errors
+    /// [`Failure`] when no head of a reply came.
+    pub async fn send(&self, call: Call) -> Result<Reply, Failure> {
+        let mut request = http::Request::new(call.body);
+        *request.uri_mut() = self.uri(&call.target)?;
+        *request.method_mut() = call.method;
+        *request.headers_mut() = call.headers;
+        let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.clone(), failures };
+        self.breaker.admit().map_err(unreachable)?;
+        let sent = self.transport.send(request).await.map_err(|error| self.failure(&error));
+        match &sent {
+            Err(Failure::Connect { .. }) => self.breaker.refused(),
+            Err(_) => {}
+            Ok(_) => self.breaker.connected(),
+        }
+        let mut reply = sent?;
+        // nothing that is sent asks for it, and what followed would be no reply
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failure::Broken("it switched protocols, unasked".to_owned()));
+        }
+        // the version is this hop's: a client's connection does not end because the engine's does
+        *reply.version_mut() = http::Version::HTTP_11;
+        Ok(reply)
+    }
+
+    /// Where a target is. It must come out of a URL parser as it went in: whoever resolves or encodes it later would ask for something
+    /// else than the client did.
+    fn uri(&self, target: &str) -> Result<http::Uri, Failure> {
+        if target == self.generate.path() {
+            return Ok(self.generate.clone());
+        }
+        let changed = || Failure::Target(target.to_owned());
+        let text = format!("{}{target}", self.upstream);
+        let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
+        // the base has no path, so whatever follows it must be the target itself
+        let kept = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
+        let whole = target.starts_with('/') && kept == Some(target) && url.fragment().is_none();
+        let uri = text.parse().map_err(|_| changed())?;
+        if whole { Ok(uri) } else { Err(changed()) }
+    }
+
+    fn failure(&self, error: &SendError) -> Failure {
+        let cause = innermost(error);
+        if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
+            upload.clone().into()
+        } else if matches!(error, SendError::Connect(_)) {
+            Failure::Connect { upstream: self.upstream.clone(), cause }
+        } else {
+            Failure::Broken(cause)
+        }
+    }
+
+    /// Signs a request as tokentap's own, with the admin key, else its other key; a key that was not for the upstream goes.
+    pub fn sign(&self, headers: &mut HeaderMap) {
+        headers.remove(header::AUTHORIZATION);
+        if let Some(key) = self.admin_key.as_ref().or(self.api_key.as_ref()) {
+            headers.insert(header::AUTHORIZATION, key.clone());
+        }
+    }
+
+    /// The same for a generation, which the admin key does not open.
+    pub fn sign_generation(&self, headers: &mut HeaderMap) {
+        headers.remove(header::AUTHORIZATION);
+        if let Some(key) = &self.api_key {
+            headers.insert(header::AUTHORIZATION, key.clone());
+        }
+    }
+
+    /// One of tokentap's own calls, signed with the key of the upstream, its reply read to the end.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came.
+    pub async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<(StatusCode, Bytes), Failure> {
+        self.own_call(method, path, body, self.api_key.clone()).await
+    }
+
+    /// What signs an abort: the admin key, else the client's own key, else tokentap's.
+    pub(super) fn abort_key(&self, client_key: Option<HeaderValue>) -> Option<HeaderValue> {
+        self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone())
+    }
+
+    /// The API key in place of the admin key: what may sign a call to an engine that a router lists.
+    pub(super) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
+        // a call without a key stays without one
+        if key.is_some() && key == self.admin_key { self.api_key.clone() } else { key }
+    }
+
+    /// Sends this body to `/abort_request`.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came.
+    pub(super) async fn send_abort(
+        &self,
+        body: String,
+        key: Option<HeaderValue>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        self.own_call(Method::POST, "/abort_request", Some(body), key).await
+    }
+
+    async fn own_call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        key: Option<HeaderValue>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let is_json = body.is_some();
+        let mut request = Request::new(body.map_or_else(reqwest::Body::default, reqwest::Body::from));
+        *request.uri_mut() = self.uri(path)?;
+        *request.method_mut() = method;
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        if is_json {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(key) = key {
+            headers.insert(header::AUTHORIZATION, key);
+        }
+        let reply = self.transport.send(request).await.map_err(|error| self.failure(&error))?;
+        self.breaker.connected();
+        let status = reply.status();
+        let body = reply.into_body().collect().await.map_err(|error| Failure::Broken(innermost(&error)))?;
+        Ok((status, body.to_bytes()))
+    }
+}

@@ -1,0 +1,245 @@
+//! The questions.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::facts::{Facts, Models, dialect};
+use super::refusal::{config_vocab, mask_limit, range_end};
+use super::stream;
+use super::{Capabilities, Dialect, Plugin, VocabSource};
+use crate::engine::client::{Client, Failure};
+
+/// An id above every vocabulary that still fits 31 bits.
+const NO_TOKEN: u32 = 2_000_000_000;
+/// How long an information route may take that asks the scheduler.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Prompts for the temperature question: any ids do, as long as every vocabulary has them.
+pub(super) const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
+
+/// Asks one server what it is.
+#[derive(Debug, Clone)]
+pub(super) struct Probe {
+    client: Client,
+    vocab_size: Option<u32>,
+    pub(super) top_k: u32,
+}
+
+/// The upstream cannot be probed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// It did not answer.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// The router has no engine that answers.
+    #[error("the router lists engines, and none of them answers")]
+    NoEngine,
+    /// It answered, but not as SGLang would.
+    #[error("GET {path} answered {status}: {hint}")]
+    Answer {
+        /// The route.
+        path: &'static str,
+        /// Its status.
+        status: StatusCode,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+/// What `/server_info` says.
+enum ServerInfo {
+    /// An engine's answer.
+    Engine(Facts),
+    /// A router's.
+    Router,
+    /// None that can be read.
+    Unknown,
+}
+
+impl Probe {
+    /// A probe that sends k = `top_k`, because sglang-jax compiles the model anew for each k.
+    #[must_use]
+    pub(super) fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
+        Self { client, vocab_size, top_k }
+    }
+
+    /// Whether the engine answers, by the cheapest route there is; what that route says of the model.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when it does not.
+    pub(super) async fn is_up(&self) -> Result<Capabilities, ProbeError> {
+        let mut found = Capabilities::unknown(None);
+        self.model_info().await?.0.model(&mut found);
+        Ok(found)
+    }
+
+    /// What the information routes say, and whether they are a router's: quick, and also answered by an engine that is paused.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the upstream does not answer as SGLang does.
+    pub(super) async fn look(&self) -> Result<(Capabilities, bool), ProbeError> {
+        let mut found = Capabilities::unknown(self.vocab_size);
+        let (facts, has_model_info) = self.model_info().await?;
+        facts.model(&mut found);
+        found.dialect = dialect(has_model_info, &found);
+        if let Some(models) = self.json::<Models>("/v1/models").await? {
+            models.models(&mut found);
+        }
+        let info = self.server_info().await?;
+        let is_router = matches!(info, ServerInfo::Router);
+        if let ServerInfo::Engine(facts) = info {
+            facts.server(&mut found);
+        }
+        Ok((found, is_router))
+    }
+
+    /// What only generating shows: vocabulary, flat form, the temperature of logprobs. Waits while the engine is paused.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the upstream stops answering.
+    pub(super) async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
+        found.probed = true;
+        // what was known may have changed, and an engine that does not answer now says nothing of it
+        (found.plugin, found.sampling_mask) = (Plugin::Absent, None);
+        (found.gives_logprobs, found.original_logprobs) = (None, None);
+        found.notes.clear();
+        if found.generates == Some(false) {
+            return Ok(found);
+        }
+        if found.vocab_size.is_none() {
+            self.vocabulary(&mut found).await?;
+        }
+        if !found.refuses_logprobs {
+            self.logprobs(&mut found).await?;
+            self.sampling_mask(&mut found).await?;
+        }
+        if found.streaming.is_none()
+            // by now the engine has generated, which 0.5.6 needs before it answers
+            && let ServerInfo::Engine(facts) = self.server_info().await?
+        {
+            facts.server(&mut found);
+        }
+        if found.streaming.is_none() {
+            self.streaming(&mut found).await?;
+        }
+        Ok(found)
+    }
+
+    /// The streaming mode, from the events of a short stream: for engines whose information routes do not name it, as behind a router.
+    /// sglang-jax is not asked, because a stream with logprobs can end it.
+    async fn streaming(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        if found.dialect == Some(Dialect::Sglang) {
+            let body = json!({
+                "input_ids": PROMPTS[0],
+                "stream": true,
+                "return_logprob": !found.refuses_logprobs,
+                "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": true},
+            });
+            let (status, answer) = self.generate(&body).await?;
+            if status.is_success() {
+                found.streaming = stream::mode(&answer);
+            }
+        }
+        if found.streaming.is_none() {
+            let note = "the streaming mode is not known: no information route names it and a stream did not show it";
+            found.notes.push(note.into());
+        }
+        Ok(())
+    }
+
+    /// Asks again what depends on fields of a request, which a router may drop: `found` is what holds for its engines.
+    pub(super) async fn through(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        self.logprobs(found).await?;
+        self.sampling_mask(found).await
+    }
+
+    async fn get(&self, path: &'static str) -> Result<(StatusCode, Bytes), ProbeError> {
+        Ok(self.client.call(Method::GET, path, None).await?)
+    }
+
+    async fn json<T: serde::de::DeserializeOwned>(&self, path: &'static str) -> Result<Option<T>, ProbeError> {
+        let (status, body) = self.get(path).await?;
+        Ok(if status.is_success() { serde_json::from_slice(&body).ok() } else { None })
+    }
+
+    async fn model_info(&self) -> Result<(Facts, bool), ProbeError> {
+        let mut last = StatusCode::NOT_FOUND;
+        for path in ["/model_info", "/get_model_info"] {
+            let (status, body) = self.get(path).await?;
+            if status.is_success() {
+                if let Ok(facts) = serde_json::from_slice(&body) {
+                    return Ok((facts, path == "/model_info"));
+                }
+            } else if status == StatusCode::UNAUTHORIZED {
+                let hint = "the server wants a key: set --upstream-api-key";
+                return Err(ProbeError::Answer { path, status, hint });
+            }
+            last = status;
+        }
+        let hint = "is this an SGLang server?";
+        Err(ProbeError::Answer { path: "/get_model_info", status: last, hint })
+    }
+
+    /// 0.5.6 lets this hang until it has generated for the first time (measured, with `--skip-server-warmup`), so it is not waited
+    /// for.
+    async fn server_info(&self) -> Result<ServerInfo, ProbeError> {
+        for path in ["/server_info", "/get_server_info"] {
+            let answer = match tokio::time::timeout(PATIENCE, self.json::<Value>(path)).await {
+                Ok(answer) => answer?,
+                Err(_) => return Ok(ServerInfo::Unknown),
+            };
+            // sglang-router answers for itself, and says nothing of its engines
+            if answer.as_ref().is_some_and(|answer| answer["router_manager"] == true) {
+                return Ok(ServerInfo::Router);
+            }
+            if let Some(facts) = answer.and_then(|answer| serde_json::from_value(answer).ok()) {
+                return Ok(ServerInfo::Engine(facts));
+            }
+        }
+        Ok(ServerInfo::Unknown)
+    }
+
+    pub(super) async fn generate(&self, body: &Value) -> Result<(StatusCode, Bytes), ProbeError> {
+        Ok(self.client.call(Method::POST, "/generate", Some(body.to_string())).await?)
+    }
+
+    /// Asks something that every engine refuses before it generates, in words that name the range of ids. An id for `logit_bias` it
+    /// is: 0.5.6 does not check `token_ids_logprob` and dies of it (measured).
+    async fn vocabulary(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        let body = json!({
+            "input_ids": PROMPTS[0],
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0, "logit_bias": {NO_TOKEN.to_string(): 1.0}},
+        });
+        let (status, answer) = self.generate(&body).await?;
+        if status == StatusCode::BAD_REQUEST {
+            let named = range_end(&String::from_utf8_lossy(&answer));
+            (found.vocab_size, found.vocab_source) = (named, named.map(|_| VocabSource::Engine));
+        }
+        if found.vocab_size.is_none() {
+            let path = found.model_path.as_deref().map(|path| std::path::Path::new(path).join("config.json"));
+            let read = path.and_then(|path| std::fs::read(path).ok()).and_then(|text| config_vocab(&text));
+            (found.vocab_size, found.vocab_source) = (read, read.map(|_| VocabSource::ConfigFile));
+        }
+        Ok(())
+    }
+
+    /// Whether the engine says what it sampled from, and up to how many tokens: asked in a way that it refuses before it generates.
+    /// An engine that does not know the field generates one token.
+    async fn sampling_mask(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+        if found.dialect != Some(Dialect::Sglang) {
+            return Ok(());
+        }
+        let body = json!({
+            "input_ids": PROMPTS[0],
+            "return_sampling_mask": true,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0, "top_k": -1},
+        });
+        let (status, answer) = self.generate(&body).await?;
+        if status == StatusCode::BAD_REQUEST {
+            found.sampling_mask = mask_limit(&String::from_utf8_lossy(&answer));
+        }
+        Ok(())
+    }
+}

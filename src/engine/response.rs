@@ -1,0 +1,297 @@
+//! One object of a reply, non-streaming or an event of a stream, as far as tokentap reads it.
+//!
+//! Nothing is copied but the numbers; the object's members stay where they are, for `generation` to splice.
+
+mod array;
+
+use std::ops::Range;
+
+pub use array::Array;
+use array::{array, count_numbers, optional, skip_numbers};
+
+use crate::engine::scan;
+use crate::json::{Cursor, Malformed, Object};
+use crate::logprobs::Rows;
+
+/// How a sequence ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// `stop`, `length`, `abort`, or what the engine calls it.
+    pub kind: String,
+}
+
+/// The numbers of one object, in buffers that are used again.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    /// Logprobs of the chosen tokens, NaN for null.
+    pub chosen: Vec<f32>,
+    /// Their ids.
+    pub ids: Vec<u32>,
+    /// Top-k rows.
+    pub rows: Rows,
+    /// Entropies that the engine's plugin measured, in nats; NaN for null.
+    pub exact: Vec<f32>,
+    /// Logprobs of the whole support that each token was sampled from.
+    pub support: Rows,
+}
+
+impl Numbers {
+    fn clear(&mut self) {
+        self.chosen.clear();
+        self.ids.clear();
+        self.rows.clear();
+        self.exact.clear();
+        self.support.clear();
+    }
+}
+
+/// Where a cumulative stream can be taken up again: how many bytes at the start of an array's content are known already.
+pub trait Known {
+    /// For `output_token_logprobs`; `bytes` begins behind the bracket.
+    fn chosen(&self, bytes: &[u8]) -> usize;
+    /// For `output_top_logprobs`; `bytes` begins behind the bracket.
+    fn top(&self, bytes: &[u8]) -> usize;
+    /// For the plugin's `output_token_entropy`; `bytes` begins behind the bracket.
+    fn exact(&self, bytes: &[u8]) -> usize;
+}
+
+/// Nothing is known: a non-streaming reply.
+#[derive(Debug, Clone, Copy)]
+pub struct Nothing;
+
+impl Known for Nothing {
+    fn chosen(&self, _: &[u8]) -> usize {
+        0
+    }
+    fn top(&self, _: &[u8]) -> usize {
+        0
+    }
+    fn exact(&self, _: &[u8]) -> usize {
+        0
+    }
+}
+
+/// How lists of numbers are read: what is known of them, and where the rest goes.
+type Lists<'a> = (&'a dyn Known, &'a mut Numbers);
+
+/// One object of a reply.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// The members of `meta_info`; `None` in an error event.
+    pub meta: Option<Object>,
+    /// `index`; 0 where there is none.
+    pub index: usize,
+    /// `meta_info.id`.
+    pub rid: Option<String>,
+    /// `meta_info.finish_reason`, once there is one.
+    pub finish: Option<Finish>,
+    /// `meta_info.prompt_tokens`.
+    pub prompt_tokens: Option<u64>,
+    /// `meta_info.completion_tokens`, counted from the start of the sequence in every kind of stream.
+    pub completion_tokens: Option<u64>,
+    /// `output_token_logprobs`.
+    pub chosen: Option<Array>,
+    /// `output_top_logprobs` in its nested form.
+    pub top: Option<Array>,
+    /// The plugin's `output_token_entropy`.
+    pub exact: Option<Array>,
+    /// Whether `output_token_sampling_logprobs` is there.
+    pub has_support: bool,
+    /// Where `output_ids` lie, brackets included.
+    pub output_ids: Option<Range<usize>>,
+    /// Where `prompt_token_ids` lie, brackets included.
+    pub prompt_ids: Option<Range<usize>>,
+    /// The members of the object itself.
+    pub object: Object,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Objects that this thread has read.
+    static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many objects of replies this thread has read.
+#[cfg(test)]
+pub(crate) fn read_on_this_thread() -> usize {
+    READ.with(std::cell::Cell::get)
+}
+
+impl Chunk {
+    /// Reads the object at the cursor, its numbers into `numbers`.
+    ///
+    /// # Errors
+    /// When there is none, or its logprobs are not what SGLang writes.
+    pub fn read(cursor: &mut Cursor<'_>, known: &dyn Known, numbers: &mut Numbers) -> Result<Self, Malformed> {
+        numbers.clear();
+        Self::with(cursor, Some((known, numbers)))
+    }
+
+    /// Reads the object at the cursor and leaves its lists of logprobs and entropies alone: they are members like others.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn outline(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        Self::with(cursor, None)
+    }
+
+    fn with<'a>(cursor: &mut Cursor<'a>, mut lists: Option<Lists<'_>>) -> Result<Self, Malformed> {
+        #[cfg(test)]
+        READ.with(|read| read.set(read.get() + 1));
+        let bytes: &'a [u8] = cursor.bytes();
+        let mut chunk = Self::default();
+        let object = Object::read(&mut *cursor, |key, cursor| {
+            match key.raw {
+                b"meta_info" if cursor.peek() == Some(b'{') => chunk.meta_info(cursor, &mut lists)?,
+                b"output_ids" if cursor.peek() == Some(b'[') => chunk.output_ids = Some(skip_numbers(cursor)?),
+                b"prompt_token_ids" if cursor.peek() == Some(b'[') => chunk.prompt_ids = Some(skip_numbers(cursor)?),
+                b"index" => {
+                    let span = cursor.skip()?;
+                    chunk.index = integer(&bytes[span]).and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+                }
+                _ => {
+                    cursor.skip()?;
+                }
+            }
+            Ok(())
+        })?;
+        if let Some(meta) = &chunk.meta {
+            chunk.prompt_tokens = meta.get(bytes, "prompt_tokens").and_then(integer);
+            chunk.completion_tokens = meta.get(bytes, "completion_tokens").and_then(integer);
+            chunk.finish = meta.get(bytes, "finish_reason").and_then(finish);
+        }
+        chunk.object = object;
+        Ok(chunk)
+    }
+
+    /// How many `output_ids` the object holds.
+    #[must_use]
+    pub fn count_ids(&self, bytes: &[u8]) -> usize {
+        self.output_ids.clone().map_or(0, |span| count_numbers(&bytes[span]))
+    }
+
+    /// The ids of a list of this object.
+    ///
+    /// # Errors
+    /// When they are no plain integers.
+    pub fn ids(bytes: &[u8], span: &Range<usize>, out: &mut Vec<u32>) -> Result<(), Malformed> {
+        scan::ids(bytes, span.start + 1, out).map(drop).map_err(|error| Malformed::new(error.at))
+    }
+
+    /// The last `count` ids of a list, or all where there are fewer; whether there are more before them. However long the list is, only
+    /// what is taken is read.
+    ///
+    /// # Errors
+    /// When they are no plain integers.
+    pub fn last_ids(bytes: &[u8], span: &Range<usize>, count: usize, out: &mut Vec<u32>) -> Result<bool, Malformed> {
+        let content = span.start + 1..span.end - 1;
+        if count == 0 {
+            return Ok(count_numbers(&bytes[content]) > 0);
+        }
+        let before = memchr::memrchr_iter(b',', &bytes[content.clone()]).nth(count - 1);
+        let start = before.map_or(content.start, |comma| content.start + comma + 1);
+        scan::ids(bytes, start, out).map_err(|error| Malformed::new(error.at))?;
+        Ok(before.is_some())
+    }
+
+    /// A member of `meta_info`, as text.
+    #[must_use]
+    pub fn member<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+        self.meta.as_ref()?.get(bytes, name).filter(|text| *text != b"null")
+    }
+
+    /// A member of `meta_info` that is a string.
+    #[must_use]
+    pub fn text(&self, bytes: &[u8], name: &str) -> Option<String> {
+        let text = self.member(bytes, name).filter(|text| text.first() == Some(&b'"'))?;
+        Some(Cursor::new(text).string().ok()?.decode().into_owned())
+    }
+
+    /// A member of `meta_info` that counts something.
+    #[must_use]
+    pub fn count(&self, bytes: &[u8], name: &str) -> Option<u64> {
+        self.member(bytes, name).and_then(integer)
+    }
+
+    /// `weight_versions`: label, first token, behind the last. Empty where there are none, or they are not what SGLang writes.
+    #[must_use]
+    pub fn weight_versions(&self, bytes: &[u8]) -> Vec<(Box<str>, u32, u32)> {
+        #[derive(serde::Deserialize)]
+        struct Span {
+            version: Box<str>,
+            start: u32,
+            end: u32,
+        }
+        let text = self.member(bytes, "weight_versions").unwrap_or(b"[]");
+        let spans: Vec<Span> = serde_json::from_slice(text).unwrap_or_default();
+        spans.into_iter().map(|span| (span.version, span.start, span.end)).collect()
+    }
+
+    fn meta_info(&mut self, cursor: &mut Cursor<'_>, lists: &mut Option<Lists<'_>>) -> Result<(), Malformed> {
+        let meta = Object::read(cursor, |key, cursor| {
+            if key.raw == b"id" && cursor.peek() == Some(b'"') {
+                self.rid = Some(cursor.string()?.decode().into_owned());
+                return Ok(());
+            }
+            let Some((known, numbers)) = lists else {
+                cursor.skip()?;
+                return Ok(());
+            };
+            match key.raw {
+                b"output_token_logprobs" if cursor.peek() == Some(b'[') => {
+                    let bytes = cursor.bytes();
+                    self.chosen = Some(array(
+                        cursor,
+                        |at| known.chosen(&bytes[at..]),
+                        |bytes, at| scan::triples(bytes, at, &mut numbers.chosen, &mut numbers.ids),
+                    )?);
+                }
+                b"output_top_logprobs" if cursor.peek() == Some(b'[') => {
+                    let bytes = cursor.bytes();
+                    self.top = Some(array(
+                        cursor,
+                        |at| known.top(&bytes[at..]),
+                        |bytes, at| scan::rows(bytes, at, &mut numbers.rows),
+                    )?);
+                }
+                b"output_token_entropy" if cursor.peek() == Some(b'[') => {
+                    let bytes = cursor.bytes();
+                    // what counts the tokens is `chosen`: jumped over together, or not at all
+                    let together = self.chosen.as_ref().is_some_and(|chosen| chosen.known > 0);
+                    self.exact = optional(cursor, |cursor| {
+                        array(
+                            cursor,
+                            |at| if together { known.exact(&bytes[at..]) } else { 0 },
+                            |bytes, at| scan::numbers(bytes, at, &mut numbers.exact),
+                        )
+                    })?;
+                }
+                b"output_token_sampling_logprobs" if cursor.peek() == Some(b'[') => {
+                    let read = optional(cursor, |cursor| {
+                        array(cursor, |_| 0, |bytes, at| scan::lists(bytes, at, &mut numbers.support))
+                    })?;
+                    self.has_support = read.is_some();
+                }
+                _ => {
+                    cursor.skip()?;
+                }
+            }
+            Ok(())
+        })?;
+        self.meta = Some(meta);
+        Ok(())
+    }
+}
+
+fn integer(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn finish(text: &[u8]) -> Option<Finish> {
+    if text == b"null" {
+        return None;
+    }
+    let object = Object::parse(text).ok()?;
+    let kind = Cursor::new(object.get(text, "type")?).string().ok()?.decode().into_owned();
+    Some(Finish { kind })
+}

@@ -1,0 +1,144 @@
+//! What trainers read: one file a format.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::session::{ExcludedLeaf, Path, Row};
+
+pub mod areal;
+pub mod arrow;
+mod column;
+mod columnar;
+pub mod entry;
+mod facts;
+#[cfg(test)]
+mod fixture;
+mod format;
+pub mod jsonl;
+pub mod miles;
+pub mod parquet;
+pub mod part;
+pub mod rllm;
+mod row_count;
+mod row_key;
+mod safetensors;
+mod settle;
+mod size;
+pub mod slime;
+pub mod strands;
+mod table;
+mod text;
+mod thinking;
+pub mod tunix;
+mod validate;
+pub mod verl;
+mod versions;
+
+pub use facts::flags;
+pub use format::Format;
+pub use row_count::Tally;
+pub use settle::{Settled, settle};
+pub use size::{Longest, TooLarge};
+pub use thinking::Thinking;
+pub use validate::Needs;
+
+/// Computes the statistics of a path's thinking.
+pub type Annotate = Arc<dyn Fn(&Path) -> Thinking + Send + Sync>;
+
+/// Decodes token ids into text, special tokens included; `None` where the tokenizer fails.
+pub type Decode = Arc<dyn Fn(&[u32]) -> Option<String> + Send + Sync>;
+
+/// A tokenizer for the text columns.
+#[derive(Clone)]
+pub struct Decoder {
+    /// The name of the folder that it was read from.
+    pub tokenizer: String,
+    /// The served model whose tokenizer it is: the ids of another model are not decoded.
+    pub model: Arc<str>,
+    /// Decodes.
+    pub decode: Decode,
+}
+
+/// What is to be exported.
+#[derive(Clone, Default)]
+pub struct Batch {
+    /// The rows in the order of the export; those of one session stand together.
+    pub rows: Vec<Row>,
+    /// Leaves that are not exported.
+    pub refused: Vec<ExcludedLeaf>,
+    /// How rows become tensors.
+    pub shape: Shape,
+    /// Fills the columns about thinking of `jsonl`, `arrow` and `parquet`; without it they are null.
+    pub annotate: Option<Annotate>,
+    /// Fills the text columns of the same formats; without it they are null.
+    pub decoder: Option<Decoder>,
+}
+
+/// How rows become tensors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// What stands where there is no token.
+    pub pad_token_id: u32,
+    /// Tokens of the prompt side; `None`: of the longest. Longer prompts lose their beginning.
+    pub max_prompt_length: Option<usize>,
+    /// Tokens of the response side; `None`: of the longest. Longer responses lose their end.
+    pub max_response_length: Option<usize>,
+    /// miles: entropies as well, in tensors that its own reader refuses because it does not expect them.
+    pub entropies: bool,
+}
+
+/// A format's bytes, made as they are taken.
+pub struct Export {
+    /// For the reply's head.
+    pub content_type: &'static str,
+    /// Bytes altogether, where they are known beforehand.
+    pub length: Option<u64>,
+    /// The bytes, in pieces of at most about a megabyte.
+    pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
+    /// What became of the rows.
+    pub tally: Tally,
+    /// Bytes that the file has at least, as far as rows are padded; see [`Export::within`].
+    least: u64,
+    /// The longest row of a file whose size depends on it.
+    longest: Option<Longest>,
+}
+
+impl Export {
+    fn new(content_type: &'static str, chunks: Box<dyn Iterator<Item = Bytes> + Send>) -> Self {
+        Self { content_type, length: None, chunks, tally: Tally::default(), least: 0, longest: None }
+    }
+}
+
+/// The most bytes of one piece of an export.
+const PIECE: usize = 1 << 20;
+
+/// Texts as pieces of an export, those that are too long in several.
+fn pieces(texts: impl Iterator<Item = Vec<u8>> + Send + 'static) -> Box<dyn Iterator<Item = Bytes> + Send> {
+    Box::new(texts.flat_map(|text| {
+        let mut rest = Bytes::from(text);
+        std::iter::from_fn(move || (!rest.is_empty()).then(|| rest.split_to(rest.len().min(PIECE))))
+    }))
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = f.debug_struct("Batch");
+        text.field("rows", &self.rows).field("refused", &self.refused).field("shape", &self.shape);
+        text.field("annotate", &self.annotate.is_some()).field("decoder", &self.decoder).finish()
+    }
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decoder").field("tokenizer", &self.tokenizer).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = f.debug_struct("Export");
+        text.field("content_type", &self.content_type).field("length", &self.length).field("tally", &self.tally);
+        text.finish_non_exhaustive()
+    }
+}

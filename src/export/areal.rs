@@ -1,0 +1,134 @@
+//! AReaL: its tensor dictionaries, concatenated and padded on the right.
+
+use std::sync::Arc;
+
+use super::column::Column;
+use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
+use super::table;
+use super::versions;
+use super::{Batch, Export, Needs, facts, settle};
+use crate::session::{Row, Segment};
+
+/// Whole rows, `[B, L]`. AReaL makes them of Python lists, whose integers are int64 in torch; so they are here.
+#[must_use]
+pub fn export(batch: Batch) -> Export {
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
+    let rows = settled.rows;
+    let entries = table::entries(&rows, |_| [None, None]);
+    let mut metadata = table::metadata("areal", &entries, &settled.refused);
+    metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
+
+    let width = rows.iter().map(Row::len).max().unwrap_or(0);
+    let tensor = |name: &str, dtype, row: fn(&Row, usize, Sink<'_>)| {
+        let (count, paths) = (rows.len(), rows.clone());
+        let row = Box::new(move |at: usize, sink: Sink<'_>| row(&paths[at], width, sink));
+        Tensor { name: name.to_owned(), dtype, shape: vec![count, width], rows: Split::Even(count), row }
+    };
+    let pad = batch.shape.pad_token_id;
+    let paths = rows.clone();
+    let ids = Box::new(move |at: usize, sink: Sink<'_>| Column::Ids { pad }.fill(paths[at].segments(), width, sink));
+    let mut tensors = vec![
+        Tensor {
+            name: "input_ids".to_owned(),
+            dtype: Dtype::I64,
+            shape: vec![rows.len(), width],
+            rows: Split::Even(rows.len()),
+            row: ids,
+        },
+        tensor("loss_mask", Dtype::I64, |row, width, sink| Column::Mask.fill(row.segments(), width, sink)),
+        tensor("logprobs", Dtype::F32, |row, width, sink| Column::Logprobs.fill(row.segments(), width, sink)),
+        tensor("versions", Dtype::I64, |row, width, sink| {
+            row.segments().for_each(|segment| of_segment(&segment, sink));
+            sink(Run::Integer(UNKNOWN, width - row.len()));
+        }),
+        tensor("attention_mask", Dtype::Bool, |row, width, sink| {
+            sink(Run::Integer(1, row.len()));
+            sink(Run::Integer(0, width - row.len()));
+        }),
+    ];
+    if settled.entropy {
+        tensors.push(tensor("entropy", Dtype::F32, |row, width, sink| {
+            Column::Entropy.fill(row.segments(), width, sink);
+        }));
+    }
+    if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
+        tensors.push(of_rewards(rewards.into()));
+    }
+    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&rows, 0)
+}
+
+/// The version of tokens that are not trained, or of which no policy is known.
+const UNKNOWN: i64 = -1;
+
+fn of_rewards(rewards: Arc<[f32]>) -> Tensor {
+    let shape = vec![rewards.len()];
+    let row = Box::new(move |_: usize, sink: Sink<'_>| sink(Run::Floats(&rewards)));
+    Tensor { name: "rewards".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(1), row }
+}
+
+/// Where two policies are possible the earlier one is named: too stale is the safe side.
+fn of_segment(segment: &Segment<'_>, sink: Sink<'_>) {
+    let mut at = 0;
+    let spans = if segment.trained { segment.turn.about.policy.as_slice() } else { &[] };
+    for span in spans {
+        let start = (span.start as usize).clamp(at, segment.ids.len());
+        let end = (span.end as usize).clamp(start, segment.ids.len());
+        sink(Run::Integer(UNKNOWN, start - at));
+        sink(Run::Integer(versions::earliest(span), end - start));
+        at = end;
+    }
+    sink(Run::Integer(UNKNOWN, segment.ids.len() - at));
+}
+
+#[cfg(test)]
+mod tests {
+    use ::safetensors::Dtype;
+
+    use super::*;
+    use crate::export::fixture::{File, batch, example, rows_of, turns};
+
+    #[test]
+    fn rows_are_whole_and_padded_on_the_right() {
+        let file = File::of(export(example()));
+        assert_eq!(file.shape("input_ids"), [2, 9]);
+        assert_eq!(file.integers("input_ids"), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 10, 11, 99, 99]);
+        assert_eq!(file.integers("loss_mask"), [0, 0, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(
+            file.floats("logprobs"),
+            [0.0, 0.0, 0.0, -0.5, -1.0, 0.0, -0.5, -1.0, -1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.5, 0.0, 0.0]
+        );
+        assert_eq!(file.integers("versions"), [-1, -1, -1, 10, 10, -1, 11, 12, 12, -1, -1, -1, -1, -1, -1, 12, -1, -1]);
+        assert_eq!(file.dtype("versions"), Dtype::I64);
+        assert_eq!(file.dtype("attention_mask"), Dtype::BOOL);
+        assert_eq!(file.integers("attention_mask"), [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
+        assert_eq!(
+            file.floats("entropy"),
+            [0.0, 0.0, 0.0, 0.25, 0.5, 0.0, 0.25, 0.5, 0.75, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0]
+        );
+        assert_eq!(file.shape("rewards"), [2]);
+        assert_eq!(file.floats("rewards"), [1.5, 0.5]);
+        assert_eq!(file.metadata_json("non_tensor_batch")["leaf"], serde_json::json!([1, 2]));
+    }
+
+    #[test]
+    fn tokens_of_no_known_policy_have_no_version() {
+        let mut turns = turns();
+        // a gap, and a span that is longer than the response
+        turns[1].about.policy[1].start = 2;
+        turns[1].about.policy[1].end = 7;
+        turns[0].about.policy.clear();
+        let file = File::of(export(batch(rows_of(turns))));
+        assert_eq!(file.integers("versions")[..9], [-1, -1, -1, -1, -1, -1, 11, -1, 12]);
+    }
+
+    #[test]
+    fn what_nobody_gave_is_left_out() {
+        let mut turns = turns();
+        turns.iter_mut().for_each(|turn| turn.entropy = Box::default());
+        let mut rows = rows_of(turns);
+        rows[0].reward = None;
+        let file = File::of(export(batch(rows)));
+        assert_eq!(file.names(), ["attention_mask", "input_ids", "logprobs", "loss_mask", "versions"]);
+        assert_eq!(File::of(export(Batch::default())).shape("versions"), [0, 0]);
+    }
+}

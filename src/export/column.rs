@@ -1,0 +1,87 @@
+//! What stands at each token of a row: its id, its mask, its numbers.
+
+use super::safetensors::{Run, Sink};
+use super::text::Text;
+use crate::session::{Path, Segment};
+
+/// One value a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Column {
+    /// The token, or what stands where there is none.
+    Ids {
+        /// `pad_token_id`.
+        pad: u32,
+    },
+    /// 1 at trained tokens.
+    Mask,
+    /// 0.0 where the mask is 0.
+    Logprobs,
+    /// 0.0 where the mask is 0.
+    Entropy,
+}
+
+impl Column {
+    /// Hands the values of these segments to `sink`: `width` of them, cut or padded on the right.
+    pub(super) fn fill<'a>(self, segments: impl Iterator<Item = Segment<'a>>, width: usize, sink: Sink<'_>) {
+        let mut room = width;
+        for segment in segments {
+            let count = segment.ids.len().min(room);
+            sink(self.of(&segment, count));
+            room -= count;
+        }
+        sink(self.blank(room));
+    }
+
+    fn of<'a>(self, segment: &Segment<'a>, count: usize) -> Run<'a> {
+        match (self, numbers(self, segment)) {
+            (Self::Ids { .. }, _) => Run::Ids(&segment.ids[..count]),
+            (Self::Mask, _) => Run::Integer(segment.trained.into(), count),
+            (_, Some(numbers)) if segment.trained => Run::Floats(&numbers[..count]),
+            (Self::Logprobs | Self::Entropy, _) => Run::Float(0.0, count),
+        }
+    }
+
+    fn blank(self, count: usize) -> Run<'static> {
+        match self {
+            Self::Ids { pad } => Run::Integer(pad.into(), count),
+            Self::Mask => Run::Integer(0, count),
+            Self::Logprobs | Self::Entropy => Run::Float(0.0, count),
+        }
+    }
+
+    /// The values of these segments as the items of a JSON list, with `blank` where the mask is 0 and null where a number is missing.
+    pub(super) fn list<'a>(self, segments: impl Iterator<Item = Segment<'a>>, blank: &str, text: &mut Text) {
+        text.array(|list| {
+            for segment in segments {
+                let count = segment.ids.len();
+                match (self, numbers(self, &segment)) {
+                    (Self::Ids { .. }, _) => list.ids(segment.ids),
+                    (Self::Mask, _) => list.repeat(if segment.trained { "1" } else { "0" }, count),
+                    (Self::Logprobs | Self::Entropy, _) if !segment.trained => list.repeat(blank, count),
+                    (_, Some(numbers)) => list.floats(numbers),
+                    (_, None) => list.repeat("null", count),
+                }
+            }
+        });
+    }
+}
+
+/// The numbers of a segment, one a token, if it has any.
+pub(super) fn numbers<'a>(column: Column, segment: &Segment<'a>) -> Option<&'a [f32]> {
+    let numbers = match column {
+        Column::Logprobs => segment.logprobs,
+        Column::Entropy => segment.entropy,
+        Column::Ids { .. } | Column::Mask => return None,
+    };
+    (numbers.len() == segment.ids.len()).then_some(numbers)
+}
+
+/// The tokens of the first prompt.
+pub(super) fn prompt(path: &Path) -> &[u32] {
+    path.steps.first().map_or(&[], |step| &step.turn.prompt)
+}
+
+/// The segments behind the first prompt: what trainers call the response.
+pub(super) fn response(path: &Path) -> impl Iterator<Item = Segment<'_>> {
+    path.segments().skip(usize::from(path.prompt_len() > 0))
+}

@@ -1,0 +1,211 @@
+//! Rows as columns: the record batches that `jsonl`, `arrow` and `parquet` are written from.
+
+#[cfg(test)]
+pub(super) mod fixture;
+mod line;
+mod record;
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{Metadata, Schema, SchemaRef};
+
+use super::{Annotate, Batch, Decoder, Needs, Tally, facts, settle, text};
+use crate::session::{About, Row};
+
+/// Changes when a reader of the columns would have to: a column goes, or has another name, type or meaning. A new column changes nothing.
+pub(super) const SCHEMA_VERSION: i64 = 2;
+
+/// How much one record batch holds; a row that is larger than that is one of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) bytes: u64,
+    pub(super) rows: usize,
+}
+
+/// What fills the columns that are computed from a path.
+#[derive(Default)]
+struct Computed {
+    annotate: Option<Annotate>,
+    decoder: Option<Decoder>,
+}
+
+/// What is exported, as record batches that are made as they are taken.
+pub(super) struct Table {
+    rows: Arc<[Row]>,
+    /// The first row of the next batch.
+    at: usize,
+    bounds: Bounds,
+    computed: Computed,
+    /// The metadata of the file, by name.
+    pub(super) metadata: Vec<(&'static str, String)>,
+    pub(super) tally: Tally,
+}
+
+impl Table {
+    /// Only rows that are not whole, or whose ids fit into no int32, are refused.
+    pub(super) fn new(batch: Batch, format: &str, bounds: Bounds) -> Self {
+        let needs = Needs { int32_ids: true, ..Needs::default() };
+        let settled = settle(batch.rows, batch.refused, needs);
+        let mut metadata = vec![
+            ("tokentap_schema_version", SCHEMA_VERSION.to_string()),
+            ("tokentap_version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("format", format.to_owned()),
+            ("entropy_unit", "nats".to_owned()),
+            ("logprobs_unit", "nats".to_owned()),
+            ("refused", text::refusals(&settled.refused)),
+        ];
+        if let Some(decoder) = &batch.decoder {
+            metadata.push(("tokenizer", decoder.tokenizer.clone()));
+        }
+        let computed = Computed { annotate: batch.annotate, decoder: batch.decoder };
+        Self { tally: settled.tally, rows: settled.rows, at: 0, bounds, computed, metadata }
+    }
+
+    /// The columns, without the metadata.
+    pub(super) fn schema(&self) -> SchemaRef {
+        record::batch(&[], &self.computed).schema()
+    }
+
+    /// The columns with the metadata.
+    pub(super) fn described(&self) -> Schema {
+        let metadata = self.metadata.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Schema::clone(&self.schema()).with_metadata(metadata.collect::<Metadata>())
+    }
+
+    /// The rows as lines of JSON.
+    pub(super) fn lines(self) -> impl Iterator<Item = Vec<u8>> + Send {
+        self.flat_map(line::lines)
+    }
+}
+
+/// Bytes that a row adds to a batch, about.
+fn size(row: &Row) -> u64 {
+    let reward = row.reward().map_or(0, |reward| facts::json_len(reward));
+    row.upwards().map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
+}
+
+/// Bytes of the JSON that a client chose as it stands in a line of `jsonl`.
+fn client_json_len(about: &About) -> u64 {
+    let lengths = about.extras.values().chain(&about.sampling).map(|text| text::string_len(text));
+    lengths.sum()
+}
+
+impl Iterator for Table {
+    type Item = RecordBatch;
+
+    fn next(&mut self) -> Option<RecordBatch> {
+        let (mut paths, mut bytes) = (Vec::new(), 0);
+        for row in self.rows[self.at..].iter().take(self.bounds.rows) {
+            bytes += size(row);
+            if bytes > self.bounds.bytes && !paths.is_empty() {
+                break;
+            }
+            paths.push(row.path());
+        }
+        self.at += paths.len();
+        (!paths.is_empty()).then(|| record::batch(&paths, &self.computed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{batch, example, rows_of, turns};
+    use crate::session::Path;
+
+    fn lengths(bounds: Bounds) -> Vec<usize> {
+        let mut batch = example();
+        // two samples of one conversation in several sessions: rows that share no turn
+        (0..2).for_each(|_| batch.rows.append(&mut example().rows));
+        Table::new(batch, "arrow", bounds).map(|record| record.num_rows()).collect()
+    }
+
+    #[test]
+    fn batches_are_bounded() {
+        assert_eq!(lengths(Bounds { bytes: u64::MAX, rows: 4 }), [4, 2]);
+        assert_eq!(lengths(Bounds { bytes: 0, rows: 4 }), [1; 6], "a row larger than a batch is one");
+        let row = size(&example().rows[0]);
+        assert_eq!(lengths(Bounds { bytes: 2 * row, rows: 4 }), [2; 3]);
+    }
+
+    /// The lengths of the batches where a batch may hold `more` bytes beside the turns of both rows.
+    fn lengths_beside_turns(paths: &[Path], more: u64) -> Vec<usize> {
+        let batch = batch(paths.to_vec());
+        let turns: u64 = batch.rows.iter().flat_map(Row::upwards).map(|turn| turn.bytes()).sum();
+        Table::new(batch, "arrow", Bounds { bytes: turns + more, rows: 4 }).map(|record| record.num_rows()).collect()
+    }
+
+    #[test]
+    fn a_reward_counts_towards_the_bytes_of_a_batch() {
+        let mut rows = rows_of(turns());
+        rows.iter_mut().for_each(|row| row.reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
+        assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1]);
+        assert_eq!(lengths_beside_turns(&rows, 2500), [2]);
+    }
+
+    #[test]
+    fn client_json_counts_with_its_escapes_towards_the_bytes_of_a_batch() {
+        let control = "\u{1}".repeat(1000);
+        let mut with_extras = turns();
+        with_extras[1].about.extras = [("odd".into(), control.as_str().into())].into();
+        let mut with_sampling = turns();
+        with_sampling[1].about.sampling = Some(control.into());
+        for turns in [with_extras, with_sampling] {
+            assert_eq!(lengths_beside_turns(&rows_of(turns), 4000), [1, 1], "a control character is six bytes of JSON");
+        }
+    }
+
+    /// The rows of the document's table: the path of a column, its type and whether it may be null.
+    fn documented(field: &arrow_schema::Field, before: &str, rows: &mut Vec<[String; 3]>) {
+        use arrow_schema::DataType;
+        let name = format!("{before}{}", field.name());
+        let scalar = |kind: &DataType| match kind {
+            DataType::Utf8 => "string".to_owned(),
+            other => other.to_string().to_lowercase(),
+        };
+        let (kind, members) = match field.data_type() {
+            DataType::List(item) => match item.data_type() {
+                DataType::Struct(members) => ("list of objects".to_owned(), Some(members)),
+                kind => {
+                    let null = if item.is_nullable() { ", or null" } else { "" };
+                    (format!("list of {}{null}", scalar(kind)), None)
+                }
+            },
+            kind => (scalar(kind), None),
+        };
+        let null = if field.is_nullable() { "yes" } else { "no" };
+        rows.push([format!("`{name}`"), kind, null.to_owned()]);
+        for member in members.into_iter().flatten() {
+            documented(member, &format!("{name}[]."), rows);
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_column_with_its_type() {
+        let document = include_str!("../../docs/reference/export-schema.md");
+        let table = document.split("| member | type | null | what |").nth(1).expect("a table of the members");
+        let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
+        let found: Vec<[String; 3]> =
+            lines.map(cells).map(|cells| [cells[1].clone(), cells[2].clone(), cells[3].clone()]).collect();
+        let mut expected = Vec::new();
+        let schema = Table::new(Batch::default(), "arrow", Bounds { bytes: 1, rows: 1 }).schema();
+        schema.fields().iter().for_each(|field| documented(field, "", &mut expected));
+        assert_eq!(found, expected);
+        assert!(document.contains(&format!("The version of the schema is {SCHEMA_VERSION}:")), "{SCHEMA_VERSION}");
+    }
+
+    #[test]
+    fn an_empty_batch_has_the_same_columns() {
+        let empty = Table::new(Batch::default(), "arrow", Bounds { bytes: 1, rows: 1 });
+        let full = Table::new(example(), "arrow", Bounds { bytes: 1, rows: 1 });
+        assert_eq!(empty.schema(), full.schema());
+        for record in full {
+            assert_eq!(record.schema(), empty.schema());
+        }
+        assert_eq!(empty.count(), 0);
+    }
+}

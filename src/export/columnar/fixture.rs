@@ -1,0 +1,142 @@
+//! The example with all that columns can say, and record batches as JSON.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type, Int8Type, Int32Type, Int64Type};
+use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_schema::DataType;
+use serde_json::{Value, json as value};
+
+use crate::export::fixture::{batch, rows_of, turns};
+use crate::export::{Batch, ExcludedLeaf};
+use crate::session::{Cause, Measured};
+
+/// The two rows of the conversation, and a leaf that was refused before.
+pub(crate) fn rich() -> Batch {
+    let mut turns = turns();
+    turns[0].logprobs[0] = f32::NAN;
+    turns[0].about.started_ms = 5;
+    let about = &mut turns[1].about;
+    about.rid = Some("r".into());
+    about.cause = Cause::ExtendsLength;
+    about.measured = Some(Measured {
+        source: "exact".into(),
+        estimator: "exact".into(),
+        temperature: Some(0.7),
+        reason: Some("r".into()),
+    });
+    about.supersedes = vec![0];
+    about.extras = [("routed_experts".into(), "[[1]]".into()), ("odd".into(), "NaN".into())].into();
+    about.sampling = Some(r#"{"temperature": 0.7}"#.into());
+    (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
+    turns[2].entropy = Box::default();
+    let mut rows = rows_of(turns);
+    rows[1].reward = Some(Arc::new(value!({"style": 3})));
+    rows.iter_mut().for_each(|row| row.incomplete = true);
+    let mut batch = batch(rows);
+    batch.refused.push(ExcludedLeaf { session: "t".into(), leaf: 7, reason: "aborted" });
+    batch
+}
+
+/// What is to be read of it.
+pub(crate) const ROWS: &str = r#"[
+  {
+    "schema_version": 2, "row_key": "8c6c1d2c8c6356b22bbf4a5a1365082a", "session": "s", "version": 0, "leaf": 1, "labels": null,
+    "token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9], "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
+    "logprobs": [null, null, null, null, -1.0, null, -0.5, -1.0, -1.5],
+    "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
+    "prompt_length": 3, "response_length": 6,
+    "segments": [
+      {"turn": 0, "kind": "prompt", "start": 0, "end": 3, "loss_mask": 0}, {"turn": 0, "kind": "response", "start": 3, "end": 5, "loss_mask": 1},
+      {"turn": 1, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0}, {"turn": 1, "kind": "response", "start": 6, "end": 9, "loss_mask": 1}
+    ],
+    "policy": [
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10"},
+      {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null},
+      {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null}
+    ],
+    "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length"],
+    "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
+    "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
+    "prompt_text": null, "response_text": null,
+    "turns": [
+      {
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
+        "temperature": null, "sampling": null,
+        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": null
+      },
+      {
+        "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "finish_reason": "length",
+        "fault": null, "trained": true, "supersedes": [0], "entropy_source": "exact", "entropy_estimator": "exact",
+        "entropy_reason": "r", "temperature": 0.7,
+        "sampling": "{\"temperature\": 0.7}", "model": "m", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
+        "cached_tokens": 4, "extras": "{\"odd\":\"NaN\",\"routed_experts\":[[1]]}"
+      }
+    ]
+  },
+  {
+    "schema_version": 2, "row_key": "ca0b74fa770eb33be30ac6c519a1d465", "session": "s", "version": 0, "leaf": 2, "labels": null,
+    "token_ids": [1, 2, 3, 4, 5, 10, 11], "loss_mask": [0, 0, 0, 0, 0, 0, 1],
+    "logprobs": [null, null, null, null, -1.0, null, -0.5],
+    "entropy": [null, null, null, 0.25, 0.5, null, null],
+    "prompt_length": 3, "response_length": 4,
+    "segments": [
+      {"turn": 0, "kind": "prompt", "start": 0, "end": 3, "loss_mask": 0}, {"turn": 0, "kind": "response", "start": 3, "end": 5, "loss_mask": 0},
+      {"turn": 2, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0}, {"turn": 2, "kind": "response", "start": 6, "end": 7, "loss_mask": 1}
+    ],
+    "policy": [
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10"},
+      {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null}
+    ],
+    "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],
+    "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,
+    "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
+    "prompt_text": null, "response_text": null,
+    "turns": [
+      {
+        "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
+        "temperature": null, "sampling": null,
+        "model": "m", "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": null
+      },
+      {
+        "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_reason": null,
+        "temperature": null, "sampling": null,
+        "model": "m", "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": null
+      }
+    ]
+  }
+]"#;
+
+/// The rows of a record batch.
+pub(crate) fn json(record: RecordBatch) -> Value {
+    items(&StructArray::from(record))
+}
+
+fn items(array: &dyn Array) -> Value {
+    (0..array.len()).map(|at| item(array, at)).collect()
+}
+
+fn item(array: &dyn Array, at: usize) -> Value {
+    if array.is_null(at) {
+        return Value::Null;
+    }
+    match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().value(at).into(),
+        DataType::Boolean => array.as_boolean().value(at).into(),
+        DataType::Int8 => array.as_primitive::<Int8Type>().value(at).into(),
+        DataType::Int32 => array.as_primitive::<Int32Type>().value(at).into(),
+        DataType::Int64 => array.as_primitive::<Int64Type>().value(at).into(),
+        DataType::Float32 => array.as_primitive::<Float32Type>().value(at).into(),
+        DataType::Float64 => array.as_primitive::<Float64Type>().value(at).into(),
+        DataType::List(_) => items(&array.as_list::<i32>().value(at)),
+        DataType::Struct(fields) => {
+            let members = fields.iter().zip(array.as_struct().columns());
+            members.map(|(field, column)| (field.name().clone(), item(column, at))).collect()
+        }
+        other => panic!("no column is {other}"),
+    }
+}

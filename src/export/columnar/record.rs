@@ -1,0 +1,360 @@
+//! The schema of `jsonl`, `arrow` and `parquet`: some rows as one record batch.
+//!
+//! A column and its field are written together, so the schema is that of no rows; `docs/export-schema.md` explains each column, and a test
+//! compares. All positions count tokens of the whole path; `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of
+//! them. Integers are int64 but for the two long lists, which are as narrow as Hugging Face's tokenizers write them.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray,
+    RecordBatch, StringArray, StructArray, builder::Float32Builder,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::Field;
+
+use super::{Computed, SCHEMA_VERSION};
+use crate::export::column::{self, Column, numbers};
+use crate::export::row_key::row_key;
+use crate::export::text::{Text, string_len};
+use crate::export::{Decoder, entry, facts};
+use crate::session::{About, Fault, Path, Segment, Span, Step};
+
+/// Bytes of the extras of a row as strings of JSON. A step of an export holds a row about five times. Routed experts, the largest extras
+/// that trainers use, have 2 KB a token and as many for each token of a prompt.
+const MAX_EXTRAS: u64 = 256 << 20;
+
+/// Bytes of the sampling parameters of a row as strings of JSON.
+const MAX_SAMPLING: u64 = 64 << 20;
+
+type Named = (Field, ArrayRef);
+
+/// These rows, one a trajectory.
+pub(super) fn batch(rows: &[Path], computed: &Computed) -> RecordBatch {
+    let chosen: Vec<ClientJson> = rows.iter().map(ClientJson::of).collect();
+    let texts: Vec<RowText> = rows.iter().map(|row| RowText::of(row, computed.decoder.as_ref())).collect();
+    let mut columns = whole(rows);
+    columns.extend(tokens(rows));
+    columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
+    columns.extend(ends(rows, &chosen, &texts));
+    columns.extend(computed_columns(rows, computed));
+    columns.extend(text_columns(&texts));
+    columns.push(required("turns", turns(rows, &chosen)));
+    RecordBatch::from(structs(columns))
+}
+
+/// The columns that name a row.
+fn whole(rows: &[Path]) -> Vec<Named> {
+    vec![
+        required("schema_version", rows.iter().map(|_| Some(SCHEMA_VERSION)).collect::<Int64Array>()),
+        required("row_key", StringArray::from_iter_values(rows.iter().map(row_key))),
+        required("session", StringArray::from_iter_values(rows.iter().map(|row| &*row.session))),
+        required("version", integers(rows.iter().map(|row| row.version))),
+        required("leaf", integers(rows.iter().map(|row| row.leaf().id))),
+        // reserved: no request names labels yet
+        texts("labels", rows.iter().map(|_| None)),
+    ]
+}
+
+/// The columns with an item for each token, and the lengths.
+fn tokens(rows: &[Path]) -> [Named; 6] {
+    let count = rows.iter().map(Path::len).sum();
+    let (mut ids, mut mask) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for segment in rows.iter().flat_map(Path::segments) {
+        // rows with larger ids are refused
+        ids.extend(segment.ids.iter().map(|id| id.cast_signed()));
+        mask.resize(ids.len(), i8::from(segment.trained));
+    }
+    let each = || rows.iter().map(Path::len);
+    let floats = |column| list(each(), floats(rows, count, column), true);
+    let lengths = |length: fn(&Path) -> usize| rows.iter().map(length).map(position).collect::<Vec<i64>>();
+    [
+        required("token_ids", list(each(), Int32Array::from(ids), false)),
+        required("loss_mask", list(each(), Int8Array::from(mask), false)),
+        required("logprobs", floats(Column::Logprobs)),
+        required("entropy", floats(Column::Entropy)),
+        required("prompt_length", Int64Array::from(lengths(Path::prompt_len))),
+        required("response_length", Int64Array::from(lengths(Path::response_len))),
+    ]
+}
+
+/// Null where a number is missing or not finite.
+fn floats(rows: &[Path], count: usize, column: Column) -> Float32Array {
+    let mut items = Float32Builder::with_capacity(count);
+    for segment in rows.iter().flat_map(Path::segments) {
+        match numbers(column, &segment) {
+            Some(numbers) => items.extend(numbers.iter().map(|number| number.is_finite().then_some(*number))),
+            None => items.append_nulls(segment.ids.len()),
+        }
+    }
+    items.finish()
+}
+
+fn segments(rows: &[Path]) -> ListArray {
+    let all: Vec<(usize, Segment<'_>)> = rows.iter().flat_map(entry::placed).collect();
+    let kind = |segment: &Segment<'_>| if segment.is_response { "response" } else { "prompt" };
+    let items = structs(vec![
+        required("turn", integers(all.iter().map(|(_, segment)| segment.turn.id))),
+        required("kind", StringArray::from_iter_values(all.iter().map(|(_, segment)| kind(segment)))),
+        required("start", integers(all.iter().map(|(start, _)| position(*start)))),
+        required("end", integers(all.iter().map(|(start, segment)| position(start + segment.ids.len())))),
+        required("loss_mask", all.iter().map(|(_, segment)| Some(i8::from(segment.trained))).collect::<Int8Array>()),
+    ]);
+    list(rows.iter().map(|row| row.segments().count()), items, false)
+}
+
+/// The spans of a row, each with the position of the response that it is of.
+fn spans(row: &Path) -> impl Iterator<Item = (i64, &Span)> {
+    let responses = entry::placed(row).filter(|(_, segment)| segment.is_response);
+    responses.flat_map(|(start, segment)| segment.turn.about.policy.iter().map(move |span| (position(start), span)))
+}
+
+fn policy(rows: &[Path]) -> ListArray {
+    let all: Vec<(i64, &Span)> = rows.iter().flat_map(spans).collect();
+    let positions = |of: fn(&Span) -> u32| integers(all.iter().map(|(at, span)| at + i64::from(of(span))));
+    let epochs = |of: fn(&Span) -> u64| counts(all.iter().map(|(_, span)| of(span)));
+    let items = structs(vec![
+        required("start", positions(|span| span.start)),
+        required("end", positions(|span| span.end)),
+        required("epoch", epochs(|span| span.epoch)),
+        required("until", epochs(|span| span.until)),
+        texts("weight_version", all.iter().map(|(_, span)| span.weight_version.as_deref())),
+        texts("version", all.iter().map(|(_, span)| span.version.as_deref())),
+    ]);
+    list(rows.iter().map(|row| spans(row).count()), items, false)
+}
+
+/// How a row ended, and its facts as a whole.
+fn ends(rows: &[Path], chosen: &[ClientJson], texts: &[RowText]) -> Vec<Named> {
+    let omitted = chosen.iter().zip(texts).map(|(chosen, text)| chosen.flags().chain(text.flag()));
+    let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
+    let flags: Vec<Vec<&str>> = flags.map(Iterator::collect).collect();
+    let items = StringArray::from_iter_values(flags.iter().flatten());
+    let rewards = rows.iter().map(|row| row.reward.as_ref().map(ToString::to_string));
+    let first = |row: &Path| row.steps.first().map_or(0, |step| step.turn.about.started_ms);
+    let last = |row: &Path| row.leaf().about.started_ms.saturating_add(row.leaf().about.elapsed_ms);
+    let elapsed = rows.iter().map(|row| last(row).saturating_sub(first(row)));
+    vec![
+        self::texts("finish_reason", rows.iter().map(|row| row.leaf().about.finish.as_deref())),
+        required("flags", list(flags.iter().map(Vec::len), items, false)),
+        optional("reward", rows.iter().map(|row| facts::reward(row.reward.as_ref())).collect::<Float64Array>()),
+        optional("reward_json", rewards.collect::<StringArray>()),
+        required("incomplete", rows.iter().map(|row| Some(row.incomplete)).collect::<BooleanArray>()),
+        required("model", StringArray::from_iter_values(rows.iter().map(|row| &*row.leaf().about.model))),
+        required("started_ms", counts(rows.iter().map(first))),
+        required("elapsed_ms", counts(elapsed)),
+    ]
+}
+
+/// The columns that the caller computes, null where it does not.
+fn computed_columns(rows: &[Path], computed: &Computed) -> [Named; 4] {
+    let thinking: Vec<_> =
+        rows.iter().map(|row| computed.annotate.as_ref().map(|annotate| annotate(row)).unwrap_or_default()).collect();
+    let finite = |number: Option<f64>| number.filter(|number| number.is_finite());
+    let numbers = |of: fn(&crate::export::Thinking) -> Option<f64>| {
+        thinking.iter().map(|thinking| finite(of(thinking))).collect::<Float64Array>()
+    };
+    [
+        optional("think_entropy_mean", numbers(|thinking| thinking.entropy_mean)),
+        optional("think_token_count", maybe_counts(thinking.iter().map(|thinking| thinking.tokens))),
+        optional("think_closed", thinking.iter().map(|thinking| thinking.closed).collect::<BooleanArray>()),
+        optional("high_entropy_share", numbers(|thinking| thinking.high_entropy_share)),
+    ]
+}
+
+/// The text of a row.
+enum RowText {
+    /// The export has no text.
+    NotRequested,
+    /// The tokenizer is that of another model, or fails.
+    Unavailable,
+    Decoded {
+        prompt: String,
+        response: String,
+    },
+}
+
+impl RowText {
+    fn of(row: &Path, decoder: Option<&Decoder>) -> Self {
+        let Some(Decoder { model, decode, .. }) = decoder else { return Self::NotRequested };
+        if row.steps.iter().any(|step| *step.turn.about.model != **model) {
+            return Self::Unavailable;
+        }
+        let response: Vec<u32> = column::response(row).flat_map(|segment| segment.ids).copied().collect();
+        let decoded = decode(column::prompt(row)).zip(decode(&response));
+        decoded.map_or(Self::Unavailable, |(prompt, response)| Self::Decoded { prompt, response })
+    }
+
+    fn prompt(&self) -> Option<&str> {
+        if let Self::Decoded { prompt, .. } = self { Some(prompt) } else { None }
+    }
+
+    fn response(&self) -> Option<&str> {
+        if let Self::Decoded { response, .. } = self { Some(response) } else { None }
+    }
+
+    fn flag(&self) -> Option<&'static str> {
+        matches!(self, Self::Unavailable).then_some("text_unavailable")
+    }
+}
+
+fn text_columns(rows: &[RowText]) -> [Named; 2] {
+    let (prompts, responses) = (rows.iter().map(RowText::prompt), rows.iter().map(RowText::response));
+    [texts("prompt_text", prompts), texts("response_text", responses)]
+}
+
+/// The JSON that clients chose, of the turns of a row.
+struct ClientJson {
+    extras: Vec<Option<String>>,
+    /// The extras are too large to be written.
+    omits_extras: bool,
+    /// The sampling parameters are.
+    omits_sampling: bool,
+}
+
+impl ClientJson {
+    fn of(row: &Path) -> Self {
+        Self::within(row, MAX_EXTRAS, MAX_SAMPLING)
+    }
+
+    fn within(row: &Path, max_extras: u64, max_sampling: u64) -> Self {
+        let abouts = || row.steps.iter().map(|step| &step.turn.about);
+        let extras = abouts().flat_map(|about| &about.extras).map(|(name, value)| string_len(name) + string_len(value));
+        let sampling = abouts().filter_map(|about| about.sampling.as_deref()).map(string_len);
+        let (omits_extras, omits_sampling) = (extras.sum::<u64>() > max_extras, sampling.sum::<u64>() > max_sampling);
+        let text = |about: &About| {
+            let mut text = Text::default();
+            entry::write_extras(about, &mut text);
+            String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
+        };
+        let texts = abouts().map(|about| (!omits_extras && !about.extras.is_empty()).then(|| text(about)));
+        Self { extras: texts.collect(), omits_extras, omits_sampling }
+    }
+
+    fn flags(&self) -> impl Iterator<Item = &'static str> {
+        let flags = [(self.omits_extras, "extras_omitted"), (self.omits_sampling, "sampling_omitted")];
+        flags.into_iter().filter_map(|(holds, name)| holds.then_some(name))
+    }
+
+    /// The sampling parameters of the turns of the row.
+    fn sampling<'a>(&self, row: &'a Path) -> impl Iterator<Item = Option<&'a str>> {
+        let omits = self.omits_sampling;
+        row.steps.iter().map(move |step| step.turn.about.sampling.as_deref().filter(|_| !omits))
+    }
+}
+
+/// The facts of each call.
+fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
+    let all: Vec<&Step> = rows.iter().flat_map(|row| &row.steps).collect();
+    let about = || all.iter().map(|step| &step.turn.about);
+    let measured = || about().map(|about| about.measured.as_ref());
+    let superseded = integers(about().flat_map(|about| about.supersedes.iter().copied()));
+    let items = structs(vec![
+        required("id", integers(all.iter().map(|step| step.turn.id))),
+        optional("parent", all.iter().map(|step| step.turn.parent.map(i64::from)).collect::<Int64Array>()),
+        texts("rid", about().map(|about| about.rid.as_deref())),
+        required("index", integers(about().map(|about| about.index))),
+        required("cause", StringArray::from_iter_values(about().map(|about| about.cause.name()))),
+        texts("finish_reason", about().map(|about| about.finish.as_deref())),
+        texts("fault", about().map(|about| about.fault.map(Fault::name))),
+        required("trained", all.iter().map(|step| Some(step.trained)).collect::<BooleanArray>()),
+        required("supersedes", list(about().map(|about| about.supersedes.len()), superseded, false)),
+        texts("entropy_source", measured().map(|how| how.map(|how| &*how.source))),
+        texts("entropy_estimator", measured().map(|how| how.map(|how| &*how.estimator))),
+        texts("entropy_reason", measured().map(|how| how.and_then(|how| how.reason.as_deref()))),
+        optional("temperature", measured().map(|how| how.and_then(|how| how.temperature)).collect::<Float64Array>()),
+        texts("sampling", rows.iter().zip(chosen).flat_map(|(row, chosen)| chosen.sampling(row))),
+        required("model", StringArray::from_iter_values(about().map(|about| &*about.model))),
+        required("started_ms", counts(about().map(|about| about.started_ms))),
+        optional("first_ms", maybe_counts(about().map(|about| about.first_ms))),
+        required("elapsed_ms", counts(about().map(|about| about.elapsed_ms))),
+        optional("cached_tokens", maybe_counts(about().map(|about| about.cached_tokens))),
+        texts("extras", chosen.iter().flat_map(|chosen| &chosen.extras).map(Option::as_deref)),
+    ]);
+    list(rows.iter().map(|row| row.steps.len()), items, false)
+}
+
+fn required(name: &str, array: impl Array + 'static) -> Named {
+    (Field::new(name, array.data_type().clone(), false), Arc::new(array))
+}
+
+fn optional(name: &str, array: impl Array + 'static) -> Named {
+    (Field::new(name, array.data_type().clone(), true), Arc::new(array))
+}
+
+/// Texts, or null.
+fn texts<'a>(name: &str, texts: impl Iterator<Item = Option<&'a str>>) -> Named {
+    optional(name, texts.collect::<StringArray>())
+}
+
+fn integers(numbers: impl Iterator<Item = impl Into<i64>>) -> Int64Array {
+    Int64Array::from_iter_values(numbers.map(Into::into))
+}
+
+/// Counters are 64 bits without a sign where they come from; none gets near the end of an int64.
+fn counts(numbers: impl Iterator<Item = u64>) -> Int64Array {
+    Int64Array::from_iter_values(numbers.map(signed))
+}
+
+fn maybe_counts(numbers: impl Iterator<Item = Option<u64>>) -> Int64Array {
+    numbers.map(|number| number.map(signed)).collect()
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn structs(columns: Vec<Named>) -> StructArray {
+    let (fields, arrays): (Vec<Field>, Vec<ArrayRef>) = columns.into_iter().unzip();
+    StructArray::new(fields.into(), arrays, None)
+}
+
+/// Lists of these lengths over the items.
+fn list(lengths: impl Iterator<Item = usize>, items: impl Array + 'static, nullable: bool) -> ListArray {
+    let field = Field::new_list_field(items.data_type().clone(), nullable);
+    ListArray::new(field.into(), OffsetBuffer::from_lengths(lengths), Arc::new(items), None)
+}
+
+/// A count of tokens.
+fn position(at: usize) -> i64 {
+    i64::try_from(at).expect("tokens in memory can be counted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::fixture::{rows_of, turns};
+
+    /// The flags of a row whose client JSON may have so many bytes.
+    fn flags(row: &Path, max_extras: u64, max_sampling: u64) -> String {
+        let record = ends(
+            std::slice::from_ref(row),
+            &[ClientJson::within(row, max_extras, max_sampling)],
+            &[RowText::NotRequested],
+        );
+        format!("{:?}", record.iter().find(|(field, _)| field.name() == "flags").expect("a column").1)
+    }
+
+    #[test]
+    fn extras_above_the_limit_are_omitted_from_the_whole_row() {
+        let mut turns = turns();
+        turns[0].about.extras = [("a".into(), "[1]".into())].into();
+        let row = rows_of(turns).swap_remove(0);
+        let bytes = string_len("a") + string_len("[1]");
+        assert_eq!(ClientJson::within(&row, bytes, 0).extras, [Some(r#"{"a":[1]}"#.to_owned()), None]);
+        assert_eq!(ClientJson::within(&row, bytes - 1, 0).extras, [None, None]);
+        assert!(flags(&row, bytes - 1, 0).contains("extras_omitted"));
+        assert!(!flags(&row, bytes, 0).contains("omitted"));
+    }
+
+    #[test]
+    fn sampling_parameters_above_the_limit_are_omitted_from_the_whole_row() {
+        let mut turns = turns();
+        turns[1].about.sampling = Some("\u{1}".into());
+        let row = rows_of(turns).swap_remove(0);
+        let sampling = |limit| ClientJson::within(&row, 0, limit).sampling(&row).collect::<Vec<_>>();
+        assert_eq!(sampling(8), [None, Some("\u{1}")]);
+        assert_eq!(sampling(7), [None, None], "an escape has six bytes");
+        assert!(flags(&row, 0, 7).contains("sampling_omitted") && !flags(&row, 0, 8).contains("omitted"));
+    }
+}

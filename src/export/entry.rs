@@ -1,0 +1,224 @@
+//! One trajectory as JSON: an entry of `GET /v1/sessions/{id}/trajectories`, a line of `GET /v1/trajectories`.
+
+use super::column::{Column, numbers};
+use super::text::Text;
+use super::{Annotate, facts};
+use crate::session::{About, Fault, Measured, Path, Segment, Step};
+
+/// Adds the entry of this path to `out`: one object on one line.
+///
+/// All positions count tokens of the whole path. `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of them, null
+/// where there is no number. What was sampled but is not trained in this row keeps its numbers; only its mask is 0.
+pub fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
+    let mut text = Text::default();
+    text.object(|text| {
+        text.key("session").string(&path.session);
+        text.key("version").integer(path.version);
+        text.key("leaf").integer(path.leaf().id);
+        segments(path, text);
+        Column::Ids { pad: 0 }.list(path.segments(), "0", text.key("token_ids"));
+        Column::Mask.list(path.segments(), "0", text.key("loss_mask"));
+        floats(path, Column::Logprobs, text.key("logprobs"));
+        floats(path, Column::Entropy, text.key("entropy"));
+        policy(path, text);
+        outcome(path, true, annotate, text);
+    });
+    out.append(&mut text.into_bytes());
+}
+
+/// What became of a path, its turns, and what is added to it. Without `extras`, which may be as large as all of its tokens, those of the
+/// turns are left out.
+pub(super) fn outcome(path: &Path, extras: bool, annotate: Option<&Annotate>, text: &mut Text) {
+    text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
+    text.key("flags").strings(facts::flags(path));
+    text.key("reward").value(facts::reward_as_given(path));
+    text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, extras, text))));
+    for (name, value) in annotate.iter().flat_map(|annotate| annotate(path).members()) {
+        text.key(name).foreign(&value);
+    }
+}
+
+/// The segments with the positions at which they begin.
+pub(super) fn placed(path: &Path) -> impl Iterator<Item = (usize, Segment<'_>)> {
+    path.segments().scan(0, |at, segment| {
+        let start = *at;
+        *at += segment.ids.len();
+        Some((start, segment))
+    })
+}
+
+pub(super) fn segments(path: &Path, text: &mut Text) {
+    text.key("segments").array(|list| {
+        for (start, segment) in placed(path) {
+            list.object(|text| {
+                text.key("turn").integer(segment.turn.id);
+                text.key("kind").string(if segment.is_response { "response" } else { "prompt" });
+                text.key("start").integer(start);
+                text.key("end").integer(start + segment.ids.len());
+                text.key("loss_mask").integer(u8::from(segment.trained));
+            });
+        }
+    });
+}
+
+fn floats(path: &Path, column: Column, text: &mut Text) {
+    text.array(|list| {
+        for segment in path.segments() {
+            match numbers(column, &segment) {
+                Some(numbers) => list.floats(numbers),
+                None => list.repeat("null", segment.ids.len()),
+            }
+        }
+    });
+}
+
+pub(super) fn policy(path: &Path, text: &mut Text) {
+    text.key("policy").array(|list| {
+        for (start, segment) in placed(path).filter(|(_, segment)| segment.is_response) {
+            for span in &segment.turn.about.policy {
+                list.object(|text| {
+                    text.key("start").integer(start + span.start as usize);
+                    text.key("end").integer(start + span.end as usize);
+                    text.key("epoch").integer(span.epoch);
+                    if !span.is_certain() {
+                        text.key("until").integer(span.until);
+                    }
+                    text.key("weight_version").maybe_string(span.weight_version.as_deref());
+                    text.key("version").maybe_string(span.version.as_deref());
+                });
+            }
+        }
+    });
+}
+
+fn turn(step: &Step, extras: bool, text: &mut Text) {
+    let (turn, about) = (&step.turn, &step.turn.about);
+    text.key("id").integer(turn.id);
+    text.key("parent").maybe(turn.parent);
+    text.key("rid").maybe_string(about.rid.as_deref());
+    text.key("index").integer(about.index);
+    text.key("cause").string(about.cause.name());
+    text.key("finish_reason").maybe_string(about.finish.as_deref());
+    text.key("fault").maybe_string(about.fault.map(Fault::name));
+    text.key("trained").literal(if step.trained { "true" } else { "false" });
+    text.key("supersedes").array(|list| list.ids(&about.supersedes));
+    match &about.measured {
+        Some(how) => text.key("measured").object(|text| measured(how, text)),
+        None => text.key("measured").literal("null"),
+    }
+    match &about.sampling {
+        Some(sampling) => text.key("sampling").foreign(sampling),
+        None => text.key("sampling").literal("null"),
+    }
+    text.key("model").string(&about.model);
+    text.key("started_ms").integer(about.started_ms);
+    text.key("first_ms").maybe(about.first_ms);
+    text.key("elapsed_ms").integer(about.elapsed_ms);
+    text.key("cached_tokens").maybe(about.cached_tokens);
+    if extras {
+        write_extras(about, text.key("extras"));
+    }
+}
+
+/// The members that a client asked for, as one JSON object.
+pub(super) fn write_extras(about: &About, text: &mut Text) {
+    text.object(|text| {
+        for (name, value) in &about.extras {
+            text.key(name).foreign(value);
+        }
+    });
+}
+
+fn measured(how: &Measured, text: &mut Text) {
+    text.key("source").string(&how.source);
+    text.key("estimator").string(&how.estimator);
+    match how.temperature {
+        Some(temperature) => text.key("temperature").float(temperature),
+        None => text.key("temperature").literal("null"),
+    }
+    text.key("reason").maybe_string(how.reason.as_deref());
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::export::fixture::{rows_of, settled, turns};
+    use crate::session::{Cause, Turn};
+
+    fn entries(turns: [Turn; 3]) -> Vec<Value> {
+        let read = |path: &Path| {
+            let mut line = Vec::new();
+            write(path, None, &mut line);
+            serde_json::from_slice(&line).unwrap()
+        };
+        settled(&rows_of(turns)).iter().map(read).collect()
+    }
+
+    #[test]
+    fn an_entry_says_all_that_is_known() {
+        let mut turns = turns();
+        let about = &mut turns[1].about;
+        about.rid = Some("r".into());
+        about.cause = Cause::ExtendsLength;
+        about.measured =
+            Some(Measured { source: "exact".into(), estimator: "exact".into(), temperature: Some(0.7), reason: None });
+        about.sampling = Some(r#"{"temperature": 0.7, "stop": "\n"}"#.into());
+        about.extras = [("routed_experts".into(), r#""AAA=""#.into()), ("odd".into(), "[NaN]".into())].into();
+        (about.started_ms, about.first_ms, about.elapsed_ms) = (5, Some(6), 7);
+        about.supersedes = vec![0];
+        let entries = entries(turns);
+        let blank = json!({
+            "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "finish_reason": "stop", "fault": null,
+            "trained": true, "supersedes": [], "measured": null, "sampling": null, "model": "m", "started_ms": 0,
+            "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "extras": {},
+        });
+        assert_eq!(
+            entries[0],
+            json!({
+                "session": "s", "version": 0, "leaf": 1,
+                "segments": [
+                    {"turn": 0, "kind": "prompt", "start": 0, "end": 3, "loss_mask": 0},
+                    {"turn": 0, "kind": "response", "start": 3, "end": 5, "loss_mask": 1},
+                    {"turn": 1, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0},
+                    {"turn": 1, "kind": "response", "start": 6, "end": 9, "loss_mask": 1},
+                ],
+                "token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9], "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
+                "logprobs": [null, null, null, -0.5, -1.0, null, -0.5, -1.0, -1.5],
+                "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
+                "policy": [
+                    {"start": 3, "end": 5, "epoch": 1, "weight_version": "w1", "version": "10"},
+                    {"start": 6, "end": 7, "epoch": 11, "weight_version": null, "version": null},
+                    {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null},
+                ],
+                "finish_reason": "length", "flags": ["crosses_versions", "policy_uncertain", "extends_length"],
+                "reward": 1.5,
+                "turns": [blank, {
+                    "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "finish_reason": "length",
+                    "fault": null, "trained": true, "supersedes": [0],
+                    "measured": {"source": "exact", "estimator": "exact", "temperature": 0.7, "reason": null},
+                    "sampling": {"temperature": 0.7, "stop": "\n"}, "model": "m", "started_ms": 5, "first_ms": 6,
+                    "elapsed_ms": 7, "cached_tokens": null, "extras": {"odd": "[NaN]", "routed_experts": "AAA="},
+                }],
+            })
+        );
+        assert_eq!(
+            entries[1]["logprobs"],
+            json!([null, null, null, -0.5, -1.0, null, -0.5]),
+            "what is trained elsewhere keeps its numbers"
+        );
+        assert_eq!(entries[1]["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_null() {
+        let mut turns = turns();
+        turns[0].logprobs[0] = f32::NAN;
+        turns[0].entropy = Box::default();
+        turns[1].logprobs[2] = f32::NEG_INFINITY;
+        let entry = &entries(turns)[0];
+        assert_eq!(entry["logprobs"], json!([null, null, null, null, -1.0, null, -0.5, -1.0, null]));
+        assert_eq!(entry["entropy"], json!([null, null, null, null, null, null, 0.25, 0.5, 0.75]));
+    }
+}

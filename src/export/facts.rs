@@ -1,0 +1,195 @@
+//! What is known of a whole row besides its tokens.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::session::{Cause, Fault, Path, Row};
+
+/// The names of what a trainer should know before it uses the row.
+#[must_use]
+pub fn flags(path: &Path) -> Vec<&'static str> {
+    let mut epochs = None;
+    let (mut crosses, mut uncertain, mut extends, mut retokenised, mut foreign, mut inserted) = Default::default();
+    let mut faults = HashSet::new();
+    // one walk: a path may have thousands of turns
+    for turn in path.steps.iter().map(|step| &step.turn) {
+        for span in &turn.about.policy {
+            crosses |= *epochs.get_or_insert(span.epoch) != span.epoch;
+            uncertain |= !span.is_certain();
+        }
+        extends |= turn.about.cause == Cause::ExtendsLength;
+        if let Some(chat) = &turn.about.chat {
+            retokenised |= chat.retokenised;
+            foreign |= chat.foreign_text;
+            inserted |= chat.inserted_end_of_turn > 0;
+        }
+        faults.extend(turn.about.fault);
+    }
+    let facts = [
+        (path.incomplete, "incomplete"),
+        (crosses, "crosses_versions"),
+        (uncertain, "policy_uncertain"),
+        (extends, "extends_length"),
+        (retokenised, "context_retokenised"),
+        (foreign, "foreign_assistant_text"),
+        (inserted, "inserted_end_of_turn"),
+    ];
+    let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
+    facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
+}
+
+/// How the row ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Completed,
+    Truncated,
+    Aborted,
+    Failed,
+}
+
+impl Status {
+    pub(super) fn of(path: &Path) -> Self {
+        let about = &path.leaf().about;
+        // that it was not made here says nothing of how it ended
+        match (about.fault.filter(|fault| *fault != Fault::Forwarded), about.finish.as_deref()) {
+            (Some(Fault::Aborted | Fault::Disconnected | Fault::Broken), _) | (_, Some("abort")) => Self::Aborted,
+            (Some(_), _) | (None, None) => Self::Failed,
+            (None, Some("length")) => Self::Truncated,
+            (None, Some(_)) => Self::Completed,
+        }
+    }
+
+    /// The name in slime and miles.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Truncated => "truncated",
+            Self::Aborted => "aborted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The reward as one number: itself, or the `reward` or `score` of an object.
+pub(super) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
+    let value = value?;
+    let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
+    number.filter(|number| number.is_finite())
+}
+
+/// The rewards of all rows as float32, if all have one.
+pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
+    #[expect(clippy::cast_possible_truncation, reason = "trainers keep rewards in float32")]
+    let single = |row: &Row| reward(row.reward()).map(|reward| reward as f32).filter(|reward| reward.is_finite());
+    rows.iter().map(single).collect()
+}
+
+/// The reward as it was given.
+pub(super) fn reward_as_given(path: &Path) -> &Value {
+    path.reward.as_deref().unwrap_or(&Value::Null)
+}
+
+/// Bytes of a value as JSON, which is not kept.
+pub(super) fn json_len(value: &Value) -> u64 {
+    struct Count(u64);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).expect("a value can be written");
+    count.0
+}
+
+/// For each row the number of its group: rows whose first prompts are the same tokens are samples of one prompt, whatever their sessions.
+pub(super) fn groups(rows: &[Row]) -> Vec<usize> {
+    let mut numbers: HashMap<&[u32], usize> = HashMap::new();
+    let number = |row| {
+        let next = numbers.len();
+        *numbers.entry(Row::prompt(row)).or_insert(next)
+    };
+    rows.iter().map(number).collect()
+}
+
+/// A name of the first prompt, the same in every export: what verl groups samples by, its `uid`. FNV-1a over the ids.
+pub(super) fn prompt_name(row: &Row) -> String {
+    let bytes = row.prompt().iter().flat_map(|id| id.to_le_bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
+    use crate::session::Chat;
+
+    #[test]
+    fn flags_name_what_happened() {
+        assert_eq!(flags(&path(&[&turn(0, None, &[1], &[2]).into()])), Vec::<&str>::new());
+        let mut turns = turns();
+        turns[0].about.fault = Some(Fault::IdsMismatch);
+        turns[1].about.cause = Cause::ExtendsLength;
+        turns[1].about.chat =
+            Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
+        let mut row = rows_of(turns).swap_remove(0);
+        row.incomplete = true;
+        let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
+        let all = [
+            "incomplete",
+            "crosses_versions",
+            "policy_uncertain",
+            "extends_length",
+            chat[0],
+            chat[1],
+            chat[2],
+            "ids_mismatch",
+        ];
+        assert_eq!(flags(&row), all);
+    }
+
+    #[test]
+    fn a_row_ends_in_one_way() {
+        let status = |finish: Option<&str>, fault| {
+            let mut leaf = turn(0, None, &[1], &[2]);
+            (leaf.about.finish, leaf.about.fault) = (finish.map(Into::into), fault);
+            Status::of(&path(&[&leaf.into()])).name()
+        };
+        assert_eq!(status(Some("stop"), None), "completed");
+        assert_eq!(status(Some("length"), None), "truncated");
+        assert_eq!(status(Some("abort"), Some(Fault::Aborted)), "aborted");
+        assert_eq!(status(None, Some(Fault::Disconnected)), "aborted");
+        assert_eq!(status(Some("stop"), Some(Fault::IdsMismatch)), "failed");
+        assert_eq!(status(Some("length"), Some(Fault::Forwarded)), "truncated");
+        assert_eq!(status(None, None), "failed");
+    }
+
+    #[test]
+    fn a_reward_is_a_number_or_holds_one() {
+        let of = |value: Value| {
+            let mut row = rows_of(turns()).swap_remove(0);
+            row.reward = Some(Arc::new(value));
+            reward(row.reward.as_ref())
+        };
+        assert_eq!(of(json!(2)), Some(2.0));
+        assert_eq!(of(json!({"reward": 0.5, "score": 9})), Some(0.5));
+        assert_eq!(of(json!({"reward": "high", "score": 9})), Some(9.0));
+        assert_eq!((of(json!({"acc": 1})), of(json!("1")), of(json!(true))), (None, None, None));
+        let mut rows = rows_of(turns());
+        rows[0].reward = Some(Arc::new(json!(1e300)));
+        assert_eq!(rewards(&rows_from(&rows)), None, "no float32 holds it");
+        rows[0].reward = None;
+        assert_eq!(rewards(&rows_from(&rows)), None);
+    }
+}

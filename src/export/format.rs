@@ -1,0 +1,100 @@
+//! The formats by their names.
+
+use super::{Batch, Export, areal, arrow, jsonl, miles, rllm, slime, strands, tunix, verl};
+
+/// A format of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Safetensors with the keys of verl's `DataProto`.
+    Verl,
+    /// Safetensors as miles' session server answers.
+    Miles,
+    /// Safetensors with the keys of AReaL's tensor dictionaries.
+    Areal,
+    /// JSON, each sample a dictionary for slime's `Sample.from_dict`.
+    Slime,
+    /// JSON, token-mode trajectories and a `RolloutOutput` of tunix.
+    Tunix,
+    /// JSON with the arrays and segments of strands-sglang's rollout.
+    Strands,
+    /// JSON, a `TraceRecord` of rLLM's model gateway for each trained call.
+    Rllm,
+    /// tokentap's own: one trajectory a line.
+    Jsonl,
+    /// The columns of trajectories as an Arrow IPC stream.
+    Arrow,
+    /// The same columns as a Parquet file.
+    Parquet,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Verl,
+        Self::Miles,
+        Self::Areal,
+        Self::Slime,
+        Self::Tunix,
+        Self::Strands,
+        Self::Rllm,
+        Self::Jsonl,
+        Self::Arrow,
+        Self::Parquet,
+    ];
+
+    /// The name in requests and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Verl => "verl",
+            Self::Miles => "miles",
+            Self::Areal => "areal",
+            Self::Slime => "slime",
+            Self::Tunix => "tunix",
+            Self::Strands => "strands",
+            Self::Rllm => "rllm",
+            Self::Jsonl => "jsonl",
+            Self::Arrow => "arrow",
+            Self::Parquet => "parquet",
+        }
+    }
+
+    /// The format of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// The rows that fit the format, and why the others do not.
+    #[must_use]
+    pub fn export(self, batch: Batch) -> Export {
+        match self {
+            Self::Verl => verl::export(batch),
+            Self::Miles => miles::export(batch),
+            Self::Areal => areal::export(batch),
+            Self::Slime => slime::export(batch),
+            Self::Tunix => tunix::export(batch),
+            Self::Strands => strands::export(batch),
+            Self::Rllm => rllm::export(batch),
+            Self::Jsonl => jsonl::export(batch),
+            Self::Arrow => arrow::export(batch),
+            // not the crate of that name
+            Self::Parquet => super::parquet::export(batch),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::fixture::{bytes, example};
+
+    #[test]
+    fn names_find_their_formats() {
+        for format in Format::ALL {
+            assert_eq!(Format::from_name(format.name()), Some(format));
+            assert!(!bytes(format.export(example())).is_empty(), "{} exports", format.name());
+        }
+        assert_eq!(Format::from_name("Verl"), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! miles: the reply of its session server to `/sessions/{id}/samples`.
+
+use std::sync::Arc;
+
+use super::column::Column;
+use super::facts::{self, Status};
+use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
+use super::text::{self, Text};
+use super::versions;
+use super::{Batch, ExcludedLeaf, Export, Needs, settle};
+use crate::session::{Path, Row};
+
+/// `tokens.i` of the whole row, the other tensors of what follows its first prompt, and `_samples_meta`.
+///
+/// miles refuses tensors that it does not expect, so `rollout_entropys.i` is there only if the batch asks for entropies.
+#[must_use]
+pub fn export(batch: Batch) -> Export {
+    let settled =
+        settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, ..Needs::default() });
+    let rows = settled.rows;
+    let tensor = |name: &str, at: usize, dtype, width, row: fn(&Row, usize, Sink<'_>)| {
+        let paths = rows.clone();
+        let row = Box::new(move |_: usize, sink: Sink<'_>| row(&paths[at], width, sink));
+        Tensor { name: format!("{name}.{at}"), dtype, shape: vec![width], rows: Split::Even(1), row }
+    };
+    let mut tensors = Vec::with_capacity(4 * rows.len() + 1);
+    for (at, row) in rows.iter().enumerate() {
+        let width = row.response_len();
+        tensors.push(tensor("tokens", at, Dtype::I64, row.len(), |row, width, sink| {
+            Column::Ids { pad: 0 }.fill(row.segments(), width, sink);
+        }));
+        tensors.push(tensor("loss_mask", at, Dtype::U8, width, |row, width, sink| {
+            Column::Mask.fill(row.response(), width, sink);
+        }));
+        tensors.push(tensor("rollout_log_probs", at, Dtype::F64, width, |row, width, sink| {
+            Column::Logprobs.fill(row.response(), width, sink);
+        }));
+        if settled.entropy {
+            tensors.push(tensor("rollout_entropys", at, Dtype::F32, width, |row, width, sink| {
+                Column::Entropy.fill(row.response(), width, sink);
+            }));
+        }
+    }
+    let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
+    tensors.push(samples_meta(Arc::clone(&rows), settled.refused));
+    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&rows, 0)
+}
+
+/// JSON as a tensor of bytes. Each part of it is written once to be measured and once for the file, so that none is held.
+fn samples_meta(rows: Arc<[Row]>, refused: Vec<ExcludedLeaf>) -> Tensor {
+    let lengths: Box<[usize]> = (0..=rows.len()).map(|at| meta(&rows, &refused, at).len()).collect();
+    let shape = vec![lengths.iter().sum()];
+    let row = Box::new(move |at: usize, sink: Sink<'_>| sink(Run::Bytes(&meta(&rows, &refused, at))));
+    Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: Split::Each(lengths), row }
+}
+
+/// A part of the meta data: a sample, or what follows the last one.
+fn meta(rows: &[Row], refused: &[ExcludedLeaf], at: usize) -> Vec<u8> {
+    let mut text = Text::behind(if at == 0 { r#"{"samples":["# } else { "," });
+    if let Some(row) = rows.get(at) {
+        sample(&row.path(), &mut text);
+        return text.into_bytes();
+    }
+    let mut text = Text::behind(if at == 0 { r#"{"samples":[],"# } else { "]," });
+    text.key("session_metadata").object(|text| {
+        text.key("refused").array(|list| refused.iter().for_each(|leaf| text::refusal(list, leaf)));
+    });
+    text.key("empty_reason").maybe_string(rows.is_empty().then_some("no_records"));
+    let mut bytes = text.into_bytes();
+    bytes.push(b'}');
+    bytes
+}
+
+fn sample(path: &Path, list: &mut Text) {
+    list.object(|text| {
+        // there is no text here, only tokens
+        text.key("response").string("");
+        text.key("response_length").integer(path.response_len());
+        text.key("status").string(Status::of(path).name());
+        weight_versions(path, text.key("weight_versions"));
+        // empty: the defaults of a reader that knows the member
+        text.key("spec_info").object(|_| {});
+        text.key("prefix_cache_info").object(|text| prefix_cache(path, text));
+        text.key("metadata").object(|text| {
+            text.key("session").string(&path.session);
+            text.key("leaf").integer(path.leaf().id);
+            text.key("flags").strings(facts::flags(path));
+        });
+        text.key("reward").value(facts::reward_as_given(path));
+        text.key("nulls").strings(["rollout_routed_experts", "rollout_indexer_topk"]);
+    });
+}
+
+/// A list for each call, of spans of the whole sample's tokens: so miles reads it since its `WeightVersionsPerCall` (miles#1891), which
+/// checks that they are labelled, in order and inside the sample. Before, it took any list, and labels in place of the inner ones.
+fn weight_versions(path: &Path, text: &mut Text) {
+    text.array(|calls| {
+        for spans in versions::of_calls(path) {
+            calls.array(|list| {
+                for (version, start, end) in spans {
+                    list.object(|text| {
+                        text.key("version").string(&version);
+                        text.key("abs_start").integer(start);
+                        text.key("abs_end").integer(end);
+                    });
+                }
+            });
+        }
+    });
+}
+
+/// Over all calls of the row, whose prompts are everything before their responses.
+pub(super) fn prefix_cache(path: &Path, text: &mut Text) {
+    let (mut before, mut prompts, mut cached) = (0, 0, 0);
+    for step in &path.steps {
+        let prompt = before + step.turn.prompt.len();
+        prompts += prompt;
+        cached += step.turn.about.cached_tokens.unwrap_or(0);
+        before = prompt + step.turn.response.len();
+    }
+    text.key("cached_tokens").integer(cached);
+    text.key("total_prompt_tokens").integer(prompts);
+}
+
+#[cfg(test)]
+mod tests {
+    use ::safetensors::Dtype;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::export::fixture::{File, batch, example, rows_of, turns};
+
+    fn samples_meta(file: &File) -> Value {
+        let bytes: Vec<u8> = file.integers("_samples_meta").iter().map(|byte| u8::try_from(*byte).unwrap()).collect();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    #[test]
+    fn each_sample_has_its_tensors() {
+        let mut turns = turns();
+        turns[2].about.cached_tokens = Some(5);
+        let file = File::of(export(batch(rows_of(turns))));
+        let names = [
+            "_samples_meta",
+            "loss_mask.0",
+            "loss_mask.1",
+            "rollout_log_probs.0",
+            "rollout_log_probs.1",
+            "tokens.0",
+            "tokens.1",
+        ];
+        assert_eq!(file.names(), names, "miles refuses a file with others");
+        assert_eq!(file.dtype("tokens.0"), Dtype::I64);
+        assert_eq!(file.integers("tokens.0"), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(file.integers("tokens.1"), [1, 2, 3, 4, 5, 10, 11]);
+        assert_eq!(file.dtype("loss_mask.0"), Dtype::U8);
+        assert_eq!(file.integers("loss_mask.0"), [1, 1, 0, 1, 1, 1]);
+        assert_eq!(file.integers("loss_mask.1"), [0, 0, 0, 1]);
+        assert_eq!(file.dtype("rollout_log_probs.0"), Dtype::F64);
+        assert_eq!(file.floats("rollout_log_probs.0"), [-0.5, -1.0, 0.0, -0.5, -1.0, -1.5]);
+        assert_eq!(file.floats("rollout_log_probs.1"), [0.0, 0.0, 0.0, -0.5]);
+        let meta = samples_meta(&file);
+        assert_eq!(
+            meta["samples"][1],
+            json!({
+                "response": "", "response_length": 4, "status": "completed",
+                "weight_versions": [
+                    [{"version": "w1", "abs_start": 3, "abs_end": 5}],
+                    [{"version": "12", "abs_start": 6, "abs_end": 7}],
+                ],
+                "spec_info": {}, "prefix_cache_info": {"cached_tokens": 5, "total_prompt_tokens": 9},
+                "metadata": {"session": "s", "leaf": 2, "flags": ["crosses_versions"]}, "reward": {"score": 0.5},
+                "nulls": ["rollout_routed_experts", "rollout_indexer_topk"],
+            })
+        );
+        assert_eq!(meta["samples"][0]["status"], "truncated");
+        assert_eq!(
+            meta["samples"][0]["weight_versions"],
+            json!([
+                [{"version": "w1", "abs_start": 3, "abs_end": 5}],
+                [{"version": "11", "abs_start": 6, "abs_end": 7}, {"version": "w2", "abs_start": 7, "abs_end": 9}],
+            ])
+        );
+        assert_eq!((&meta["session_metadata"], &meta["empty_reason"]), (&json!({"refused": []}), &Value::Null));
+    }
+
+    #[test]
+    fn entropies_come_when_they_are_asked_for() {
+        let mut batch = example();
+        batch.shape.entropies = true;
+        let file = File::of(export(batch));
+        assert_eq!(file.dtype("rollout_entropys.0"), Dtype::F32);
+        assert_eq!(file.floats("rollout_entropys.0"), [0.25, 0.5, 0.0, 0.25, 0.5, 0.75]);
+        assert_eq!(file.floats("rollout_entropys.1"), [0.0, 0.0, 0.0, 0.25]);
+    }
+
+    #[test]
+    fn missing_logprobs_refuse_a_row_and_nothing_has_a_reason() {
+        let mut turns = turns();
+        turns[0].logprobs = Box::default();
+        let meta = samples_meta(&File::of(export(batch(rows_of(turns)))));
+        let refused = |leaf| json!({"session": "s", "leaf": leaf, "reason": "missing_logprobs"});
+        assert_eq!(
+            meta,
+            json!({
+                "samples": [], "session_metadata": {"refused": [refused(1), refused(2)]}, "empty_reason": "no_records"
+            })
+        );
+    }
+}

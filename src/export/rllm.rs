@@ -1,0 +1,127 @@
+//! rLLM: the `TraceRecord`s of its model gateway, one for each call that is trained.
+
+use super::text::{self, Text};
+use super::versions;
+use super::{Batch, Export, Needs, facts, settle};
+use crate::session::{Path, Row, Turn};
+
+/// A record a trained turn, so that each trained token is in exactly one. Lists and objects that are not known are empty instead of null
+/// where rLLM's own type has no null.
+#[must_use]
+pub fn export(batch: Batch) -> Export {
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let rows = settled.rows;
+    let steps = |(at, row): (usize, &Row)| -> Vec<(usize, usize)> {
+        let steps = row.path().steps;
+        (0..steps.len()).filter(|step| steps[*step].trained).map(|step| (at, step)).collect()
+    };
+    let calls: Vec<(usize, usize)> = rows.iter().enumerate().flat_map(steps).collect();
+    let records = text::list(r#"{"samples":["#, calls.len(), move |at, text| {
+        let (row, step) = calls[at];
+        text.object(|text| record(&rows[row].path(), step, text));
+    });
+    text::samples(records, text::REFUSED, settled.refused).counted(settled.tally)
+}
+
+fn record(path: &Path, step: usize, text: &mut Text) {
+    let turn = &*path.steps[step].turn;
+    let before = &path.steps[..step];
+    let prompt: usize = before.iter().map(|step| step.turn.prompt.len() + step.turn.response.len()).sum();
+    text.key("trace_id").string(&trace_id(path, turn));
+    text.key("session_id").string(&path.session);
+    text.key("model").string(&turn.about.model);
+    text.key("messages").array(|_| {});
+    text.key("prompt_token_ids").array(|list| {
+        for earlier in before {
+            list.ids(&earlier.turn.prompt);
+            list.ids(&earlier.turn.response);
+        }
+        list.ids(&turn.prompt);
+    });
+    text.key("prompt_delta_token_ids").literal("null");
+    text.key("parent_trace_id").literal("null");
+    text.key("response_message").object(|_| {});
+    text.key("completion_token_ids").array(|list| list.ids(&turn.response));
+    text.key("logprobs").array(|list| list.floats(&turn.logprobs));
+    text.key("routing_matrices").literal("null");
+    text.key("finish_reason").maybe_string(turn.about.finish.as_deref());
+    text.key("weight_version").maybe(versions::of_turn(turn));
+    text.key("latency_ms").integer(turn.about.elapsed_ms);
+    text.key("token_counts").object(|text| {
+        text.key("prompt").integer(prompt + turn.prompt.len());
+        text.key("completion").integer(turn.response.len());
+    });
+    text.key("timestamp").float(turn.about.started_ms as f64 / 1e3);
+    text.key("metadata").object(|text| metadata(path, turn, text));
+    text.key("raw_request").literal("null");
+    text.key("raw_response").literal("null");
+}
+
+/// The same for the same turn in every export of its session.
+fn trace_id(path: &Path, turn: &Turn) -> String {
+    format!("{}:{}:{}", path.session, path.version, turn.id)
+}
+
+fn metadata(path: &Path, turn: &Turn, text: &mut Text) {
+    text.key("turn").integer(turn.id);
+    text.key("leaf").integer(path.leaf().id);
+    text.key("version").integer(path.version);
+    text.key("rid").maybe_string(turn.about.rid.as_deref());
+    if turn.entropy.is_empty() {
+        text.key("entropy").literal("null");
+    } else {
+        text.key("entropy").array(|list| list.floats(&turn.entropy));
+    }
+    text.key("reward").value(facts::reward_as_given(path));
+    text.key("flags").strings(facts::flags(path));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::export::fixture::{batch, json as read, rows_of, turns};
+
+    #[test]
+    fn a_trained_turn_is_a_record() {
+        let mut turns = turns();
+        let turn = &mut turns[1];
+        (turn.about.started_ms, turn.about.elapsed_ms, turn.about.rid) = (1500, 250, Some("r".into()));
+        let whole = read(export(batch(rows_of(turns))));
+        let records = whole["samples"].as_array().unwrap();
+        let ids: Vec<&Value> = records.iter().map(|record| &record["trace_id"]).collect();
+        assert_eq!(ids, ["s:0:0", "s:0:1", "s:0:2"], "the shared turn is there once");
+        assert_eq!(
+            records[1],
+            json!({
+                "trace_id": "s:0:1", "session_id": "s", "model": "m", "messages": [],
+                "prompt_token_ids": [1, 2, 3, 4, 5, 6], "prompt_delta_token_ids": null, "parent_trace_id": null,
+                "response_message": {}, "completion_token_ids": [7, 8, 9], "logprobs": [-0.5, -1.0, -1.5],
+                "routing_matrices": null, "finish_reason": "length", "weight_version": 12, "latency_ms": 250,
+                "token_counts": {"prompt": 6, "completion": 3}, "timestamp": 1.5,
+                "metadata": {
+                    "turn": 1, "leaf": 1, "version": 0, "rid": "r", "entropy": [0.25, 0.5, 0.75], "reward": 1.5,
+                    "flags": ["crosses_versions", "policy_uncertain"],
+                },
+                "raw_request": null, "raw_response": null,
+            })
+        );
+        assert_eq!(records[0]["prompt_token_ids"], json!([1, 2, 3]));
+        assert_eq!(records[0]["weight_version"], 10, "as the trainer called it");
+        assert_eq!(records[2]["prompt_token_ids"], json!([1, 2, 3, 4, 5, 10]));
+        assert_eq!(records[2]["completion_token_ids"], json!([11]));
+    }
+
+    #[test]
+    fn missing_numbers_and_nothing() {
+        let mut turns = turns();
+        turns[1].logprobs = Box::default();
+        turns[2].entropy = Box::default();
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(whole["refused"], json!([{"session": "s", "leaf": 1, "reason": "missing_logprobs"}]));
+        assert_eq!(whole["samples"][0]["trace_id"], "s:0:0", "the shared turn comes with the second row");
+        assert_eq!(whole["samples"][1]["metadata"]["entropy"], Value::Null);
+        assert_eq!(read(export(Batch::default())), json!({"samples": [], "refused": []}));
+    }
+}

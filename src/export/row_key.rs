@@ -1,0 +1,98 @@
+//! A key of a row that stays the same in every export of it.
+
+use crate::session::{Path, Turn};
+
+/// 128 bits as hexadecimal digits. It depends on the session's name, and on the recorded facts of the path's first and last turn, which
+/// fix the path: turns never change, and neither do their parents. It does not depend on the version, on what else is exported, or on
+/// the process that exports, so the same path has the same key after a restart and on another replica.
+pub(super) fn row_key(path: &Path) -> String {
+    let mut hash = Fnv1a::new();
+    hash.add(path.session.as_bytes());
+    let first = path.steps.first().map(|step| &*step.turn);
+    for turn in first.into_iter().chain([path.leaf()]) {
+        add_turn(&mut hash, turn);
+    }
+    format!("{:032x}", hash.0)
+}
+
+/// Two sessions of one name are told apart by the times and request ids of their turns, and where an engine gives no ids by the tokens.
+fn add_turn(hash: &mut Fnv1a, turn: &Turn) {
+    hash.add(&turn.id.to_le_bytes());
+    hash.add(&turn.about.started_ms.to_le_bytes());
+    hash.add(turn.about.rid.as_deref().unwrap_or_default().as_bytes());
+    hash.add(&turn.about.index.to_le_bytes());
+    hash.add_ids(&turn.response);
+}
+
+/// FNV-1a, which a reader can compute anywhere. Nothing depends on it being hard to invert.
+struct Fnv1a(u128);
+
+impl Fnv1a {
+    fn new() -> Self {
+        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
+    }
+
+    /// A field and its end, so that no two lists of fields have the same bytes.
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes(bytes);
+        self.bytes(&bytes.len().to_le_bytes());
+    }
+
+    fn add_ids(&mut self, ids: &[u32]) {
+        ids.iter().for_each(|id| self.bytes(&id.to_le_bytes()));
+        self.bytes(&ids.len().to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::export::fixture::{path, rows_of, turn, turns};
+
+    #[test]
+    fn a_hash_is_that_of_the_specification() {
+        let mut hash = Fnv1a::new();
+        hash.bytes(b"foobar");
+        assert_eq!(hash.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    #[test]
+    fn a_key_is_the_same_in_every_export_of_a_path() {
+        let keys = || rows_of(turns()).iter().map(row_key).collect::<Vec<_>>();
+        assert_eq!(keys(), keys());
+        let mut changed = rows_of(turns());
+        (changed[0].version, changed[0].reward, changed[0].incomplete) = (9, None, true);
+        changed[0].steps.iter_mut().for_each(|step| step.trained = true);
+        assert_eq!(row_key(&changed[0]), keys()[0], "what is said about a path later is no part of its key");
+    }
+
+    #[test]
+    fn paths_that_differ_have_different_keys() {
+        let one = |change: fn(&mut Turn)| {
+            let mut turn = turn(0, None, &[1], &[2]);
+            change(&mut turn);
+            row_key(&path(&[&Arc::new(turn)]))
+        };
+        let mut keys: Vec<String> = rows_of(turns()).iter().map(row_key).collect();
+        keys.extend([
+            one(|_| {}),
+            one(|turn| turn.about.started_ms = 1),
+            one(|turn| turn.about.rid = Some("r".into())),
+            one(|turn| turn.about.index = 1),
+            one(|turn| turn.response = [3].into()),
+        ]);
+        let mut renamed = path(&[&turn(0, None, &[1], &[2]).into()]);
+        renamed.session = "s2".into();
+        keys.push(row_key(&renamed));
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len(), "{keys:?}");
+    }
+}

@@ -1,0 +1,115 @@
+//! slime: dictionaries for `Sample.from_dict`.
+
+use super::column::{self, Column};
+use super::facts::{self, Status};
+use super::text::{self, Text};
+use super::{Batch, Export, Needs, settle};
+use super::{miles, versions};
+use crate::session::Path;
+
+/// A sample a row; those of one session share its `rollout_id`, those of one prompt their `group_index`.
+#[must_use]
+pub fn export(batch: Batch) -> Export {
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
+    let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
+        let path = rows[at].path();
+        text.object(|text| {
+            text.key("index").integer(at);
+            text.key("group_index").integer(groups[at]);
+            sample(&path, text);
+        });
+    });
+    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
+}
+
+fn sample(path: &Path, text: &mut Text) {
+    // there is no text here, only tokens
+    text.key("prompt").string("");
+    text.key("response").string("");
+    text.key("label").literal("null");
+    Column::Ids { pad: 0 }.list(path.segments(), "0", text.key("tokens"));
+    text.key("response_length").integer(path.response_len());
+    Column::Mask.list(column::response(path), "0", text.key("loss_mask"));
+    Column::Logprobs.list(column::response(path), "0.0", text.key("rollout_log_probs"));
+    text.key("weight_versions").strings(versions::of_generations(path));
+    text.key("status").string(Status::of(path).name());
+    text.key("reward").value(facts::reward_as_given(path));
+    text.key("rollout_id").string(&path.session);
+    text.key("session_id").string(&path.session);
+    text.key("remove_sample").literal("false");
+    text.key("prefix_cache_info").object(|text| miles::prefix_cache(path, text));
+    text.key("train_metadata").object(|text| entropies(path, "rollout_entropys", text));
+    text.key("metadata").object(|text| {
+        text.key("session").string(&path.session);
+        text.key("version").integer(path.version);
+        text.key("leaf").integer(path.leaf().id);
+        text.key("flags").strings(facts::flags(path));
+    });
+}
+
+/// The entropies behind the first prompt, 0.0 where the mask is 0; null as a whole where none was measured.
+pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
+    if super::settle::is_measured(path) {
+        Column::Entropy.list(column::response(path), "0.0", text.key(name));
+    } else {
+        text.key(name).literal("null");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{batch, example, json as read, rows_of, turns};
+
+    #[test]
+    fn a_row_is_a_sample() {
+        let whole = read(export(example()));
+        assert_eq!(whole["refused"], json!([]));
+        assert_eq!(
+            whole["samples"][0],
+            json!({
+                "index": 0, "group_index": 0, "prompt": "", "response": "", "label": null,
+                "tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9], "response_length": 6, "loss_mask": [1, 1, 0, 1, 1, 1],
+                "rollout_log_probs": [-0.5, -1.0, 0.0, -0.5, -1.0, -1.5], "weight_versions": ["w1", "w2"],
+                "status": "truncated", "reward": 1.5, "rollout_id": "s", "session_id": "s", "remove_sample": false,
+                "prefix_cache_info": {"cached_tokens": 0, "total_prompt_tokens": 9},
+                "train_metadata": {"rollout_entropys": [0.25, 0.5, 0.0, 0.25, 0.5, 0.75]},
+                "metadata": {
+                    "session": "s", "version": 0, "leaf": 1, "flags": ["crosses_versions", "policy_uncertain"]
+                },
+            })
+        );
+        let second = &whole["samples"][1];
+        assert_eq!(second["tokens"], json!([1, 2, 3, 4, 5, 10, 11]));
+        assert_eq!(second["loss_mask"], json!([0, 0, 0, 1]));
+        assert_eq!(second["rollout_log_probs"], json!([0.0, 0.0, 0.0, -0.5]));
+        assert_eq!(second["train_metadata"], json!({"rollout_entropys": [0.0, 0.0, 0.0, 0.25]}));
+        assert_eq!((&second["index"], &second["group_index"]), (&json!(1), &json!(0)), "two samples of one prompt");
+        assert_eq!((&second["status"], &second["reward"]), (&json!("completed"), &json!({"score": 0.5})));
+    }
+
+    #[test]
+    fn a_missing_entropy_is_null_and_a_missing_logprob_refuses() {
+        let mut turns = turns();
+        turns[0].entropy[1] = f32::NAN;
+        turns[1].logprobs[2] = f32::NEG_INFINITY;
+        turns[2].entropy = Box::default();
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(whole["refused"], json!([{"session": "s", "leaf": 1, "reason": "missing_logprobs"}]));
+        let sample = &whole["samples"][0];
+        assert_eq!(sample["loss_mask"], json!([1, 1, 0, 1]), "the shared turn is trained here now");
+        assert_eq!(sample["train_metadata"]["rollout_entropys"], json!([0.25, null, 0.0, null]));
+    }
+
+    #[test]
+    fn nothing_measured_is_null_and_nothing_is_empty() {
+        let mut turns = turns();
+        turns.iter_mut().for_each(|turn| turn.entropy = Box::default());
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(whole["samples"][0]["train_metadata"], json!({"rollout_entropys": null}));
+        assert_eq!(read(export(Batch::default())), json!({"samples": [], "refused": []}));
+    }
+}

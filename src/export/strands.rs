@@ -1,0 +1,128 @@
+//! strands-sglang: the flat arrays and the segments of its rollout.
+
+use serde_json::Value;
+
+use super::column::Column;
+use super::text::{self, Text};
+use super::{Batch, Export, Needs, facts, settle};
+use crate::session::{Path, Turn};
+
+/// A sample a row. What the rollout of strands-sglang does not know of a token is null, so nothing is refused for it.
+#[must_use]
+pub fn export(batch: Batch) -> Export {
+    let settled = settle(batch.rows, batch.refused, Needs::default());
+    let rows = settled.rows;
+    let count = rows.len();
+    let samples =
+        text::list(r#"{"samples":["#, count, move |at, text| text.object(|text| sample(&rows[at].path(), text)));
+    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
+}
+
+fn sample(path: &Path, text: &mut Text) {
+    text.key("session").string(&path.session);
+    text.key("version").integer(path.version);
+    text.key("leaf").integer(path.leaf().id);
+    Column::Ids { pad: 0 }.list(path.segments(), "0", text.key("token_ids"));
+    Column::Mask.list(path.segments(), "0", text.key("loss_mask"));
+    Column::Logprobs.list(path.segments(), "null", text.key("logprobs"));
+    prompt_logprobs(path, text);
+    Column::Entropy.list(path.segments(), "null", text.key("entropy"));
+    text.key("segment_info").array(|list| {
+        for segment in path.segments() {
+            list.array(|pair| {
+                pair.literal(if segment.is_response { "true" } else { "false" });
+                pair.integer(segment.ids.len());
+            });
+        }
+    });
+    text.key("initial_prompt_length").integer(path.prompt_len());
+    text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
+    text.key("reward").value(facts::reward_as_given(path));
+    text.key("flags").strings(facts::flags(path));
+}
+
+/// For every token of the row the logprob that the engine gave it as a prompt's; null as a whole where it was asked for none.
+fn prompt_logprobs(path: &Path, text: &mut Text) {
+    let known: Vec<Option<Vec<f32>>> = path.steps.iter().map(|step| of_prompt(&step.turn)).collect();
+    if known.iter().all(Option::is_none) {
+        return text.key("prompt_logprobs").literal("null");
+    }
+    text.key("prompt_logprobs").array(|list| {
+        for (step, known) in path.steps.iter().zip(known) {
+            match known {
+                Some(logprobs) => list.floats(&logprobs),
+                None => list.repeat("null", step.turn.prompt.len()),
+            }
+            list.repeat("null", step.turn.response.len());
+        }
+    });
+}
+
+/// The entries of `input_token_logprobs` for the new tokens, if they are there and are of these tokens. They end where the prompt ends;
+/// where they begin depends on what the client asked for.
+fn of_prompt(turn: &Turn) -> Option<Vec<f32>> {
+    let entries: Vec<Value> = serde_json::from_str(turn.about.extras.get("input_token_logprobs")?).ok()?;
+    let new = entries.get(entries.len().checked_sub(turn.prompt.len())?..)?;
+    let of_token = |(entry, id): (&Value, &u32)| {
+        let is_same = entry.get(1).and_then(Value::as_u64) == Some((*id).into());
+        #[expect(clippy::cast_possible_truncation, reason = "the engine computed it as a float32")]
+        is_same.then(|| entry.get(0).and_then(Value::as_f64).map_or(f32::NAN, |logprob| logprob as f32))
+    };
+    new.iter().zip(turn.prompt.iter()).map(of_token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{batch, example, json as read, rows_of, turns};
+
+    #[test]
+    fn arrays_and_segments() {
+        let whole = read(export(example()));
+        assert_eq!(
+            whole["samples"][0],
+            json!({
+                "session": "s", "version": 0, "leaf": 1, "token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9],
+                "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
+                "logprobs": [null, null, null, -0.5, -1.0, null, -0.5, -1.0, -1.5], "prompt_logprobs": null,
+                "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
+                "segment_info": [[false, 3], [true, 2], [false, 1], [true, 3]], "initial_prompt_length": 3,
+                "finish_reason": "length", "reward": 1.5, "flags": ["crosses_versions", "policy_uncertain"],
+            })
+        );
+        let second = &whole["samples"][1];
+        assert_eq!(second["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(second["logprobs"], json!([null, null, null, null, null, null, -0.5]));
+        assert_eq!(second["segment_info"], json!([[false, 3], [true, 2], [false, 1], [true, 1]]));
+    }
+
+    #[test]
+    fn the_logprobs_of_prompts_are_those_of_the_new_tokens() {
+        let mut turns = turns();
+        let extras = |text: &str| [("input_token_logprobs".into(), text.into())].into();
+        turns[0].about.extras = extras("[[null,1,null],[-0.125,2,null],[-0.25,3,null]]");
+        turns[1].about.extras = extras("[[-7.5,5,null],[-0.75,6,null]]");
+        // of another token, so it cannot be of this prompt
+        turns[2].about.extras = extras("[[-0.75,12,null]]");
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(
+            whole["samples"][0]["prompt_logprobs"],
+            json!([null, -0.125, -0.25, null, null, -0.75, null, null, null])
+        );
+        assert_eq!(whole["samples"][1]["prompt_logprobs"], json!([null, -0.125, -0.25, null, null, null, null]));
+    }
+
+    #[test]
+    fn what_is_missing_is_null() {
+        let mut turns = turns();
+        turns[0].logprobs = Box::default();
+        turns[1].entropy[0] = f32::INFINITY;
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(whole["refused"], json!([]));
+        assert_eq!(whole["samples"][0]["logprobs"], json!([null, null, null, null, null, null, -0.5, -1.0, -1.5]));
+        assert_eq!(whole["samples"][0]["entropy"], json!([null, null, null, 0.25, 0.5, null, null, 0.5, 0.75]));
+        assert_eq!(read(export(Batch::default())), json!({"samples": [], "refused": []}));
+    }
+}

@@ -1,0 +1,253 @@
+//! verl: the tensors of a `DataProto`, and its `non_tensor_batch` in the header.
+
+use std::sync::Arc;
+
+use super::column::Column;
+use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
+use super::table;
+use super::{Batch, Export, Needs, Shape, facts, settle};
+use crate::session::Row;
+
+/// Prompts padded on the left, responses on the right, each to one length for all rows.
+///
+/// The entropies are there twice, as `rollout_entropys` in verl's spelling and as `rollout_entropy`. `entropys` alone is what verl's
+/// actor computes, so nothing here has that name.
+#[must_use]
+pub fn export(batch: Batch) -> Export {
+    let settled = settle(
+        batch.rows,
+        batch.refused,
+        Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length, ..Needs::default() },
+    );
+    let frame = Frame::of(settled.rows, batch.shape);
+    let rewards = facts::rewards(&frame.rows).filter(|rewards| !rewards.is_empty());
+    let entries = table::entries(&frame.rows, |row| frame.cut(row));
+    let mut metadata = table::metadata("verl", &entries, &settled.refused);
+    metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
+
+    let pad = frame.shape.pad_token_id;
+    let mut tensors = vec![
+        frame.tensor("prompts", Dtype::I64, frame.prompts, |frame, row, sink| frame.prompt(row, sink)),
+        frame.column("responses", Dtype::I64, Column::Ids { pad }),
+        frame.column("response_mask", Dtype::I64, Column::Mask),
+        frame.tensor("input_ids", Dtype::I64, frame.prompts + frame.responses, move |frame, row, sink| {
+            frame.prompt(row, sink);
+            Column::Ids { pad }.fill(row.response(), frame.responses, sink);
+        }),
+        frame.tensor("attention_mask", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
+            let (before, tokens, behind) = frame.extent(row);
+            sink(Run::Integer(0, before));
+            sink(Run::Integer(1, tokens));
+            sink(Run::Integer(0, behind));
+        }),
+        frame.tensor("position_ids", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
+            let (before, tokens, behind) = frame.extent(row);
+            sink(Run::Integer(0, before));
+            sink(Run::Ramp(0, tokens));
+            // as cumsum(attention_mask) - 1 has it: the last position goes on
+            sink(Run::Integer(tokens.saturating_sub(1) as i64, behind));
+        }),
+        frame.column("rollout_log_probs", Dtype::F32, Column::Logprobs),
+    ];
+    if settled.entropy {
+        tensors.push(frame.column("rollout_entropys", Dtype::F32, Column::Entropy));
+        tensors.push(frame.column("rollout_entropy", Dtype::F32, Column::Entropy));
+    }
+    if let Some(rewards) = rewards {
+        tensors.push(frame.rewards(rewards));
+    }
+    safetensors::export(tensors, &metadata).counted(settled.tally).sized(&frame.rows, 0)
+}
+
+/// The rows and the lengths of the two sides.
+#[derive(Clone)]
+struct Frame {
+    rows: Arc<[Row]>,
+    shape: Shape,
+    /// Tokens of the prompt side.
+    prompts: usize,
+    /// Tokens of the response side.
+    responses: usize,
+}
+
+impl Frame {
+    fn of(rows: Arc<[Row]>, shape: Shape) -> Self {
+        let longest = |length: fn(&Row) -> usize| rows.iter().map(length).max().unwrap_or(0);
+        let prompts = shape.max_prompt_length.unwrap_or_else(|| longest(Row::prompt_len));
+        let responses = shape.max_response_length.unwrap_or_else(|| longest(Row::response_len));
+        Self { rows, shape, prompts, responses }
+    }
+
+    fn tensor(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        width: usize,
+        row: impl Fn(&Self, &Row, Sink<'_>) + Send + 'static,
+    ) -> Tensor {
+        let (count, frame) = (self.rows.len(), self.clone());
+        let row = Box::new(move |at: usize, sink: Sink<'_>| row(&frame, &frame.rows[at], sink));
+        Tensor { name: name.to_owned(), dtype, shape: vec![count, width], rows: Split::Even(count), row }
+    }
+
+    /// A tensor of the response side.
+    fn column(&self, name: &str, dtype: Dtype, column: Column) -> Tensor {
+        self.tensor(name, dtype, self.responses, move |frame, row, sink| {
+            column.fill(row.response(), frame.responses, sink);
+        })
+    }
+
+    /// The reward at the last token of the response that is there.
+    fn rewards(&self, rewards: Vec<f32>) -> Tensor {
+        let (count, frame) = (self.rows.len(), self.clone());
+        let row = Box::new(move |at: usize, sink: Sink<'_>| {
+            let tokens = frame.rows[at].response_len().min(frame.responses);
+            let last = usize::from(tokens > 0);
+            sink(Run::Float(0.0, tokens - last));
+            sink(Run::Float(rewards[at], last));
+            sink(Run::Float(0.0, frame.responses - tokens));
+        });
+        let shape = vec![count, self.responses];
+        Tensor { name: "rm_scores".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(count), row }
+    }
+
+    /// The first prompt, padded or cut on the left.
+    fn prompt(&self, row: &Row, sink: Sink<'_>) {
+        let ids = row.prompt();
+        let kept = &ids[ids.len().saturating_sub(self.prompts)..];
+        sink(Run::Integer(self.shape.pad_token_id.into(), self.prompts - kept.len()));
+        sink(Run::Ids(kept));
+    }
+
+    /// Padding before, tokens, padding behind.
+    fn extent(&self, row: &Row) -> (usize, usize, usize) {
+        let prompt = row.prompt_len().min(self.prompts);
+        let response = row.response_len().min(self.responses);
+        (self.prompts - prompt, prompt + response, self.responses - response)
+    }
+
+    fn cut(&self, row: &Row) -> [Option<&'static str>; 2] {
+        let prompt = (row.prompt_len() > self.prompts).then_some("truncated_prompt");
+        let response = (row.response_len() > self.responses).then_some("truncated_response");
+        [prompt, response]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{File, batch, example, rows_of, turns};
+
+    #[test]
+    fn two_rows_become_tensors() {
+        let file = File::of(export(example()));
+        assert_eq!(file.shape("prompts"), [2, 3]);
+        assert_eq!(file.shape("input_ids"), [2, 9]);
+        assert_eq!(file.integers("prompts"), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(file.integers("responses"), [4, 5, 6, 7, 8, 9, 4, 5, 10, 11, 99, 99]);
+        assert_eq!(
+            file.integers("response_mask"),
+            [1, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0, 0],
+            "the first turn is trained in the first row only"
+        );
+        assert_eq!(file.integers("input_ids"), [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 10, 11, 99, 99]);
+        assert_eq!(file.integers("attention_mask"), [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
+        assert_eq!(file.integers("position_ids"), [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2, 3, 4, 5, 6, 6, 6]);
+        assert_eq!(
+            file.floats("rollout_log_probs"),
+            [-0.5, -1.0, 0.0, -0.5, -1.0, -1.5, 0.0, 0.0, 0.0, -0.5, 0.0, 0.0]
+        );
+        let entropies = [0.25, 0.5, 0.0, 0.25, 0.5, 0.75, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0];
+        assert_eq!(file.floats("rollout_entropys"), entropies);
+        assert_eq!(file.floats("rollout_entropy"), entropies);
+        assert_eq!(file.floats("rm_scores"), [0.0, 0.0, 0.0, 0.0, 0.0, 1.5, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0]);
+        assert!(!file.names().contains(&"entropys".to_owned()), "that is the actor's name");
+        assert_eq!(file.metadata("entropy"), "nats");
+        assert_eq!(file.metadata_json("refused"), json!([]));
+        assert_eq!(
+            file.metadata_json("non_tensor_batch"),
+            json!({
+                "__num_turns__": [4, 4], "uid": ["fd1f0f4381eb0395", "fd1f0f4381eb0395"], "group": [0, 0], "session": ["s", "s"], "version": [0, 0],
+                "leaf": [1, 2], "min_global_steps": [10, 12], "max_global_steps": [13, 12],
+                "finish_reason": ["length", "stop"],
+                "flags": [["crosses_versions", "policy_uncertain"], ["crosses_versions"]],
+                "reward": [1.5, {"score": 0.5}],
+            })
+        );
+    }
+
+    #[test]
+    fn longer_sides_are_padded() {
+        let mut batch = example();
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(5), Some(7));
+        let file = File::of(export(batch));
+        assert_eq!(file.integers("prompts"), [99, 99, 1, 2, 3, 99, 99, 1, 2, 3]);
+        assert_eq!(file.integers("responses"), [4, 5, 6, 7, 8, 9, 99, 4, 5, 10, 11, 99, 99, 99]);
+        assert_eq!(file.integers("attention_mask")[..12], [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+        assert_eq!(file.integers("position_ids")[..12], [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8]);
+        assert_eq!(file.floats("rm_scores")[..7], [0.0, 0.0, 0.0, 0.0, 0.0, 1.5, 0.0]);
+    }
+
+    #[test]
+    fn shorter_sides_cut_the_outer_ends() {
+        let mut batch = example();
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(2), Some(4));
+        let file = File::of(export(batch));
+        assert_eq!(file.integers("prompts"), [2, 3, 2, 3]);
+        assert_eq!(file.integers("responses"), [4, 5, 6, 7, 4, 5, 10, 11]);
+        assert_eq!(file.integers("response_mask"), [1, 1, 0, 1, 0, 0, 0, 1]);
+        assert_eq!(file.integers("input_ids"), [2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 10, 11]);
+        assert_eq!(file.integers("position_ids"), [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]);
+        assert_eq!(file.floats("rollout_log_probs"), [-0.5, -1.0, 0.0, -0.5, 0.0, 0.0, 0.0, -0.5]);
+        assert_eq!(file.floats("rollout_entropys"), [0.25, 0.5, 0.0, 0.25, 0.0, 0.0, 0.0, 0.25]);
+        assert_eq!(file.floats("rm_scores"), [0.0, 0.0, 0.0, 1.5, 0.0, 0.0, 0.0, 0.5]);
+        let table = file.metadata_json("non_tensor_batch");
+        assert_eq!(
+            table["flags"][0],
+            json!(["crosses_versions", "policy_uncertain", "truncated_prompt", "truncated_response"])
+        );
+        assert_eq!(table["flags"][1], json!(["crosses_versions", "truncated_prompt"]));
+    }
+
+    #[test]
+    fn without_any_entropy_the_tensors_are_left_out() {
+        let mut turns = turns();
+        turns.iter_mut().for_each(|turn| turn.entropy = Box::default());
+        turns[1].entropy = [f32::NAN; 3].into();
+        let file = File::of(export(batch(rows_of(turns))));
+        assert_eq!(file.metadata("entropy"), "none");
+        assert!(!file.names().iter().any(|name| name.contains("entropy")), "{:?}", file.names());
+        assert_eq!(file.shape("prompts"), [2, 3], "no row is refused for it");
+    }
+
+    #[test]
+    fn a_row_without_its_entropies_is_refused_and_its_first_turn_trained_elsewhere() {
+        let mut turns = turns();
+        turns[1].entropy[1] = f32::NAN;
+        let file = File::of(export(batch(rows_of(turns))));
+        assert_eq!(file.metadata_json("refused"), json!([{"session": "s", "leaf": 1, "reason": "missing_entropy"}]));
+        assert_eq!(file.integers("responses"), [4, 5, 10, 11]);
+        assert_eq!(file.integers("response_mask"), [1, 1, 0, 1]);
+    }
+
+    #[test]
+    fn scores_need_a_number_in_every_row() {
+        let mut rows = rows_of(turns());
+        rows[1].reward = Some(Arc::new(json!({"style": 3})));
+        let file = File::of(export(batch(rows)));
+        assert!(!file.names().contains(&"rm_scores".to_owned()), "one row has no number");
+        assert_eq!(file.metadata_json("non_tensor_batch")["reward"], json!([1.5, {"style": 3}]));
+    }
+
+    #[test]
+    fn nothing_is_a_file_too() {
+        let file = File::of(export(Batch::default()));
+        assert_eq!(file.shape("input_ids"), [0, 0]);
+        assert_eq!(file.metadata("rows"), "0");
+        let mut batch = batch(Vec::new());
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(2), Some(3));
+        assert_eq!(File::of(export(batch)).shape("input_ids"), [0, 5]);
+    }
+}

@@ -1,0 +1,7 @@
+//! Whole rows of logits: read from safetensors or shared memory, batched, and measured on the processor or a GPU.
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod safetensors;
+pub mod shm;
+pub mod slices;

@@ -1,0 +1,190 @@
+//! Rows on a GPU, through a driver that is looked for when it is asked for.
+//!
+//! One thread owns the device. What is handed in waits at most a deadline for company, is copied from pinned slots, measured by the
+//! kernels of `cuda/`, and answered. Whatever fails, from a missing driver to a device that is lost at work, costs a line in the log and
+//! a count: the CPU goes on.
+#![expect(
+    unsafe_code,
+    reason = "a driver takes addresses: each block says what lies behind them, and who keeps it there"
+)]
+
+mod abi;
+mod backend;
+mod bare;
+mod batch;
+mod calibration;
+mod driver;
+mod health;
+mod kernels;
+mod lane;
+mod memory;
+mod worker;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cudarc::driver::CudaContext;
+
+pub use bare::{Bare, Resident};
+use batch::{Collector, Jobs};
+pub(super) use calibration::WIDTH;
+pub use calibration::{Crossover, calibrate};
+use driver::guarded;
+pub use driver::{Found, Unavailable, find};
+use health::Health;
+pub(super) use health::PATIENCE;
+use kernels::Kernels;
+use lane::Lane;
+pub use memory::Pinned;
+pub(super) use worker::NAME;
+use worker::Worker;
+
+use super::slices::{Entry, Home, SLOT_BYTES};
+use crate::config::CudaDevice;
+use crate::entropy::{Backend, Cpu};
+use crate::metrics::Metrics;
+
+/// Which device, and how it is used.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The first one where none is named.
+    pub device: Option<CudaDevice>,
+    /// Bytes of rows on the device, and as many pinned on the host.
+    pub memory: u64,
+    /// How long rows wait for others to be measured with.
+    pub deadline: Duration,
+}
+
+/// An open device. Dropping it answers what was handed in, and waits for that, unless the device is lost.
+#[derive(Debug)]
+pub struct Cuda {
+    found: Found,
+    jobs: Option<Jobs>,
+    thread: Option<JoinHandle<()>>,
+    home: Arc<Home>,
+    health: Arc<Health>,
+    /// From so many rows on each has a block of its own.
+    many: usize,
+}
+
+impl Cuda {
+    /// Finds a device, compiles the kernels for it, and takes its memory. Takes seconds.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where there is none that can be used.
+    pub fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Unavailable> {
+        let found = find(settings.device.as_ref())?;
+        let slots = usize::try_from(settings.memory).unwrap_or(usize::MAX) / SLOT_BYTES;
+        if slots == 0 {
+            return Err(Unavailable::Memory(format!("at least {SLOT_BYTES} bytes are needed, for one slot")));
+        }
+        let health = Arc::new(Health::new(metrics));
+        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots, &health))?;
+        let many = kernels.most_split();
+        let worker = Worker {
+            kernels,
+            lanes,
+            cpu: Cpu::new(),
+            metrics: Arc::clone(metrics),
+            health: Arc::clone(&health),
+            finished: None,
+        };
+        let (jobs, collector) = Collector::new(settings.deadline);
+        let ended = Arc::clone(&health);
+        let work = move || {
+            let done = catch_unwind(AssertUnwindSafe(|| worker.work(collector)));
+            // a thread that is gone measures nothing; the panic is in the log
+            if done.is_err() {
+                ended.lose(Unavailable::Broken("the thread that has it panicked".to_owned()));
+            }
+        };
+        let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
+        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), health, many })
+    }
+
+    /// What was opened.
+    #[must_use]
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Whether it can no longer be used.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.health.is_lost()
+    }
+
+    /// Where rows for it are filled in.
+    pub(super) fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// Whether the driver does not come back, and what its thread has is not to be had.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.health.is_lost() && self.health.is_stuck()
+    }
+
+    /// Why it can no longer be used.
+    pub(super) fn loss(&self) -> Option<&Unavailable> {
+        self.health.loss()
+    }
+
+    /// Hands in rows in one of its own slots; gives them back where nobody measures any more.
+    pub(super) fn put(&self, entry: Entry) -> Option<Entry> {
+        self.jobs().put(entry)
+    }
+
+    fn jobs(&self) -> &Jobs {
+        self.jobs.as_ref().expect("only drop takes it")
+    }
+}
+
+fn acquire(
+    found: &Found,
+    slots: usize,
+    health: &Arc<Health>,
+) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
+    let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
+    let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
+    let needed = slots.saturating_mul(SLOT_BYTES).saturating_add(2 * Lane::bytes());
+    if needed > free {
+        return Err(Unavailable::Memory(format!("{needed} bytes are needed on the device and {free} are free")));
+    }
+    let kernels = Kernels::load(&context).map_err(Unavailable::of("cuModuleLoadData"))?;
+    let home = memory::Home { context, health: Arc::clone(health) };
+    let lane = || Lane::try_new(&home, &kernels).map_err(Unavailable::of("an allocation"));
+    let lanes = [lane()?, lane()?];
+    let slot = |_| Pinned::try_new(&home).map_err(Unavailable::of("an allocation"));
+    let memory = (0..slots).map(slot).collect::<Result<_, _>>()?;
+    Ok((kernels, lanes, memory))
+}
+
+/// Says in the metrics what measures whole rows, and what top-k rows; small slices of whole rows are the CPU's in any case.
+pub(super) fn in_use(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
+    for (work, device) in [("rows", rows), ("top_k", top_k)] {
+        metrics.slices.backend.with_label_values(&[work, NAME]).set(device.into());
+        metrics.slices.backend.with_label_values(&[work, cpu.name()]).set((!device || work == "rows").into());
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        self.jobs = None;
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // a driver that hangs would be waited for for ever
+            if self.is_lost() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // what it calls is caught where it panics
+        let _ = thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests;

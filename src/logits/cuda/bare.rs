@@ -1,0 +1,255 @@
+//! The kernels and the bus by themselves, with no thread and no queue before them: what `make bench-gpu` times.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, PushKernelArg, sys};
+use cudarc::nvrtc::Ptx;
+use tokio::sync::oneshot;
+
+use super::abi::{RowIn, RowOut, Sums};
+use super::batch::Batch;
+use super::driver::{Found, Unavailable, find, guarded};
+use super::health::Health;
+use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, ROW_THREADS, config};
+use super::lane::{self, Lane};
+use super::memory::{self, Pinned, Twin};
+use super::worker::NAME;
+use crate::config::CudaDevice;
+use crate::entropy::{Dtype, Logits, RowStats};
+use crate::logits::slices::{Entry, Home, Rows, SLOT_BYTES, Shape};
+use crate::metrics::Metrics;
+
+/// Reads as the kernels do, and adds up what it reads.
+const READ: &str = include_str!("../../../cuda/read.ptx");
+
+/// A device to be timed, not to be worked with: whoever calls waits for it.
+#[derive(Debug)]
+pub struct Bare {
+    found: Found,
+    home: memory::Home,
+    stream: Arc<CudaStream>,
+    kernels: Kernels,
+    read: CudaFunction,
+}
+
+/// Rows in the memory of the device; in single precision their temperature is 1.
+#[derive(Debug)]
+pub struct Resident {
+    dtype: Dtype,
+    vocab: usize,
+    values: Twin<u8>,
+    ins: Twin<RowIn>,
+    outs: Twin<RowOut>,
+    parts: Twin<Sums>,
+    tickets: Twin<u32>,
+    sums: Twin<u32>,
+}
+
+impl Bare {
+    /// Opens a device and compiles the kernels for it.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where there is none that can be used.
+    pub fn open(device: Option<&CudaDevice>) -> Result<Self, Unavailable> {
+        let found = find(device)?;
+        let open = || {
+            let context = CudaContext::new(found.ordinal)?;
+            let read = context.load_module(Ptx::from_src(READ))?.load_function("read_sum")?;
+            Ok((Arc::clone(&context), context.new_stream()?, Kernels::load(&context)?, read))
+        };
+        let (context, stream, kernels, read) = guarded(|| open().map_err(failed))?;
+        let health = Arc::new(Health::new(&Arc::new(Metrics::new(NAME))));
+        Ok(Self { found, home: memory::Home { context, health }, stream, kernels, read })
+    }
+
+    /// What was opened.
+    #[must_use]
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Whether so many rows are too few for a block each, and are split among blocks.
+    #[must_use]
+    pub fn splits(&self, count: usize) -> bool {
+        count < self.kernels.most_split()
+    }
+
+    /// Brings `count` rows to the device: those of `pattern` (whole rows), over and over.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails, or there is not so much memory.
+    pub fn hold(&self, dtype: Dtype, vocab: usize, pattern: &[u8], count: usize) -> Result<Resident, Unavailable> {
+        self.called(|| {
+            let (home, width, split) = (&self.home, vocab * dtype.bytes(), self.kernels.most_split());
+            let mut held = Resident {
+                dtype,
+                vocab,
+                values: Twin::try_new(home, count * width)?,
+                ins: Twin::try_new(home, count)?,
+                outs: Twin::try_new(home, count)?,
+                parts: Twin::try_new(home, split * MOST_SPLITS as usize)?,
+                tickets: Twin::try_new(home, split)?,
+                sums: Twin::try_new(home, self.readers() as usize)?,
+            };
+            for piece in held.values.host_mut().chunks_mut(pattern.len()) {
+                piece.copy_from_slice(&pattern[..piece.len()]);
+            }
+            for row in 0..count {
+                let at = held.values.device(row * width);
+                held.ins.host_mut()[row] = RowIn::new(at, 1.0, vocab, None);
+            }
+            held.values.send(count * width, &self.stream)?;
+            held.ins.send(count, &self.stream)?;
+            self.stream.synchronize()?;
+            Ok(held)
+        })
+    }
+
+    /// Measures the rows so many times, one after the other; how long that took altogether.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails.
+    pub fn measure(&self, held: &mut Resident, times: u32) -> Result<Duration, Unavailable> {
+        let group = Group { dtype: held.dtype, first: 0, count: held.count() };
+        self.timed(times, || {
+            let Resident { ins, outs, parts, tickets, .. } = &*held;
+            // SAFETY: `hold` described `count` rows, which live as long as `held`; the tickets are 0 between launches.
+            unsafe { self.kernels.rows(&self.stream, group, &Buffers { ins, outs, parts, tickets }) }
+        })
+    }
+
+    /// Reads the same bytes so many times.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails.
+    pub fn read(&self, held: &mut Resident, times: u32) -> Result<Duration, Unavailable> {
+        let loads = (held.values.host().len() / 16) as u64;
+        let (values, sums) = (held.values.device(0), held.sums.device(0));
+        self.timed(times, || {
+            let mut launch = self.stream.launch_builder(&self.read);
+            launch.arg(&values).arg(&loads).arg(&sums);
+            // SAFETY: so many loads of 16 bytes are there, and a sum for each block.
+            unsafe { launch.launch(config((self.readers(), 1), ROW_THREADS)) }.map(drop)
+        })
+    }
+
+    /// Sends the same bytes over the bus so many times.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails.
+    pub fn send(&self, held: &mut Resident, times: u32) -> Result<Duration, Unavailable> {
+        self.timed(times, || held.values.send(held.values.host().len(), &self.stream))
+    }
+
+    /// What the device has measured last, a row each.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails.
+    pub fn numbers(&self, held: &mut Resident) -> Result<Vec<RowStats>, Unavailable> {
+        let count = held.count();
+        self.called(|| held.outs.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
+        let Resident { dtype, vocab, .. } = *held;
+        let logits = Logits { dtype, vocab, bytes: held.values.host(), temperature: &[], chosen: &[] };
+        Ok(held.outs.host().iter().enumerate().map(|(row, out)| lane::stats(&logits, row, out)).collect())
+    }
+
+    /// The sum of the 32-bit words that were read last, modulo 2^32.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails.
+    pub fn sum(&self, held: &mut Resident) -> Result<u32, Unavailable> {
+        let count = held.sums.host().len();
+        self.called(|| held.sums.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
+        Ok(held.sums.host().iter().copied().fold(0, u32::wrapping_add))
+    }
+
+    /// Sends rows from pinned slots and measures them, in batches of all of `logits` and two under way at a time, as at work; the numbers of
+    /// the last batch, and how long `batches` took.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where the driver fails.
+    ///
+    /// # Panics
+    /// When these are more rows than a batch has.
+    pub fn stream(&self, logits: &Logits<'_>, batches: usize) -> Result<(Vec<RowStats>, Duration), Unavailable> {
+        self.called(|| {
+            let lane = || Ok((Lane::try_new(&self.home, &self.kernels)?, self.batch(logits)?));
+            let mut lanes = [lane()?, lane()?];
+            let mut numbers = Vec::new();
+            let begin = Instant::now();
+            // the last two turns only take what is under way
+            for turn in 0..batches + 2 {
+                let (lane, batch) = &mut lanes[turn % 2];
+                if turn >= 2 {
+                    if !lane.wait(&self.home.health)? {
+                        return Err(DriverError(sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT));
+                    }
+                    if let Batch::Rows(entries) = batch {
+                        numbers = lane.rows(entries);
+                    }
+                }
+                if turn < batches {
+                    lane.launch(&self.kernels, batch)?;
+                }
+            }
+            Ok((numbers.concat(), begin.elapsed()))
+        })
+    }
+
+    fn batch(&self, logits: &Logits<'_>) -> Result<Batch, DriverError> {
+        let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("rows that are there");
+        let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.home)).collect::<Result<_, _>>()?;
+        let home = Arc::new(Home::pinned(slots));
+        let entry = |part: &[u8]| {
+            let mut slot = home.try_take(1).and_then(|mut slots| slots.pop()).expect("one a part");
+            slot.push(part, SLOT_BYTES);
+            let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
+            Entry { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
+        };
+        Ok(Batch::Rows(logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()).map(entry).collect()))
+    }
+
+    fn timed(&self, times: u32, mut launch: impl FnMut() -> Result<(), DriverError>) -> Result<Duration, Unavailable> {
+        self.called(|| {
+            self.stream.context().bind_to_thread()?;
+            self.stream.synchronize()?;
+            let begin = Instant::now();
+            (0..times).try_for_each(|_| launch())?;
+            self.stream.synchronize()?;
+            Ok(begin.elapsed())
+        })
+    }
+
+    /// After an error the device may still be at work on memory, which then stays.
+    fn called<T>(&self, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Unavailable> {
+        guarded(|| self.home.health.trying(|| call().map_err(|error| self.lost(error))))
+    }
+
+    fn lost(&self, error: DriverError) -> Unavailable {
+        let error = failed(error);
+        self.home.health.lose(error.clone());
+        error
+    }
+
+    /// Blocks that read: as many as a device can have at a time.
+    fn readers(&self) -> u32 {
+        4 * self.kernels.processors()
+    }
+}
+
+impl Resident {
+    fn count(&self) -> usize {
+        self.ins.host().len()
+    }
+
+    /// What is held, on the host.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.values.host()
+    }
+}
+
+fn failed(error: DriverError) -> Unavailable {
+    Unavailable::of("a timed call")(error)
+}

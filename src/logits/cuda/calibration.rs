@@ -1,0 +1,197 @@
+//! Whether the device says what the CPU says, and from how many rows on it is the faster one.
+
+use std::time::{Duration, Instant};
+
+use super::{Cuda, Unavailable};
+use crate::entropy::{Backend, Cpu, Dtype, Logits, RowStats, TokenStats, TopK};
+use crate::logits::slices::SLOT_BYTES;
+use crate::logprobs::Rows;
+
+/// The width of the vocabulary of the models that are trained most; in bfloat16.
+pub(crate) const WIDTH: usize = 151_936;
+/// Rows of a slot.
+const A_SLOT: usize = SLOT_BYTES / (2 * WIDTH);
+/// Both backends may differ by this, in nats.
+const TOLERANCE: f64 = 1e-4;
+/// A time is the least of so many.
+const REPEATS: usize = 3;
+
+/// The least number of rows at which the device was faster, measured at start; `None` where it never was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crossover {
+    /// Of 151,936 values in bfloat16, from memory of the host, against the threads that measure rows.
+    pub rows: Option<u64>,
+    /// Of 20 logprobs, against the thread that would measure them itself.
+    pub top_k: Option<u64>,
+}
+
+/// Times of few rows and of many.
+struct Times {
+    few: (usize, Duration),
+    many: (usize, Duration),
+}
+
+/// Measures the same rows on both; `threads` is how many would share whole rows on the CPU.
+///
+/// # Errors
+/// [`Unavailable`] where they disagree, or the device is lost over it.
+pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
+    cuda.health.trying(|| measure(cuda, cpu, threads))
+}
+
+fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
+    let rows = (cuda.home().total() * A_SLOT).min(256);
+    let values: Vec<u8> = (0..rows * WIDTH).flat_map(|at| logit(at).to_le_bytes()).collect();
+    let mut on_cpu = (Vec::new(), Duration::MAX);
+    let few = rows.min(8);
+    let mut times = Times { few: (few, Duration::MAX), many: (rows, Duration::MAX) };
+    for _ in 0..REPEATS {
+        let begin = Instant::now();
+        on_cpu.0.clear();
+        cpu.rows(&logits(&values[..few * WIDTH * 2]), &mut on_cpu.0);
+        on_cpu.1 = on_cpu.1.min(begin.elapsed());
+        for (count, best) in [&mut times.few, &mut times.many] {
+            let begin = Instant::now();
+            let numbers = on_device(cuda, &logits(&values[..*count * WIDTH * 2]))?;
+            *best = (*best).min(begin.elapsed());
+            let pairs = on_cpu.0.iter().zip(&numbers);
+            agree(pairs.map(|(cpu, device)| (cpu.entropy - device.entropy).abs()))?;
+        }
+    }
+    kernels(cuda, cpu)?;
+    let a_row = on_cpu.1.as_secs_f64() / few as f64 / threads.max(1) as f64;
+    Ok(Crossover { rows: times.crossover(a_row), top_k: top_k(cuda, cpu)? })
+}
+
+impl Times {
+    /// From where on the device is faster than `a_row` seconds a row, by the line through both times.
+    fn crossover(&self, a_row: f64) -> Option<u64> {
+        let ((few, short), (many, long)) = (self.few, self.many);
+        let (short, long) = (short.as_secs_f64(), long.as_secs_f64());
+        let each = if many > few { ((long - short) / (many - few) as f64).max(0.0) } else { 0.0 };
+        let fixed = (short - each * few as f64).max(0.0);
+        (each < a_row).then(|| (fixed / (a_row - each)).ceil().max(1.0) as u64)
+    }
+}
+
+/// Asks each kernel of whole rows, those for many rows and those for few: the wide rows above are few to the device.
+fn kernels(cuda: &Cuda, cpu: Cpu) -> Result<(), Unavailable> {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        for (count, vocab) in [(cuda.many, 64), (3, 5000)] {
+            let values = (0..count * vocab).map(|at| f32::from_bits(u32::from(logit(at)) << 16));
+            let bytes: Vec<u8> = values.flat_map(|value| stored(dtype, value)).collect();
+            let logits = Logits { dtype, vocab, bytes: &bytes, temperature: &[], chosen: &[] };
+            let mut ours = Vec::new();
+            cpu.rows(&logits, &mut ours);
+            let theirs = on_device(cuda, &logits)?;
+            let pairs = ours.iter().zip(&theirs);
+            agree(pairs.flat_map(|(a, b)| [(a.entropy - b.entropy).abs(), (a.log_z - b.log_z).abs()]))?;
+        }
+    }
+    Ok(())
+}
+
+/// A value from -4 to 8 as it is stored; in half precision another one, from 0 to 6.
+fn stored(dtype: Dtype, value: f32) -> Vec<u8> {
+    match dtype {
+        Dtype::F32 => value.to_le_bytes().to_vec(),
+        Dtype::Bf16 => value.to_le_bytes()[2..].to_vec(),
+        // the bits of positive numbers rise with them
+        Dtype::F16 => (((value + 4.0) * 1500.0) as u16).to_le_bytes().to_vec(),
+    }
+}
+
+/// Logits like a model's: a few likely tokens before many unlikely ones; bfloat16.
+fn logit(at: usize) -> u16 {
+    let mixed = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let unit = (mixed >> 40) as f32 / (1u64 << 24) as f32;
+    let value = 12.0 * unit * unit * unit - 4.0;
+    (value.to_bits() >> 16) as u16
+}
+
+fn logits(bytes: &[u8]) -> Logits<'_> {
+    Logits { dtype: Dtype::Bf16, vocab: WIDTH, bytes, temperature: &[], chosen: &[] }
+}
+
+fn on_device(cuda: &Cuda, logits: &Logits<'_>) -> Result<Vec<RowStats>, Unavailable> {
+    let numbers = cuda.try_rows(logits).ok_or_else(|| without(cuda))?;
+    if cuda.is_lost() { Err(without(cuda)) } else { Ok(numbers) }
+}
+
+/// Why there are no numbers.
+fn without(cuda: &Cuda) -> Unavailable {
+    cuda.loss()
+        .cloned()
+        .unwrap_or_else(|| Unavailable::Broken("it did not answer while it was being measured".to_owned()))
+}
+
+fn agree(differences: impl Iterator<Item = f64>) -> Result<(), Unavailable> {
+    // NaN is no agreement, and the maximum of it and a number is the number
+    let worst = differences.map(|each| if each.is_nan() { f64::INFINITY } else { each }).fold(0.0, f64::max);
+    if worst <= TOLERANCE { Ok(()) } else { Err(Unavailable::Disagree(worst)) }
+}
+
+fn top_k(cuda: &Cuda, cpu: Cpu) -> Result<Option<u64>, Unavailable> {
+    let mut rows = Rows::new();
+    for row in 0..1024 {
+        // the last value leaves room for the tail: a row that no distribution has would get no interval to compare
+        let spread = 0.1 + (row % 64) as f32 * 0.01;
+        let values: Vec<f32> = (0..20).map(|rank| -spread * rank as f32).collect();
+        let norm = values.iter().map(|value| value.exp()).sum::<f32>().ln() + 0.02;
+        rows.push_row(&values.iter().map(|value| value - norm).collect::<Vec<f32>>());
+    }
+    let mut few = Rows::new();
+    rows.iter().take(64).for_each(|row| few.push_row(row));
+    let mut times = Times { few: (64, Duration::MAX), many: (1024, Duration::MAX) };
+    let mut alone = Duration::MAX;
+    for _ in 0..REPEATS {
+        for (rows, best) in [(&few, &mut times.few.1), (&rows, &mut times.many.1)] {
+            let batch = TopK { rows, chosen: &[], vocab: Some(WIDTH as u32), stats: true };
+            let (mut ours, mut theirs) = (Vec::<TokenStats>::new(), Vec::<TokenStats>::new());
+            let begin = Instant::now();
+            cpu.top_k(&batch, &mut ours);
+            alone = alone.min(begin.elapsed() * 1024 / rows.len() as u32);
+            let begin = Instant::now();
+            if !cuda.try_top_k(&batch, &mut theirs) {
+                return Err(without(cuda));
+            }
+            *best = (*best).min(begin.elapsed());
+            let pairs = || ours.iter().zip(&theirs);
+            let of = |number: fn(&TokenStats) -> f32| {
+                pairs().map(move |(ours, theirs)| f64::from((number(ours) - number(theirs)).abs()))
+            };
+            agree(of(|stats| stats.renormalized).chain(of(|stats| stats.lower)).chain(of(|stats| stats.upper)))?;
+        }
+    }
+    Ok(times.crossover(alone.as_secs_f64() / 1024.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_nothing_does_not_agree() {
+        let agreed = |differences: &[f64]| agree(differences.iter().copied());
+        assert_eq!(agreed(&[0.0, 5e-5]), Ok(()));
+        for differences in [&[f64::NAN, 0.0][..], &[5.0, f64::NAN, 0.0], &[0.0, f64::NAN], &[2e-4, 0.0]] {
+            assert!(matches!(agreed(differences), Err(Unavailable::Disagree(_))), "{differences:?}");
+        }
+    }
+
+    #[test]
+    fn the_crossover_is_where_the_lines_meet() {
+        let times = |few: (usize, u64), many: (usize, u64)| Times {
+            few: (few.0, Duration::from_micros(few.1)),
+            many: (many.0, Duration::from_micros(many.1)),
+        };
+        // 100 us, and 2 us a row, against 12 us a row
+        assert_eq!(times((8, 116), (256, 612)).crossover(12e-6), Some(10));
+        // never faster
+        assert_eq!(times((8, 116), (256, 612)).crossover(2e-6), None);
+        // at once
+        assert_eq!(times((8, 16), (256, 512)).crossover(12e-6), Some(1));
+        // a single time says that more cost nothing more
+        assert_eq!(times((13, 130), (13, 130)).crossover(10e-6), Some(13));
+    }
+}

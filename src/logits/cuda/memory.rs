@@ -1,0 +1,134 @@
+//! Memory that is there twice: on the host, where it can be written, and on the device.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+
+use super::abi::Plain;
+use super::health::Health;
+use crate::logits::slices::SLOT_BYTES;
+
+/// Room for rows: [`SLOT_BYTES`] bytes.
+#[derive(Debug)]
+pub struct Pinned(Twin<u8>);
+
+/// Where memory is.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) context: Arc<CudaContext>,
+    pub(super) health: Arc<Health>,
+}
+
+/// `count` values on the host, pinned so that copies need no help, and as many on the device.
+#[derive(Debug)]
+pub(super) struct Twin<T> {
+    host: NonNull<T>,
+    device: sys::CUdeviceptr,
+    count: usize,
+    context: Arc<CudaContext>,
+    /// With a device that is lost its memory is, too.
+    health: Arc<Health>,
+    _values: PhantomData<T>,
+}
+
+// SAFETY: the pointers are this value's own, and what is behind them is plain data.
+unsafe impl<T: Plain> Send for Twin<T> {}
+// SAFETY: as above; writing needs `&mut`.
+unsafe impl<T: Plain> Sync for Twin<T> {}
+
+impl<T: Plain> Twin<T> {
+    /// Values that are zero on both sides.
+    pub(super) fn try_new(home: &Home, count: usize) -> Result<Self, DriverError> {
+        let Home { context, health } = home;
+        let bytes = count * size_of::<T>();
+        context.bind_to_thread()?;
+        // Without the write-combining flag: what a device leaves unmeasured, the CPU reads.
+        // SAFETY: a context is bound; the memory is freed in `drop`.
+        let host = unsafe { result::malloc_host(bytes, 0) }?;
+        // SAFETY: the driver gave `bytes` bytes.
+        unsafe { host.cast::<u8>().write_bytes(0, bytes) };
+        // SAFETY: a context is bound; the memory is freed in `drop`.
+        let device = unsafe { result::malloc_sync(bytes) };
+        // SAFETY: `bytes` zeros, as above.
+        let zeros = unsafe { std::slice::from_raw_parts(host.cast::<u8>(), bytes) };
+        // SAFETY: both are `bytes` long.
+        let device = device.and_then(|device| unsafe { result::memcpy_htod_sync(device, zeros) }.map(|()| device));
+        let device = device.inspect_err(|_| {
+            // SAFETY: nobody has the pointer yet. A device half made is given back with the context.
+            let _ = unsafe { result::free_host(host) };
+        })?;
+        let host = NonNull::new(host.cast()).expect("the driver said that it gave memory");
+        Ok(Self { host, device, count, context: Arc::clone(context), health: Arc::clone(health), _values: PhantomData })
+    }
+
+    /// The host's side. What the device is still copying from or to must not be read or written.
+    pub(super) fn host(&self) -> &[T] {
+        // SAFETY: `count` values, zeroed when they were made, alive as long as this is.
+        unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.count) }
+    }
+
+    /// The host's side, to be written.
+    pub(super) fn host_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `host`, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr(), self.count) }
+    }
+
+    /// The address of a value on the device.
+    pub(super) fn device(&self, at: usize) -> sys::CUdeviceptr {
+        debug_assert!(at <= self.count);
+        self.device + (at * size_of::<T>()) as u64
+    }
+
+    /// Begins to copy the first `count` values to the device.
+    pub(super) fn send(&self, count: usize, stream: &CudaStream) -> Result<(), DriverError> {
+        // SAFETY: the device's side is as long; the host's side is not written before the batch has ended.
+        unsafe { result::memcpy_htod_async(self.device, &self.host()[..count], stream.cu_stream()) }
+    }
+
+    /// Begins to copy the first `count` values from the device.
+    pub(super) fn fetch(&mut self, count: usize, stream: &CudaStream) -> Result<(), DriverError> {
+        let device = self.device;
+        // SAFETY: the device's side is as long; the host's side is not read before the batch has ended.
+        unsafe { result::memcpy_dtoh_async(&mut self.host_mut()[..count], device, stream.cu_stream()) }
+    }
+}
+
+impl<T> Drop for Twin<T> {
+    fn drop(&mut self) {
+        // the driver may wait for ever for a device that hangs, which may still be writing here
+        if self.health.is_lost() {
+            // nor is the context given back, by whoever has it last
+            std::mem::forget(Arc::clone(&self.context));
+            return;
+        }
+        // there is nobody to tell
+        let _ = self.context.bind_to_thread();
+        // SAFETY: both were made in `try_new` and nobody else has them.
+        unsafe {
+            let _ = result::free_host(self.host.as_ptr().cast());
+            let _ = result::free_sync(self.device);
+        }
+    }
+}
+
+impl Pinned {
+    pub(super) fn try_new(home: &Home) -> Result<Self, DriverError> {
+        Twin::try_new(home, SLOT_BYTES).map(Self)
+    }
+
+    /// The host's side.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.host()
+    }
+
+    /// The host's side, to be filled.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.host_mut()
+    }
+
+    pub(super) fn twin(&self) -> &Twin<u8> {
+        &self.0
+    }
+}

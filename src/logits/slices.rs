@@ -1,0 +1,179 @@
+//! Slices of whole rows of logits, measured away from the threads that serve sockets.
+//!
+//! An edge opens an [`Intake`], pushes the bytes in as they come, and takes the numbers out in order. Rows wait in slots, of which there
+//! is a fixed number: who finds none waits, and so does whoever sends the bytes.
+
+#[cfg(feature = "cuda")]
+mod device;
+mod entry;
+mod intake;
+mod pool;
+mod rows;
+mod slot;
+
+use std::sync::Arc;
+
+use crate::config::SliceConfig;
+use crate::entropy::{Backend, Cpu};
+#[cfg(feature = "cuda")]
+use crate::logits::cuda::{Cuda, PATIENCE};
+use crate::metrics::Metrics;
+
+#[cfg(feature = "cuda")]
+use device::{Device, OnDevice, Share};
+pub(super) use entry::Entry;
+pub(super) use entry::Measured;
+#[cfg(feature = "cuda")]
+pub(super) use entry::Shape;
+pub use entry::Unmeasured;
+pub use intake::Intake;
+use intake::Waiting;
+use pool::Pool;
+#[cfg(feature = "cuda")]
+pub(super) use rows::TEMPERATURES;
+pub use rows::{Misshapen, Rows, Side};
+pub(super) use slot::Home;
+#[cfg(feature = "cuda")]
+pub(super) use slot::Memory;
+use slot::Reserved;
+pub use slot::{SLOT_BYTES, Slot};
+
+/// The widest row: more than any model has.
+pub const MAX_VOCAB: usize = 1 << 20;
+
+/// The most rows of a slice whose numbers are held until the last is known.
+pub const MAX_ROWS: usize = 1 << 16;
+
+/// The most rows in a slot, however narrow they are.
+const SLOT_ROWS: usize = 4096;
+
+/// Where rows are brought to be measured.
+#[derive(Debug)]
+pub struct Slices {
+    heap: Arc<Home>,
+    pool: Pool,
+    #[cfg(feature = "cuda")]
+    metrics: Arc<Metrics>,
+    #[cfg(feature = "cuda")]
+    device: Option<Device>,
+}
+
+impl Slices {
+    /// Starts the threads, and begins to open a device where one is to be used; until it is open the threads do its work.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(config: &SliceConfig, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+        let (cpu, threads) = (Cpu::new(), config.threads());
+        for work in ["rows", "top_k"] {
+            metrics.slices.backend.with_label_values(&[work, cpu.name()]).set(1);
+        }
+        #[cfg(not(feature = "cuda"))]
+        if config.entropy_backend == crate::config::EntropyBackend::Cuda || config.cuda_device.is_some() {
+            tracing::warn!("this tokentap was built without CUDA; the CPU measures");
+        }
+        Ok(Self {
+            heap: Arc::new(Home::heap(config.slice_memory)),
+            pool: Pool::start(threads, cpu, metrics)?,
+            #[cfg(feature = "cuda")]
+            metrics: Arc::clone(metrics),
+            #[cfg(feature = "cuda")]
+            device: device::wanted(config).map(|(settings, share)| Device::open(settings, share, threads, metrics)),
+        })
+    }
+
+    /// Waits until a device that is to be used is open, or known not to be there; for whoever would rather wait than see the CPU work.
+    pub async fn settled(&self) {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.settled().await;
+        }
+    }
+
+    /// What [`Slices::backend`] is going to be called.
+    #[must_use]
+    pub fn backend_name(config: &SliceConfig) -> &'static str {
+        #[cfg(feature = "cuda")]
+        if device::wanted(config).is_some_and(|(_, share)| share == Share::All) {
+            return crate::logits::cuda::NAME;
+        }
+        let _ = config;
+        Cpu::new().name()
+    }
+
+    /// What measures top-k rows.
+    #[must_use]
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = self.device.as_ref().filter(|device| device.share() == Share::All) {
+            return Arc::new(OnDevice { device: device.clone(), cpu: Cpu::new(), metrics: Arc::clone(&self.metrics) });
+        }
+        Arc::new(Cpu::new())
+    }
+
+    /// Where the slots of these rows come from.
+    fn home(&self, rows: Rows) -> &Arc<Home> {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = self.device.as_ref().and_then(|device| device.of(rows)) {
+            return cuda.home();
+        }
+        let _ = rows;
+        &self.heap
+    }
+
+    fn put(&self, entry: Entry) {
+        #[cfg(feature = "cuda")]
+        let entry = match self.device.as_ref().and_then(Device::any) {
+            Some(cuda) if matches!(entry.slot.memory(), Memory::Pinned(_)) => {
+                let rows = entry.rows() as u64;
+                let back = if cuda.is_lost() { Some(entry) } else { cuda.put(entry) };
+                let Some(entry) = back else { return };
+                self.metrics.slices.fallbacks.with_label_values(&["device_lost"]).inc_by(rows);
+                entry
+            }
+            _ => entry,
+        };
+        self.pool.put(entry);
+    }
+
+    /// Waits for numbers; not for ever where a driver does not come back with their rows.
+    async fn numbers(&self, waiting: &mut Waiting) -> Measured {
+        #[cfg(feature = "cuda")]
+        while waiting.on_device {
+            match tokio::time::timeout(PATIENCE, &mut waiting.numbers).await {
+                Ok(numbers) => return numbers.unwrap_or(Err(Unmeasured::Ending)),
+                Err(_) if self.is_stuck() => return Err(Unmeasured::Stuck),
+                Err(_) => {}
+            }
+        }
+        (&mut waiting.numbers).await.unwrap_or(Err(Unmeasured::Ending))
+    }
+
+    /// Waits for slots of `home`, `ahead` of rows that have not come; where a driver does not come back with those that there are, for the
+    /// processor's.
+    async fn slots(&self, home: &mut Arc<Home>, count: usize, ahead: bool) -> Reserved {
+        #[cfg(feature = "cuda")]
+        if !Arc::ptr_eq(home, &self.heap) {
+            let mut taking = std::pin::pin!(Arc::clone(home).lend(count, ahead));
+            while !self.is_stuck() {
+                if let Ok(slots) = tokio::time::timeout(PATIENCE, &mut taking).await {
+                    return slots;
+                }
+            }
+            *home = Arc::clone(&self.heap);
+        }
+        Arc::clone(home).lend(count, ahead).await
+    }
+
+    #[cfg(feature = "cuda")]
+    fn is_stuck(&self) -> bool {
+        self.device.as_ref().and_then(Device::any).is_some_and(Cuda::is_stuck)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Slices {
+    fn drop(&mut self) {
+        self.device.iter().for_each(Device::settle);
+    }
+}

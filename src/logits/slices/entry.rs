@@ -1,0 +1,91 @@
+//! A slot of rows to be measured, and who waits for the numbers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::Slot;
+use crate::entropy::{Backend, Cpu};
+use crate::entropy::{Dtype, Logits, RowStats};
+use crate::metrics::SliceMetrics;
+
+/// What the bytes of a slot are: whole rows, one after another.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) dtype: Dtype,
+    pub(crate) vocab: usize,
+    /// One a row, one for all, or none.
+    pub(crate) temperature: Vec<f32>,
+    /// The sampled token of each row, negative where there is none; or none at all.
+    pub(crate) chosen: Vec<i64>,
+}
+
+/// Why there are no numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unmeasured {
+    /// A fault of tokentap, told in its log.
+    #[error("measuring these rows failed in tokentap")]
+    Panicked,
+    /// A driver does not come back with them.
+    #[error("the CUDA device hangs with these rows; send them again, and the CPU measures them")]
+    Stuck,
+    /// The process is ending.
+    #[error("tokentap is ending")]
+    Ending,
+}
+
+/// The numbers of a slot, one entry a row.
+pub(crate) type Measured = Result<Vec<RowStats>, Unmeasured>;
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) slot: Slot,
+    pub(crate) shape: Shape,
+    pub(crate) since: Instant,
+    pub(crate) reply: oneshot::Sender<Measured>,
+}
+
+impl Entry {
+    pub(crate) fn rows(&self) -> usize {
+        self.slot.filled().len() / (self.shape.vocab * self.shape.dtype.bytes())
+    }
+
+    /// Whether whoever handed it in has gone.
+    pub(crate) fn is_left(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// The rows as the kernels see them.
+    pub(crate) fn logits(&self) -> Logits<'_> {
+        Logits {
+            dtype: self.shape.dtype,
+            vocab: self.shape.vocab,
+            bytes: self.slot.filled(),
+            temperature: &self.shape.temperature,
+            chosen: &self.shape.chosen,
+        }
+    }
+
+    /// Measures it on this thread; a panic costs this entry alone.
+    pub(crate) fn measure(self, cpu: &Cpu, metrics: &SliceMetrics) {
+        let begin = Instant::now();
+        let by = [cpu.name(), "rows"];
+        metrics.wait.with_label_values(&by).observe((begin - self.since).as_secs_f64());
+        let mut numbers = Vec::with_capacity(self.rows());
+        let measured = catch_unwind(AssertUnwindSafe(|| cpu.rows(&self.logits(), &mut numbers)));
+        let measured = measured.map(|()| numbers).map_err(|_| Unmeasured::Panicked);
+        metrics.compute.with_label_values(&by).observe(begin.elapsed().as_secs_f64());
+        metrics.batch.with_label_values(&by).observe(self.rows() as f64);
+        metrics.rows.with_label_values(&by).inc_by(self.rows() as u64);
+        self.answer(measured);
+    }
+
+    /// Frees the slot, then answers: whoever reads the answer finds the slot free.
+    pub(crate) fn answer(self, measured: Measured) {
+        let Self { slot, reply, .. } = self;
+        drop(slot);
+        // nobody to tell when this fails
+        let _ = reply.send(measured);
+    }
+}

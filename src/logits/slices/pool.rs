@@ -1,0 +1,111 @@
+//! The processor's share: a few threads away from those that serve sockets.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::entry::Entry;
+use crate::entropy::Cpu;
+use crate::metrics::Metrics;
+
+/// Threads that measure entries in the order they came. Dropping it measures what is left, and waits for that.
+#[derive(Debug)]
+pub(super) struct Pool {
+    // as long as there are slots: that bounds it
+    queue: Option<Sender<Entry>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// # Errors
+    /// When the system gives no thread.
+    pub(super) fn start(threads: usize, cpu: Cpu, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
+        let (queue, entries) = unbounded();
+        let start = |index: usize| {
+            let (entries, metrics) = (Receiver::clone(&entries), Arc::clone(metrics));
+            std::thread::Builder::new().name(format!("rows-{index}")).spawn(move || work(&entries, cpu, &metrics))
+        };
+        let threads = (0..threads.max(1)).map(start).collect::<Result<_, _>>()?;
+        Ok(Self { queue: Some(queue), threads })
+    }
+
+    /// Hands an entry in.
+    pub(super) fn put(&self, entry: Entry) {
+        let queue = self.queue.as_ref().expect("only drop takes it");
+        // a thread goes only when the queue does
+        let _ = queue.send(entry);
+    }
+}
+
+fn work(entries: &Receiver<Entry>, cpu: Cpu, metrics: &Metrics) {
+    for entry in entries {
+        if !entry.is_left() {
+            entry.measure(&cpu, &metrics.slices);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.queue = None;
+        for thread in self.threads.drain(..) {
+            // a panic of an entry is caught where it happens
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::entropy::{Backend, Dtype};
+    use crate::logits::slices::entry::Shape;
+    use crate::logits::slices::{Home, MAX_VOCAB, SLOT_BYTES, Slot};
+
+    #[tokio::test]
+    async fn what_was_handed_in_is_answered_before_it_is_gone() {
+        let metrics = Arc::new(Metrics::new("cpu"));
+        let pool = Pool::start(2, Cpu::new(), &metrics).unwrap();
+        let home = Arc::new(Home::heap(12 * SLOT_BYTES as u64));
+        // rows as wide as there are, each of another width: they take their time, and the numbers say whose they are
+        let put = |(mut slot, vocab): (Slot, usize)| {
+            slot.push(&vec![0; 4 * vocab], SLOT_BYTES);
+            let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
+            let (reply, numbers) = oneshot::channel();
+            pool.put(Entry { slot, shape, since: Instant::now(), reply });
+            (vocab, numbers)
+        };
+        let handed_in: Vec<_> = home.take(12).await.into_iter().zip(MAX_VOCAB - 11..=MAX_VOCAB).map(put).collect();
+        drop(pool);
+        for (vocab, mut numbers) in handed_in {
+            let stats = numbers.try_recv().expect("it is answered").unwrap();
+            assert!((stats[0].entropy - (vocab as f64).ln()).abs() < 1e-9, "uniform over {vocab}: {stats:?}");
+        }
+        assert_eq!(Arc::strong_count(&metrics), 1, "the threads, which have one each, have ended");
+    }
+
+    #[tokio::test]
+    async fn who_has_left_is_passed_over() {
+        let metrics = Arc::new(Metrics::new("cpu"));
+        let pool = Pool::start(1, Cpu::new(), &metrics).unwrap();
+        let home = Arc::new(Home::heap(2 * SLOT_BYTES as u64));
+        let mut slots = home.take(2).await;
+        for leaves in [true, false] {
+            let mut slot = slots.pop().unwrap();
+            slot.push(&[0; 40], SLOT_BYTES);
+            let shape = Shape { dtype: Dtype::F32, vocab: 5, temperature: Vec::new(), chosen: Vec::new() };
+            let (reply, numbers) = oneshot::channel();
+            let numbers = (!leaves).then_some(numbers);
+            pool.put(Entry { slot, shape, since: Instant::now(), reply });
+            if let Some(numbers) = numbers {
+                assert_eq!(numbers.await.unwrap().unwrap().len(), 2);
+            }
+        }
+        assert_eq!(metrics.slices.rows.with_label_values(&[Cpu::new().name(), "rows"]).get(), 2);
+    }
+}

@@ -1,0 +1,114 @@
+//! What a slice is: its rows, and what goes with them.
+
+use super::{MAX_VOCAB, SLOT_BYTES, SLOT_ROWS};
+use crate::entropy::Dtype;
+
+/// What is going to be pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    pub(super) dtype: Dtype,
+    pub(super) vocab: usize,
+    rows: usize,
+}
+
+/// What SGLang takes for greedy sampling lies below, and there is no division by it in 32 bits; above, every row is uniform, and a
+/// device would count what is masked.
+pub(crate) const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
+
+/// What goes with the rows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Side {
+    /// One a row, one for all, or none, which is 1. From 1e-6 to 1e6.
+    pub temperature: Vec<f32>,
+    /// The sampled token of each row, negative where there is none; or none at all.
+    pub chosen: Vec<i64>,
+}
+
+/// What cannot be measured, in words for the sender.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Misshapen {
+    /// It is no slice.
+    #[error("{0}")]
+    Shape(String),
+    /// There never is so much room.
+    #[error("{0}")]
+    Room(String),
+}
+
+impl Rows {
+    /// # Errors
+    /// [`Misshapen`] when there are more than `most`, or they are too wide.
+    pub fn try_new(dtype: Dtype, rows: usize, vocab: usize, most: usize) -> Result<Self, Misshapen> {
+        let wrong = |text: String| Err(Misshapen::Shape(text));
+        if vocab == 0 || vocab > MAX_VOCAB {
+            return wrong(format!("a row has 1 to {MAX_VOCAB} logits, not {vocab}"));
+        }
+        if rows > most {
+            return wrong(format!("a slice has at most {most} rows, not {rows}"));
+        }
+        let rows = Self { dtype, vocab, rows };
+        if rows.rows.checked_mul(rows.row_bytes()).is_none() {
+            return wrong(format!("{} rows of {vocab} logits are more than there is memory for", rows.rows));
+        }
+        Ok(rows)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.rows
+    }
+
+    /// Bytes of all rows.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    pub(super) fn row_bytes(self) -> usize {
+        self.vocab * self.dtype.bytes()
+    }
+
+    /// Bytes of as many whole rows as a slot holds.
+    pub(crate) fn slot_bytes(self) -> usize {
+        (SLOT_BYTES / self.row_bytes()).min(SLOT_ROWS) * self.row_bytes()
+    }
+
+    /// How many slots all rows fill.
+    pub(crate) fn slots(self) -> usize {
+        self.bytes().div_ceil(self.slot_bytes())
+    }
+}
+
+impl Side {
+    /// Whether it fits `rows`.
+    ///
+    /// # Errors
+    /// [`Misshapen`] when it does not.
+    pub fn check(&self, rows: Rows) -> Result<(), Misshapen> {
+        let wrong = |text: String| Err(Misshapen::Shape(text));
+        let count = self.temperature.len();
+        if count > 1 && count != rows.rows {
+            return wrong(format!("temperature has {count} values for {} rows: one a row, or one for all", rows.rows));
+        }
+        if let Some(at) = self.temperature.iter().position(|value| !TEMPERATURES.contains(value)) {
+            return wrong(format!("temperature[{at}] is {}: it is from 1e-6 to 1e6", self.temperature[at]));
+        }
+        if !self.chosen.is_empty() && self.chosen.len() != rows.rows {
+            return wrong(format!("token_ids has {} values for {} rows: one a row", self.chosen.len(), rows.rows));
+        }
+        let outside = |id: &i64| *id >= 0 && usize::try_from(*id).map_or(true, |id| id >= rows.vocab);
+        if let Some(at) = self.chosen.iter().position(outside) {
+            return wrong(format!("token_ids[{at}] is {}: the rows have {} logits", self.chosen[at], rows.vocab));
+        }
+        Ok(())
+    }
+
+    /// What goes with rows `from..from + count`.
+    pub(super) fn part(&self, from: usize, count: usize) -> (Vec<f32>, Vec<i64>) {
+        let temperature =
+            if self.temperature.len() > 1 { &self.temperature[from..from + count] } else { &self.temperature };
+        let chosen = if self.chosen.is_empty() { &[] } else { &self.chosen[from..from + count] };
+        (temperature.to_vec(), chosen.to_vec())
+    }
+}

@@ -1,0 +1,144 @@
+//! The access log: a line and the metrics of each request, written when its reply has ended.
+
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use http::{Extensions, Method, StatusCode};
+use tokio::time::Instant;
+
+use crate::engine::routes;
+use crate::generation::Observed;
+use crate::generation::reason::Reason;
+use crate::generation::request::RequestId;
+use crate::metrics::Metrics;
+
+/// The status of a request whose client left before the reply: not one of HTTP, but the one that proxies log.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// What is logged and counted of a request. Clones share one record, which is written when the last of them is dropped: one is held by the body of
+/// the reply.
+#[derive(Debug, Clone)]
+pub struct AccessRecord(Arc<Record>);
+
+#[derive(Debug)]
+struct Record {
+    metrics: Arc<Metrics>,
+    /// The server cuts connections: its drain time is over.
+    cutting: Arc<AtomicBool>,
+    endpoint: &'static str,
+    method: &'static str,
+    /// Asked every few seconds by something that is not an agent or a trainer: logged at debug, and not counted as active.
+    is_probe: bool,
+    started: Instant,
+    /// 0 until there is a reply.
+    status: AtomicU16,
+    is_streaming: AtomicBool,
+    rid: OnceLock<RequestId>,
+    observed: OnceLock<Observed>,
+}
+
+impl AccessRecord {
+    /// Starts the clock of a request.
+    #[must_use]
+    pub fn start(
+        (metrics, cutting): (&Arc<Metrics>, &Arc<AtomicBool>),
+        endpoint: &'static str,
+        method: &Method,
+        is_probe: bool,
+    ) -> Self {
+        if !is_probe {
+            metrics.active.with_label_values(&[endpoint]).inc();
+        }
+        Self(Arc::new(Record {
+            metrics: Arc::clone(metrics),
+            cutting: Arc::clone(cutting),
+            endpoint,
+            method: routes::method_label(method),
+            is_probe,
+            started: Instant::now(),
+            status: AtomicU16::new(0),
+            is_streaming: AtomicBool::new(false),
+            rid: OnceLock::new(),
+            observed: OnceLock::new(),
+        }))
+    }
+
+    /// The record among the extensions of a request.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> Self {
+        extensions.get().cloned().expect("the outermost layers of a port start a record for every request")
+    }
+
+    /// Sets the status of the reply, unless one that is no success was set before.
+    pub fn set_status(&self, status: StatusCode) {
+        let replaced = |old: u16| (old < 300).then_some(status.as_u16());
+        // where an error was set, it stays
+        let _ = self.0.status.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replaced);
+    }
+
+    /// The reply is a stream.
+    pub fn set_streaming(&self) {
+        self.0.is_streaming.store(true, Ordering::Relaxed);
+    }
+
+    /// The request's id, which is set once it is known.
+    #[must_use]
+    pub fn rid(&self) -> &OnceLock<RequestId> {
+        &self.0.rid
+    }
+
+    /// Adds what was observed of the reply.
+    pub fn observe(&self, observed: Option<Observed>) {
+        if let Some(observed) = observed {
+            // a request has one reply
+            let _ = self.0.observed.set(observed);
+        }
+    }
+}
+
+impl Record {
+    fn status(&self) -> u16 {
+        match self.status.load(Ordering::Relaxed) {
+            0 if std::thread::panicking() => 500,
+            0 if self.cutting.load(Ordering::Relaxed) => 503,
+            0 => CLIENT_CLOSED_REQUEST,
+            status => status,
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let (metrics, endpoint, method) = (&self.metrics, self.endpoint, self.method);
+        let (elapsed, status) = (self.started.elapsed(), self.status());
+        let is_streaming = self.is_streaming.load(Ordering::Relaxed);
+        let ms = elapsed.as_millis() as u64;
+        metrics.requests.with_label_values(&[endpoint, method, itoa::Buffer::new().format(status)]).inc();
+        let streaming = if is_streaming { "true" } else { "false" };
+        metrics.duration.with_label_values(&[endpoint, streaming]).observe(elapsed.as_secs_f64());
+        if self.is_probe {
+            tracing::debug!(endpoint, method, status, ms, "request");
+            return;
+        }
+        metrics.active.with_label_values(&[endpoint]).dec();
+        let observed = self.observed.get().copied();
+        if let Some(observed) = observed {
+            metrics.overhead.with_label_values(&[endpoint]).observe(observed.overhead.as_secs_f64());
+        }
+        let observed = observed.unwrap_or_default();
+        tracing::info!(
+            endpoint,
+            method,
+            status,
+            rid = self.rid.get().and_then(|rid| rid.get()),
+            stream = is_streaming,
+            prompt_tokens = observed.prompt_tokens,
+            tokens = observed.tokens,
+            mean_entropy = observed.mean,
+            missing = observed.missing.map(Reason::name),
+            overhead_us = observed.overhead.as_micros() as u64,
+            ms,
+            "request"
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! The control port: probes, metrics, the page, live entropy, and SGLang's own control routes, which is where trainers send them.
+
+pub mod offload;
+pub mod page;
+pub mod trainer_state;
+pub mod v1;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use crate::engine::routes::{self, Kind, Route};
+use crate::generation::measure::number;
+use crate::metrics::Metrics;
+use crate::serve::access_log::AccessRecord;
+use crate::serve::body::Body;
+use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::data::forward::forward;
+use crate::serve::misdirected;
+use crate::serve::proxy_state::ProxyState;
+use crate::serve::readiness::Readiness;
+use crate::serve::reply::{error_reply, json_reply};
+use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::session::ledger::log::{Health, Log};
+
+/// The live entropies of a request.
+const ENTROPY: &str = "/v1/requests/{rid}/entropy";
+
+/// What the control port is served with.
+#[derive(Debug, Clone)]
+pub struct Control {
+    /// For requests that are forwarded.
+    pub proxy: Arc<ProxyState>,
+    /// For those of trainers.
+    pub trainers: Arc<TrainerState>,
+    /// For probes.
+    pub readiness: Arc<Readiness>,
+}
+
+/// What a request to the control port is.
+pub fn classify<B>(request: &Request<B>) -> RequestInfo {
+    let path = request.uri().path();
+    let open = |endpoint| RequestInfo::open(Port::Control, Protocol::Http, endpoint);
+    let is_read = is_read(request.method());
+    match path {
+        "/livez" if is_read => return RequestInfo { is_probe: true, ..open("/livez") },
+        "/readyz" if is_read => return RequestInfo { is_probe: true, ..open("/readyz") },
+        "/metrics" | "/metrics/" if is_read => {
+            return RequestInfo { access: Access::Metrics, is_probe: true, ..open("/metrics") };
+        }
+        _ => {}
+    }
+    // what the page shows needs the token, the page itself is how it is asked for
+    if page::asset(path).is_some() {
+        return RequestInfo { access: Access::Page, is_probe: true, ..open("/page") };
+    }
+    let forwarded = routes::route(path);
+    let route = if forwarded.kind == Kind::Control || forwarded.endpoint == "/detokenize" {
+        forwarded
+    } else {
+        let endpoint = rid_of_entropy(path).map(|_| ENTROPY).or_else(|| Some(v1::route(path)?.pattern));
+        Route { endpoint: endpoint.unwrap_or("other"), kind: Kind::Other }
+    };
+    RequestInfo { route, access: Access::Control, needs_sessions: true, ..open(route.endpoint) }
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// The request whose entropies a path asks for.
+fn rid_of_entropy(path: &str) -> Option<&str> {
+    path.strip_prefix("/v1/requests/")?.strip_suffix("/entropy")
+}
+
+/// Answers a request that the layers let pass.
+pub async fn answer(state: &Control, request: Request<Incoming>) -> Response<Body> {
+    let record = AccessRecord::of(request.extensions());
+    route(state, request).await.map(|body| body.observed_by(record))
+}
+
+async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body> {
+    let Control { proxy, trainers, .. } = state;
+    let route = RequestInfo::of(&request).route;
+    match route.endpoint {
+        "/livez" => return text(StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" => return state.readiness.reply(),
+        "/metrics" => return metrics(state),
+        _ => {}
+    }
+    if let Some(reply) = page::serve(&request) {
+        return reply;
+    }
+    if route.kind == Kind::Control || route.endpoint == "/detokenize" {
+        if proxy.config.keys.control_token.is_some() {
+            // the token opens this port alone; the page has ids and wants to show their text
+            match route.kind {
+                Kind::Control => proxy.client.sign(request.headers_mut()),
+                _ => proxy.client.sign_generation(request.headers_mut()),
+            }
+        }
+        return forward(proxy, route, request, None).await.unwrap_or_else(|error| error_reply(&error));
+    }
+    let path = request.uri().path().to_owned();
+    if let Some(rid) = rid_of_entropy(&path) {
+        let is_read = is_read(request.method());
+        return if is_read { entropy(trainers, &request, rid) } else { v1::not_allowed(&[Method::GET]) };
+    }
+    let method = request.method().clone();
+    let reply = match v1::serve(trainers, request).await {
+        None => misdirected::on_control(proxy, &method, &path, routes::route(&path)),
+        reply => reply,
+    };
+    reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
+}
+
+pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
+    let mut reply = Response::new(Body::full(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    reply
+}
+
+/// An error in the control port's shape: `{"error":{"code","message"}}`.
+pub(super) fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+    json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
+}
+
+fn metrics(state: &Control) -> Response<Body> {
+    let Control { proxy, trainers, .. } = state;
+    proxy.metrics.breaker_open.set(i64::from(proxy.client.is_cut_off()));
+    proxy.metrics.bytes_in_flight.set(i64::try_from(proxy.budget.taken()).unwrap_or(i64::MAX));
+    proxy.metrics.raise(&proxy.metrics.shed.with_label_values(&["max_bytes"]), proxy.budget.shed());
+    let (entries, bytes) = trainers.entropies.size();
+    proxy.metrics.store_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    proxy.metrics.store_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let (sessions, bytes) = proxy.sessions.size();
+    proxy.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
+    proxy.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    if let Some(log) = proxy.sessions.log() {
+        watch(&proxy.metrics, log);
+    }
+    match proxy.metrics.render() {
+        Ok(body) => {
+            let mut reply = text(StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
+            let version = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            reply.headers_mut().insert(header::CONTENT_TYPE, version);
+            reply
+        }
+        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error.to_string()),
+    }
+}
+
+/// How the log is doing.
+fn watch(metrics: &Metrics, log: &Log) {
+    let stats = log.stats();
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    metrics.log_degraded.set(i64::from(log.health() != Health::Ok));
+    metrics.log_bytes.set(i64::try_from(of(&stats.bytes_on_disk)).unwrap_or(i64::MAX));
+    metrics.raise(&metrics.log_records, of(&stats.records));
+    metrics.raise(&metrics.log_lost, of(&stats.failed) + of(&stats.dropped_queue_full));
+}
+
+/// `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on; ids while the sequence runs.
+fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Response<Body> {
+    let (mut since, mut index) = (0, None);
+    for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let number = value.parse::<usize>();
+        match (name, number) {
+            ("since", Ok(number)) => since = number,
+            ("index", Ok(number)) => index = Some(number),
+            ("since" | "index", Err(_)) => {
+                return problem(
+                    StatusCode::BAD_REQUEST,
+                    "bad_request",
+                    &format!("{name}: a number of tokens or of a sequence, not {value:?}"),
+                );
+            }
+            _ => {
+                return problem(
+                    StatusCode::BAD_REQUEST,
+                    "bad_request",
+                    &format!("{name:?} is neither since nor index"),
+                );
+            }
+        }
+    }
+    let rid = routes::decode(rid);
+    let Some((index, progress)) = state.entropies.read(&rid, index, since) else {
+        return v1::Problem::no_entropies().reply();
+    };
+    let next = progress.next;
+    let mut list = Vec::new();
+    progress.entropy.iter().for_each(|value| number(&mut list, *value));
+    let ids = if progress.ids.is_empty() { String::new() } else { format!("\"token_ids\":{},", json!(progress.ids)) };
+    let body = format!(
+        "{{\"rid\":{},\"index\":{index},\"entropy\":[{}],{ids}\"next\":{next},\"finished\":{},\"finish_reason\":{}}}",
+        json!(rid),
+        String::from_utf8_lossy(&list),
+        progress.finished,
+        json!(progress.finish_reason),
+    );
+    json_reply(StatusCode::OK, body.into_bytes())
+}

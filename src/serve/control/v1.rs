@@ -1,0 +1,284 @@
+//! `/v1/*` of the control port: what trainers read and say.
+
+mod advantages;
+mod entropy;
+pub mod finished;
+mod path;
+mod policy;
+mod query;
+mod running;
+pub mod samples;
+pub mod sessions;
+mod shm;
+mod small;
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::engine::routes;
+use crate::long_work::on_body;
+use crate::serve::body::{Body, Upload};
+use crate::serve::control::offload::{Items, offload, offload_export};
+use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::reply::json_reply;
+use crate::session::ledger::log::Ack;
+use crate::session::{Session, SessionError};
+use query::Query;
+
+/// The largest request of a trainer's, which is a list of names, not of tokens.
+pub const LARGEST: u64 = 64 << 20;
+
+/// The largest body with a reward. Every row of an export of the session holds the reward.
+const LARGEST_REWARD: u64 = 64 << 10;
+
+/// An answer that says no: `{"error":{"code","message"}}`.
+#[derive(Debug)]
+pub struct Problem {
+    /// The status.
+    pub status: StatusCode,
+    /// What is wrong, as a name.
+    pub code: &'static str,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    /// A 400 with this message.
+    #[must_use]
+    pub fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// No entropies are kept under this id, or of this sequence.
+    #[must_use]
+    pub fn no_entropies() -> Self {
+        let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    /// The reply.
+    #[must_use]
+    pub fn reply(&self) -> Response<Body> {
+        let body = json!({"error": {"code": self.code, "message": self.message}});
+        let mut reply = json_reply(self.status, body.to_string().into_bytes());
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        reply
+    }
+}
+
+/// A route below `/v1/`.
+#[derive(Debug)]
+pub struct Route {
+    /// Its path, with a name in braces for each part that differs.
+    pub pattern: &'static str,
+    methods: &'static [Method],
+}
+
+/// All of them.
+const ROUTES: [Route; 12] = [
+    Route { pattern: "/v1/sessions", methods: &[Method::GET] },
+    Route { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE] },
+    Route { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET] },
+    Route { pattern: "/v1/sessions/{id}/paths/{leaf}", methods: &[Method::GET] },
+    Route { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST] },
+    Route { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST] },
+    Route { pattern: "/v1/trajectories", methods: &[Method::GET] },
+    Route { pattern: "/v1/requests", methods: &[Method::GET] },
+    Route { pattern: "/v1/samples", methods: &[Method::POST] },
+    Route { pattern: "/v1/advantages", methods: &[Method::POST] },
+    Route { pattern: "/v1/entropy", methods: &[Method::POST] },
+    Route { pattern: "/v1/policy", methods: &[Method::GET, Method::POST] },
+];
+
+/// The route of a path.
+pub fn route(path: &str) -> Option<&'static Route> {
+    ROUTES.iter().find(|route| route.matches(path))
+}
+
+impl Route {
+    fn matches(&self, path: &str) -> bool {
+        let mut parts = path.split('/');
+        let same = self.pattern.split('/').all(|name| {
+            let part = parts.next();
+            part.is_some_and(|part| name.starts_with('{') || routes::decode(part) == name)
+        });
+        same && parts.next().is_none()
+    }
+}
+
+/// Serves a route below `/v1/`; `None` for any other path.
+pub async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
+    let path = request.uri().path().to_owned();
+    let Route { methods, .. } = route(&path)?;
+    let names: Vec<String> = path.split('/').skip(2).map(|part| routes::decode(part).into_owned()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    if !methods.contains(method) {
+        return Some(not_allowed(methods));
+    }
+    Some(answer(state, &names, request).await.unwrap_or_else(|problem| problem.reply()))
+}
+
+/// The answer to a method that a route does not have. Where there is GET there is HEAD.
+#[must_use]
+pub fn not_allowed(allowed: &[Method]) -> Response<Body> {
+    let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    let message = format!("only {}", names.join(" and "));
+    let mut reply = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", message).reply();
+    let names = names.join(", ").replace("GET", "GET, HEAD");
+    reply.headers_mut().insert(header::ALLOW, HeaderValue::try_from(names).expect("names of methods are tokens"));
+    reply
+}
+
+async fn answer(
+    state: &Arc<TrainerState>,
+    names: &[&str],
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Problem> {
+    let query = Query::of(request.uri())?;
+    match *names {
+        ["sessions"] => short_answer(state, move |state| sessions::list(state, query)).await,
+        ["sessions", id] if request.method() == Method::DELETE => sessions::delete(state, id).await,
+        ["sessions", id] => {
+            let id = id.to_owned();
+            short_answer(state, move |state| sessions::show(state, &id, query)).await
+        }
+        ["sessions", id, "trajectories"] => {
+            let id = id.to_owned();
+            long_answer(state, move |state| sessions::trajectories(state, &id, query)).await
+        }
+        ["sessions", id, "paths", leaf] => {
+            let (id, leaf) = (id.to_owned(), leaf.to_owned());
+            short_answer(state, move |state| path::show(state, &id, &leaf, query)).await
+        }
+        ["requests"] => Ok(running::list(state, &query)),
+        ["sessions", id, "freeze"] => sessions::freeze(state, id).await,
+        ["sessions", id, _] => {
+            let body = bytes_within(state, request, LARGEST_REWARD).await.map_err(too_large_reward)?;
+            sessions::reward(state, id, parse(&body).await?).await
+        }
+        ["trajectories"] => finished::stream(state, query).await,
+        ["policy"] if request.method() == Method::POST => policy::name(state, read(state, request).await?).await,
+        ["policy"] => Ok(policy::show(state)),
+        ["entropy"] => entropy::measure(state, request).await,
+        ["samples"] => {
+            let said = read(state, request).await?;
+            long_answer(state, move |state| samples::export(state, &said).map(samples::reply)).await
+        }
+        _ => {
+            let body = bytes(state, request).await?;
+            long_answer(state, move |state| advantages::compute(state, &body)).await
+        }
+    }
+}
+
+/// An answer about a page of sessions, or about one.
+async fn short_answer(
+    state: &Arc<TrainerState>,
+    work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
+) -> Result<Response<Body>, Problem> {
+    let state = Arc::clone(state);
+    offload(move || work(&state)).await
+}
+
+/// An answer whose work grows with all turns of the sessions that it is about.
+async fn long_answer(
+    state: &Arc<TrainerState>,
+    work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
+) -> Result<Response<Body>, Problem> {
+    let state = Arc::clone(state);
+    offload_export(move || work(&state)).await
+}
+
+async fn bytes(state: &TrainerState, request: Request<Incoming>) -> Result<bytes::Bytes, Problem> {
+    bytes_within(state, request, LARGEST).await
+}
+
+async fn bytes_within(state: &TrainerState, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
+    let patience = state.config.limits.client_body_timeout;
+    // all of the budget: agents may not keep trainers out
+    let upload = Upload::new(request.into_body(), patience).counted(Some(state.budget.reply()));
+    upload.read(limit).await.map_err(|error| unread(&error))
+}
+
+/// The body did not come whole.
+fn unread(error: &crate::error::Error) -> Problem {
+    Problem::new(error.status(), "body", error.to_string())
+}
+
+fn too_large_reward(problem: Problem) -> Problem {
+    match problem.status {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let message =
+                format!("the body is larger than {LARGEST_REWARD} bytes: every exported row holds its reward");
+            Problem::new(problem.status, "reward_too_large", message)
+        }
+        _ => problem,
+    }
+}
+
+async fn read<T: DeserializeOwned>(state: &TrainerState, request: Request<Incoming>) -> Result<T, Problem> {
+    parse(&bytes(state, request).await?).await
+}
+
+async fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let parsed = on_body(bytes.len(), || serde_json::from_slice(bytes)).await;
+    parsed.map_err(|error| Problem::bad(format!("the body: {error}")))
+}
+
+fn ok(body: &Value) -> Response<Body> {
+    json_reply(StatusCode::OK, body.to_string().into_bytes())
+}
+
+/// The session with this name.
+///
+/// # Errors
+/// 404 for an unknown name, 410 for a session that was evicted.
+pub fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
+    let gone = || {
+        state.sessions.gone(id).map(|gone| {
+            let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
+            let message = format!("session {id:?} was evicted ({}); see {hint} and --data-dir", gone.reason);
+            Problem::new(StatusCode::GONE, "evicted", message)
+        })
+    };
+    let unknown = || Problem::new(StatusCode::NOT_FOUND, "no_such_session", format!("there is no session {id:?}"));
+    state.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
+}
+
+/// What cannot be done with a session.
+#[must_use]
+pub fn refused(id: &str, error: SessionError) -> Problem {
+    let (status, code) = match error {
+        SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
+        SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
+        SessionError::Frozen => (StatusCode::CONFLICT, "frozen"),
+        SessionError::Gone => (StatusCode::GONE, "evicted"),
+    };
+    Problem::new(status, code, format!("session {id:?}: {error}"))
+}
+
+/// Waits until a record is on disk, as replies do.
+pub async fn written(state: &TrainerState, ack: Ack) {
+    state.log_wait.wait(vec![ack]).await;
+}
+
+/// A reply made as it is taken.
+fn made(content_type: &'static str, length: Option<u64>, chunks: Items<bytes::Bytes>) -> Response<Body> {
+    let mut reply = Response::new(Body::made(chunks));
+    reply.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    if let Some(length) = length {
+        reply.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    reply
+}

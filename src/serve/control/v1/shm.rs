@@ -1,0 +1,37 @@
+//! Slices in files of `--shm-dir`.
+
+use std::io::ErrorKind;
+
+use http::StatusCode;
+
+use super::Problem;
+use crate::logits::safetensors::Body;
+use crate::logits::shm::{Place, Unread};
+use crate::logits::slices::MAX_ROWS;
+use crate::serve::control::trainer_state::TrainerState;
+
+/// Reads a slice, which is then being measured.
+pub(super) async fn read(state: &TrainerState, place: Place) -> Result<Body, Problem> {
+    let Some(folder) = &state.config.shm.shm_dir else {
+        let message = "no file is read: tokentap was started without --shm-dir";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "no_shm_dir", message));
+    };
+    let mut body = Body::new(&state.slices, state.config.slices.max_slice_bytes, MAX_ROWS);
+    place.read(folder, &mut body).await?;
+    Ok(body)
+}
+
+impl From<Unread> for Problem {
+    fn from(error: Unread) -> Self {
+        match error {
+            Unread::Safetensors(refused) => refused.into(),
+            Unread::Missing => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
+            Unread::Name | Unread::Irregular | Unread::Early(_) => Self::bad(error.to_string()),
+            Unread::Failed(ref cause) => {
+                let denied = cause.kind() == ErrorKind::PermissionDenied;
+                let status = if denied { StatusCode::FORBIDDEN } else { StatusCode::INTERNAL_SERVER_ERROR };
+                Self::new(status, "unread", error.to_string())
+            }
+        }
+    }
+}

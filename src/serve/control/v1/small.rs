@@ -1,0 +1,151 @@
+//! Small slices as JSON: rows of logits, or of top-k logprobs.
+
+use http::{Response, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Problem;
+use crate::entropy::TopK;
+use crate::entropy::{Dtype, Logits};
+use crate::logits::safetensors::Numbers;
+use crate::logits::shm::Place;
+use crate::logits::slices;
+use crate::logprobs::Rows;
+use crate::serve::body::Body;
+use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::reply::json_reply;
+
+/// Bytes of a body.
+pub(super) const LARGEST: u64 = 4 << 20;
+
+/// Values of all rows: what is measured on the thread that serves the socket.
+const MOST: usize = 1 << 16;
+
+/// Either whole rows or top-k rows; or where they are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Slice {
+    /// Whole rows, all of one width.
+    logits: Option<Vec<Vec<f32>>>,
+    /// One a row, one for all, or none.
+    temperature: Option<Vec<f32>>,
+    /// The sampled token of each row of `logits`.
+    token_ids: Option<Vec<i64>>,
+    /// The largest logprobs of each token, in nats.
+    top_logprobs: Option<Vec<Vec<f32>>>,
+    /// The logprob of each sampled token.
+    logprobs: Option<Vec<Option<f32>>>,
+    /// How many tokens the distributions of `top_logprobs` range over.
+    vocab_size: Option<u32>,
+    /// A file that holds a slice; nothing else goes with it.
+    pub(super) shm: Option<Place>,
+}
+
+impl Slice {
+    /// Reads the JSON of one.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let slice: Self = serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body: {error}")))?;
+        // each member by its name, so that a new one has to be thought of here
+        let alone = matches!(
+            &slice,
+            Self {
+                logits: None,
+                temperature: None,
+                token_ids: None,
+                top_logprobs: None,
+                logprobs: None,
+                vocab_size: None,
+                shm: _
+            }
+        );
+        if slice.shm.is_some() && !alone {
+            return Err(Problem::bad("nothing goes with shm: the whole slice is in the file"));
+        }
+        Ok(slice)
+    }
+}
+
+/// Measures a slice that is in the body.
+pub(super) fn measure(state: &TrainerState, slice: &Slice) -> Result<Response<Body>, Problem> {
+    let body = match (&slice.logits, &slice.top_logprobs) {
+        (Some(rows), None) => whole(state, slice, rows)?,
+        (None, Some(rows)) => top_k(state, slice, rows)?,
+        _ => return Err(Problem::bad("the body has either logits or top_logprobs, a list of rows, or shm, a file")),
+    };
+    Ok(json_reply(StatusCode::OK, body))
+}
+
+fn few(rows: &[Vec<f32>]) -> Result<(), Problem> {
+    let count: usize = rows.iter().map(Vec::len).sum();
+    if count <= MOST && rows.len() <= MOST {
+        return Ok(());
+    }
+    let message = format!("JSON is for up to {MOST} values, not {count}; send larger slices as safetensors");
+    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
+}
+
+fn whole(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+    few(rows)?;
+    if slice.logprobs.is_some() || slice.vocab_size.is_some() {
+        return Err(Problem::bad("logprobs and vocab_size go with top_logprobs, not with logits"));
+    }
+    let vocab = rows.first().map_or(1, Vec::len);
+    if let Some(at) = rows.iter().position(|row| row.len() != vocab) {
+        let message = format!("logits[{at}] has {} values and logits[0] has {vocab}", rows[at].len());
+        return Err(Problem::bad(message));
+    }
+    let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab, MOST);
+    let shape = shape.map_err(|error| Problem::bad(format!("logits: {error}")))?;
+    let side = slices::Side {
+        temperature: slice.temperature.clone().unwrap_or_default(),
+        chosen: slice.token_ids.clone().unwrap_or_default(),
+    };
+    side.check(shape).map_err(|error| Problem::bad(error.to_string()))?;
+    let bytes: Vec<u8> = rows.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+    let logits =
+        Logits { dtype: Dtype::F32, vocab, bytes: &bytes, temperature: &side.temperature, chosen: &side.chosen };
+    let mut stats = Vec::new();
+    state.backend.rows(&logits, &mut stats);
+    Ok(Numbers::of(&stats, !side.chosen.is_empty()).to_json())
+}
+
+fn top_k(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+    few(rows)?;
+    if slice.temperature.is_some() || slice.token_ids.is_some() {
+        return Err(Problem::bad("temperature and token_ids go with logits, not with top_logprobs"));
+    }
+    let chosen = slice.logprobs.as_deref().unwrap_or_default();
+    if !chosen.is_empty() && chosen.len() != rows.len() {
+        let message = format!("logprobs has {} values for {} rows: one a row", chosen.len(), rows.len());
+        return Err(Problem::bad(message));
+    }
+    if slice.vocab_size == Some(0) {
+        return Err(Problem::bad("vocab_size is the number of tokens, at least 1"));
+    }
+    let mut batch = Rows::new();
+    rows.iter().for_each(|row| batch.push_row(row));
+    let chosen: Vec<f32> = chosen.iter().map(|logprob| logprob.unwrap_or(f32::NAN)).collect();
+    let mut stats = Vec::new();
+    let batch = TopK { rows: &batch, chosen: &chosen, vocab: slice.vocab_size, stats: true };
+    state.backend.top_k(&batch, &mut stats);
+    let mut object = Map::new();
+    object.insert("rows".to_owned(), json!(stats.len()));
+    object.insert("unit".to_owned(), json!("nats"));
+    let mut column = |name: &str, values: Vec<f32>| object.insert(name.to_owned(), json!(values));
+    column("estimate", stats.iter().map(|row| row.estimate).collect());
+    column("lower", stats.iter().map(|row| row.lower).collect());
+    column("upper", stats.iter().map(|row| row.upper).collect());
+    column("renormalized", stats.iter().map(|row| row.renormalized).collect());
+    column("tail_mass", stats.iter().map(|row| row.tail_mass).collect());
+    column("varentropy", stats.iter().map(|row| row.varentropy).collect());
+    column("margin", stats.iter().map(|row| row.margin).collect());
+    column("confidence", stats.iter().map(|row| row.confidence).collect());
+    if !chosen.is_empty() {
+        column("surprisal", stats.iter().map(|row| row.surprisal).collect());
+        let rank = |rank: u32| if rank == 0 { Value::Null } else { json!(rank) };
+        object.insert("rank".to_owned(), stats.iter().map(|row| rank(row.rank)).collect());
+    }
+    let flags = |names: Vec<&str>| json!(names);
+    object.insert("flags".to_owned(), stats.iter().map(|row| flags(row.flags.names().collect())).collect());
+    Ok(Value::Object(object).to_string().into_bytes())
+}

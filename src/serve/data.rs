@@ -1,0 +1,111 @@
+//! The data port: everything SGLang serves, under the same paths.
+
+pub mod aborts;
+pub mod api_call;
+pub mod forward;
+pub mod gate;
+pub mod generate;
+pub mod identity;
+pub mod passthrough;
+pub mod policy;
+pub mod redact;
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+
+use crate::api::Apis;
+use crate::engine::routes::{self, Kind, Route};
+use crate::error::Error;
+use crate::serve::access_log::AccessRecord;
+use crate::serve::body::Body;
+use crate::serve::data::forward::forward;
+use crate::serve::data::generate::generate;
+use crate::serve::data::identity::InvalidName;
+use crate::serve::misdirected::MisdirectedRequest;
+use crate::serve::proxy_state::ProxyState;
+use crate::serve::reply::error_reply;
+use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::session::is_name;
+
+/// What a request to the data port is. The session in its path is taken off the path.
+pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
+    let session = take_session(request);
+    let path = request.uri().path();
+    let known = routes::route(path);
+    let api = apis.get(known.endpoint).or_else(|| apis.get(path));
+    let route = api.map_or(known, |(endpoint, _)| Route { endpoint, kind: Kind::Uncaptured });
+    RequestInfo {
+        route,
+        api: api.map(|(_, api)| Arc::clone(api)),
+        session,
+        access: Access::Agent,
+        needs_permit: true,
+        // all but what is neither recorded nor changes the policy
+        needs_sessions: !matches!(route.kind, Kind::Info | Kind::Other),
+        ..RequestInfo::open(Port::Data, Protocol::Http, route.endpoint)
+    }
+}
+
+/// Answers a request that the layers let pass.
+pub async fn answer(state: &Arc<ProxyState>, request: Request<Incoming>) -> Response<Body> {
+    let record = AccessRecord::of(request.extensions());
+    let reply = route(state, request, &record).await;
+    reply.unwrap_or_else(|error| error_reply(&error)).map(|body| body.observed_by(record))
+}
+
+async fn route(
+    state: &Arc<ProxyState>,
+    mut request: Request<Incoming>,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
+    if is_tunnel(&request) {
+        let message = "tokentap neither tunnels nor speaks over web sockets".to_owned();
+        return Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message });
+    }
+    let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
+    let session = session.transpose()?;
+    if route.kind == Kind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
+        return generate(state, request, session, record).await;
+    }
+    if let Some(api) = api.filter(|_| request.method() == Method::POST)
+        && api_call::reads(state, &*api, &request, session.as_ref())
+    {
+        return Ok(api_call::serve(state, (&api, route), request, session, record).await);
+    }
+    if route.kind == Kind::Control && !state.config.keys.allow_control {
+        return gate::control(state, route, request).await;
+    }
+    if route.kind == Kind::Info {
+        // what is searched must not be compressed
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
+        return redact::redacted(state, forward(state, route, request, None).await?).await;
+    }
+    let asked = MisdirectedRequest::new(state, &request, session.as_ref());
+    let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
+    let unnamed = generates.then(|| state.tools.flights.unnamed());
+    let reply = forward(state, route, request, session).await?;
+    Ok(asked.answer(route, reply).await?.map(|body| body.holding(unnamed)))
+}
+
+/// Whether a request is for something else than HTTP. An upgrade to a later HTTP is an offer that may be ignored.
+fn is_tunnel(request: &Request<Incoming>) -> bool {
+    let offers = request.headers().get_all(header::UPGRADE).iter();
+    let mut offers = offers.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    request.method() == Method::CONNECT
+        || offers.any(|offer| !offer.trim_ascii().to_ascii_lowercase().starts_with(b"h2c"))
+}
+
+/// Takes `/sessions/{id}` from the path; the rest is what SGLang is asked.
+fn take_session<B>(request: &mut Request<B>) -> Option<Result<Arc<str>, InvalidName>> {
+    let (id, rest) = identity::in_path(request.uri().path())?;
+    let id = routes::decode(id);
+    if !is_name(&id) {
+        return Some(Err(InvalidName::new(&id, "the path")));
+    }
+    let id = Arc::from(&*id);
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    *request.uri_mut() = format!("{rest}{query}").parse().ok()?;
+    Some(Ok(id))
+}

@@ -1,0 +1,43 @@
+//! `/abort_request` behind a router, which has no such route: every engine gets it, and the one that runs the request ends it.
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header};
+use serde_json::json;
+
+use crate::engine::engines::AbortOutcome;
+use crate::serve::body::Body;
+use crate::serve::proxy_state::ProxyState;
+use crate::serve::reply::json_reply;
+
+/// More than any id needs.
+pub const LARGEST_ABORT: u64 = 64 << 10;
+
+/// Whether aborts go to the engines of a list, and not to the upstream.
+#[must_use]
+pub fn are_sent_to_engines(state: &ProxyState) -> bool {
+    !state.engines.current().engines.is_empty()
+}
+
+/// Whether an engine that may run the request did not take the abort.
+fn has_failed(outcome: &AbortOutcome) -> bool {
+    !outcome.is_accepted() && !outcome.is_unsupported() && !outcome.is_absent
+}
+
+/// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request; a 404 is not where
+/// another accepts the abort, because a tokentap before an engine answers so where the request does not run.
+pub async fn send_to_engines(state: &ProxyState, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
+    let body = String::from_utf8_lossy(body).into_owned();
+    let outcomes = state.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
+    let problems: Vec<String> = outcomes.iter().filter_map(AbortOutcome::problem).collect();
+    let accepted = outcomes.iter().any(AbortOutcome::is_accepted);
+    if accepted && outcomes.iter().all(|outcome| !has_failed(outcome)) {
+        return Response::new(Body::full(Bytes::new()));
+    }
+    let failed = outcomes
+        .iter()
+        .find(|outcome| has_failed(outcome))
+        .or_else(|| outcomes.iter().find(|outcome| !outcome.is_accepted()));
+    let status = failed.and_then(|outcome| outcome.answer.as_ref().ok()).copied().unwrap_or(StatusCode::BAD_GATEWAY);
+    let message = format!("an engine did not take the abort: {}", problems.join("; "));
+    json_reply(status, json!({"error": {"code": "abort", "message": message}}).to_string().into_bytes())
+}

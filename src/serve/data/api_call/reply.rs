@@ -1,0 +1,209 @@
+//! Encodes the events of a generation for the clients of an API.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Response, StatusCode, header, response};
+
+use crate::api::openai::problem::LARGEST;
+use crate::api::sample::Sample;
+use crate::api::{Api, ApiError, ReplyEncoder};
+use crate::engine::headers;
+use crate::error::{BoxError, Error};
+use crate::generation::event::{EventKind, GenerationEvent, Output, Reads, Unparsed};
+use crate::generation::events::{Events, GatherError, Generation};
+use crate::long_work::on_body;
+use crate::serve::body::{Body, EncodedBody, Encoder};
+use crate::serve::proxy_state::ProxyState;
+
+/// The reply to a request of an API. With the last byte of an error, too, the client has the reply.
+pub(super) async fn reply(
+    state: &ProxyState,
+    api: Arc<dyn Api>,
+    generation: Generation,
+    encoder: Box<dyn ReplyEncoder>,
+) -> Response<Body> {
+    let Generation { mut head, mut events } = generation;
+    head.headers.remove(header::CONTENT_LENGTH);
+    match begin(state, &api, &head, &mut events, encoder).await {
+        Ok(Begun::Whole(body)) => {
+            head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
+        }
+        Ok(Begun::Stream { encoder, first }) => {
+            let keepalive = Some(state.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
+            let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(first);
+            Response::from_parts(head, Body::encoded(body))
+        }
+        Err(ReplyFailure::Engine(error)) => refused(head, error, events),
+        Err(ReplyFailure::Own(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
+    }
+}
+
+/// An error in place of the reply. The engine's headers say when to come back.
+fn refused(mut head: response::Parts, error: ApiError, events: Events) -> Response<Body> {
+    head.status = error.status;
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Response::from_parts(head, Body::encoded(EncodedBody::whole(error.body.into(), events)))
+}
+
+/// A reply of which the client may get the first bytes.
+enum Begun {
+    /// The body of a reply that does not stream.
+    Whole(String),
+    Stream {
+        encoder: EventEncoder,
+        /// The chunks of the first events.
+        first: Vec<u8>,
+    },
+}
+
+/// Why a reply becomes an error.
+enum ReplyFailure {
+    /// The engine answered with one.
+    Engine(ApiError),
+    /// The reply broke off, or is not what SGLang writes.
+    Own(Error),
+}
+
+impl From<Error> for ReplyFailure {
+    fn from(error: Error) -> Self {
+        Self::Own(error)
+    }
+}
+
+async fn begin(
+    state: &ProxyState,
+    api: &Arc<dyn Api>,
+    head: &response::Parts,
+    events: &mut Events,
+    encoder: Box<dyn ReplyEncoder>,
+) -> Result<Begun, ReplyFailure> {
+    if head.status != StatusCode::OK {
+        let body = events.gather(LARGEST, state.budget.reply()).await.unwrap_or_default();
+        return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
+    }
+    if !headers::is_event_stream(&head.headers) {
+        return Ok(Begun::Whole(whole(state, events, &*encoder).await?));
+    }
+    let limit = state.config.limits.max_reply_bytes;
+    let mut encoder = EventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
+    let mut first = Vec::new();
+    // clients that want comments while nothing comes want the head at once
+    while first.is_empty() && state.config.chat.sse_keepalive.is_zero() {
+        let Some(event) = events.next().await else { break };
+        let event = event.map_err(|error| upstream(error.to_string()))?;
+        if let Some(error) = first_error(&**api, &event) {
+            read_end(&**api, events).await;
+            return Err(ReplyFailure::Engine(error));
+        }
+        encoder.encode(&event, &mut first).map_err(|error| upstream(error.to_string()))?;
+    }
+    Ok(Begun::Stream { encoder, first })
+}
+
+/// Reads the end of a stream that has failed, after which the engine has nothing to abort; not where another of its sequences goes on.
+async fn read_end(api: &dyn Api, events: &mut Events) {
+    while let Some(Ok(event)) = events.next().await {
+        if matches!(event.kind, EventKind::Outputs(_)) && first_error(api, &event).is_none() {
+            return;
+        }
+    }
+}
+
+fn upstream(message: String) -> Error {
+    Error::Upstream { status: StatusCode::BAD_GATEWAY, message }
+}
+
+/// The body of a reply that does not stream.
+async fn whole(state: &ProxyState, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
+    let event = match events.take_whole() {
+        Some(event) => event,
+        None => {
+            let body = events.gather(state.config.limits.max_reply_bytes, state.budget.reply()).await;
+            let body = body.map_err(|error| match error {
+                GatherError::NoRoom => Error::Unavailable { message: error.to_string() },
+                error => upstream(error.to_string()),
+            })?;
+            let outline = on_body(body.len(), || GenerationEvent::outline(body.clone(), Reads::Fields)).await;
+            Arc::new(outline.map_err(unreadable)?)
+        }
+    };
+    if !matches!(event.kind, EventKind::Outputs(_)) {
+        return Err(unreadable("neither an object nor a list of objects"));
+    }
+    on_body(event.raw().len(), || {
+        let samples = Sample::all(&event).map_err(unreadable)?;
+        encoder.whole(&samples).map_err(|error| Error::Internal { message: error.to_string() })
+    })
+    .await
+}
+
+fn unreadable(what: impl std::fmt::Display) -> Error {
+    upstream(format!("the engine's reply is {what}"))
+}
+
+/// The error that a stream begins with.
+fn first_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
+    match &event.kind {
+        EventKind::Outputs(outputs) => {
+            outputs.iter().find_map(|output| output.error(event)).map(|error| api.event_error(error))
+        }
+        EventKind::Failed(error) => Some(failed(api, error)),
+        EventKind::Done | EventKind::Unparsed(_) | EventKind::Trailers(_) => None,
+    }
+}
+
+fn failed(api: &dyn Api, error: &Error) -> ApiError {
+    api.event_error(&serde_json::json!({ "message": error.to_string() }).to_string())
+}
+
+/// Encodes a stream, event by event.
+#[derive(Debug)]
+struct EventEncoder {
+    api: Arc<dyn Api>,
+    encoder: Box<dyn ReplyEncoder>,
+    /// What the event at hand becomes.
+    text: String,
+    /// `--max-reply-bytes`.
+    limit: u64,
+}
+
+impl Encoder for EventEncoder {
+    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
+        match &event.kind {
+            EventKind::Outputs(outputs) => {
+                for output in outputs {
+                    self.output(event, output)?;
+                }
+            }
+            EventKind::Done => self.encoder.finish(&mut self.text),
+            EventKind::Failed(error) => self.encoder.fail(&failed(&*self.api, error), &mut self.text),
+            // a comment of the engine's keeps connections alive
+            EventKind::Unparsed(Unparsed::NoData) if event.raw().starts_with(b":") => {
+                out.extend_from_slice(event.raw());
+            }
+            EventKind::Unparsed(Unparsed::NoData) | EventKind::Trailers(_) => {}
+            EventKind::Unparsed(Unparsed::Unreadable) => {
+                return Err("an event of the engine's is not what SGLang writes".into());
+            }
+            EventKind::Unparsed(Unparsed::Piece) => {
+                return Err(format!("an event is larger than {} bytes; see --max-reply-bytes", self.limit).into());
+            }
+        }
+        out.extend_from_slice(self.text.as_bytes());
+        self.text.clear();
+        Ok(())
+    }
+}
+
+impl EventEncoder {
+    fn output(&mut self, event: &GenerationEvent, output: &Output) -> Result<(), BoxError> {
+        if let Some(error) = output.error(event) {
+            self.encoder.fail(&self.api.event_error(error), &mut self.text);
+            return Ok(());
+        }
+        let sample = Sample::of(event, output, self.encoder.known(output.index));
+        let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
+        self.encoder.event(&sample, &mut self.text)
+    }
+}

@@ -1,0 +1,197 @@
+//! POST and PUT /generate: captured.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, header};
+use hyper::body::Incoming;
+
+use crate::engine::request::{GenerateRequest, PerItem};
+use crate::engine::upstream::send;
+use crate::engine::{headers, routes};
+use crate::error::{BoxError, Error};
+use crate::generation::event::{GenerationEvent, Reads};
+use crate::generation::events::Generation;
+use crate::generation::request::{GenerationRequest, Head, Retry};
+use crate::generation::retries::Digest;
+use crate::long_work::on_body;
+use crate::serve::access_log::AccessRecord;
+use crate::serve::body::{Body, EncodedBody, Encoder, Upload};
+use crate::serve::data::forward::{Unseen, target, upstream_headers};
+use crate::serve::data::identity::Identity;
+use crate::serve::proxy_state::ProxyState;
+use crate::session::Chat;
+
+/// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine takes its request id from here, so none may be given in the body.
+const OVERRIDE_RID: &str = "x-override-rid";
+
+/// How often the client has sent this call before, in the words of the SDKs that most agents use.
+const RETRY_COUNT: &str = "x-stainless-retry-count";
+
+/// A generation that a client asks for, decoded from the body of its API.
+#[derive(Debug)]
+pub struct DecodedGeneration {
+    /// The request for /generate.
+    pub request: GenerateRequest,
+    /// Its session.
+    pub identity: Identity,
+    /// The digest of the body, where the call may be retried.
+    pub digest: Option<Digest>,
+    /// What its turn remembers, where it is a turn of a chat.
+    pub chat: Option<Box<Chat>>,
+    /// What is read of its events.
+    pub reads: Reads,
+}
+
+/// Serves a generation; `session` is the one that the path names.
+///
+/// # Errors
+/// The error for the client, where the engine gave no answer.
+pub async fn generate(
+    state: &Arc<ProxyState>,
+    request: Request<Incoming>,
+    session: Option<Arc<str>>,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
+    let (head, body) = request.into_parts();
+    let limits = &state.config.limits;
+    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(state.budget.request()));
+    let body = upload.read(limits.max_request_bytes).await?;
+    Ok(native(answer(state, Request::from_parts(head, body), session, record).await?))
+}
+
+/// The same for a request that has been read.
+///
+/// # Errors
+/// The error for the client, where the engine gave no answer.
+pub async fn answer(
+    state: &Arc<ProxyState>,
+    request: Request<Bytes>,
+    session: Option<Arc<str>>,
+    record: &AccessRecord,
+) -> Result<Generation, Error> {
+    let (head, body) = request.into_parts();
+    let read = || {
+        let request = parse(state, &body)?;
+        let names = request.as_ref().map(|request: &GenerateRequest| &request.sessions);
+        let identity = Identity::of(&state.config, session.as_ref(), &head.uri, &head.headers, names)?;
+        let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), request));
+        Ok::<_, Error>((request, identity, digest))
+    };
+    let (request, identity, digest) = on_body(body.len(), read).await?;
+    let head = Head { target: target(&head.uri), method: head.method, headers: head.headers };
+    if let Some(request) = request {
+        drop(body);
+        let decoded = DecodedGeneration { request, identity, digest, chat: None, reads: Reads::Bytes };
+        return run(state, head, decoded, record).await;
+    }
+    identity.report_ignored(state);
+    let mut head = Head { headers: upstream_headers(head.headers), ..head };
+    head.headers.remove(header::ACCEPT_ENCODING);
+    let unnamed = state.tools.flights.unnamed();
+    let unseen = Unseen::new(state, routes::GENERATE, &identity);
+    let reply = send(&state.client, &state.metrics, routes::GENERATE, head.call(body)).await?;
+    unseen.answered(reply.status());
+    let (mut head, body) = reply.into_parts();
+    headers::end_hop(&mut head.headers);
+    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
+}
+
+/// The digest of a request that may be retried: one of a named session.
+#[must_use]
+pub fn digest(state: &ProxyState, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
+    let is_named = identity.is_some_and(|identity| identity.explicit);
+    (state.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
+}
+
+/// Runs a generation; `head` has the client's headers.
+///
+/// # Errors
+/// The error for the client, where the engine gave no answer.
+pub async fn run(
+    state: &Arc<ProxyState>,
+    head: Head,
+    decoded: DecodedGeneration,
+    record: &AccessRecord,
+) -> Result<Generation, Error> {
+    let DecodedGeneration { request, identity, digest, chat, reads } = decoded;
+    identity.report_ignored(state);
+    let authorization = head.headers.get(header::AUTHORIZATION).cloned();
+    let header_rid = head.headers.get(OVERRIDE_RID).cloned();
+    let is_marked = is_retry(&head.headers) || header_rid.is_some() || has_rid(&request);
+    let is_last = is_last(&head.headers);
+    let mut head = Head { headers: upstream_headers(head.headers), ..head };
+    // replies that are read must come as they are
+    head.headers.remove(header::ACCEPT_ENCODING);
+    if request.stream == Some(true) {
+        record.set_streaming();
+    }
+    let retry = digest.map(|digest| Retry { digest, is_marked });
+    let session = identity.session;
+    let request = GenerationRequest { head, request, session, chat, is_last, authorization, header_rid, reads, retry };
+    state.generator.run(request, record.rid()).await
+}
+
+/// The reply of the native API.
+#[must_use]
+pub fn native(generation: Generation) -> Response<Body> {
+    let Generation { head, mut events } = generation;
+    let body = match events.take_whole() {
+        Some(event) => EncodedBody::whole(event.native().clone(), events),
+        None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
+    };
+    Response::from_parts(head, Body::encoded(body))
+}
+
+/// The engine's own format.
+#[derive(Debug, Clone, Copy)]
+struct NativeEncoder;
+
+impl Encoder for NativeEncoder {
+    fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError> {
+        out.extend_from_slice(event.native());
+        Ok(())
+    }
+
+    fn encoded(&self, event: &GenerationEvent) -> Option<Bytes> {
+        Some(event.native().clone())
+    }
+
+    fn keeps_length(&self) -> bool {
+        true
+    }
+}
+
+/// Whether the client says that nothing follows in this session.
+#[must_use]
+pub fn is_last(headers: &HeaderMap) -> bool {
+    let said = headers.get("x-session-done").and_then(|value| value.to_str().ok());
+    said.is_some_and(|said| !matches!(said.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
+}
+
+/// Whether the client says that it has sent this call before.
+fn is_retry(headers: &HeaderMap) -> bool {
+    let count = headers.get(RETRY_COUNT).and_then(|value| value.to_str().ok()?.trim().parse::<u32>().ok());
+    count.is_some_and(|count| count > 0)
+}
+
+/// Whether the client names the request: the same call under the same name is the same call.
+fn has_rid(request: &GenerateRequest) -> bool {
+    match &request.rid {
+        PerItem::One(_) => true,
+        PerItem::Many(rids) => rids.iter().any(Option::is_some),
+        PerItem::Absent | PerItem::Unreadable => false,
+    }
+}
+
+/// The request of a body; `None` for one that is not a JSON object, which is the engine's to refuse.
+fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<GenerateRequest>, Error> {
+    match GenerateRequest::parse(body.clone()) {
+        Ok(request) => Ok(Some(request)),
+        Err(error) if error.too_deep && !state.config.entropy.no_guard => {
+            state.metrics.refused.with_label_values(&["nesting"]).inc();
+            Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))
+        }
+        Err(_) => Ok(None),
+    }
+}

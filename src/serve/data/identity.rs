@@ -1,0 +1,242 @@
+//! Whose session a call belongs to.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::{HeaderMap, Uri, header};
+
+use crate::config::{Config, SessionSource};
+use crate::engine::request::{SessionName, SessionNames};
+use crate::engine::routes;
+use crate::error::Error;
+use crate::generation::rid;
+use crate::serve::proxy_state::ProxyState;
+use crate::session::{LONGEST_NAME, is_name};
+
+/// Stands for a JSON value that is not a string; its blanks keep it from being a name.
+const NO_STRING: &str = "a value that is not a string";
+
+/// Keys that clients send because a field must not be empty.
+const PLACEHOLDERS: [&str; 4] = ["EMPTY", "NONE", "DUMMY", "NULL"];
+
+/// The session that a call belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The name.
+    pub session: Arc<str>,
+    /// The client gave it; otherwise the session is this request's alone.
+    pub explicit: bool,
+    /// The field whose value cannot name a session and was passed over; the call then has no other name.
+    pub ignored: Option<&'static str>,
+}
+
+/// A value that was given as the name of a session and cannot be one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{value:?} in {source_name} cannot name a session: a name is [A-Za-z0-9._~-]{{1,128}} and neither \".\" nor \"..\""
+)]
+pub struct InvalidName {
+    value: String,
+    source_name: &'static str,
+}
+
+impl InvalidName {
+    /// The value as far as an error message repeats it.
+    #[must_use]
+    pub fn new(value: &str, source_name: &'static str) -> Self {
+        Self { value: value.chars().take(LONGEST_NAME + 1).collect(), source_name }
+    }
+}
+
+impl From<InvalidName> for Error {
+    fn from(invalid: InvalidName) -> Self {
+        Self::bad_request(invalid.to_string())
+    }
+}
+
+/// A name that a request carries, and where.
+struct Candidate<'a> {
+    value: Cow<'a, str>,
+    source: Source,
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    /// The place exists to name a session, so another value is a mistake.
+    Dedicated(&'static str),
+    /// Clients use the field for other things as well; the name is the label of the metric.
+    Shared(&'static str),
+}
+
+impl Identity {
+    /// The session of a call: of the names given, the first in the order path, headers, query, body. An empty value is no name.
+    ///
+    /// # Errors
+    /// [`InvalidName`] where the first name cannot be one and stands where nothing but a session is named. Without recording no name
+    /// is checked, because none is used.
+    pub fn of(
+        config: &Config,
+        path: Option<&Arc<str>>,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: Option<&SessionNames>,
+    ) -> Result<Self, InvalidName> {
+        if let Some(session) = path {
+            return Ok(Self { session: Arc::clone(session), explicit: true, ignored: None });
+        }
+        let mut ignored = None;
+        for candidate in candidates(config, uri, headers, body).filter(|candidate| !candidate.value.is_empty()) {
+            let Candidate { value, source } = candidate;
+            match source {
+                _ if is_name(&value) => return Ok(Self { session: (&*value).into(), explicit: true, ignored: None }),
+                Source::Shared(field) => ignored = ignored.or(Some(field)),
+                Source::Dedicated(name) if config.sessions.record => return Err(InvalidName::new(&value, name)),
+                Source::Dedicated(_) => {}
+            }
+        }
+        Ok(Self { session: rid::fresh().into(), explicit: false, ignored })
+    }
+
+    /// Counts a name that was passed over, and logs the first of each field.
+    pub fn report_ignored(&self, state: &ProxyState) {
+        let Some(field) = self.ignored.filter(|_| state.config.sessions.record) else { return };
+        let counter = state.metrics.session.names_ignored.with_label_values(&[field]);
+        counter.inc();
+        if counter.get() == 1 {
+            tracing::warn!(
+                field,
+                "a value of this field cannot name a session ([A-Za-z0-9._~-]{{1,128}}), so the call has a session of its own; name sessions by /sessions/ID/ or X-Session-Id"
+            );
+        }
+    }
+}
+
+/// `/sessions/{id}/rest`: the name and the rest.
+#[must_use]
+pub fn in_path(path: &str) -> Option<(&str, &str)> {
+    let rest = path.strip_prefix("/sessions/")?;
+    let at = rest.find('/')?;
+    Some((&rest[..at], &rest[at..]))
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
+    only(headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes().trim_ascii())))
+}
+
+/// The value that a repeated field has each time; empty ones say nothing. Values that differ are joined as RFC 9110, 5.3, joins lines: a
+/// proxy in front may have read another of them, so they name no session.
+fn only<'a>(values: impl Iterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
+    let mut values = values.filter(|value| !value.is_empty());
+    let first = values.next()?;
+    let others: Vec<Cow<'a, str>> = values.filter(|value| *value != first).collect();
+    if others.is_empty() { Some(first) } else { Some(format!("{first}, {}", others.join(", ")).into()) }
+}
+
+/// Every name that a request carries, in the order of precedence.
+fn candidates<'a>(
+    config: &'a Config,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    body: Option<&'a SessionNames>,
+) -> impl Iterator<Item = Candidate<'a>> {
+    let dedicated = |value, name| Candidate { value, source: Source::Dedicated(name) };
+    let in_headers =
+        [("x-session-id", "the header x-session-id"), ("proxy-x-session-id", "the header proxy-x-session-id")];
+    let in_headers =
+        in_headers.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
+    let in_query = only(in_query).map(|value| dedicated(value, "the query member session_id"));
+    let value = |name: &'a Option<SessionName>| match name.as_ref()? {
+        SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),
+        SessionName::NoString => Some(Cow::Borrowed(NO_STRING)),
+    };
+    let in_body = body.into_iter().flat_map(|names| {
+        [
+            (&names.session_id, Source::Dedicated("the body member session_id")),
+            (&names.metadata, Source::Shared("metadata")),
+            (&names.proxy_session_id, Source::Dedicated("the body member _proxy_session_id")),
+        ]
+    });
+    let in_body = in_body.filter_map(move |(name, source)| Some(Candidate { value: value(name)?, source }));
+    let configured = config.sessions.session_from.iter().filter_map(move |source| {
+        Some(match source {
+            SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: Source::Shared("key") },
+            SessionSource::User => Candidate { value: value(&body?.user)?, source: Source::Shared("user") },
+            SessionSource::RoutingKey => {
+                dedicated(header(headers, "x-smg-routing-key")?, "the header x-smg-routing-key")
+            }
+        })
+    });
+    in_headers.chain(in_query).chain(in_body).chain(configured)
+}
+
+/// A key that says who the client is, rather than that it may come in.
+fn key<'a>(config: &Config, headers: &'a HeaderMap) -> Option<&'a str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
+    let api_key = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
+    let key = bearer.map(|(_, key)| key.trim()).or_else(api_key)?;
+    let is_ours = config.keys.all().any(|own| own.expose() == key);
+    let placeholder = PLACEHOLDERS.iter().any(|word| key.eq_ignore_ascii_case(word))
+        || key.to_ascii_lowercase().starts_with("sk-xxx");
+    (!is_ours && !placeholder).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::Object;
+
+    fn session(flags: &[&str], uri: &str, headers: &[(&str, &str)], body: &str) -> Option<String> {
+        let args = ["tokentap", "serve"].iter().chain(flags).map(std::ffi::OsString::from);
+        let cli = crate::config::load(args).unwrap();
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        let names = SessionNames::of(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap());
+        let identity =
+            Identity::of(cli.command.config().unwrap(), None, &uri.parse().unwrap(), &map, Some(&names)).unwrap();
+        identity.explicit.then(|| identity.session.to_string())
+    }
+
+    #[test]
+    fn headers_go_before_the_query_and_that_before_the_body() {
+        let body = r#"{"session_id":"b","metadata":{"x":1,"session_id":"m"},"_proxy_session_id":"p","user":"u"}"#;
+        let of = |headers: &[(&str, &str)], uri: &str, body: &str| session(&[], uri, headers, body);
+        assert_eq!(of(&[("X-Session-ID", "h")], "/generate?session_id=q", body).as_deref(), Some("h"));
+        assert_eq!(of(&[("proxy-x-session-id", "h2")], "/generate", body).as_deref(), Some("h2"));
+        assert_eq!(of(&[], "/generate?a=1&session_id=q%2D1", body).as_deref(), Some("q-1"));
+        assert_eq!(of(&[], "/generate", body).as_deref(), Some("b"));
+        assert_eq!(
+            of(&[], "/generate", r#"{"metadata":{"session_id":"m"},"_proxy_session_id":"p"}"#).as_deref(),
+            Some("m")
+        );
+        assert_eq!(of(&[], "/generate", r#"{"_proxy_session_id":"p","user":"u"}"#).as_deref(), Some("p"));
+        assert_eq!(of(&[], "/generate", r#"{"user":"u"}"#), None);
+        assert_eq!(of(&[("x-session-id", "")], "/generate", "{}"), None);
+    }
+
+    #[test]
+    fn key_names_a_session_unless_it_is_a_placeholder_or_tokentap_s_own() {
+        let flags = ["--session-from", "key,user,routing-key", "--upstream-api-key", "ours"];
+        let of = |headers: &[(&str, &str)], body: &str| session(&flags, "/generate", headers, body);
+        assert_eq!(of(&[("authorization", "Bearer agent-7")], "{}").as_deref(), Some("agent-7"));
+        assert_eq!(of(&[("x-api-key", "agent-8")], "{}").as_deref(), Some("agent-8"));
+        for key in ["ours", "EMPTY", "none", "Dummy", "sk-xxxx"] {
+            assert_eq!(of(&[("authorization", &format!("Bearer {key}"))], "{}"), None, "{key}");
+        }
+        assert_eq!(of(&[("authorization", "Bearer ours")], r#"{"user":"u"}"#).as_deref(), Some("u"));
+        assert_eq!(of(&[("x-smg-routing-key", "r")], "{}").as_deref(), Some("r"));
+        assert_eq!(session(&[], "/generate", &[("authorization", "Bearer agent-7")], "{}"), None);
+    }
+
+    #[test]
+    fn a_name_in_the_path_is_one_segment() {
+        assert_eq!(in_path("/sessions/a.b~c_d-e/generate"), Some(("a.b~c_d-e", "/generate")));
+        assert_eq!(in_path("/sessions/a"), None);
+        assert!(is_name(&"x".repeat(128)) && !is_name(&"x".repeat(129)) && !is_name("a b") && !is_name(""));
+        assert!(!is_name(".") && !is_name("..") && is_name("..."));
+    }
+}

@@ -1,0 +1,116 @@
+//! Records a chat that the engine's own endpoint serves: what the engine tells of its ids becomes turns.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::api::openai_chat::passthrough::PassthroughRequest;
+use crate::api::openai_chat::sglext::EngineIds;
+use crate::chat::remembered::Remembered;
+use crate::serve::data::forward::Unseen;
+use crate::serve::proxy_state::ProxyState;
+use crate::session::ledger::log::Ack;
+use crate::session::{About, Call, Draft, Fault, Reported, now_ms};
+
+/// Records one reply. Where it cannot, the generation passes unseen.
+#[derive(Debug)]
+pub(super) struct PassthroughRecorder {
+    pub(super) state: Arc<ProxyState>,
+    pub(super) asked: PassthroughRequest,
+    remembered: Option<Remembered>,
+    // says that something is missing before the call says that it is over
+    unseen: Unseen,
+    call: Call,
+    model: Box<str>,
+    epoch: u64,
+    started: Instant,
+    started_ms: u64,
+    first_ms: Option<u64>,
+}
+
+impl PassthroughRecorder {
+    /// A recorder of what is about to be asked for.
+    pub(super) fn new(
+        state: &Arc<ProxyState>,
+        (asked, remembered): (PassthroughRequest, Option<Remembered>),
+        call: Call,
+        unseen: Unseen,
+    ) -> Self {
+        Self {
+            asked,
+            remembered,
+            call,
+            unseen,
+            model: (*state.upstream.borrow().model).into(),
+            epoch: state.sessions.policy.epoch(),
+            started: Instant::now(),
+            started_ms: now_ms(),
+            first_ms: None,
+            state: Arc::clone(state),
+        }
+    }
+
+    /// The engine's answer is not for reading.
+    pub(super) fn unread(self, status: http::StatusCode) {
+        self.unseen.answered(status);
+    }
+
+    /// Something of a stream has come.
+    pub(super) fn first(&mut self) {
+        self.first_ms.get_or_insert(elapsed(self.started));
+    }
+
+    /// Makes a turn of each choice, where the engine has engine_ids the ids of all. What is answered tells when they are on disk. A panic costs
+    /// the record, never the reply.
+    pub(super) fn record(self, engine_ids: EngineIds) -> Vec<Ack> {
+        let state = Arc::clone(&self.state);
+        let recorded = catch_unwind(AssertUnwindSafe(|| self.commit(engine_ids)));
+        recorded.unwrap_or_else(|_| {
+            state.metrics.panics.inc();
+            Vec::new()
+        })
+    }
+
+    fn commit(mut self, engine_ids: EngineIds) -> Vec<Ack> {
+        let EngineIds { rid, prompt: Some(prompt), responses: Some(responses), mut finishes, label, mut spans } =
+            engine_ids
+        else {
+            return Vec::new();
+        };
+        if let Some(label) = spans.last().map(|(label, ..)| label).or(label.as_ref()) {
+            self.state.sessions.policy_observed(self.epoch, label);
+        }
+        let prompt: Arc<[u32]> = prompt.into();
+        let chat = self.remembered.take().map(|remembered| Box::new(remembered.behind(&prompt)));
+        let elapsed_ms = elapsed(self.started);
+        let mut acks = Vec::with_capacity(responses.len());
+        for (index, response) in responses.into_iter().enumerate() {
+            // the spans are those of the first choice
+            let reported = Reported { label: label.clone(), spans: std::mem::take(&mut spans) };
+            let tokens = u32::try_from(response.len()).unwrap_or(u32::MAX);
+            let about = About {
+                rid: rid.clone(),
+                index: u32::try_from(index).unwrap_or(u32::MAX),
+                finish: finishes.remove(&index),
+                fault: Some(Fault::Forwarded),
+                policy: self.state.sessions.policy.spans(self.epoch, tokens, &reported, &[]),
+                sampling: Some(self.asked.sampling.clone()),
+                model: self.model.clone(),
+                started_ms: self.started_ms,
+                first_ms: self.first_ms,
+                elapsed_ms,
+                chat: chat.clone(),
+                ..About::default()
+            };
+            let draft = Draft { prompt: Some(Arc::clone(&prompt)), response, about, ..Draft::default() };
+            acks.push(self.call.commit(draft).1);
+        }
+        self.unseen.seen();
+        acks
+    }
+}
+
+fn elapsed(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,48 @@
+//! The body of an answer whose messages may be large.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::Frame;
+use tonic::Status;
+use tonic::body::Body;
+
+/// As much as is handed to the connection at once, as of a reply over HTTP.
+const PIECE: usize = 64 * 1024;
+
+/// A body in small frames. The connection asks for the next when the one before has found room, so that what comes behind a message is
+/// asked for when the caller has taken nearly all of it.
+pub(super) struct ChunkedMessages {
+    body: Body,
+    rest: Bytes,
+}
+
+impl ChunkedMessages {
+    pub(super) fn new(body: Body) -> Self {
+        Self { body, rest: Bytes::new() }
+    }
+}
+
+impl http_body::Body for ChunkedMessages {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.rest.is_empty() {
+            match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+}

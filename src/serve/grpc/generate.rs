@@ -1,0 +1,214 @@
+//! `Generate`: POST /generate in another encoding.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use tokio::task::yield_now;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, async_trait};
+
+use super::pb::generate_server::Generate;
+use super::{Answers, pb, status};
+use crate::budget::Share;
+use crate::engine::headers;
+use crate::engine::routes;
+use crate::error::BoxError;
+use crate::generation::event::{EventKind, GenerationEvent, Unparsed};
+use crate::generation::events::{Events, GatherError, Generation};
+use crate::serve::access_log::AccessRecord;
+use crate::serve::control::v1::Problem;
+use crate::serve::data::{generate, identity};
+use crate::serve::proxy_state::ProxyState;
+use crate::serve::request_info::Port;
+use crate::session::is_name;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct GenerateService {
+    pub(super) state: Arc<ProxyState>,
+    pub(super) port: Port,
+}
+
+impl GenerateService {
+    /// The headers that HTTP would have had.
+    fn headers(&self, metadata: MetadataMap) -> HeaderMap {
+        let mut headers = metadata.into_headers();
+        let names: Vec<_> = headers.keys().cloned().collect();
+        for name in names.iter().filter(|name| name.as_str().starts_with("grpc-") || name.as_str().ends_with("-bin")) {
+            headers.remove(name);
+        }
+        headers.remove(header::TE);
+        headers.remove(header::CONTENT_LENGTH);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.port == Port::Control && self.state.config.keys.control_token.is_some() {
+            // the token opens this port and is nobody else's to know
+            self.state.client.sign_generation(&mut headers);
+        }
+        headers
+    }
+}
+
+#[async_trait]
+impl Generate for GenerateService {
+    type GenerateStream = Answers<pb::GenerateReply>;
+
+    async fn generate(&self, request: Request<pb::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
+        let record = AccessRecord::of(&extensions);
+        if !session.is_empty() && !is_name(&session) {
+            let message = identity::InvalidName::new(&session, "the field session").to_string();
+            return Err(status::problem(&Problem::bad(message)));
+        }
+        let mut request = http::Request::new(self.state.budget.hold(json));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
+        *request.headers_mut() = self.headers(metadata);
+        let session = (!session.is_empty()).then(|| Arc::from(session));
+        let generation = generate::answer(&self.state, request, session, &record).await;
+        let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
+        if generation.head.status != StatusCode::OK {
+            return Err(status::answer(generate::native(generation).map(|body| body.observed_by(record))).await);
+        }
+        let Generation { mut head, events } = generation;
+        let is_stream = headers::is_event_stream(&head.headers);
+        for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::DATE] {
+            head.headers.remove(name);
+        }
+        let reply = Reply { events, record };
+        let limit = self.state.config.limits.max_reply_bytes;
+        let answers = if is_stream {
+            Objects::new(reply, limit).answers()
+        } else {
+            whole(reply, limit, self.state.budget.reply()).await?
+        };
+        Ok(Response::from_parts(MetadataMap::from_headers(head.headers), answers, tonic::Extensions::new()))
+    }
+}
+
+/// The events of a reply, with the log line of its request.
+struct Reply {
+    events: Events,
+    record: AccessRecord,
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.record.observe(self.events.observed());
+    }
+}
+
+/// A reply that is one object, which the client has once it has been taken: not when all of it is here.
+async fn whole(mut reply: Reply, limit: u64, share: Share) -> Result<Answers<pb::GenerateReply>, Status> {
+    let json = match reply.events.take_whole() {
+        Some(event) => event.native().clone(),
+        None => match reply.events.gather(limit, share).await {
+            Ok(json) => json,
+            Err(error) => {
+                let message = error.to_string();
+                let (status, told) = match error {
+                    GatherError::Broken(_) => (StatusCode::BAD_GATEWAY, Status::unavailable(message)),
+                    GatherError::TooLarge { .. } => {
+                        (StatusCode::PAYLOAD_TOO_LARGE, Status::resource_exhausted(message))
+                    }
+                    GatherError::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, Status::unavailable(message)),
+                };
+                reply.record.set_status(status);
+                return Err(told);
+            }
+        },
+    };
+    let answers = stream::unfold((Some(json), reply), |(json, mut reply)| async move {
+        let Some(json) = json else {
+            taken().await;
+            reply.events.acknowledge();
+            return None;
+        };
+        Some((Ok(pb::GenerateReply { json }), (None, reply)))
+    });
+    Ok(answers.boxed())
+}
+
+/// Waits until what was given out has found room on its way to the caller. What encodes it asks for more before it hands anything on,
+/// unless there is nothing for the moment; it asks again when the connection does.
+async fn taken() {
+    yield_now().await;
+}
+
+/// The objects of an event stream. The client has one when what comes after it is asked for.
+struct Objects {
+    reply: Reply,
+    /// Something was given out that may not have been taken.
+    given: bool,
+    /// The end mark has come.
+    done: bool,
+    /// `--max-reply-bytes`.
+    limit: u64,
+}
+
+impl Objects {
+    fn new(reply: Reply, limit: u64) -> Self {
+        Self { reply, given: false, done: false, limit }
+    }
+
+    /// The next object; `None` at the end of a stream that has come to its end mark.
+    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if std::mem::take(&mut self.given) {
+                taken().await;
+            }
+            let event = match poll_fn(|cx| self.poll_event(cx)).await {
+                Some(Ok(event)) => event,
+                Some(Err(error)) => return Err(Status::unavailable(error.to_string())),
+                None if self.done => return Ok(None),
+                None => return Err(Status::unavailable("the engine's stream ended before its end mark")),
+            };
+            match &event.kind {
+                EventKind::Outputs(_) | EventKind::Failed(_) | EventKind::Unparsed(Unparsed::Unreadable) => {
+                    // an error of tokentap's is the last event
+                    self.done |= matches!(event.kind, EventKind::Failed(_));
+                    self.given = true;
+                    return Ok(Some(event.native_json()));
+                }
+                EventKind::Done => self.done = true,
+                EventKind::Trailers(_) => {}
+                EventKind::Unparsed(Unparsed::Piece) => {
+                    let limit = self.limit;
+                    let message = format!("an event is larger than {limit} bytes; see --max-reply-bytes");
+                    return Err(Status::resource_exhausted(message));
+                }
+                EventKind::Unparsed(Unparsed::NoData) => {
+                    let raw = event.raw();
+                    if !raw.starts_with(b":") && !raw.trim_ascii().is_empty() {
+                        // SGLang writes one line; to leave any out would be a lie
+                        return Err(Status::internal("the engine sent an event that is not one line of JSON"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What comes next. While that is nothing, the client has all that came.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
+        let polled = self.reply.events.poll_next(cx);
+        if !matches!(polled, Poll::Ready(Some(_))) {
+            self.reply.events.acknowledge();
+        }
+        polled
+    }
+
+    fn answers(self) -> Answers<pb::GenerateReply> {
+        let objects = stream::unfold(Some(self), |objects| async move {
+            let mut objects = objects?;
+            match objects.next().await {
+                Ok(Some(json)) => Some((Ok(pb::GenerateReply { json }), Some(objects))),
+                Ok(None) => None,
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        objects.boxed()
+    }
+}

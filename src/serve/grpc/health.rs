@@ -1,0 +1,109 @@
+//! `grpc.health.v1.Health`: what `/readyz` says.
+
+use std::sync::Arc;
+
+use futures_util::stream;
+use tokio::sync::watch;
+use tonic::server::NamedService;
+use tonic::{Request, Response, Status, async_trait};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::Health;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use super::entropy::Measuring;
+use super::trajectories::Recorded;
+use super::{Answers, generate};
+use crate::serve::connection::Phase;
+use crate::serve::grpc::pb::entropy_server::EntropyServer;
+use crate::serve::grpc::pb::generate_server::GenerateServer;
+use crate::serve::grpc::pb::trajectories_server::TrajectoriesServer;
+use crate::serve::readiness::Readiness;
+use crate::serve::request_info::Port;
+
+/// Whether the port, or one of its services, serves.
+#[derive(Debug)]
+pub(super) struct HealthService {
+    pub(super) readiness: Arc<Readiness>,
+    pub(super) port: Port,
+}
+
+impl HealthService {
+    /// Trajectories can be read and logits be measured while the engine is away; everything else cannot do without it.
+    fn needs(&self, service: &str) -> Result<Needs, Status> {
+        match service {
+            "" | <GenerateServer<generate::GenerateService>>::NAME => Ok(Needs { engine: true, sessions: true }),
+            <EntropyServer<Measuring>>::NAME => Ok(Needs { engine: false, sessions: false }),
+            <TrajectoriesServer<Recorded>>::NAME if self.port == Port::Control => {
+                Ok(Needs { engine: false, sessions: true })
+            }
+            _ => Err(Status::not_found(format!("there is no service {service:?} on this port"))),
+        }
+    }
+}
+
+/// What a service cannot do without.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    engine: bool,
+    /// Sessions that have been restored.
+    sessions: bool,
+}
+
+fn said(needs: Needs, ready: bool, restoring: bool, phase: Phase) -> HealthCheckResponse {
+    let serves = phase == Phase::Serving && (ready || !needs.engine) && !(restoring && needs.sessions);
+    let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
+    HealthCheckResponse { status: status.into() }
+}
+
+/// What of a watch is left: the states, and what was said last.
+struct Watching {
+    needs: Needs,
+    ready: watch::Receiver<bool>,
+    restoring: watch::Receiver<bool>,
+    phase: watch::Receiver<Phase>,
+    last: Option<HealthCheckResponse>,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Option<HealthCheckResponse> {
+        loop {
+            let (ready, restoring) = (*self.ready.borrow_and_update(), *self.restoring.borrow_and_update());
+            let now = said(self.needs, ready, restoring, *self.phase.borrow_and_update());
+            if self.last.as_ref() != Some(&now) {
+                self.last = Some(now);
+                return Some(now);
+            }
+            let changed = tokio::select! {
+                changed = self.ready.changed() => changed,
+                changed = self.restoring.changed() => changed,
+                changed = self.phase.changed() => changed,
+            };
+            // whoever knew has gone
+            changed.ok()?;
+        }
+    }
+}
+
+#[async_trait]
+impl Health for HealthService {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        let needs = self.needs(&request.get_ref().service)?;
+        let (ready, phase) = (*self.readiness.is_up.borrow(), *self.readiness.phase.borrow());
+        let restoring = self.readiness.sessions.restore_progress().is_some();
+        Ok(Response::new(said(needs, ready, restoring, phase)))
+    }
+
+    type WatchStream = Answers<HealthCheckResponse>;
+
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let needs = self.needs(&request.get_ref().service)?;
+        let (ready, phase) = (self.readiness.is_up.clone(), self.readiness.phase.clone());
+        let restoring = self.readiness.sessions.watch_restoring();
+        let watching = Watching { needs, ready, restoring, phase, last: None };
+        let answers = stream::unfold(watching, |mut watching| async move {
+            let now = watching.next().await?;
+            Some((Ok(now), watching))
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}

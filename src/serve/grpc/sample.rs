@@ -1,0 +1,55 @@
+//! A path as arrays.
+
+use super::pb;
+use super::session::{policy_span, turn, wide};
+use crate::export::{Annotate, flags};
+use crate::session::Path;
+
+/// The path with what `annotate` computes from it: one item of each array for each of its tokens.
+pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
+    let length = path.len();
+    let leaf = path.leaf();
+    let mut sample = pb::Sample {
+        session: path.session.to_string(),
+        version: path.version,
+        leaf: leaf.id,
+        token_ids: Vec::with_capacity(length),
+        loss_mask: Vec::with_capacity(length),
+        logprobs: Vec::with_capacity(length),
+        entropy: Vec::with_capacity(length),
+        finish_reason: leaf.about.finish.as_deref().map(str::to_owned),
+        flags: flags(path).into_iter().map(str::to_owned).collect(),
+        reward: path.reward.as_ref().map(ToString::to_string),
+        turns: path.steps.iter().map(|step| pb::Turn { policy: Vec::new(), ..turn(&step.turn) }).collect(),
+        computed: annotate(path).members().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        ..pb::Sample::default()
+    };
+    for segment in path.segments() {
+        let start = sample.token_ids.len();
+        sample.token_ids.extend_from_slice(segment.ids);
+        let end = sample.token_ids.len();
+        sample.loss_mask.resize(end, segment.trained);
+        add(&mut sample.logprobs, segment.logprobs, end);
+        add(&mut sample.entropy, segment.entropy, end);
+        if segment.is_response {
+            sample.policy.extend(segment.turn.about.policy.iter().map(|span| policy_span(span, start)));
+        }
+        sample.segments.push(pb::Segment {
+            turn: segment.turn.id,
+            response: segment.is_response,
+            start: wide(start),
+            end: wide(end),
+            trained: segment.trained,
+        });
+    }
+    sample
+}
+
+/// Adds the numbers of a segment that ends at `end`, or as many NaN where it has none.
+fn add(column: &mut Vec<f32>, numbers: &[f32], end: usize) {
+    if column.len() + numbers.len() == end {
+        column.extend_from_slice(numbers);
+    } else {
+        column.resize(end, f32::NAN);
+    }
+}

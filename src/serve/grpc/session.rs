@@ -1,0 +1,115 @@
+//! Sessions and turns as messages.
+
+use std::collections::BTreeMap;
+
+use super::pb;
+use crate::session::{About, Fault, Gone, Measured, Session, Snapshot, Span, Turn};
+
+/// A number as the messages have them.
+pub(super) fn wide(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+pub(super) fn counts<'a>(counted: impl IntoIterator<Item = (&'a str, usize)>) -> BTreeMap<String, u64> {
+    counted.into_iter().map(|(name, count)| (name.to_owned(), wide(count))).collect()
+}
+
+fn text(text: Option<&str>) -> Option<String> {
+    text.map(str::to_owned)
+}
+
+pub(super) fn summary(session: &Session) -> pb::SessionSummary {
+    let seen = session.summary();
+    pb::SessionSummary {
+        session: session.id.to_string(),
+        created_ms: seen.created_ms,
+        turns: wide(seen.turns),
+        sampled_tokens: wide(seen.sampled_tokens),
+        faults: counts(seen.faults),
+        causes: counts(seen.causes),
+        frozen_versions: wide(seen.frozen),
+        done: seen.done,
+        incomplete: seen.incomplete,
+        running: seen.running,
+        bytes: seen.bytes,
+    }
+}
+
+pub(super) fn evicted(gone: &Gone) -> pb::Evicted {
+    pb::Evicted { session: gone.session.to_string(), reason: gone.reason.to_owned(), at_ms: gone.at_ms }
+}
+
+/// A session as it looks, and its turns without what is large.
+pub(super) fn session(session: &Session, snapshot: &Snapshot) -> pb::Session {
+    let light = |turn: pb::Turn| pb::Turn { extras: BTreeMap::new(), ..turn };
+    pb::Session {
+        summary: Some(summary(session)),
+        version: snapshot.version,
+        frozen: snapshot.is_frozen,
+        turns: snapshot.turns().iter().map(|known| light(turn(known))).collect(),
+    }
+}
+
+/// A turn, its policy spans counted from its first sampled token.
+pub(super) fn turn(turn: &Turn) -> pb::Turn {
+    let Turn { id, parent, prompt, response, about, .. } = turn;
+    let About { rid, index, cause, finish, fault, supersedes, policy, measured: how, sampling, .. } = about;
+    pb::Turn {
+        id: *id,
+        parent: *parent,
+        cause: cause.name().to_owned(),
+        fault: text(fault.map(Fault::name)),
+        finish_reason: text(finish.as_deref()),
+        rid: text(rid.as_deref()),
+        index: *index,
+        prompt_tokens: wide(prompt.len()),
+        sampled_tokens: wide(response.len()),
+        supersedes: supersedes.clone(),
+        measured: how.as_ref().map(measured),
+        policy: policy.iter().map(|span| policy_span(span, 0)).collect(),
+        sampling: text(sampling.as_deref()),
+        model: about.model.to_string(),
+        started_ms: about.started_ms,
+        first_ms: about.first_ms,
+        elapsed_ms: about.elapsed_ms,
+        cached_tokens: about.cached_tokens,
+        foreign_assistant_text: about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
+        context_retokenised: about.chat.as_ref().is_some_and(|chat| chat.retokenised),
+        inserted_end_of_turn: about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
+        extras: about.extras.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+    }
+}
+
+/// A turn with its tokens.
+pub(super) fn ended(session: &str, ended: &Turn) -> pb::EndedTurn {
+    pb::EndedTurn {
+        session: session.to_owned(),
+        turn: Some(turn(ended)),
+        prompt: ended.prompt.to_vec(),
+        response: ended.response.to_vec(),
+        logprobs: ended.logprobs.to_vec(),
+        entropy: ended.entropy.to_vec(),
+    }
+}
+
+/// A span of a response that begins at token `start`.
+pub(super) fn policy_span(span: &Span, start: usize) -> pb::PolicySpan {
+    let start = wide(start);
+    pb::PolicySpan {
+        start: start + u64::from(span.start),
+        end: start + u64::from(span.end),
+        epoch: span.epoch,
+        until: (!span.is_certain()).then_some(span.until),
+        weight_version: text(span.weight_version.as_deref()),
+        version: text(span.version.as_deref()),
+    }
+}
+
+fn measured(how: &Measured) -> pb::Measured {
+    pb::Measured {
+        source: how.source.to_string(),
+        estimator: how.estimator.to_string(),
+        temperature: how.temperature,
+        reason: text(how.reason.as_deref()),
+    }
+}

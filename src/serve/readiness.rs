@@ -1,0 +1,55 @@
+//! Whether the ports serve: `/readyz`, and the health service of gRPC.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use tokio::sync::watch;
+
+use crate::chat::model::Chats;
+use crate::engine::probe::Capabilities;
+use crate::serve::body::Body;
+use crate::serve::connection::Phase;
+use crate::serve::control::text;
+use crate::session::Store;
+
+/// What readiness depends on.
+#[derive(Debug)]
+pub struct Readiness {
+    /// The address of the upstream.
+    pub address: String,
+    /// Whether the upstream answers.
+    pub is_up: watch::Receiver<bool>,
+    /// What the probe found.
+    pub upstream: watch::Receiver<Arc<Capabilities>>,
+    /// Which chats are rendered.
+    pub chats: watch::Receiver<Arc<Chats>>,
+    /// The sessions, which may have to be restored.
+    pub sessions: Arc<Store>,
+    /// Serving, draining or ending.
+    pub phase: watch::Receiver<Phase>,
+}
+
+impl Readiness {
+    /// The reply to `/readyz`.
+    #[must_use]
+    pub fn reply(&self) -> Response<Body> {
+        if *self.phase.borrow() != Phase::Serving {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+        }
+        if let Some(progress) = self.sessions.restore_progress() {
+            let (sessions, _) = self.sessions.size();
+            let body = format!("restoring: {} of {} bytes, {sessions} sessions\n", progress.read, progress.total);
+            return text(StatusCode::SERVICE_UNAVAILABLE, body);
+        }
+        if self.upstream.borrow().generates == Some(false) {
+            let reason = format!("the engine at {} serves an embedding model and does not generate\n", self.address);
+            return text(StatusCode::SERVICE_UNAVAILABLE, reason);
+        }
+        if *self.is_up.borrow() {
+            let chat = self.chats.borrow().describe();
+            text(StatusCode::OK, format!("ok\nchat completions {chat}\n"))
+        } else {
+            text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the SGLang server at {}\n", self.address))
+        }
+    }
+}

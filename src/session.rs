@@ -1,0 +1,55 @@
+//! Trajectories: every token that went in and came out, as sessions of turns.
+//!
+//! A *turn* is one sampled response with the part of its prompt that is new. Turns form a *forest*: a call attaches to the deepest turn
+//! whose tokens begin its prompt. A *path* is what a trainer gets: the turns from a root to a leaf, token by token as the engine saw
+//! them. Nothing here knows HTTP, and nothing ever turns text into tokens.
+
+mod annotations;
+mod call;
+mod change_feed;
+mod chat;
+mod conversation;
+mod counts;
+mod eviction;
+mod fault;
+mod forest;
+pub mod ledger;
+mod lineage;
+mod listing;
+mod name;
+mod order_index;
+mod path;
+mod pending;
+mod policy;
+mod replies;
+mod restoration;
+mod restore;
+mod rewards;
+mod row;
+mod snapshot;
+mod state;
+mod store;
+mod turn;
+mod view;
+
+pub use call::{Call, Turns};
+pub use change_feed::Ended;
+pub use chat::{Chat, Digest, Reading};
+pub use conversation::{Fingerprint, Prefix};
+pub use counts::TurnCounts;
+pub use fault::Fault;
+pub use forest::{Forest, Place};
+pub use name::{LONGEST_NAME, is_name};
+pub use order_index::Gone;
+pub use path::{Path, Segment, Step};
+pub use policy::{Mark, Policy, Reported, Span};
+pub use restoration::RestoreProgress;
+pub use row::{ExcludedLeaf, Row};
+pub use snapshot::{Snapshot, Summary};
+pub use state::{Finished, Reward, Session, SessionError};
+pub use store::{Store, StoreLimits, now_ms};
+pub use turn::{About, Cause, Draft, MOST_TURNS, Measured, Turn};
+pub use view::{Leaves, View};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! One running call of a session.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::state::Session;
+use super::store::Store;
+use super::turn::Draft;
+use crate::session::ledger::log::Ack;
+
+/// A call. While it lives its session is neither idle nor evicted; a session that does not exist comes into being with the first turn,
+/// so that a refused call leaves nothing behind.
+#[derive(Debug)]
+pub struct Call {
+    store: Arc<Store>,
+    id: Arc<str>,
+    session: Option<Arc<Session>>,
+    done: bool,
+    /// Told of each turn.
+    turns: Option<Turns>,
+    /// What its first turn stands in place of.
+    before: Option<Turns>,
+}
+
+/// Turns of a call, known to whoever holds a copy. Their numbers mean nothing in a later session of the same name, which is why each
+/// comes with its session's place in the order of birth.
+#[derive(Debug, Clone, Default)]
+pub struct Turns {
+    // held to add a number or to copy them, never across an await
+    ids: Arc<Mutex<Vec<(u64, u32)>>>,
+}
+
+impl Turns {
+    /// Whether there are none so far.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn add(&self, session: &Session, turn: u32) {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).push((session.birth, turn));
+    }
+
+    fn of(&self, session: &Session) -> Vec<u32> {
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.iter().filter(|(birth, _)| *birth == session.birth).map(|(_, turn)| *turn).collect()
+    }
+}
+
+impl Call {
+    /// A call of the session `id`.
+    #[must_use]
+    pub fn new(store: Arc<Store>, id: Arc<str>) -> Self {
+        let session = store.enter_known(&id);
+        Self { store, id, session, done: false, turns: None, before: None }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The session's name.
+    #[must_use]
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// It is the session's last call.
+    pub fn last(&mut self) {
+        self.done = true;
+    }
+
+    /// From now on `turns` is told of each turn, and the first turn stands in place of those of `before`.
+    pub fn attempt(&mut self, turns: Turns, before: Option<Turns>) {
+        (self.turns, self.before) = (Some(turns), before);
+    }
+
+    /// Adds a turn. It is in the store when this returns, and in the log when the answer says so. Its number is missing where the
+    /// session has been deleted in the meantime.
+    #[must_use]
+    pub fn commit(&mut self, mut draft: Draft) -> (Option<u32>, Ack) {
+        let session = self.session.get_or_insert_with(|| {
+            let session = self.store.enter(&self.id);
+            self.store.arrived(&self.id);
+            session
+        });
+        if let Some(before) = self.before.take() {
+            draft.about.supersedes = before.of(session);
+        }
+        let (turn, ack) = self.store.commit(session, draft);
+        if let (Some(turn), Some(turns)) = (turn, &self.turns) {
+            turns.add(session, turn);
+        }
+        (turn, ack)
+    }
+
+    /// Something was generated that is not recorded.
+    pub fn incomplete(&self) {
+        self.store.incomplete(&self.id);
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        match &self.session {
+            Some(session) => self.store.leave(session, self.done),
+            None => self.store.arrived(&self.id),
+        }
+    }
+}

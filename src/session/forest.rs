@@ -1,0 +1,321 @@
+//! The turns of one session and how they hang together.
+//!
+//! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
+//! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
+
+mod branch;
+mod leaves;
+mod radix;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use radix::{Part, ROOT, RadixTree};
+
+use super::conversation::ConversationIndex;
+use super::{Cause, Digest, Fingerprint, Prefix, Turn, TurnCounts};
+
+/// The turns of a session.
+#[derive(Debug, Default)]
+pub struct Forest {
+    turns: Vec<Arc<Turn>>,
+    roots: Vec<Stem>,
+    /// By turn: what continues it.
+    children: Vec<Vec<Stem>>,
+    tokens: RadixTree,
+    /// By turn: where it ends in `tokens`; [`ROOT`] where its tokens are not known from its root on.
+    ends: Vec<u32>,
+    /// By a parent, and where a prompt ends in `tokens`: the prompt's place among the stems of the parent.
+    prompts: HashMap<(Option<u32>, u32), u32>,
+    conversations: ConversationIndex,
+    /// Turns that a later one stands in place of.
+    superseded: HashSet<u32>,
+    counts: TurnCounts,
+}
+
+/// Turns that sampled the same prompt behind the same parent.
+#[derive(Debug)]
+struct Stem {
+    prompt: Arc<[u32]>,
+    turns: Vec<u32>,
+    /// One of them has a sampled token.
+    is_sampled: bool,
+}
+
+/// Where a prompt belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The turn it continues.
+    pub parent: Option<u32>,
+    /// Tokens of the prompt that are known from there.
+    pub known: usize,
+    /// What is new; shared with turns that sampled the same.
+    pub suffix: Arc<[u32]>,
+    /// How it relates to what is there.
+    pub cause: Cause,
+}
+
+impl Forest {
+    /// All turns by their numbers.
+    #[must_use]
+    pub fn turns(&self) -> &[Arc<Turn>] {
+        &self.turns
+    }
+
+    /// The turns that answer this conversation, in the order of their commits.
+    #[must_use]
+    pub fn answers(&self, conversation: Digest) -> &[u32] {
+        self.conversations.answers(conversation)
+    }
+
+    /// What a call changed in the conversations that are there; `None` where they do not tell.
+    #[must_use]
+    pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+        self.conversations.departure(&self.turns, prefixes, call, edited)
+    }
+
+    /// The number of the next turn.
+    #[must_use]
+    pub fn next_id(&self) -> u32 {
+        u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
+    }
+
+    /// Where a call with this prompt belongs; `departure` is what its messages tell, where it has any.
+    #[must_use]
+    pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Place {
+        let (parent, known) = self.tokens.deepest(&self.turns, prompt);
+        let rest = &prompt[known..];
+        let stems = self.stems(parent);
+        let same = self.shared(parent, rest);
+        let cause = match (&same, parent) {
+            (Some(_), _) => Cause::Sample,
+            (None, Some(parent)) if stems.is_empty() => self.continues(parent, rest),
+            (None, None) if self.roots.is_empty() => Cause::First,
+            (None, _) => self.branches(parent, rest, departure).unwrap_or(match parent {
+                Some(_) => Cause::Forks,
+                None => Cause::NewConversation,
+            }),
+        };
+        Place { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
+    }
+
+    /// The same prompt behind the same parent, where it was sampled before: one copy of it is enough.
+    #[must_use]
+    pub fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
+        let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
+        let stem = self.prompts.get(&(parent, node))?;
+        Some(Arc::clone(&self.stems(parent)[*stem as usize].prompt))
+    }
+
+    /// Adds a turn. Its number is [`Forest::next_id`], and its parent stands already.
+    pub fn push(&mut self, turn: Arc<Turn>) {
+        debug_assert_eq!(turn.id, self.next_id());
+        self.count(&turn);
+        self.conversations.insert(&turn);
+        self.children.push(Vec::new());
+        self.turns.push(Arc::clone(&turn));
+        let end = if turn.about.cause == Cause::Unplaced { ROOT } else { self.index(&turn) };
+        self.ends.push(end);
+    }
+
+    /// Makes a turn known to [`Forest::place`]; returns where it ends in `tokens`.
+    fn index(&mut self, turn: &Turn) -> u32 {
+        let from = self.end(turn.parent);
+        let prompt = self.tokens.insert(&self.turns, from, (turn.id, Part::Prompt));
+        let stems = match turn.parent {
+            Some(parent) => &mut self.children[parent as usize],
+            None => &mut self.roots,
+        };
+        let new = u32::try_from(stems.len()).expect("there are fewer prompts than turns");
+        let stem = *self.prompts.entry((turn.parent, prompt)).or_insert(new);
+        if stem == new {
+            stems.push(Stem { prompt: Arc::clone(&turn.prompt), turns: Vec::new(), is_sampled: false });
+        }
+        let stem = &mut stems[stem as usize];
+        stem.turns.push(turn.id);
+        stem.is_sampled |= !turn.response.is_empty();
+        let end = self.tokens.insert(&self.turns, prompt, (turn.id, Part::Response));
+        // a turn without a sampled token is not continued: it would add nothing
+        if !turn.response.is_empty() {
+            self.tokens.end(&self.turns, end, turn.id);
+        }
+        end
+    }
+
+    /// Where the tokens of a turn end in `tokens`.
+    fn end(&self, turn: Option<u32>) -> u32 {
+        turn.map_or(ROOT, |turn| self.ends[turn as usize])
+    }
+
+    fn stems(&self, parent: Option<u32>) -> &[Stem] {
+        parent.map_or(&self.roots, |parent| &self.children[parent as usize])
+    }
+
+    /// The first continuation of a turn.
+    fn continues(&self, parent: u32, rest: &[u32]) -> Cause {
+        let about = &self.turns[parent as usize].about;
+        let length = about.finish.as_deref() == Some("length");
+        match rest.is_empty() {
+            true => Cause::Resumes,
+            false if length => Cause::ExtendsLength,
+            false => Cause::Extends,
+        }
+    }
+}
+
+/// How many tokens two lists have in common at their beginning.
+fn shared(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::session::{About, Fault};
+
+    /// Commits a call as a store would.
+    pub(crate) fn add(forest: &mut Forest, prompt: &[u32], response: &[u32], finish: &str) -> Cause {
+        let place = forest.place(prompt, None);
+        let about = About {
+            cause: place.cause,
+            finish: Some(finish.into()),
+            fault: (finish == "abort").then_some(Fault::Aborted),
+            ..About::default()
+        };
+        forest.push(Arc::new(Turn {
+            id: forest.next_id(),
+            parent: place.parent,
+            prompt: place.suffix,
+            response: response.into(),
+            logprobs: response.iter().map(|id| -(*id as f32)).collect(),
+            entropy: response.iter().map(|id| *id as f32).collect(),
+            about,
+        }));
+        place.cause
+    }
+
+    #[test]
+    fn a_conversation_is_a_line() {
+        let mut forest = Forest::default();
+        assert_eq!(add(&mut forest, &[1, 2], &[3, 4], "stop"), Cause::First);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5], &[6], "stop"), Cause::Extends);
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5, 6, 7], &[8], "stop"), Cause::Extends);
+        let turns: Vec<_> = forest.turns().iter().map(|turn| (turn.parent, turn.prompt.to_vec())).collect();
+        assert_eq!(turns, [(None, vec![1, 2]), (Some(0), vec![5]), (Some(1), vec![7])]);
+    }
+
+    #[test]
+    fn every_branch_has_a_cause() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2, 9, 9], &[3, 4, 5], "stop");
+        let mut cause = |prompt: &[u32]| add(&mut forest, prompt, &[100], "stop");
+        assert_eq!(cause(&[1, 2, 9, 9]), Cause::Sample);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 5, 6]), Cause::Extends);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 5, 7]), Cause::Forks);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 5, 7]), Cause::Sample);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 4, 99, 6]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 2, 9, 9, 3, 77, 5, 6]), Cause::ResponseEdited);
+        assert_eq!(cause(&[1, 2, 9, 9, 3]), Cause::RolledBack);
+        assert_eq!(cause(&[1, 2, 8, 9, 3, 4, 5]), Cause::NewConversation, "three tokens may be there by chance");
+        assert_eq!(cause(&[1, 55, 55, 55, 55, 55]), Cause::NewConversation);
+        assert_eq!(cause(&[42]), Cause::NewConversation);
+    }
+
+    #[test]
+    fn every_sample_of_a_prompt_is_compared() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2], &[3, 4, 5], "stop");
+        add(&mut forest, &[1, 2], &[3, 6, 7, 8], "length");
+        for at in 0..100 {
+            add(&mut forest, &[1, 2], &[100 + at, 4, 5], "stop");
+        }
+        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        assert_eq!(cause(&[1, 2, 3, 4, 99, 6]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 2, 3, 6, 7, 99]), Cause::ResponseEdited, "that response did not end by a stop token");
+        assert_eq!(cause(&[1, 2, 3, 4]), Cause::RolledBack);
+        assert_eq!(cause(&[1, 2, 3, 77]), Cause::ResponseEdited);
+        assert_eq!(cause(&[1, 2, 100, 4, 99]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 2, 300, 4, 99]), Cause::ResponseEdited);
+    }
+
+    #[test]
+    fn every_prompt_behind_a_turn_is_compared() {
+        let mut forest = Forest::default();
+        let long = [7, 8, 7, 8, 7, 8, 7, 8, 9];
+        add(&mut forest, &[1, 2, 3, 4], &long, "stop");
+        add(&mut forest, &[1, 2, 3, 4], &[30, 31], "abort");
+        add(&mut forest, &[1, 2, 3, 4], &long, "stop");
+        for at in 0..100 {
+            add(&mut forest, &[1, 200 + at], &[5, 6], "stop");
+        }
+        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        assert_eq!(cause(&[1, 2, 3]), Cause::RolledBack);
+        assert_eq!(cause(&[&[1, 2, 3, 40][..], &long, &[5]].concat()), Cause::HistoryEdited);
+        assert_eq!(cause(&[1, 2, 3, 4, 30, 99]), Cause::ResponseEdited, "an aborted response has no stop token");
+        assert_eq!(cause(&[1, 2, 3, 4, 7, 8, 7, 8, 7, 8, 7, 8, 99]), Cause::StopReplaced);
+    }
+
+    #[test]
+    fn a_replaced_stop_token_is_found_where_samples_part() {
+        let mut forest = Forest::default();
+        // the tree has a node before each last token
+        add(&mut forest, &[1], &[2, 3, 4], "stop");
+        add(&mut forest, &[1], &[2, 3, 5], "length");
+        add(&mut forest, &[1], &[6], "stop");
+        let cause = |prompt: &[u32]| forest.place(prompt, None).cause;
+        assert_eq!(cause(&[1, 2, 3, 9]), Cause::StopReplaced);
+        assert_eq!(cause(&[1, 9]), Cause::ResponseEdited, "nothing but a stop token was sampled");
+        // and where they part afterwards
+        add(&mut forest, &[1, 2, 30], &[31], "stop");
+        assert_eq!(forest.place(&[1, 2, 3, 9], None).cause, Cause::StopReplaced);
+        assert_eq!(forest.place(&[1, 2, 9], None).cause, Cause::ResponseEdited);
+    }
+
+    #[test]
+    fn a_long_response_after_a_changed_prompt_shows_an_edited_history() {
+        let long = [7, 8, 7, 8, 7, 8, 7, 8, 9];
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2], &long, "stop");
+        assert_eq!(add(&mut forest, &[&[1, 3][..], &[7, 8], &long, &[4]].concat(), &[5], "stop"), Cause::HistoryEdited);
+        assert_eq!(add(&mut forest, &[&[1, 4][..], &long[..8], &[4]].concat(), &[5], "stop"), Cause::NewConversation);
+        add(&mut forest, &[&[1, 2][..], &long, &[30, 31]].concat(), &long, "stop");
+        let behind = [&[1, 2][..], &long, &[30, 32], &long, &[6]].concat();
+        assert_eq!(add(&mut forest, &behind, &[5], "stop"), Cause::HistoryEdited);
+        assert_eq!(forest.turns().last().unwrap().parent, Some(0));
+    }
+
+    #[test]
+    fn what_was_cut_short_may_be_resumed() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1, 2], &[3], "abort");
+        assert_eq!(add(&mut forest, &[1, 2, 3], &[4], "length"), Cause::Resumes);
+        assert_eq!(forest.turns()[1].parent, Some(0));
+        assert!(forest.turns()[1].prompt.is_empty());
+        assert_eq!(add(&mut forest, &[1, 2, 3, 4, 5], &[6], "stop"), Cause::ExtendsLength);
+        assert_eq!(
+            add(&mut forest, &[1, 2, 3, 4], &[6], "stop"),
+            Cause::RolledBack,
+            "the length-stopped turn was continued before"
+        );
+    }
+
+    #[test]
+    fn of_equal_turns_the_trainable_and_then_the_latest_is_continued() {
+        let mut forest = Forest::default();
+        for finish in ["stop", "stop", "abort"] {
+            add(&mut forest, &[1], &[2], finish);
+        }
+        add(&mut forest, &[1, 2, 3], &[4], "stop");
+        assert_eq!(forest.turns()[3].parent, Some(1));
+        assert!(Arc::ptr_eq(&forest.turns()[0].prompt, &forest.turns()[2].prompt), "one prompt is kept once");
+    }
+
+    #[test]
+    fn a_turn_without_a_token_is_nobodys_parent() {
+        let mut forest = Forest::default();
+        add(&mut forest, &[1], &[], "abort");
+        assert_eq!(add(&mut forest, &[1], &[2], "stop"), Cause::Sample);
+        assert_eq!(forest.turns()[1].parent, None);
+        assert_eq!(add(&mut forest, &[], &[2], "stop"), Cause::RolledBack);
+    }
+}

@@ -1,0 +1,90 @@
+//! What a prompt changed that begins a branch.
+
+use super::radix::Departure;
+use super::{Forest, Stem};
+use crate::session::Cause;
+
+/// Tokens of the shortest response that shows by itself that a prompt holds an edited history; shorter ones occur by chance.
+const EVIDENCE: usize = 8;
+
+/// How a prompt leaves the turns that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parting {
+    /// Within a prompt, of this turn if it shares a token with any.
+    InPrompt {
+        shared: usize,
+        turn: Option<u32>,
+    },
+    InResponse {
+        but_stop: bool,
+    },
+    Ends,
+}
+
+impl Forest {
+    /// What a branch changed. Messages tell more than tokens, except of a response, which only tokens show exactly.
+    pub(super) fn branches(&self, parent: Option<u32>, rest: &[u32], departure: Option<Cause>) -> Option<Cause> {
+        match (departure, self.parting(parent, rest)) {
+            (Some(Cause::ResponseEdited | Cause::HistoryEdited | Cause::Forks) | None, Parting::Ends) => {
+                Some(Cause::RolledBack)
+            }
+            (Some(Cause::HistoryEdited | Cause::Forks) | None, Parting::InResponse { but_stop }) => {
+                Some(if but_stop { Cause::StopReplaced } else { Cause::ResponseEdited })
+            }
+            (Some(departure), _) => Some(departure),
+            (None, Parting::InPrompt { shared, turn }) => {
+                let stem = turn.and_then(|turn| self.stem(parent, turn)).or(self.stems(parent).first())?;
+                let latest = &self.turns[*stem.turns.last()? as usize].response;
+                (latest.len() >= EVIDENCE && contains(&rest[shared..], latest)).then_some(Cause::HistoryEdited)
+            }
+        }
+    }
+
+    /// Compares a prompt with all prompts behind a turn and their samples.
+    fn parting(&self, parent: Option<u32>, rest: &[u32]) -> Parting {
+        let stems = self.stems(parent);
+        let mut is_past_prompt = false;
+        let mut visit = |node: u32| {
+            let stem = self.prompts.get(&(parent, node)).map(|stem| &stems[*stem as usize]);
+            is_past_prompt |= stem.is_some_and(|stem| stem.is_sampled);
+        };
+        let from = self.end(parent);
+        // a prompt without a token of its own
+        visit(from);
+        let Departure { known, turn, but_stop, is_inside } = self.tokens.departure(&self.turns, from, rest, &mut visit);
+        match (is_inside, is_past_prompt) {
+            (true, _) => Parting::Ends,
+            (false, true) => Parting::InResponse { but_stop },
+            (false, false) => Parting::InPrompt { shared: known, turn },
+        }
+    }
+
+    /// The prompt of a turn behind its parent.
+    fn stem(&self, parent: Option<u32>, turn: u32) -> Option<&Stem> {
+        let prompt = &self.turns[turn as usize].prompt;
+        let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
+        Some(&self.stems(parent)[*self.prompts.get(&(parent, node))? as usize])
+    }
+}
+
+/// Whether a list holds another one in a row: Knuth, Morris and Pratt, because prompts may repeat themselves.
+fn contains(list: &[u32], part: &[u32]) -> bool {
+    let mut borders = vec![0; part.len()];
+    let advance = |borders: &[usize], mut matched: usize, token: u32| {
+        while matched > 0 && part[matched] != token {
+            matched = borders[matched - 1];
+        }
+        matched + usize::from(part[matched] == token)
+    };
+    for at in 1..part.len() {
+        borders[at] = advance(&borders, borders[at - 1], part[at]);
+    }
+    let mut matched = 0;
+    for token in list {
+        matched = advance(&borders, matched, *token);
+        if matched == part.len() {
+            return true;
+        }
+    }
+    part.is_empty()
+}

@@ -1,0 +1,213 @@
+//! A radix tree over the token sequences of turns, each from its root on: it finds the deepest turn that begins a prompt in time that is
+//! linear in the prompt, however many turns share its beginning.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::session::Turn;
+
+/// The node at which all roots begin.
+pub(super) const ROOT: u32 = 0;
+
+/// Which tokens of a turn an edge holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    Prompt,
+    Response,
+}
+
+/// The tree. Edges name tokens of turns instead of copying them.
+#[derive(Debug)]
+pub(super) struct RadixTree {
+    nodes: Vec<Node>,
+    /// By a node and the first token of an edge: the node at the end of the edge.
+    edges: HashMap<(u32, u32), u32>,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// The tokens between the node above and this one.
+    label: Label,
+    /// The turn that ends here and is continued first.
+    turn: Option<u32>,
+    above: u32,
+    /// A turn of several sampled tokens ends here by its stop token.
+    stops: bool,
+    /// Such a turn ends one token below.
+    stops_below: bool,
+    /// There are nodes below.
+    is_inner: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Label {
+    turn: u32,
+    part: Part,
+    range: Range<u32>,
+}
+
+/// Where a sequence leaves the tree behind a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Departure {
+    /// Tokens of the sequence that are in the tree.
+    pub(super) known: usize,
+    /// A turn that has all of these tokens; `None` where there are none.
+    pub(super) turn: Option<u32>,
+    /// All of a response but its stop token is among these tokens.
+    pub(super) but_stop: bool,
+    /// The tree has all tokens of the sequence, and more behind them.
+    pub(super) is_inside: bool,
+}
+
+/// How far a sequence leads into the tree.
+struct Walk {
+    /// The last node that the sequence reaches.
+    node: u32,
+    /// Tokens of the sequence up to there.
+    known: usize,
+    /// The edge on which the sequence leaves the tree or ends, and how many of its tokens match.
+    within: Option<(u32, u32)>,
+}
+
+impl Default for RadixTree {
+    fn default() -> Self {
+        let label = Label { turn: 0, part: Part::Prompt, range: 0..0 };
+        Self { nodes: vec![Node::new(ROOT, label)], edges: HashMap::new() }
+    }
+}
+
+impl Node {
+    fn new(above: u32, label: Label) -> Self {
+        Self { label, turn: None, above, stops: false, stops_below: false, is_inner: false }
+    }
+}
+
+impl Label {
+    fn tokens<'a>(&self, turns: &'a [Arc<Turn>]) -> &'a [u32] {
+        let turn = &turns[self.turn as usize];
+        let tokens: &[u32] = match self.part {
+            Part::Prompt => &turn.prompt,
+            Part::Response => &turn.response,
+        };
+        &tokens[self.range.start as usize..self.range.end as usize]
+    }
+}
+
+impl RadixTree {
+    /// The deepest turn whose tokens begin `tokens`, and how many tokens it covers.
+    pub(super) fn deepest(&self, turns: &[Arc<Turn>], tokens: &[u32]) -> (Option<u32>, usize) {
+        let mut best = (None, 0);
+        self.walk(turns, ROOT, tokens, |node, known| {
+            if let Some(turn) = self.nodes[node as usize].turn {
+                best = (Some(turn), known);
+            }
+        });
+        best
+    }
+
+    /// The node at which `tokens` end behind the node `from`; `None` where no turn has a part that ends there.
+    pub(super) fn find(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32]) -> Option<u32> {
+        let walk = self.walk(turns, from, tokens, |_, _| ());
+        (walk.known == tokens.len()).then_some(walk.node)
+    }
+
+    /// Where `tokens` leave the tree behind the node `from`. Each node on the way is handed over.
+    pub(super) fn departure(
+        &self,
+        turns: &[Arc<Turn>],
+        from: u32,
+        tokens: &[u32],
+        mut visit: impl FnMut(u32),
+    ) -> Departure {
+        let walk = self.walk(turns, from, tokens, |node, _| visit(node));
+        let (node, matched) = walk.within.filter(|(_, matched)| *matched > 0).unwrap_or((walk.node, 0));
+        let (known, Node { label, stops, stops_below, is_inner, .. }) =
+            (walk.known + matched as usize, &self.nodes[node as usize]);
+        let is_on_edge = matched > 0;
+        let but_stop = if is_on_edge { *stops && matched as usize + 1 == label.range.len() } else { *stops_below };
+        Departure {
+            known,
+            turn: (known > 0).then_some(label.turn),
+            but_stop: known > 0 && but_stop,
+            is_inside: known == tokens.len() && (is_on_edge || *is_inner),
+        }
+    }
+
+    /// Adds the tokens of one part of a turn behind the node `from`; returns the node at which they end.
+    pub(super) fn insert(&mut self, turns: &[Arc<Turn>], from: u32, (turn, part): (u32, Part)) -> u32 {
+        let whole = match part {
+            Part::Prompt => turns[turn as usize].prompt.len(),
+            Part::Response => turns[turn as usize].response.len(),
+        };
+        let length = u32::try_from(whole).expect("a log and a request hold fewer tokens");
+        let label = Label { turn, part, range: 0..length };
+        let tokens = label.tokens(turns);
+        let Walk { mut node, known, within } = self.walk(turns, from, tokens, |_, _| ());
+        let mut at = known as u32;
+        if let Some((edge, matched)) = within.filter(|(_, matched)| *matched > 0) {
+            node = self.split(turns, node, edge, matched);
+            at += matched;
+        }
+        if at < length {
+            node = self.add(node, Label { range: at..length, ..label.clone() }, tokens[at as usize]);
+        }
+        node
+    }
+
+    /// Says that a turn ends at a node. A trainable one is continued rather than another, then the latest.
+    pub(super) fn end(&mut self, turns: &[Arc<Turn>], node: u32, turn: u32) {
+        let rank = |turn: &u32| (turns[*turn as usize].is_trainable(), *turn);
+        let end = &mut self.nodes[node as usize];
+        end.turn = [end.turn, Some(turn)].into_iter().flatten().max_by_key(rank);
+        let Turn { response, about, .. } = &*turns[turn as usize];
+        if response.len() > 1 && about.finish.as_deref() == Some("stop") {
+            end.stops = true;
+            let (above, is_one_below) = (end.above, end.label.range.len() == 1);
+            self.nodes[above as usize].stops_below |= is_one_below;
+        }
+    }
+
+    /// Follows `tokens` from a node on, and hands over each node on the way with the tokens up to it.
+    fn walk(&self, turns: &[Arc<Turn>], from: u32, tokens: &[u32], mut visit: impl FnMut(u32, usize)) -> Walk {
+        let mut walk = Walk { node: from, known: 0, within: None };
+        while let Some(first) = tokens.get(walk.known) {
+            let Some(edge) = self.edges.get(&(walk.node, *first)).copied() else { break };
+            let label = self.nodes[edge as usize].label.tokens(turns);
+            let rest = &tokens[walk.known..];
+            if !rest.starts_with(label) {
+                walk.within = Some((edge, super::shared(label, rest) as u32));
+                break;
+            }
+            walk.node = edge;
+            walk.known += label.len();
+            visit(edge, walk.known);
+        }
+        walk
+    }
+
+    /// Puts a node on an edge, `at` tokens below `above`.
+    fn split(&mut self, turns: &[Arc<Turn>], above: u32, edge: u32, at: u32) -> u32 {
+        let label = self.nodes[edge as usize].label.clone();
+        let tokens = label.tokens(turns);
+        let (first, next) = (tokens[0], tokens[at as usize]);
+        let middle = label.range.start + at;
+        self.nodes[edge as usize].label.range.start = middle;
+        let node = self.add(above, Label { range: label.range.start..middle, ..label }, first);
+        let below = &mut self.nodes[edge as usize];
+        below.above = node;
+        let stops_below = below.stops && below.label.range.len() == 1;
+        let split = &mut self.nodes[node as usize];
+        (split.is_inner, split.stops_below) = (true, stops_below);
+        self.edges.insert((node, next), edge);
+        node
+    }
+
+    fn add(&mut self, above: u32, label: Label, first: u32) -> u32 {
+        let node = u32::try_from(self.nodes.len()).expect("a session has fewer turns than tokens fit into memory");
+        self.nodes.push(Node::new(above, label));
+        self.nodes[above as usize].is_inner = true;
+        self.edges.insert((above, first), node);
+        node
+    }
+}

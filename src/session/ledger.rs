@@ -1,0 +1,3 @@
+//! Where the records of sessions are kept beyond the memory of this process.
+
+pub mod log;

@@ -1,0 +1,128 @@
+//! Records to write, and a disk that does what a test tells it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use super::Record;
+use super::disk::{Create, Medium};
+use crate::session::{About, Turn};
+
+/// A turn without tokens.
+pub(super) fn bare_turn(id: u32) -> Turn {
+    let empty = || Box::<[f32]>::default();
+    Turn {
+        id,
+        parent: None,
+        prompt: Arc::default(),
+        response: Box::default(),
+        logprobs: empty(),
+        entropy: empty(),
+        about: About::default(),
+    }
+}
+
+/// A turn that samples `tokens` tokens.
+pub(super) fn turn(session: &str, id: u32, tokens: u32) -> Record {
+    let numbers = || (0..tokens).map(|at| (at as f32 * 0.37).sin()).collect();
+    let turn = Turn {
+        parent: id.checked_sub(1),
+        prompt: (0..tokens / 2).map(|at| at * 7 % 150_000).collect(),
+        response: (0..tokens).map(|at| at * 31 % 150_000).collect(),
+        logprobs: numbers(),
+        entropy: numbers(),
+        ..bare_turn(id)
+    };
+    Record::Turn { session: session.into(), turn: Arc::new(turn) }
+}
+
+/// A small record with a number.
+pub(super) fn finished(number: u64) -> Record {
+    Record::Finished { session: "s".into(), leaf: 1, turns: 2, number }
+}
+
+/// A disk over real files. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Disk(Arc<(Mutex<State>, Condvar)>);
+
+/// What the disk does, and what was done to it.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Bytes that still fit; `None`: any number. What does not fit whole is written in part, then it is full.
+    pub(super) room: Option<usize>,
+    /// Syncing fails.
+    pub(super) unsyncable: bool,
+    /// Cutting a file fails.
+    pub(super) uncuttable: bool,
+    /// Writing waits.
+    pub(super) gated: bool,
+    /// A write has begun.
+    pub(super) reached: usize,
+    /// Writes that were done.
+    pub(super) writes: usize,
+    /// Syncs that were done.
+    pub(super) syncs: usize,
+}
+
+struct FakeFile {
+    file: File,
+    disk: Disk,
+}
+
+impl Disk {
+    pub(super) fn create(&self) -> Create {
+        let disk = self.clone();
+        Box::new(move |path: &Path| {
+            let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+            Ok(Box::new(FakeFile { file, disk: disk.clone() }))
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap()
+    }
+
+    /// Changes what it does.
+    pub(super) fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.0.1.notify_all();
+    }
+
+    /// Waits until `what` holds.
+    pub(super) fn until(&self, what: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        self.0.1.wait_while(self.state(), |state| !what(state)).unwrap()
+    }
+}
+
+impl Medium for FakeFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.disk.set(|state| state.reached += 1);
+        let mut state = self.disk.until(|state| !state.gated);
+        let fits = state.room.map_or(bytes.len(), |room| room.min(bytes.len()));
+        self.file.write_all(&bytes[..fits])?;
+        state.room = state.room.map(|room| room - fits);
+        if fits < bytes.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.writes += 1;
+        Ok(())
+    }
+
+    fn truncate(&mut self, bytes: u64) -> io::Result<()> {
+        if self.disk.state().uncuttable { Err(io::ErrorKind::Unsupported.into()) } else { self.file.truncate(bytes) }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if self.disk.state().unsyncable {
+            return Err(io::Error::other("no sync"));
+        }
+        self.file.sync()?;
+        self.disk.set(|state| state.syncs += 1);
+        Ok(())
+    }
+
+    fn has_left(&self, path: &Path) -> bool {
+        self.file.has_left(path)
+    }
+}

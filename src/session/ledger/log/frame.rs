@@ -1,0 +1,334 @@
+//! A record in its envelope: marker, length, checksum, flags.
+//!
+//! `marker [u8; 8], length u32, crc32c u32, flags u8, payload`, little-endian. The length is that of the payload as it is stored; the
+//! checksum covers the flags and that payload, so a wrong length fails it too. The marker is random and is named in the first line of the
+//! file: records hold bytes that clients choose, and reading that goes on behind damage must not take those for frames.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::get_frame_content_size;
+
+use super::Record;
+
+/// Bytes of length, checksum and flags.
+const ENVELOPE: usize = 9;
+/// Bytes of the largest payload, compressed or not: a length above it is a corrupt one.
+const MAX_PAYLOAD: usize = 1 << 30;
+/// Payloads up to this size are not worth compressing: they are one write either way.
+const PLAIN_UP_TO: usize = 1024;
+/// Buffers that one large record has blown up are given back.
+const KEEP: usize = 4 << 20;
+/// The flag of a compressed payload.
+const ZSTD: u8 = 1;
+
+/// How the frames of a file begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// With nothing that clients cannot spell: format 1, which is read and not written.
+    Unmarked,
+    /// With the marker of their file.
+    Marked(Marker),
+}
+
+/// Random bytes that no client learns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marker([u8; 8]);
+
+/// Puts records into envelopes.
+pub(super) struct Encoder {
+    marker: Marker,
+    zstd: Compressor<'static>,
+    plain: Vec<u8>,
+    packed: Vec<u8>,
+}
+
+/// Takes records out of them.
+pub(super) struct Decoder {
+    zstd: Decompressor<'static>,
+    payload: Vec<u8>,
+}
+
+/// What an envelope held.
+pub(super) enum Frame {
+    /// A record, and how many bytes it took.
+    Record(Record, u64),
+    /// Something whole that this version cannot read, and how many bytes it took.
+    Unknown(u64),
+}
+
+impl Marker {
+    /// A marker that cannot be guessed.
+    pub(super) fn random() -> Self {
+        // SipHash under keys from the system's entropy, which the id of the store does not reveal
+        Self(RandomState::new().hash_one("marker").to_le_bytes())
+    }
+
+    /// Its text in a first line.
+    pub(super) fn hex(self) -> String {
+        format!("{:016x}", u64::from_be_bytes(self.0))
+    }
+
+    pub(super) fn parse(hex: &str) -> Option<Self> {
+        u64::from_str_radix(hex, 16).ok().map(|marker| Self(marker.to_be_bytes()))
+    }
+
+    /// The markers that two damaged copies may give: up to a byte that of the text in a first line, from there on that of a frame. The text
+    /// comes first: behind any marker that the frame has, its own payload is sound.
+    pub(super) fn candidates(hex: &[u8], frame: [u8; 8]) -> impl Iterator<Item = Self> {
+        let digits = |at: usize| std::str::from_utf8(hex.get(2 * at..2 * at + 2)?).ok();
+        let written = move |at: usize| u8::from_str_radix(digits(at)?, 16).ok();
+        (0..=8).rev().filter_map(move |split| {
+            let mut marker = frame;
+            for (at, byte) in marker.iter_mut().enumerate().take(split) {
+                *byte = written(at)?;
+            }
+            Some(Self(marker))
+        })
+    }
+}
+
+impl Framing {
+    /// Bytes before the payload.
+    pub(super) fn envelope(self) -> usize {
+        self.marker().len() + ENVELOPE
+    }
+
+    /// What each frame begins with.
+    pub(super) fn marker(&self) -> &[u8] {
+        match self {
+            Self::Unmarked => &[],
+            Self::Marked(marker) => &marker.0,
+        }
+    }
+
+    /// Bytes of the frame that `bytes` begin with, as its length says; `None` where no frame begins or its length is out of bounds.
+    pub(super) fn whole(self, bytes: &[u8]) -> Option<usize> {
+        let length = u32::from_le_bytes(*bytes.strip_prefix(self.marker())?.first_chunk()?) as usize;
+        (length <= MAX_PAYLOAD).then_some(self.envelope() + length)
+    }
+
+    /// Whether the checksum of this frame holds, which has the length that it says.
+    pub(super) fn is_sound(self, frame: &[u8]) -> bool {
+        let behind = frame.strip_prefix(self.marker()).and_then(|frame| frame.split_first_chunk());
+        let Some(([_, _, _, _, a, b, c, d, flags], payload)) = behind else { return false };
+        u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
+    }
+}
+
+impl Encoder {
+    /// For frames that begin with `marker`.
+    pub(super) fn try_new(marker: Marker) -> io::Result<Self> {
+        // level 1: faster than most disks, and what it leaves is mostly entropy
+        Ok(Self { marker, zstd: Compressor::new(1)?, plain: Vec::new(), packed: Vec::new() })
+    }
+
+    /// The marker of its frames.
+    pub(super) fn marker(&self) -> Marker {
+        self.marker
+    }
+
+    /// Appends the frame of `record` to `out`; leaves `out` as it was when it fails.
+    pub(super) fn push(&mut self, record: &Record, out: &mut Vec<u8>) -> io::Result<()> {
+        for buffer in [&mut self.plain, &mut self.packed] {
+            buffer.clear();
+            buffer.shrink_to(KEEP);
+        }
+        record.encode(&mut self.plain)?;
+        if self.plain.len() > MAX_PAYLOAD {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let packed = self.plain.len() > PLAIN_UP_TO && {
+            self.packed.reserve(zstd::zstd_safe::compress_bound(self.plain.len()));
+            self.zstd.compress_to_buffer(&self.plain, &mut self.packed)? < self.plain.len()
+        };
+        let (flags, payload) = if packed { (ZSTD, &self.packed) } else { (0, &self.plain) };
+        let length = u32::try_from(payload.len()).expect("MAX_PAYLOAD fits");
+        out.extend(self.marker.0);
+        out.extend(length.to_le_bytes());
+        out.extend(checksum(flags, payload).to_le_bytes());
+        out.push(flags);
+        out.extend(payload);
+        Ok(())
+    }
+}
+
+impl Decoder {
+    pub(super) fn try_new() -> io::Result<Self> {
+        Ok(Self { zstd: Decompressor::new()?, payload: Vec::new() })
+    }
+
+    /// The next frame of a source that has `rest` bytes left.
+    ///
+    /// # Errors
+    /// Why the source cannot be read beyond this point.
+    pub(super) fn next(&mut self, source: &mut impl Read, rest: u64, framing: Framing) -> Result<Frame, &'static str> {
+        let mut marker = [0; 8];
+        let marker = &mut marker[..framing.marker().len()];
+        source.read_exact(marker).map_err(reason)?;
+        if marker != framing.marker() {
+            return Err("a record does not begin with the marker of its file");
+        }
+        let mut envelope = [0; ENVELOPE];
+        source.read_exact(&mut envelope).map_err(reason)?;
+        let [a, b, c, d, e, f, g, h, flags] = envelope;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > MAX_PAYLOAD {
+            return Err("a length is out of bounds");
+        }
+        let whole = (framing.envelope() + length) as u64;
+        // before anything is reserved for it
+        if whole > rest {
+            return Err(CUT);
+        }
+        self.payload.clear();
+        self.payload.shrink_to(KEEP);
+        self.payload.reserve(length);
+        if source.take(length as u64).read_to_end(&mut self.payload).map_err(reason)? < length {
+            return Err(CUT);
+        }
+        if u32::from_le_bytes([e, f, g, h]) != checksum(flags, &self.payload) {
+            return Err("a checksum does not hold");
+        }
+        // what follows was written like that: if it cannot be read, a later version wrote it
+        let record = match flags {
+            0 => Record::decode(&self.payload),
+            ZSTD => self.unpack().and_then(|plain| Record::decode(&plain)),
+            _ => None,
+        };
+        Ok(record.map_or(Frame::Unknown(whole), |record| Frame::Record(record, whole)))
+    }
+
+    fn unpack(&mut self) -> Option<Vec<u8>> {
+        let size = get_frame_content_size(&self.payload).ok()??;
+        let size = usize::try_from(size).ok().filter(|size| *size <= MAX_PAYLOAD)?;
+        self.zstd.decompress(&self.payload, size).ok()
+    }
+}
+
+/// The end of a file that a crash has cut.
+pub(super) const CUT: &str = "it ends inside a record";
+
+fn reason(error: io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::UnexpectedEof { CUT } else { "the file cannot be read" }
+}
+
+fn checksum(flags: u8, payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&[flags]), payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::super::fake;
+    use super::*;
+    use crate::session::{About, Measured, Span, Turn};
+
+    fn round_trip(record: &Record) -> (u64, Record) {
+        let mut out = Vec::new();
+        let marker = Marker::random();
+        Encoder::try_new(marker).unwrap().push(record, &mut out).unwrap();
+        match Decoder::try_new().unwrap().next(&mut &*out, out.len() as u64, Framing::Marked(marker)) {
+            Ok(Frame::Record(read, bytes)) => {
+                assert_eq!(bytes, out.len() as u64);
+                (bytes, read)
+            }
+            _ => panic!("it was written by this version"),
+        }
+    }
+
+    #[test]
+    fn large_payloads_are_packed_where_it_helps() {
+        let zeros = Record::Reward {
+            session: "s".into(),
+            leaf: None,
+            reward: Arc::new("0".repeat(100_000).into()),
+            version: 0,
+        };
+        let (bytes, read) = round_trip(&zeros);
+        assert!(bytes < 1000, "{bytes}");
+        assert_eq!(read, zeros);
+
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 32) as u32
+        };
+        let turn = Turn { response: (0..10_000).map(|_| random()).collect(), ..fake::bare_turn(0) };
+        let noise = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
+        let (bytes, read) = round_trip(&noise);
+        assert!(bytes < 40_000 + 600, "what cannot be packed costs nothing: {bytes}");
+        assert_eq!(read, noise);
+    }
+
+    #[test]
+    fn one_large_record_does_not_keep_its_memory() {
+        let (mut encoder, mut out) = (Encoder::try_new(Marker::random()).unwrap(), Vec::new());
+        encoder.push(&fake::turn("s", 0, 1_000_000), &mut out).unwrap();
+        encoder.push(&fake::finished(0), &mut out).unwrap();
+        assert!(encoder.plain.capacity() <= KEEP && encoder.packed.capacity() <= KEEP);
+    }
+
+    /// A turn as an agent makes them: Zipfian ids, most tokens nearly certain.
+    fn typical(tokens: usize) -> Turn {
+        let mut state = 7_u64;
+        let mut uniform = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1_u64 << 24) as f32
+        };
+        let mut ids = |count: usize| (0..count).map(|_| (150_000_f32.powf(uniform())) as u32).collect::<Vec<u32>>();
+        let (prompt, response) = (ids(tokens / 2), ids(tokens));
+        let logprobs: Box<[f32]> = (0..tokens).map(|_| -(uniform().powi(6) * 8.0)).collect();
+        let entropy = logprobs.iter().map(|nats| nats.abs() * (0.5 + uniform())).collect();
+        let span = Span { start: 0, end: tokens as u32, epoch: 3, until: 3, weight_version: None, version: None };
+        let measured =
+            Measured { source: "top_k".into(), estimator: "estimate".into(), temperature: Some(1.0), reason: None };
+        let about = About {
+            rid: Some("0123456789abcdef0123456789abcdef".into()),
+            finish: Some("stop".into()),
+            policy: vec![span],
+            measured: Some(measured),
+            sampling: Some(r#"{"temperature":1.0,"max_new_tokens":4096,"top_p":0.95}"#.into()),
+            model: "Qwen/Qwen3-8B".into(),
+            started_ms: 1_753_000_000_000,
+            elapsed_ms: 8_123,
+            ..About::default()
+        };
+        Turn { id: 1, parent: Some(0), prompt: prompt.into(), response: response.into(), logprobs, entropy, about }
+    }
+
+    /// `cargo test --release --lib log::frame -- --ignored --nocapture`
+    #[test]
+    #[ignore = "a measurement, printed"]
+    fn size_and_speed_of_a_turn() {
+        for tokens in [64, 512, 4096] {
+            let turn = Arc::new(typical(tokens));
+            let record = Record::Turn { session: "6f1c".into(), turn: Arc::clone(&turn) };
+            let (mut encoder, mut decoder) = (Encoder::try_new(Marker::random()).unwrap(), Decoder::try_new().unwrap());
+            let (mut plain, mut out) = (Vec::new(), Vec::new());
+            record.encode(&mut plain).unwrap();
+            let rounds = 2000;
+            let begin = Instant::now();
+            for _ in 0..rounds {
+                out.clear();
+                encoder.push(&record, &mut out).unwrap();
+            }
+            let encode = begin.elapsed() / rounds;
+            let begin = Instant::now();
+            for _ in 0..rounds {
+                assert!(decoder.next(&mut &*out, out.len() as u64, Framing::Marked(encoder.marker())).is_ok());
+            }
+            let decode = begin.elapsed() / rounds;
+            let all = turn.prompt.len() + turn.response.len();
+            eprintln!(
+                "{tokens} sampled of {all} tokens: {} bytes ({} before zstd), {:.2} a token; {encode:?} to encode, {decode:?} to decode",
+                out.len(),
+                plain.len(),
+                out.len() as f64 / all as f64
+            );
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! What the log remembers, and how one record becomes bytes.
+//!
+//! The bytes are a JSON head behind its length, then the arrays of a turn as they lie in memory, little-endian: a head can gain
+//! members and kinds without a new format, and a NaN stays one.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::session::{About, MOST_TURNS, Turn, is_name};
+
+/// One thing that happened to a session or to the policy.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A turn ended.
+    Turn {
+        /// Its session.
+        session: Arc<str>,
+        /// The turn.
+        turn: Arc<Turn>,
+    },
+    /// A reward came.
+    Reward {
+        /// Its session.
+        session: Arc<str>,
+        /// The leaf it is for; `None` for the whole session.
+        leaf: Option<u32>,
+        /// A number or an object.
+        reward: Arc<serde_json::Value>,
+        /// The version of the session it is for.
+        version: u32,
+    },
+    /// A version of a session was frozen.
+    Freeze {
+        /// The session.
+        session: Arc<str>,
+        /// How many turns that version holds.
+        turns: u32,
+    },
+    /// A generation of a session passed unseen.
+    Incomplete {
+        /// The session.
+        session: Arc<str>,
+    },
+    /// A session was deleted.
+    Deleted {
+        /// The session.
+        session: Arc<str>,
+    },
+    /// A session left the memory; its name is free for another.
+    Evicted {
+        /// The session.
+        session: Arc<str>,
+    },
+    /// A path is complete and can be handed to a trainer.
+    Finished {
+        /// Its session.
+        session: Arc<str>,
+        /// Its last turn.
+        leaf: u32,
+        /// How many turns the session had by then.
+        turns: u32,
+        /// Its place in the order of all finished paths.
+        number: u64,
+    },
+    /// Another policy samples from here on.
+    Policy {
+        /// tokentap's policy epoch.
+        epoch: u64,
+        /// What the trainer calls it.
+        version: Option<Box<str>>,
+    },
+}
+
+/// The JSON part of a record.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
+enum Head<'a> {
+    Turn {
+        session: Cow<'a, str>,
+        id: u32,
+        parent: Option<u32>,
+        about: Cow<'a, About>,
+        /// Elements of the arrays: prompt, response, logprobs, entropy. Arrays of later versions stand behind them and are not read.
+        lengths: Cow<'a, [u32]>,
+    },
+    Reward {
+        session: Cow<'a, str>,
+        leaf: Option<u32>,
+        reward: Cow<'a, serde_json::Value>,
+        version: u32,
+    },
+    Freeze {
+        session: Cow<'a, str>,
+        turns: u32,
+    },
+    Incomplete {
+        session: Cow<'a, str>,
+    },
+    Deleted {
+        session: Cow<'a, str>,
+    },
+    Evicted {
+        session: Cow<'a, str>,
+    },
+    Finished {
+        session: Cow<'a, str>,
+        leaf: u32,
+        turns: u32,
+        number: u64,
+    },
+    Policy {
+        epoch: u64,
+        version: Option<Cow<'a, str>>,
+    },
+}
+
+impl Record {
+    /// About how many bytes it holds in memory, for bounds.
+    pub(super) fn bytes(&self) -> u64 {
+        let own = size_of::<Self>() as u64;
+        match self {
+            Self::Turn { turn, .. } => own + turn.bytes(),
+            // values are small, and measuring one means walking it
+            _ => own + 256,
+        }
+    }
+
+    /// Whether a tokentap can have written it. What a damaged or foreign log names must become neither a file's name nor turns without
+    /// number.
+    pub(super) fn is_plausible(&self) -> bool {
+        let (session, numbers) = match self {
+            Self::Turn { session, turn } => (session, turn.id < MOST_TURNS),
+            Self::Reward { session, leaf, .. } => (session, leaf.is_none_or(|leaf| leaf < MOST_TURNS)),
+            Self::Freeze { session, turns } => (session, *turns <= MOST_TURNS),
+            Self::Finished { session, leaf, turns, .. } => (session, leaf < turns && *turns <= MOST_TURNS),
+            Self::Incomplete { session } | Self::Deleted { session } | Self::Evicted { session } => (session, true),
+            Self::Policy { .. } => return true,
+        };
+        is_name(session) && numbers
+    }
+
+    /// Appends the record's bytes to `out`.
+    ///
+    /// # Errors
+    /// When the head cannot be written as JSON, or its length or an array's does not fit 32 bits.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        let start = out.len();
+        out.extend([0; 4]);
+        serde_json::to_writer(&mut *out, &Head::try_new(self)?)?;
+        let head = fit(out.len() - start - 4)?;
+        out[start..start + 4].copy_from_slice(&head.to_le_bytes());
+        if let Self::Turn { turn, .. } = self {
+            push(out, &turn.prompt, |id| id.to_le_bytes());
+            push(out, &turn.response, |id| id.to_le_bytes());
+            push(out, &turn.logprobs, |nats| nats.to_le_bytes());
+            push(out, &turn.entropy, |nats| nats.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// The record that was written as these bytes; `None` where this version cannot read it, like a kind of a later one.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (head, arrays) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        Some(match serde_json::from_slice(head).ok()? {
+            Head::Turn { session, id, parent, about, lengths } => {
+                let (mut rest, mut lengths) = (arrays, lengths.iter());
+                let mut next = || -> Option<&[[u8; 4]]> {
+                    let count = usize::try_from(*lengths.next()?).ok()?;
+                    let (array, behind) = rest.split_at_checked(count.checked_mul(4)?)?;
+                    rest = behind;
+                    Some(array.as_chunks().0)
+                };
+                let turn = Turn {
+                    id,
+                    parent,
+                    prompt: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
+                    response: next()?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
+                    logprobs: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+                    entropy: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+                    about: about.into_owned(),
+                };
+                Self::Turn { session: session.into(), turn: Arc::new(turn) }
+            }
+            Head::Reward { session, leaf, reward, version } => {
+                Self::Reward { session: session.into(), leaf, reward: Arc::new(reward.into_owned()), version }
+            }
+            Head::Freeze { session, turns } => Self::Freeze { session: session.into(), turns },
+            Head::Incomplete { session } => Self::Incomplete { session: session.into() },
+            Head::Deleted { session } => Self::Deleted { session: session.into() },
+            Head::Evicted { session } => Self::Evicted { session: session.into() },
+            Head::Finished { session, leaf, turns, number } => {
+                Self::Finished { session: session.into(), leaf, turns, number }
+            }
+            Head::Policy { epoch, version } => Self::Policy { epoch, version: version.map(Into::into) },
+        })
+    }
+}
+
+impl<'a> Head<'a> {
+    fn try_new(record: &'a Record) -> Result<Self, serde_json::Error> {
+        Ok(match record {
+            Record::Turn { session, turn } => {
+                let lengths =
+                    [turn.prompt.len(), turn.response.len(), turn.logprobs.len(), turn.entropy.len()].map(fit);
+                Self::Turn {
+                    session: (&**session).into(),
+                    id: turn.id,
+                    parent: turn.parent,
+                    about: Cow::Borrowed(&turn.about),
+                    lengths: lengths.into_iter().collect::<Result<_, _>>()?,
+                }
+            }
+            Record::Reward { session, leaf, reward, version } => Self::Reward {
+                session: (&**session).into(),
+                leaf: *leaf,
+                reward: Cow::Borrowed(reward),
+                version: *version,
+            },
+            Record::Freeze { session, turns } => Self::Freeze { session: (&**session).into(), turns: *turns },
+            Record::Incomplete { session } => Self::Incomplete { session: (&**session).into() },
+            Record::Deleted { session } => Self::Deleted { session: (&**session).into() },
+            Record::Evicted { session } => Self::Evicted { session: (&**session).into() },
+            Record::Finished { session, leaf, turns, number } => {
+                Self::Finished { session: (&**session).into(), leaf: *leaf, turns: *turns, number: *number }
+            }
+            Record::Policy { epoch, version } => {
+                Self::Policy { epoch: *epoch, version: version.as_deref().map(Cow::Borrowed) }
+            }
+        })
+    }
+}
+
+fn fit(length: usize) -> Result<u32, serde_json::Error> {
+    u32::try_from(length).map_err(serde::ser::Error::custom)
+}
+
+fn push<T: Copy>(out: &mut Vec<u8>, values: &[T], bytes: impl Fn(T) -> [u8; 4]) {
+    let start = out.len();
+    out.resize(start + 4 * values.len(), 0);
+    for (place, value) in out[start..].as_chunks_mut().0.iter_mut().zip(values) {
+        *place = bytes(*value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::fake;
+    use super::*;
+    use crate::session::{Cause, Chat, Digest, Fault, Fingerprint, Measured, Reading, Span};
+
+    fn bytes(record: &Record) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn text() -> impl Strategy<Value = Box<str>> {
+        "\\PC{0,8}".prop_map(Into::into)
+    }
+
+    fn about() -> impl Strategy<Value = About> {
+        let span = (any::<[u32; 2]>(), any::<[u64; 2]>(), prop::option::of(text())).prop_map(
+            |([start, end], [epoch, until], version)| Span {
+                start,
+                end,
+                epoch,
+                until,
+                weight_version: version.clone(),
+                version,
+            },
+        );
+        let measured = prop::option::of((-1e3..1e3f64).prop_map(|temperature| Measured {
+            source: "top_k".into(),
+            estimator: "estimate".into(),
+            temperature: Some(temperature),
+            reason: None,
+        }));
+        let fault = prop::option::of(prop::sample::select(&Fault::ALL[..]));
+        let names = (prop::option::of(text()), text(), prop::collection::btree_map(text(), text(), 0..3));
+        let numbers = (any::<[u32; 2]>(), any::<u64>(), prop::option::of(any::<u64>()));
+        let cause = prop::sample::select(&Cause::ALL[..]);
+        (names, numbers, cause, fault, measured, prop::collection::vec(span, 0..3)).prop_map(
+            |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| About {
+                rid: rid.clone(),
+                index,
+                cause,
+                finish: rid.clone(),
+                fault,
+                supersedes: vec![other; (other % 3) as usize],
+                policy,
+                measured,
+                sampling: rid,
+                model,
+                started_ms,
+                first_ms,
+                elapsed_ms: started_ms,
+                cached_tokens: first_ms,
+                chat: chat(index, started_ms),
+                extras,
+            },
+        )
+    }
+
+    fn chat(index: u32, number: u64) -> Option<Box<Chat>> {
+        let reading = Reading {
+            format: number.is_multiple_of(3).then(|| "hermes".into()),
+            separate: number.is_multiple_of(2),
+            opened: number.is_multiple_of(5),
+            skip_special: number.is_multiple_of(7),
+            keep_stop: number.is_multiple_of(11),
+        };
+        let conversation = Digest::of(&[number.to_le_bytes(), number.to_be_bytes()].concat());
+        index.is_multiple_of(2).then(|| {
+            Box::new(Chat {
+                conversation,
+                tools: number.is_multiple_of(13),
+                reading,
+                retokenised: number.is_multiple_of(17),
+                foreign_text: number.is_multiple_of(19),
+                inserted_end_of_turn: index,
+                fingerprint: number.is_multiple_of(23).then(|| Fingerprint {
+                    body: conversation,
+                    tool_bytes: number,
+                    messages: index,
+                    ..Fingerprint::default()
+                }),
+                departure: None,
+            })
+        })
+    }
+
+    fn turn() -> impl Strategy<Value = Turn> {
+        let ids = || prop::collection::vec(any::<u32>(), 0..40);
+        // every pattern of bits, NaN of any kind among them
+        let numbers = || prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..40);
+        (any::<u32>(), any::<Option<u32>>(), ids(), ids(), numbers(), numbers(), about()).prop_map(
+            |(id, parent, prompt, response, logprobs, entropy, about)| Turn {
+                id,
+                parent,
+                prompt: prompt.into(),
+                response: response.into(),
+                logprobs: logprobs.into(),
+                entropy: entropy.into(),
+                about,
+            },
+        )
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let session = || text().prop_map(Arc::<str>::from);
+        let reward = prop_oneof![
+            (-1e9..1e9f64).prop_map(serde_json::Value::from),
+            (text(), any::<i64>()).prop_map(|(name, value)| serde_json::json!({ &*name: [value, null] })),
+        ];
+        prop_oneof![
+            (session(), turn()).prop_map(|(session, turn)| Record::Turn { session, turn: Arc::new(turn) }),
+            (session(), any::<Option<u32>>(), reward, any::<u32>()).prop_map(|(session, leaf, reward, version)| {
+                Record::Reward { session, leaf, reward: Arc::new(reward), version }
+            }),
+            (session(), any::<u32>()).prop_map(|(session, turns)| Record::Freeze { session, turns }),
+            session().prop_map(|session| Record::Incomplete { session }),
+            session().prop_map(|session| Record::Deleted { session }),
+            session().prop_map(|session| Record::Evicted { session }),
+            (session(), any::<[u32; 2]>(), any::<u64>())
+                .prop_map(|(session, [leaf, turns], number)| Record::Finished { session, leaf, turns, number }),
+            (any::<u64>(), prop::option::of(text())).prop_map(|(epoch, version)| Record::Policy { epoch, version }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_record_comes_back(record in record()) {
+            let written = bytes(&record);
+            let read = Record::decode(&written).expect("it was written by this version");
+            // NaN is not equal to itself, its bytes are
+            prop_assert_eq!(&bytes(&read), &written);
+            let exact = |record: &Record| format!("{record:?}");
+            prop_assert_eq!(exact(&read), exact(&record));
+        }
+
+        #[test]
+        fn bytes_of_anything_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Record::decode(&bytes).is_none());
+        }
+
+        #[test]
+        fn a_shortened_record_is_none(record in record(), cut in any::<prop::sample::Index>()) {
+            let whole = bytes(&record);
+            let cut = cut.index(whole.len());
+            prop_assert!(Record::decode(&whole[..cut]).is_none());
+        }
+    }
+
+    #[test]
+    fn a_nan_keeps_its_bits() {
+        let nan = f32::from_bits(0x7fc0_1234);
+        let turn = Turn { logprobs: [nan].into(), ..fake::bare_turn(0) };
+        let record = Record::Turn { session: "s".into(), turn: Arc::new(turn) };
+        let Some(Record::Turn { turn, .. }) = Record::decode(&bytes(&record)) else { panic!("it is a turn") };
+        assert_eq!(turn.logprobs[0].to_bits(), nan.to_bits());
+    }
+
+    #[test]
+    fn arrays_of_a_later_version_are_not_read() {
+        let head = r#"{"kind":"turn","session":"s","id":3,"parent":null,"about":{"new":1},"lengths":[1,0,0,0,2]}"#;
+        let mut bytes = (head.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(head.as_bytes());
+        bytes.extend([7, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+        let Some(Record::Turn { turn, .. }) = Record::decode(&bytes) else { panic!("it is a turn") };
+        assert_eq!(*turn.prompt, [7]);
+        assert_eq!(*turn, Turn { prompt: [7].into(), ..fake::bare_turn(3) });
+    }
+}

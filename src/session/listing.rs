@@ -1,0 +1,52 @@
+//! Lists of what a store holds, copied a part at a time so that nobody waits long for the order's lock.
+
+use std::sync::Arc;
+
+use super::state::Session;
+use super::store::Store;
+
+/// Entries that are copied from a list under one hold of the order's lock.
+const LISTED: usize = 512;
+
+impl Store {
+    /// Sessions in the order of their birth, from behind the one with the number `after`.
+    #[must_use]
+    pub fn page(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let some = self.order().page(after, LISTED.min(limit - found.len()));
+            let Some((last, _)) = some.last() else { break };
+            after = *last;
+            found.extend(some);
+        }
+        found
+    }
+
+    /// The latest sessions first, from before the one with the number `before` on, whose names hold `part`. Names are compared without
+    /// a lock.
+    #[must_use]
+    pub fn page_back(&self, mut before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let some = self.order().page_back(before, LISTED);
+            let Some((last, _)) = some.last() else { break };
+            before = *last;
+            found.extend(some.into_iter().filter(|(_, session)| session.id.contains(part)));
+        }
+        found.truncate(limit);
+        found
+    }
+
+    /// Finished paths behind `after`: their numbers and sessions, in order.
+    #[must_use]
+    pub fn finished_after(&self, mut after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let some = self.order().finished_after(after, LISTED.min(limit - found.len()));
+            let Some((last, _)) = some.last() else { break };
+            after = *last;
+            found.extend(some);
+        }
+        found
+    }
+}

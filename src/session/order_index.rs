@@ -1,0 +1,154 @@
+//! In which order sessions came, were used, and finished.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::state::Session;
+use super::store::SESSION_OVERHEAD;
+
+/// Evicted sessions that are remembered by name.
+const REMEMBERED: usize = 1000;
+
+/// Finished paths that can be asked for; a consumer that is further behind is told so.
+const FINISHED: usize = 1 << 20;
+
+/// The tick of a session that has been evicted or deleted.
+const GONE: u64 = u64::MAX;
+
+/// A session that was evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// Its name.
+    pub session: Arc<str>,
+    /// `bytes` or `ttl`.
+    pub reason: &'static str,
+    /// When: milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// The orders. Every session stands in `born` and `used`.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    born: BTreeMap<u64, Arc<Session>>,
+    used: BTreeMap<u64, (Instant, Arc<Session>)>,
+    /// Those of the used ones whose paths have not all been given out.
+    open: BTreeMap<u64, Arc<Session>>,
+    ticks: u64,
+    births: u64,
+    numbers: u64,
+    /// Bytes of all sessions; below 0 for a moment where a turn's session goes before the turn is counted.
+    pub(super) bytes: i64,
+    pub(super) gone: VecDeque<Gone>,
+    pub(super) finished: VecDeque<(u64, Arc<str>)>,
+}
+
+impl Order {
+    /// A new session, which nobody has used yet.
+    pub(super) fn birth(&mut self, id: Arc<str>, now_ms: u64) -> Session {
+        self.births += 1;
+        Session::new(id, self.births, now_ms)
+    }
+
+    /// The session was used.
+    pub(super) fn touch(&mut self, session: &Arc<Session>, now: Instant) {
+        if session.tick() == GONE {
+            return;
+        }
+        self.ticks += 1;
+        let before = session.tick.swap(self.ticks, Ordering::Relaxed);
+        self.used.remove(&before);
+        self.open.remove(&before);
+        self.used.insert(self.ticks, (now, Arc::clone(session)));
+        self.open.insert(self.ticks, Arc::clone(session));
+        if self.born.insert(session.birth, Arc::clone(session)).is_none() {
+            self.add(SESSION_OVERHEAD);
+        }
+    }
+
+    /// All its paths have been given out.
+    pub(super) fn settled(&mut self, session: &Session) {
+        self.open.remove(&session.tick());
+    }
+
+    pub(super) fn remove(&mut self, session: &Session, bytes: u64) {
+        self.used.remove(&session.tick());
+        self.open.remove(&session.tick());
+        let own = if self.born.remove(&session.birth).is_some() { SESSION_OVERHEAD } else { 0 };
+        session.tick.store(GONE, Ordering::Relaxed);
+        self.bytes -= signed(bytes + own);
+    }
+
+    /// A session holds so many bytes more.
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes += signed(bytes);
+    }
+
+    /// The same, or less.
+    pub(super) fn change(&mut self, bytes: i64) {
+        self.bytes += bytes;
+    }
+
+    pub(super) fn remember(&mut self, gone: Gone) {
+        if self.gone.len() == REMEMBERED {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(gone);
+    }
+
+    pub(super) fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        let from = after.saturating_add(1);
+        self.born.range(from..).take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
+    }
+
+    /// The latest sessions first, from before the one with the number `before` on.
+    pub(super) fn page_back(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        let older = self.born.range(..before).rev();
+        older.take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
+    }
+
+    /// The session that was used least recently, from tick `from` on.
+    pub(super) fn oldest(&self, from: u64) -> Option<(u64, Instant, Arc<Session>)> {
+        self.used.range(from..).next().map(|(tick, (used, session))| (*tick, *used, Arc::clone(session)))
+    }
+
+    /// Sessions that have not been used for a time, and whose paths have not all been given out, from behind tick `after` on.
+    pub(super) fn idle(&self, now: Instant, idle: Duration, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        let is_idle = |tick: &u64| self.used.get(tick).is_some_and(|(used, _)| now.duration_since(*used) >= idle);
+        let open = self.open.range(after + 1..).take_while(|(tick, _)| is_idle(tick)).take(limit);
+        open.map(|(tick, session)| (*tick, Arc::clone(session))).collect()
+    }
+
+    pub(super) fn next_finished(&mut self) -> u64 {
+        self.numbers += 1;
+        if self.finished.len() == FINISHED {
+            self.finished.pop_front();
+        }
+        self.numbers
+    }
+
+    pub(super) fn last_finished(&self) -> u64 {
+        self.numbers
+    }
+
+    pub(super) fn finished_after(&self, after: u64, limit: usize) -> Vec<(u64, Arc<str>)> {
+        let from = self.finished.partition_point(|(number, _)| *number <= after);
+        self.finished.range(from..).take(limit).cloned().collect()
+    }
+
+    /// What was given out before a restart.
+    pub(super) fn restore_finished(&mut self, number: u64, session: Arc<str>) {
+        self.numbers = self.numbers.max(number);
+        while self.finished.len() >= FINISHED {
+            self.finished.pop_front();
+        }
+        self.finished.push_back((number, session));
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,272 @@
+//! Sessions as they were, from the records of the log.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::state::{Reward, Session, State};
+use super::store::Store;
+use super::{About, Cause, Fault, RestoreProgress, Turn};
+use crate::session::ledger::log::{Directory, OpenError, Record, Replayed};
+
+/// Names of damaged sessions that are logged; more are counted.
+const NAMED: usize = 20;
+
+/// Sessions that lack turns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct MissingTurns {
+    /// The names of the first ones.
+    pub names: Vec<Arc<str>>,
+    /// How many they are.
+    pub sessions: usize,
+}
+
+impl Store {
+    /// Announces a restoration from this many bytes; until it has ended, nothing may be recorded.
+    pub fn begin_restore(&self, bytes: u64) {
+        self.restoration.begin(bytes);
+        self.metrics.log_restoring.set(1);
+    }
+
+    /// How far the restoration has come; `None` where none runs.
+    #[must_use]
+    pub fn restore_progress(&self) -> Option<RestoreProgress> {
+        self.restoration.progress()
+    }
+
+    /// Whether a restoration runs, and each change of that.
+    #[must_use]
+    pub fn watch_restoring(&self) -> watch::Receiver<bool> {
+        self.restoration.watch()
+    }
+
+    /// Breaks the restoration off; the log stays as it is.
+    pub fn cancel_restore(&self) {
+        self.restoration.cancel();
+    }
+
+    /// Restores what the log in `directory` holds, and records to it from then on. Blocks while it is read; `None` where it was
+    /// cancelled.
+    ///
+    /// # Errors
+    /// When the log cannot be opened for writing.
+    pub fn restore_from(&self, directory: Directory) -> Result<Option<Replayed>, OpenError> {
+        let begin = Instant::now();
+        let opened = directory.open(&mut |read, record| {
+            record.into_iter().for_each(|record| self.restore(record));
+            self.restoration.advance(read);
+            self.metrics.log_restored_bytes.set(i64::try_from(read).unwrap_or(i64::MAX));
+            if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let Some((log, replayed)) = opened else { return Ok(None) };
+        // the engine may have changed in between
+        self.policy.restore(self.policy.epoch() + 1, None);
+        self.keep_in(log);
+        self.sweep();
+        self.metrics.log_damaged.inc_by(replayed.damaged_regions());
+        self.metrics.log_restore_seconds.set(begin.elapsed().as_secs_f64());
+        self.metrics.log_restoring.set(0);
+        self.restoration.end();
+        Ok(Some(replayed))
+    }
+
+    /// Sessions in which turns are missing: by damage, or because the log was at its bound or could not be written.
+    #[must_use]
+    pub fn missing_turns(&self) -> MissingTurns {
+        let lacks =
+            |session: &Session| session.state().forest.turns().iter().any(|turn| turn.about.fault == Some(Fault::Lost));
+        let sessions = self.page(0, usize::MAX).into_iter().map(|(_, session)| session);
+        let mut missing = MissingTurns::default();
+        for session in sessions.filter(|session| lacks(session)) {
+            missing.sessions += 1;
+            if missing.names.len() < NAMED {
+                missing.names.push(Arc::clone(&session.id));
+            }
+        }
+        missing
+    }
+
+    /// Takes over one record. Records come in the order in which they were written; some may be missing.
+    pub fn restore(&self, record: Record) {
+        match record {
+            Record::Turn { session, turn } => {
+                let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
+                if epoch > self.policy.epoch() {
+                    self.policy.restore(epoch, None);
+                }
+                // another session of this name, whose predecessor's end is not in the log
+                if self.session(&session).is_some_and(|known| known.state().contradicts(&turn)) {
+                    self.restore_deleted(&session);
+                }
+                let bytes = self.restored(&session, |state| state.restore(turn));
+                self.held(bytes);
+                self.evict();
+            }
+            Record::Reward { session, leaf, reward, version } => {
+                let bytes = self.restored(&session, |state| state.reward(Reward { version, leaf, value: reward }));
+                self.order().change(bytes);
+            }
+            Record::Freeze { session, turns } => {
+                self.restored(&session, |state| {
+                    state.fill(turns);
+                    // two freezes at once may have come to the log in the other order
+                    let at = state.frozen.partition_point(|before| *before < turns);
+                    state.frozen.insert(at, turns);
+                });
+            }
+            Record::Incomplete { session } => {
+                self.restored(&session, |state| state.incomplete = Some(state.open_version()));
+            }
+            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session),
+            Record::Finished { session, leaf, turns, number } => {
+                self.restored(&session, |state| {
+                    state.fill(turns);
+                    state.finish(number, leaf, turns);
+                });
+                self.restore_finished(number, session);
+            }
+            Record::Policy { epoch, version } => self.policy.restore(epoch, version),
+        }
+    }
+
+    fn restored<T>(&self, id: &Arc<str>, act: impl FnOnce(&mut State) -> T) -> T {
+        let session: Arc<Session> = self.enter(id);
+        let result = {
+            let mut state = session.state();
+            state.running -= 1;
+            act(&mut state)
+        };
+        self.touch(&session, Instant::now());
+        result
+    }
+}
+
+impl State {
+    /// Puts a turn back in its place; returns the bytes it takes. Behind a turn that is missing nothing is whole: what continues it has
+    /// lost the beginning of its prompt.
+    fn restore(&mut self, turn: Arc<Turn>) -> u64 {
+        if turn.id < self.forest.next_id() {
+            return 0; // it stands there already
+        }
+        let before = self.bytes;
+        if self.forest.turns().is_empty() {
+            self.created_ms = turn.about.started_ms;
+        }
+        self.fill(turn.id);
+        let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.lacks_beginning(parent));
+        let turn = if lost {
+            let about = About { fault: Some(Fault::PromptUnknown), cause: Cause::Unplaced, ..turn.about.clone() };
+            Arc::new(Turn { parent: None, about, ..(*turn).clone() })
+        } else if let Some(prompt) = self.forest.shared(turn.parent, &turn.prompt) {
+            Arc::new(Turn { prompt, ..(*turn).clone() })
+        } else {
+            turn
+        };
+        self.bytes += turn.bytes();
+        self.forest.push(turn);
+        self.bytes - before
+    }
+
+    /// Whether another turn stands in the place of this one.
+    fn contradicts(&self, turn: &Turn) -> bool {
+        let known = self.forest.turns().get(turn.id as usize).filter(|known| known.about.fault != Some(Fault::Lost));
+        let same = |known: &Turn| {
+            known.response == turn.response
+                && known.about.rid == turn.about.rid
+                && known.about.started_ms == turn.about.started_ms
+        };
+        known.is_some_and(|known| !same(known))
+    }
+
+    /// Fills the places of turns that are missing, so that numbers stay what they were.
+    fn fill(&mut self, until: u32) {
+        while self.forest.next_id() < until {
+            let id = self.forest.next_id();
+            let about = About { fault: Some(Fault::Lost), cause: Cause::Unplaced, ..About::default() };
+            let none = (Arc::default(), Box::default(), Box::default(), Box::default());
+            let (prompt, response, logprobs, entropy) = none;
+            self.forest.push(Arc::new(Turn { id, parent: None, prompt, response, logprobs, entropy, about }));
+        }
+    }
+
+    /// Whether what precedes this turn is unknown: the turn is missing, or it follows one that is. Every restored turn that lacks its
+    /// beginning is [`Cause::Unplaced`] itself, so its parent answers for all ancestors.
+    fn lacks_beginning(&self, id: u32) -> bool {
+        self.forest.turns().get(id as usize).is_none_or(|turn| turn.about.cause == Cause::Unplaced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::session::StoreLimits;
+
+    fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
+        let about = About { finish: Some("stop".into()), started_ms, ..About::default() };
+        let (logprobs, entropy) = (vec![-1.0; response.len()].into(), vec![0.5; response.len()].into());
+        let turn = Turn { id, parent, prompt: prompt.into(), response: response.into(), logprobs, entropy, about };
+        Record::Turn { session: "s".into(), turn: Arc::new(turn) }
+    }
+
+    fn restored(records: Vec<Record>) -> Store {
+        let limits = StoreLimits { bytes: 1 << 30, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
+        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        records.into_iter().for_each(|record| store.restore(record));
+        store
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_sessions_of_one_name_are_not_merged() {
+        let store = restored(vec![
+            turn(0, None, &[1], &[2], 5),
+            turn(1, Some(0), &[3], &[4], 6),
+            // the end of that session is not in the log
+            turn(0, None, &[1], &[7], 9),
+            turn(0, None, &[1], &[7], 9),
+        ]);
+        let rows = store.session("s").unwrap().snapshot(None).unwrap().paths(true).0;
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].leaf().response.to_vec(), rows[0].steps.len()), (vec![7], 1));
+        assert_eq!(store.session("s").unwrap().summary().created_ms, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_continues_a_turn_that_is_missing_is_not_trained() {
+        let store = restored(vec![
+            turn(0, None, &[1], &[2], 5),
+            turn(2, Some(1), &[3], &[4], 6),
+            turn(3, Some(0), &[3], &[5], 7),
+        ]);
+        let (rows, refused) = store.session("s").unwrap().snapshot(None).unwrap().paths(true);
+        assert_eq!(rows.iter().map(|row| row.leaf().id).collect::<Vec<_>>(), [3]);
+        let reasons: Vec<_> = refused.iter().map(|refused| (refused.leaf, refused.reason)).collect();
+        assert_eq!(reasons, [(1, "lost"), (2, "prompt_unknown")]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn descendants_of_a_missing_turn_are_not_trained_at_any_depth() {
+        let store = restored(vec![
+            turn(0, None, &[1], &[2], 5),
+            turn(2, Some(1), &[3], &[4], 6),
+            turn(3, Some(2), &[5], &[6], 7),
+            turn(4, Some(3), &[7], &[8], 8),
+        ]);
+        let (rows, _) = store.session("s").unwrap().snapshot(None).unwrap().paths(true);
+        assert_eq!(rows.iter().map(|row| row.leaf().id).collect::<Vec<_>>(), [0], "their prompts lack their beginning");
+    }
+
+    #[test]
+    fn freezes_in_any_order_are_versions_in_theirs() {
+        let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
+        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        for turns in [5, 3] {
+            store.restore(Record::Freeze { session: "s".into(), turns });
+        }
+        let session = store.session("s").expect("it is restored");
+        let turns = |version| session.snapshot(Some(version)).map(|snapshot| snapshot.turns().len());
+        assert_eq!((turns(1), turns(2)), (Ok(3), Ok(5)));
+    }
+}

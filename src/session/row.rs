@@ -1,0 +1,138 @@
+//! A row of an export before its turns are listed.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::lineage::upwards;
+use super::{Path, Segment, Snapshot, Step, Turn};
+
+/// One path of a snapshot. Rows share the turns of their session; [`Row::path`] lists those of one row, for as long as it is written.
+#[derive(Debug, Clone)]
+pub struct Row {
+    snapshot: Arc<Snapshot>,
+    leaf: u32,
+    /// Turns from this number on are trained, if they are trainable.
+    trained_from: u32,
+}
+
+/// A leaf that is not exported, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExcludedLeaf {
+    /// Its session.
+    pub session: Arc<str>,
+    /// Its last turn.
+    pub leaf: u32,
+    /// The name of a [`Fault`](crate::session::Fault), or of a member that the format needs and the row lacks.
+    pub reason: &'static str,
+}
+
+impl Row {
+    /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
+    pub(super) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
+        Self { snapshot, leaf, trained_from }
+    }
+
+    /// The same path, trained from another turn on.
+    #[must_use]
+    pub(crate) fn trained_from(&self, turn: u32) -> Self {
+        Self { trained_from: turn, ..self.clone() }
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &Arc<str> {
+        &self.snapshot.session
+    }
+
+    /// The number of its last turn.
+    #[must_use]
+    pub fn leaf(&self) -> u32 {
+        self.leaf
+    }
+
+    /// All turns of its session.
+    #[must_use]
+    pub fn turns(&self) -> &[Arc<Turn>] {
+        self.snapshot.turns()
+    }
+
+    /// Whether both rows share their turns.
+    #[must_use]
+    pub fn shares_turns(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.snapshot, &other.snapshot)
+    }
+
+    /// The first prompt.
+    #[must_use]
+    pub fn prompt(&self) -> &Arc<[u32]> {
+        &self.turns()[self.snapshot.lineage(self.leaf).root as usize].prompt
+    }
+
+    /// Tokens of the first prompt.
+    #[must_use]
+    pub fn prompt_len(&self) -> usize {
+        self.prompt().len()
+    }
+
+    /// Tokens of the whole path.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a row has a turn, and a turn has tokens")]
+    pub fn len(&self) -> usize {
+        usize::try_from(self.snapshot.lineage(self.leaf).tokens).expect("tokens in memory can be counted")
+    }
+
+    /// Tokens behind the first prompt.
+    #[must_use]
+    pub fn response_len(&self) -> usize {
+        self.len() - self.prompt_len()
+    }
+
+    /// The reward of this leaf, else of the session.
+    #[must_use]
+    pub fn reward(&self) -> Option<&Arc<Value>> {
+        self.snapshot.reward(self.leaf)
+    }
+
+    /// The turns of the path, the last first.
+    pub fn upwards(&self) -> impl Iterator<Item = &Arc<Turn>> {
+        upwards(self.turns(), self.leaf)
+    }
+
+    /// The turns that are trained, the last first.
+    pub fn trained(&self) -> impl Iterator<Item = &Arc<Turn>> {
+        let own = self.upwards().take_while(|turn| turn.id >= self.trained_from);
+        own.filter(|turn| turn.is_trainable())
+    }
+
+    /// The tokens in order, as of [`Path::segments`].
+    pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+        let mut turns: Vec<&Arc<Turn>> = self.upwards().collect();
+        turns.reverse();
+        let segments = |turn| Segment::of(turn, Turn::is_trainable(turn) && turn.id >= self.trained_from);
+        turns.into_iter().flat_map(move |turn| segments(turn)).filter(|segment| !segment.ids.is_empty())
+    }
+
+    /// The segments behind the first prompt: what trainers call the response.
+    pub fn response(&self) -> impl Iterator<Item = Segment<'_>> {
+        self.segments().skip(usize::from(self.prompt_len() > 0))
+    }
+
+    /// The path with its turns in order.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        let step = |turn: &Arc<Turn>| Step {
+            turn: Arc::clone(turn),
+            trained: turn.is_trainable() && turn.id >= self.trained_from,
+        };
+        let mut steps: Vec<Step> = self.upwards().map(step).collect();
+        steps.reverse();
+        Path {
+            session: Arc::clone(&self.snapshot.session),
+            version: self.snapshot.version,
+            steps,
+            reward: self.reward().cloned(),
+            incomplete: self.snapshot.incomplete,
+        }
+    }
+}

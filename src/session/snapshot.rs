@@ -1,0 +1,216 @@
+//! A session at one moment, to be looked at without holding it up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use super::lineage::{Claims, Lineage, lineages};
+use super::row::ExcludedLeaf;
+use super::state::{Session, SessionError};
+use super::{Path, Row, Turn, View};
+
+/// Turns that are copied under one hold of a session's lock.
+const COPIED: usize = 4096;
+
+/// A version of a session. It shares its turns with the session and is shared by all rows of an export.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The session.
+    pub session: Arc<str>,
+    /// The version, from 1.
+    pub version: u32,
+    /// Whether it will stay as it is.
+    pub is_frozen: bool,
+    /// A generation passed unseen.
+    pub incomplete: bool,
+    turns: Vec<Arc<Turn>>,
+    /// The last reward of each leaf, and of the session.
+    rewards: HashMap<Option<u32>, Arc<Value>>,
+    lineages: OnceLock<Box<[Lineage]>>,
+}
+
+/// What a session looks like from afar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// When it began: milliseconds since 1970.
+    pub created_ms: u64,
+    /// Its turns.
+    pub turns: usize,
+    /// Sampled tokens of all turns.
+    pub sampled_tokens: usize,
+    /// Turns that are not trained, by the name of what is wrong.
+    pub faults: Vec<(&'static str, usize)>,
+    /// Turns by how they found their place.
+    pub causes: Vec<(&'static str, usize)>,
+    /// Frozen versions.
+    pub frozen: usize,
+    /// A call said that it was the last.
+    pub done: bool,
+    /// A generation passed unseen.
+    pub incomplete: bool,
+    /// Calls that are running.
+    pub running: u32,
+    /// Bytes held.
+    pub bytes: u64,
+}
+
+impl Session {
+    /// The state of one version: of the last frozen one, unless another is named; of the open one where none is frozen.
+    ///
+    /// # Errors
+    /// [`SessionError::NoVersion`].
+    pub fn snapshot(&self, version: Option<u32>) -> Result<Arc<Snapshot>, SessionError> {
+        let (mut snapshot, count) = {
+            let state = self.state();
+            let frozen = u32::try_from(state.frozen.len()).unwrap_or(u32::MAX);
+            let version = version.unwrap_or(frozen.max(1));
+            let count = match version.checked_sub(1).map(|at| (at, state.frozen.get(at as usize))) {
+                Some((_, Some(turns))) => *turns,
+                Some((at, None)) if at == frozen => state.forest.next_id(),
+                _ => return Err(SessionError::NoVersion),
+            };
+            let snapshot = Snapshot {
+                session: Arc::clone(&self.id),
+                version,
+                is_frozen: version <= frozen,
+                incomplete: state.incomplete.is_some_and(|since| since <= version),
+                turns: Vec::new(),
+                rewards: state.rewards.until(version),
+                lineages: OnceLock::new(),
+            };
+            (snapshot, count)
+        };
+        snapshot.turns = self.turns(count);
+        Ok(Arc::new(snapshot))
+    }
+
+    /// How many turns a frozen version has; 0 where there is no such version.
+    #[must_use]
+    pub fn turns_of(&self, version: u32) -> u32 {
+        let at = version.checked_sub(1).map_or(usize::MAX, |at| at as usize);
+        self.state().frozen.get(at).copied().unwrap_or(0)
+    }
+
+    /// The first `count` turns. Turns are only ever added, so they may be copied under several holds of the lock.
+    pub(super) fn turns(&self, count: u32) -> Vec<Arc<Turn>> {
+        let mut turns = Vec::with_capacity(count as usize);
+        while turns.len() < count as usize {
+            let end = (turns.len() + COPIED).min(count as usize);
+            turns.extend_from_slice(&self.state().forest.turns()[turns.len()..end]);
+        }
+        turns
+    }
+
+    /// Whether an exported path ends in this turn, as the session stands now.
+    #[must_use]
+    pub fn ends_path(&self, leaf: u32) -> bool {
+        self.state().forest.ends_path(leaf)
+    }
+
+    /// How many turns it has, and how many of them end a path.
+    #[must_use]
+    pub fn extent(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.forest.turns().len(), state.forest.counts().leaves)
+    }
+
+    /// What it looks like from afar.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let state = self.state();
+        let counts = state.forest.counts();
+        Summary {
+            created_ms: state.created_ms,
+            turns: state.forest.turns().len(),
+            sampled_tokens: counts.sampled_tokens,
+            faults: counts.faults(),
+            causes: counts.causes(),
+            frozen: state.frozen.len(),
+            done: state.done,
+            incomplete: state.incomplete.is_some(),
+            running: state.running,
+            bytes: state.bytes,
+        }
+    }
+}
+
+impl Snapshot {
+    /// Its turns.
+    #[must_use]
+    pub fn turns(&self) -> &[Arc<Turn>] {
+        &self.turns
+    }
+
+    pub(super) fn lineage(&self, turn: u32) -> Lineage {
+        self.lineages.get_or_init(|| lineages(&self.turns))[turn as usize]
+    }
+
+    /// The reward of a leaf, else of the session.
+    pub(super) fn reward(&self, leaf: u32) -> Option<&Arc<Value>> {
+        self.rewards.get(&Some(leaf)).or_else(|| self.rewards.get(&None))
+    }
+
+    /// The exported paths, and the leaves that are none. Without branches only the leaf with the most trainable tokens.
+    #[must_use]
+    pub fn rows(self: &Arc<Self>, branches: bool) -> (Vec<Row>, Vec<ExcludedLeaf>) {
+        let leaves = View::new(&self.turns).leaves();
+        let chosen = if branches { leaves.exported } else { self.longest(&leaves.exported).into_iter().collect() };
+        let mut claims = Claims::default();
+        let row = |leaf| Row::new(Arc::clone(self), leaf, claims.claim(&self.turns, leaf));
+        let rows = chosen.into_iter().map(row).collect();
+        let refused = leaves.refused.into_iter().map(|(leaf, reason)| ExcludedLeaf {
+            session: Arc::clone(&self.session),
+            leaf,
+            reason,
+        });
+        (rows, refused.collect())
+    }
+
+    /// Of these leaves the one with the most trainable tokens on its path; the earliest of several.
+    fn longest(&self, leaves: &[u32]) -> Option<u32> {
+        let tokens = |leaf: u32| self.lineage(leaf).trainable;
+        leaves.iter().copied().max_by_key(|leaf| (tokens(*leaf), std::cmp::Reverse(*leaf)))
+    }
+
+    /// The path that ends in `leaf`, trained as in an export of the session with its branches; a leaf that is not exported has nothing
+    /// trained.
+    ///
+    /// # Errors
+    /// [`SessionError::NoTurn`].
+    pub fn path(self: &Arc<Self>, leaf: u32) -> Result<Path, SessionError> {
+        if leaf as usize >= self.turns.len() {
+            return Err(SessionError::NoTurn);
+        }
+        let exported = self.rows(true).0.into_iter().find(|row| row.leaf() == leaf);
+        Ok(exported.unwrap_or_else(|| self.context(leaf)).path())
+    }
+
+    /// The path of a leaf that is not exported: nothing on it is trained.
+    #[must_use]
+    pub fn context(self: &Arc<Self>, leaf: u32) -> Row {
+        Row::new(Arc::clone(self), leaf, u32::MAX)
+    }
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// A snapshot of these turns.
+    pub(super) fn of(turns: &[Arc<Turn>]) -> Arc<Self> {
+        let path = Path { session: "s".into(), version: 1, steps: Vec::new(), reward: None, incomplete: false };
+        Self::of_path(&path, turns.to_vec(), HashMap::new())
+    }
+
+    /// A snapshot whose rows are of the session and version of `path`.
+    pub(crate) fn of_path(path: &Path, turns: Vec<Arc<Turn>>, rewards: HashMap<Option<u32>, Arc<Value>>) -> Arc<Self> {
+        Arc::new(Self {
+            session: Arc::clone(&path.session),
+            version: path.version,
+            is_frozen: false,
+            incomplete: path.incomplete,
+            turns,
+            rewards,
+            lineages: OnceLock::new(),
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! What a trainer sees of a session, beside what the model says.
+
+use super::super::{Cause, Path, Session, Turn};
+use super::model::{Model, Row};
+use super::tokens;
+use crate::export::{Batch, Format};
+
+/// Everything that an export of a version said.
+#[derive(Debug, PartialEq)]
+pub(super) struct Kept {
+    pub(super) version: u32,
+    pub(super) rows: Vec<Row>,
+    pub(super) single: Vec<Row>,
+    pub(super) refused: Vec<(usize, &'static str)>,
+    pub(super) turns: Vec<Turn>,
+}
+
+pub(super) fn number(of: usize) -> u32 {
+    u32::try_from(of).unwrap()
+}
+
+pub(super) fn row(path: &Path) -> Row {
+    Row {
+        leaf: path.leaf().id as usize,
+        tokens: tokens(path),
+        steps: path.steps.iter().map(|step| (step.turn.id as usize, step.trained)).collect(),
+        reward: path.reward.as_ref().map(|reward| reward.as_i64().unwrap()),
+        incomplete: path.incomplete,
+    }
+}
+
+fn rows(paths: &[Path]) -> Vec<Row> {
+    paths.iter().map(row).collect()
+}
+
+pub(super) fn keep(session: &Session, version: u32) -> Kept {
+    let snapshot = session.snapshot(Some(version)).unwrap();
+    let (paths, refused) = snapshot.paths(true);
+    Kept {
+        version,
+        rows: rows(&paths),
+        single: rows(&snapshot.paths(false).0),
+        refused: refused.iter().map(|refused| (refused.leaf as usize, refused.reason)).collect(),
+        turns: snapshot.turns().iter().map(|turn| (**turn).clone()).collect(),
+    }
+}
+
+/// The bytes that trainers get.
+pub(super) fn files(session: &Session, version: u32) -> Vec<Vec<u8>> {
+    let (rows, refused) = session.snapshot(Some(version)).unwrap().rows(true);
+    let bytes = |format: Format| {
+        let batch = Batch { rows: rows.clone(), refused: refused.clone(), ..Batch::default() };
+        format.export(batch).chunks.flatten().collect()
+    };
+    [Format::Jsonl, Format::Verl].map(bytes).into()
+}
+
+pub(super) fn check_turns(model: &Model, turns: &[Turn]) {
+    assert_eq!(turns.len(), model.turns.len(), "nothing is refused or merged");
+    for (turn, known) in turns.iter().zip(&model.turns) {
+        assert_eq!(turn.parent, known.parent.map(number), "turn {} of {:?}", turn.id, model.turns);
+        let behind = known.parent.map_or_else(Vec::new, |parent| model.turns[parent].full());
+        let prompt = known.prompt.clone().unwrap_or_default();
+        assert_eq!([&behind[..], &turn.prompt].concat(), prompt, "the prompt as it was sent");
+        assert_eq!(&turn.response[..], known.response);
+        if let Some(cause) = known.cause {
+            assert_eq!(turn.about.cause, cause, "turn {} of {:?}", turn.id, model.turns);
+        } else {
+            use Cause::{Forks, HistoryEdited, NewConversation, ResponseEdited, StopReplaced};
+            let branches = [Forks, HistoryEdited, NewConversation, ResponseEdited, StopReplaced];
+            assert!(branches.contains(&turn.about.cause), "{:?} is no branch", turn.about.cause);
+        }
+    }
+}
+
+pub(super) fn check_export(model: &Model, version: usize, export: &Kept) {
+    assert_eq!(export.rows, model.export(version, true));
+    assert_eq!(export.single, model.export(version, false), "the leaf with the most trainable tokens");
+    let turns = model.turns_of(version);
+    let trained = model.trained(turns);
+    let tokens =
+        |turns: &mut dyn Iterator<Item = usize>| -> usize { turns.map(|turn| model.turns[turn].response.len()).sum() };
+    let masks = export.rows.iter().flat_map(|row| &row.steps).filter(|step| step.1);
+    assert_eq!(tokens(&mut masks.map(|step| step.0)), tokens(&mut trained.iter().copied()), "each token once");
+    // the order is the product's own
+    let mut refused = export.refused.clone();
+    refused.sort_unstable();
+    assert_eq!(refused, model.refused(turns));
+    for leaf in (0..turns).filter(|turn| !model.turns[..turns].iter().any(|other| other.parent == Some(*turn))) {
+        let exported = export.rows.iter().filter(|row| row.leaf == leaf).count();
+        let refused = refused.iter().filter(|(turn, reason)| *turn == leaf && !reason.is_empty()).count();
+        assert_eq!(exported + refused, 1, "leaf {leaf} is exported or refused");
+    }
+}
