@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every file under deploy/, and docker-compose.yml, checked without a cluster, a Docker daemon or a running tokentap.
-# The checkers are pinned in deploy/check/requirements.txt and live in target/deploy, made once; that needs a package registry.
+# Checks every file under deploy/, and docker-compose.yml, without a cluster, a Docker daemon or a running tokentap.
+# The checkers are pinned in deploy/check/requirements.txt and installed once in target/deploy, which needs a package registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
@@ -20,13 +20,13 @@ yamllint --strict --config-file deploy/check/yamllint.yml deploy docker-compose.
 echo "yamllint: $(find deploy docker-compose.yml -name '*.yml' -o -name '*.yaml' | wc -l) files"
 hadolint deploy/Dockerfile deploy/sglang.Dockerfile
 echo "hadolint: 2 files"
-# the schema of the compose specification, which the checker brings along
+# the schema of the compose specification, which is part of the checker
 check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 python deploy/check/containers.py
 python deploy/check/kubernetes.py
 
 prometheus=$(bash deploy/check/prometheus.sh "$home/prometheus")
-# a file_sd target that is not there is a warning, and a matter of who deploys
+# a missing file_sd target is only a warning: users create it when they deploy
 "$prometheus/promtool" check config deploy/prometheus/prometheus.yml
 "$prometheus/promtool" test rules deploy/prometheus/tests/*.yml
 python deploy/check/queries.py

@@ -1,8 +1,8 @@
-# SGLang with the plugin for exact entropies. The plugin is for this version, and declines on any other.
+# SGLang with the plugin for exact entropies. The plugin supports this version only and stays off in any other.
 #
 #   docker build -f deploy/sglang.Dockerfile -t sglang-tokentap:0.5.23 python/tokentap-sglang
 
 FROM lmsysorg/sglang:v0.5.23
 COPY . /opt/tokentap-sglang
-# no dependencies: what the plugin needs is SGLang's own, in SGLang's versions
+# no dependencies: the plugin uses SGLang's packages in SGLang's versions
 RUN pip install --no-cache-dir --no-deps /opt/tokentap-sglang

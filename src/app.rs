@@ -23,10 +23,10 @@ use crate::engine::engines::Engines;
 use crate::engine::probe::Capabilities;
 use crate::engine::routes;
 use crate::entropy::Backend;
-use crate::generation::Tools;
+use crate::generation::CaptureTools;
 use crate::generation::entropy_store::{EntropyStore, StoreLimits};
 use crate::generation::generator::Generator;
-use crate::generation::retries::{Bounds, Retries};
+use crate::generation::retries::{ReplayLimits, Retries};
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 use crate::serve;
@@ -110,7 +110,7 @@ impl App {
             entries: config.entropy.entropy_entries,
             bytes: config.entropy.entropy_bytes,
         };
-        let tools = Tools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
+        let tools = CaptureTools::new(backend, EntropyStore::new(limits), Arc::clone(&metrics));
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
@@ -210,7 +210,7 @@ impl App {
     pub async fn run(self) -> Result<usize, String> {
         let Self { parts, apis, data, control, probed, ready, chats, directory, renderer } = self;
         let limits = &parts.config.limits;
-        let shared = serve::Shared {
+        let shared = serve::SharedState {
             states: states(&parts),
             apis: Arc::new(apis),
             permits: Arc::new(Semaphore::new(limits.max_requests.min(Semaphore::MAX_PERMITS))),
@@ -310,10 +310,10 @@ fn apis(parts: &Parts) -> Apis {
 }
 
 /// Limits the memory for undelivered replies to an eighth of `in_flight`, the most bytes that tokentap may hold.
-fn retry_bounds(in_flight: u64) -> Bounds {
+fn retry_bounds(in_flight: u64) -> ReplayLimits {
     let part = usize::try_from(in_flight / 8).unwrap_or(usize::MAX);
-    let usual = Bounds::default();
-    Bounds { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
+    let usual = ReplayLimits::default();
+    ReplayLimits { reply: usual.reply.min(part), all: usual.all.min(part), ..usual }
 }
 
 // what a session may hold is restored

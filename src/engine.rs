@@ -1,4 +1,4 @@
-//! The upstream: its wire format and its client.
+//! The upstream engine: its wire format and its client.
 
 mod breaker;
 pub mod client;

@@ -1,4 +1,5 @@
-//! The pipeline: what was asked, what must be asked, what comes of it, and what is taken away again.
+//! The generation pipeline: plans a request, rewrites it for the engine, measures and records the reply, and removes what the request did
+//! not ask for.
 
 pub mod active;
 pub mod buffered;
@@ -35,31 +36,31 @@ use std::time::Duration;
 use crate::entropy::{Backend, Estimator, Flags, TokenStats};
 use crate::generation::entropy_store::EntropyStore;
 use crate::metrics::{Metrics, ModelMetrics};
-use forcing::Item;
+use forcing::ItemPlan;
 use in_flight::InFlightIds;
 use reason::Reason;
 
-/// What every capture works with.
+/// The shared state that every capture uses.
 #[derive(Debug)]
-pub struct Tools {
+pub struct CaptureTools {
     /// Computes entropies.
     pub backend: Arc<dyn Backend>,
-    /// Where a running request's entropies can be read.
+    /// Entropies by request id, readable while a request runs.
     pub store: EntropyStore,
-    /// The ids in flight.
+    /// The request ids in flight.
     pub flights: InFlightIds,
     /// Every metric.
     pub metrics: Arc<Metrics>,
-    /// The engine's plugin was asked and did not answer as it should; until the next probe it is not asked.
+    /// The engine's plugin returned a wrong answer. It is not asked again before the next probe.
     pub plugin_failed: AtomicBool,
-    /// Histograms by model, looked up by name once; held for a lookup only.
+    /// Histograms by model and estimator. The lock is held for one lookup.
     models: Mutex<HashMap<(Arc<str>, &'static str), ModelMetrics>>,
 }
 
-/// What was seen of a reply, for its log line.
+/// Statistics of a reply, for its access log line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Observed {
-    /// Sequences that came to their end.
+pub struct ReplyStats {
+    /// Sequences that have finished.
     pub finished: u64,
     /// Output tokens.
     pub tokens: u64,
@@ -69,12 +70,12 @@ pub struct Observed {
     pub mean: Option<f64>,
     /// Why entropies are missing.
     pub missing: Option<Reason>,
-    /// Own work.
+    /// Time that tokentap itself spent on the reply.
     pub overhead: Duration,
 }
 
-impl Tools {
-    /// Tools around a backend.
+impl CaptureTools {
+    /// Creates the shared state around a backend.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, store: EntropyStore, metrics: Arc<Metrics>) -> Self {
         Self {
@@ -93,8 +94,8 @@ impl Tools {
         models.entry(key).or_insert_with(|| self.metrics.model(name, estimator.name())).clone()
     }
 
-    /// Counts newly measured tokens; the histograms take them all at once.
-    fn observe(&self, model: &Arc<str>, estimator: Estimator, item: &Item, tokens: &[TokenStats], values: &[f32]) {
+    /// Adds newly measured tokens to the histograms, in one batch.
+    fn observe(&self, model: &Arc<str>, estimator: Estimator, item: &ItemPlan, tokens: &[TokenStats], values: &[f32]) {
         if tokens.is_empty() {
             return;
         }

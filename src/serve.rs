@@ -1,16 +1,16 @@
-//! The ports: each is one stack of layers around its routes.
+//! The ports. Each port is one stack of layers around its routes.
 //!
-//! A request passes the layers from the top, HTTP and gRPC alike:
+//! A request, over HTTP or gRPC, passes the layers from the top:
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`Classify`] | names the route, takes the session off the path, says what the next layers need |
-//! | [`Observe`] | starts the clock; at the end of the reply come its metrics and its line in the access log |
-//! | [`Close`] | ends HTTP/1 connections while the server drains |
-//! | [`layers::validate`] | refuses requests that proxies could read in two ways |
-//! | [`layers::authenticate`] | checks the tokens, and on the control port the origin |
-//! | [`layers::restored`] | refuses what needs sessions while those are restored |
-//! | [`Admit`] | takes a permit, which the body of the reply holds |
+//! | [`Classify`] | finds the route, removes the session from the path, and sets what the next layers need |
+//! | [`Observe`] | starts the clock; when the reply ends, records its metrics and writes the access log line |
+//! | [`Close`] | closes HTTP/1 connections while the server drains |
+//! | [`layers::validate`] | refuses requests that a proxy could parse in another way |
+//! | [`layers::authenticate`] | checks the tokens and, on the control port, the origin |
+//! | [`layers::restored`] | refuses requests that need sessions while sessions are being restored |
+//! | [`Admit`] | acquires a permit, which the body of the reply holds |
 //! | `Routes` | the routes of the port |
 
 pub mod access_log;
@@ -55,29 +55,29 @@ use rejection::Rejection;
 pub use reply_body::ReplyBody;
 use routes::Routes;
 
-/// What both ports share.
+/// The state that both ports share.
 #[derive(Debug, Clone)]
-pub struct Shared {
-    /// What the routes are served with.
+pub struct SharedState {
+    /// The state of the routes.
     pub states: Control,
-    /// The APIs of the data port, by their paths.
+    /// The APIs of the data port, by path.
     pub apis: Arc<Apis>,
-    /// Permits of requests.
+    /// The request permits.
     pub permits: Arc<Semaphore>,
-    /// Set when the data port cuts the connections that have not ended.
+    /// True once the drain time of the data port has passed and it closes the remaining connections.
     pub cutting: Arc<AtomicBool>,
 }
 
-/// The service of a port, which drains by `phase`.
+/// Returns the service of a port. It drains when `phase` says so.
 pub fn port(
-    shared: &Shared,
+    shared: &SharedState,
     port: Port,
     phase: watch::Receiver<Phase>,
 ) -> impl Service<Request<Incoming>, Response = Response<ReplyBody>, Error = Infallible, Future: Send + 'static>
 + Clone
 + Send
 + 'static {
-    let Shared { states, apis, permits, cutting } = shared.clone();
+    let SharedState { states, apis, permits, cutting } = shared.clone();
     let proxy = &states.proxy;
     let (config, client, sessions) = (Arc::clone(&proxy.config), proxy.client.clone(), Arc::clone(&proxy.sessions));
     let metrics = Arc::clone(&proxy.metrics);

@@ -1,7 +1,7 @@
-"""The two Dockerfiles and docker-compose.yml, as far as they can be judged without pulling an image.
+"""Checks the two Dockerfiles and docker-compose.yml, without pulling an image.
 
-Not shown here: that the images exist under these tags, and that a build goes through. Shown instead: what the build is
-given is what the compiler read when tokentap was built here, and cargo takes that manifest with that lock.
+It does not check that the images exist and that a build succeeds. Instead it checks that the build context has the files
+that the compiler read when tokentap was built here, and that cargo accepts the manifest with the lock file.
 """
 
 import json
@@ -36,7 +36,7 @@ def package(folder: str | pathlib.Path) -> dict:
 
 
 def targets(of: dict) -> set[str]:
-    """What Cargo.toml names; tests are found by their folder."""
+    """The targets that Cargo.toml names, without tests, which cargo finds by their folder."""
     return {target["name"] for target in of["targets"] if target["kind"] != ["test"]}
 
 
@@ -44,12 +44,12 @@ def check_dockerfile() -> None:
     path = ROOT / "deploy/Dockerfile"
     lines = instructions(path)
     sources = copied(lines)
-    assert all((ROOT / source).exists() for source in sources), "COPY names what is not there"
+    assert all((ROOT / source).exists() for source in sources), "COPY names a missing file"
     ignore = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     given = [line for line in ignore if line and not line.startswith("#")]
-    assert given == ["*", *(f"!{source}" for source in sources)], "the context is not what is copied"
+    assert given == ["*", *(f"!{source}" for source in sources)], "the context is not what the Dockerfile copies"
 
-    # cargo writes down all files that went into the binary, those that are included as bytes too
+    # cargo lists all files of the binary, including those that are included as bytes
     written = [path for build in ("release", "debug") if (path := ROOT / "target" / build / "tokentap.d").exists()]
     if not written:
         raise SystemExit("target/ has no tokentap to compare with: cargo build")
@@ -57,7 +57,7 @@ def check_dockerfile() -> None:
     inside = {pathlib.Path(name.replace("\0", " ")).relative_to(ROOT) for name in read}
     assert len(inside) > 100, f"{written[0]} lists no sources"
     missing = {name for name in inside if name.parts[0] not in sources}
-    assert not missing, f"not copied, but part of the binary: {missing}"
+    assert not missing, f"part of the binary, but not copied: {missing}"
 
     run = next(" ".join(words) for words in lines if words[0] == "RUN")
     assert "cargo build --release --locked" in run, run
@@ -66,7 +66,7 @@ def check_dockerfile() -> None:
             of = ROOT / source
             shutil.copytree(of, f"{context}/{source}") if of.is_dir() else shutil.copy(of, context)
         here = package(context)
-    # `cargo metadata` passes over named targets that are missing, `cargo build` does not
+    # `cargo metadata` ignores missing targets, `cargo build` does not
     assert targets(here) == targets(package(ROOT)), "Cargo.toml names targets that are not copied"
     image = next(words[1] for words in lines if words[0] == "FROM")
     compiler = re.fullmatch(r"rust:([\d.]+)-bookworm", image)[1]
@@ -79,13 +79,13 @@ def check_dockerfile() -> None:
 
 
 def check_agent(script: str) -> None:
-    """The demo's agent against a curl that answers the same each time: what was said goes on, and forks."""
-    said = r"\"s a \\ lamp\nat night"
+    """Runs the demo's agent against a curl that always answers the same: conversations continue, and fork."""
+    answer = r"\"s a \\ lamp\nat night"
     with tempfile.TemporaryDirectory() as folder:
-        # each call's body as a line; a clock that stops after nine turns
+        # curl records each call's body as a line; sleep fails after nine turns
         programs = {
             "curl": f"""for last; do :; done; printf '%s\\n' "$last" | tr -d '\\n' >>calls; echo >>calls
-printf '%s\\n' '{{"text":"{said}","output_ids":[1]}}'""",
+printf '%s\\n' '{{"text":"{answer}","output_ids":[1]}}'""",
             "sleep": "echo >>ticks; [ $(wc -l <ticks) -le 9 ]",
         }
         for name, text in programs.items():
@@ -95,13 +95,13 @@ printf '%s\\n' '{{"text":"{said}","output_ids":[1]}}'""",
         env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
         subprocess.run(["sh", "-c", script.replace("$$", "$")], cwd=folder, env=env, check=True, timeout=60)
         texts = [json.loads(line)["text"] for line in pathlib.Path(folder, "calls").read_text().splitlines()]
-    reply = json.loads(f'"{said}"')
+    reply = json.loads(f'"{answer}"')
     asked, others = texts[::2], texts[1::2]
     assert len(asked) == len(others) == 9, texts
     for before, after, other in zip(asked[:7], asked[1:8], others[1:8], strict=True):
         assert after.startswith(before + reply), f"{after!r} does not extend {before!r}"
-        assert other.startswith(before + reply) and other != after, f"{other!r} does not fork behind {before!r}"
-    assert asked[8] == asked[0], "a new conversation begins anew"
+        assert other.startswith(before + reply) and other != after, f"{other!r} does not fork after {before!r}"
+    assert asked[8] == asked[0], "a new conversation begins with the first prompt"
 
 
 def check_compose() -> None:
@@ -110,7 +110,7 @@ def check_compose() -> None:
     assert {profile for service in services.values() for profile in service["profiles"]} == {"demo", "sglang"}
     for name, service in services.items():
         tag = service["image"].rpartition(":")[2]
-        assert re.search(r"\d+\.\d+", tag), f"{name}: {service['image']} is no fixed version"
+        assert re.search(r"\d+\.\d+", tag), f"{name}: {service['image']} is not a fixed version"
         ports = service.get("ports", [])
         assert all(port.startswith("127.0.0.1:") for port in ports), f"{name}: a port beyond loopback"
         if build := service.get("build"):
@@ -122,9 +122,9 @@ def check_compose() -> None:
             source = mount.split(":")[0]
             there = (ROOT / source).exists() if source[0] in "./" else source in compose["volumes"]
             assert there, f"{name}: no {source}"
-        # SGLang's image works as root, in its own folders
+        # SGLang's image runs as root and writes to its own folders
         if name != "sglang":
-            assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), f"{name} may more than it needs"
+            assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), f"{name} has more permissions than it needs"
     assert "ports" not in services["sglang"], "agents go through tokentap"
     written = {}
     for service in services.values():
@@ -135,7 +135,7 @@ def check_compose() -> None:
     pod = yaml.safe_load((ROOT / "deploy/kubernetes/components/sidecar/sidecar.yaml").read_text())["template"]["spec"]
     memory = pod["initContainers"][0]["resources"]["limits"]["memory"]
     budget = {"name": "TOKENTAP_MAX_BYTES_IN_FLIGHT", "value": services["tokentap"]["environment"]["TOKENTAP_MAX_BYTES_IN_FLIGHT"]}
-    assert budget in pod["initContainers"][0]["env"], f"the sidecar has not {budget}, which its memory is made of"
+    assert budget in pod["initContainers"][0]["env"], f"the sidecar lacks {budget}, on which its memory limit is based"
     for name in ("demo", "tokentap"):
         limit = services[name]["mem_limit"]
         assert f"{limit}i".lower() == memory.lower(), f"{name} has {limit} and the sidecar {memory}, with the same settings"

@@ -1,7 +1,7 @@
-"""deploy/kubernetes: builds everything, validates it for each Kubernetes it is for, and checks what no schema knows.
+"""deploy/kubernetes: builds everything, validates it for each supported Kubernetes, and checks rules that are in no schema.
 
-Custom resources have no schema in kubernetes-validate. Those of the Prometheus operator are read by models made of its
-definitions (0.80), strictly; of a LeaderWorkerSet only the leader's pod is validated, as a Pod. What refers to what is names.py's to check.
+Custom resources have no schema in kubernetes-validate. Those of the Prometheus operator are parsed strictly by models
+generated from its definitions (0.80). Of a LeaderWorkerSet only the leader's pod is validated, as a Pod. names.py checks the references.
 """
 
 import copy
@@ -33,10 +33,10 @@ BUILDS = {
     "overlays/gpu-dra": ["gpu-dra"],
     "overlays/monitoring": ["monitoring"],
     "overlays/tls": ["tls"],
-    # somebody's own workload: other names, an init container, a Service
+    # a user's workload: other names, an init container, a Service
     "../check/own": ["monitoring", "tls", "gpu-dra"],
 }
-# made here, as (resource, components): together, on each kind of workload, with a suffix and a label around them
+# generated here, as (resource, components): combinations on each kind of workload, with a suffix and a label
 COMBINED = [
     ("base", ["monitoring", "tls"]),
     ("base", ["tls", "gpu-dra"]),
@@ -46,21 +46,21 @@ COMBINED = [
     ("examples/leaderworkerset", ["monitoring", "tls"]),
     ("examples/leaderworkerset", ["tls", "plain"]),
 ]
-# read by others above it
+# parts of the builds above
 PARTS = {"examples/two/a", "examples/two/b", *(f"components/{name}" for name in ("sidecar", "monitoring", "tls", "gpu-dra", "plain"))}
 MODELS = {"PodMonitor": PodMonitor, "PrometheusRule": PrometheusRule}
 
 
 def oldest(name: str, components: list[str]) -> int:
-    """The Kubernetes (1.x) from which on a build is for."""
+    """The oldest Kubernetes (1.x) that a build supports."""
     if "gpu-dra" in components or name == "examples/two":
         return 34
-    # plain: the oldest that the validator has schemas of
+    # plain: the oldest version with a schema in the validator
     return 25 if "plain" in components else 29
 
 
 def combine(folder: pathlib.Path, name: str, components: list[str]) -> None:
-    """Writes a kustomization as a user would; below the project, for kustomize takes relative paths alone."""
+    """Writes a kustomization as a user would; below the project, because kustomize only accepts relative paths."""
     here = [os.path.relpath(KUBERNETES / path, folder) for path in (name, *(f"components/{of}" for of in components))]
     labels = [{"pairs": {"workload": "x"}, "includeSelectors": True}]
     made = {"resources": here[:1], "components": here[1:], "nameSuffix": "-x", "labels": labels}
@@ -77,9 +77,9 @@ def build(folder: pathlib.Path) -> list[dict]:
 def validate(where: str, found: dict, minor: int) -> None:
     kind = found["kind"]
     if kind in MODELS:
-        # the models let unknown members pass; they are then missing from what the model prints
+        # the models ignore unknown members, which are then missing in their output
         if MODELS[kind].model_validate(found).model_dump(by_alias=True, exclude_unset=True, mode="json") != found:
-            raise SystemExit(f"{where}: {kind} has members that it does not know")
+            raise SystemExit(f"{where}: {kind} has unknown members")
         return
     if kind == "LeaderWorkerSet":
         found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "leader"}, "spec": template(found)["spec"]}
@@ -132,7 +132,7 @@ def check_pod(pod: dict, native: bool) -> None:
 
 
 def check_untouched(before: dict, after: dict) -> None:
-    """What was there before the component came is there still."""
+    """The component keeps all parts of the workload."""
     after = copy.deepcopy(after)
     pod = template(after)
     del pod["metadata"]["labels"]["tokentap"], pod["spec"]["terminationGracePeriodSeconds"]
@@ -143,16 +143,16 @@ def check_untouched(before: dict, after: dict) -> None:
         pod["spec"][key] = [entry for entry in pod["spec"][key] if entry["name"] != "tokentap"]
         if not pod["spec"][key]:
             del pod["spec"][key]
-    assert after == before, "the component changed something of the workload's own"
+    assert after == before, "the component changed a part of the workload"
 
 
 def check_tls(spec: dict, native: bool) -> None:
-    """The files are those of the secret, and whoever asks the ports asks by TLS."""
+    """The TLS files are those of the secret, and all probes use TLS."""
     tokentap = sidecar(spec, native)
     volume = next(volume for volume in spec["volumes"] if "secret" in volume)
     mount = next(mount for mount in tokentap["volumeMounts"] if mount["name"] == volume["name"])
-    assert mount["readOnly"] and "subPath" not in mount, "a subPath is not changed with its secret"
-    # it may read its key without a group of the pod, because nobody else has it
+    assert mount["readOnly"] and "subPath" not in mount, "a subPath is not updated with its secret"
+    # the mode lets tokentap read its key without an fsGroup; no other container mounts it
     assert volume["secret"]["defaultMode"] == 0o444, f"the key has mode {volume['secret']['defaultMode']:o}"
     containers = [c for key in ("initContainers", "containers") for c in spec.get(key, [])]
     having = [c["name"] for c in containers if any(of["name"] == volume["name"] for of in c["volumeMounts"])]
@@ -161,35 +161,35 @@ def check_tls(spec: dict, native: bool) -> None:
     for name, file in (("TOKENTAP_TLS_CERT", "tls.crt"), ("TOKENTAP_TLS_KEY", "tls.key")):
         assert env[name] == f"{mount['mountPath']}/{file}", f"{name} is a file of the secret"
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert tokentap[name]["httpGet"]["scheme"] == "HTTPS", f"{name} asks by TLS"
+        assert tokentap[name]["httpGet"]["scheme"] == "HTTPS", f"{name} uses TLS"
 
 
 def check_gpu(spec: dict) -> None:
     pair = [sidecar(spec, True), spec["containers"][0]]
     claims = [{"name": claim["name"]} for claim in spec["resourceClaims"]]
     assert all(c["resources"]["claims"] == claims for c in pair), "both containers name the claim"
-    assert "nvidia.com/gpu" not in pair[1]["resources"].get("limits", {}), "none asks the device plugin for another GPU"
+    assert "nvidia.com/gpu" not in pair[1]["resources"].get("limits", {}), "no container requests another GPU from the device plugin"
 
 
 def check_own(found: list[dict]) -> None:
-    """No component takes a container or a Service for another."""
+    """No component confuses a container or a Service with another."""
     spec = next(template(item) for item in found if item["kind"] == "Deployment")["spec"]
     names = [c["name"] for key in ("initContainers", "containers") for c in spec[key]]
     assert names == ["fetch", "tokentap", "engine"], names
-    assert spec["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}, "the memory is its own"
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "64Gi"}, "the memory limit is unchanged"
     own = {"runAsUser": 1000, "fsGroup": 2000, "fsGroupChangePolicy": "OnRootMismatch"}
-    assert spec["securityContext"] == own, f"so are user and groups, not {spec['securityContext']}"
+    assert spec["securityContext"] == own, f"user and groups are unchanged, not {spec['securityContext']}"
     admin = next(item for item in found if item["metadata"]["name"] == "admin")
-    assert admin["spec"]["ports"][0]["appProtocol"] == "grpc", "its Service is not tokentap's"
+    assert admin["spec"]["ports"][0]["appProtocol"] == "grpc", "the workload's own Service is unchanged"
 
 
 def check_monitoring(found: list[dict], scheme: str) -> None:
     monitor = next(item for item in found if item["kind"] == "PodMonitor")
     spoken = {endpoint.get("scheme", "http") for endpoint in monitor["spec"]["podMetricsEndpoints"]}
-    assert spoken == {scheme}, f"Prometheus comes by {spoken}"
+    assert spoken == {scheme}, f"Prometheus uses {spoken}"
     rule = next(item for item in found if item["kind"] == "PrometheusRule")
     rules = yaml.safe_load((DEPLOY / "prometheus/rules/tokentap.yml").read_text())
-    assert rule["spec"] == rules, "it is not rules/tokentap.yml: bash deploy/check/prometheusrule.sh"
+    assert rule["spec"] == rules, "it differs from rules/tokentap.yml: run bash deploy/check/prometheusrule.sh"
     dashboard = next(item for item in found if item["kind"] == "ConfigMap")["data"]["tokentap.json"]
     assert json.loads(dashboard) == json.loads((DEPLOY / "grafana/dashboards/tokentap.json").read_text())
 
@@ -208,7 +208,7 @@ def check(name: str, components: list[str], found: list[dict]) -> None:
             check_untouched(yaml.safe_load((KUBERNETES / name / "sglang.yaml").read_text()), workload)
     services = [item for item in found if item["kind"] == "Service" and "tokentap" in item["spec"]["selector"]]
     spoken = {port["appProtocol"] for service in services for port in service["spec"]["ports"]}
-    assert spoken == {"https" if "tls" in components else "http"}, f"the Services say {spoken}"
+    assert spoken == {"https" if "tls" in components else "http"}, f"the Services have {spoken}"
     if "monitoring" in components:
         check_monitoring(found, "https" if "tls" in components else "http")
     if name == "../check/own":
@@ -219,16 +219,16 @@ def judge(name: str, components: list[str], folder: pathlib.Path) -> None:
     found = build(folder)
     since = oldest(name, components)
     alone = folder == KUBERNETES / name
-    # its parts alone were validated for those between
+    # its parts were validated alone for the versions between
     for minor in range(since, NEWEST + 1) if alone else (since, NEWEST):
         for item in found:
             validate(name, item, minor)
-    said = name if alone else f"{name}, {', '.join(components)}"
+    title = name if alone else f"{name}, {', '.join(components)}"
     try:
         check(name, components, found)
     except AssertionError as error:
-        raise SystemExit(f"{said}: {error}") from error
-    print(f"kubernetes: {said}: {len(found)} objects, valid for 1.{since} {'to' if alone else 'and'} 1.{NEWEST}")
+        raise SystemExit(f"{title}: {error}") from error
+    print(f"kubernetes: {title}: {len(found)} objects, valid for 1.{since} {'to' if alone else 'and'} 1.{NEWEST}")
 
 
 def refused(folder: pathlib.Path, what: str) -> None:

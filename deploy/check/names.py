@@ -1,11 +1,11 @@
-"""Who finds whom in a build: Services their pods, trainers the control port, agents their way through the policies.
+"""Checks the references in a build: Services select their pods, trainers reach the control port, and policies admit agents.
 
 A small model of label selectors and of NetworkPolicies, enough for what deploy/kubernetes uses.
 """
 
 from collections.abc import Iterator
 
-# where the pod is that speaks HTTP
+# the path to the template of the pod that serves HTTP
 WORKLOADS = {
     "Deployment": ("template",),
     "StatefulSet": ("template",),
@@ -34,26 +34,26 @@ def sidecar(spec: dict, native: bool) -> dict:
 
 
 def pod_labels(workload: dict) -> dict[str, str]:
-    """Those of its template, and what the controller adds."""
+    """The labels of its template, and those that the controller adds."""
     group = {GROUP: workload["metadata"]["name"]} if workload["kind"] == "LeaderWorkerSet" else {}
     return {**template(workload)["metadata"]["labels"], **group}
 
 
 def selects(selector: dict, labels: dict[str, str]) -> bool:
-    assert set(selector) <= {"matchLabels", "matchExpressions"}, f"a selector that this does not know: {selector}"
+    assert set(selector) <= {"matchLabels", "matchExpressions"}, f"unknown selector: {selector}"
     for wanted in selector.get("matchExpressions", []):
-        assert wanted["operator"] in ("In", "Exists"), f"an operator that this does not know: {wanted}"
+        assert wanted["operator"] in ("In", "Exists"), f"unknown operator: {wanted}"
         if wanted["key"] not in labels or labels[wanted["key"]] not in wanted.get("values", [labels[wanted["key"]]]):
             return False
     return selector.get("matchLabels", {}).items() <= labels.items()
 
 
 def resolved(port: int | str, spec: dict) -> int:
-    """The number of a port in a Service or a policy, as any Kubernetes finds it: names among containers, and not among native sidecars."""
+    """The number of a port in a Service or a policy. Every Kubernetes resolves names of containers, but not those of native sidecars."""
     if isinstance(port, int):
         return port
     named = {of["name"]: of["containerPort"] for c in spec["containers"] for of in c.get("ports", []) if "name" in of}
-    assert port in named, f"no container has the port {port}, and that of a native sidecar is found by its number alone before 1.33"
+    assert port in named, f"no container has the port {port}, and before 1.33 that of a native sidecar is only found by number"
     return named[port]
 
 
@@ -63,7 +63,7 @@ def opened(port: dict, number: int, spec: dict) -> bool:
 
 
 def admits(found: list[dict], workload: dict, labels: dict[str, str], port: int, namespace: str) -> bool:
-    """Whether a pod of a namespace with these labels may come to a port."""
+    """Whether a pod of a namespace with these labels may connect to a port."""
     for policy in (item["spec"] for item in found if item["kind"] == "NetworkPolicy"):
         if not selects(policy["podSelector"], pod_labels(workload)):
             continue
@@ -95,11 +95,11 @@ def check_policies(found: list[dict], workload: dict, ports: dict[str, int]) -> 
     ]
     for labels, namespace, wanted in callers:
         got = [port for port in (data, control, SGLANG, group) if admits(found, workload, labels, port, namespace)]
-        assert got == wanted, f"{labels} of namespace {namespace} may come to {got}, and should to {wanted}"
+        assert got == wanted, f"{labels} of namespace {namespace} may connect to {got}, expected {wanted}"
 
 
 def expanded(workload: dict, env: list[dict]) -> dict[str, str]:
-    """Variables as the kubelet makes them: each may name those before it."""
+    """Expands variables like the kubelet: each may refer to earlier ones."""
     values = {}
     for entry in env:
         path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
@@ -111,7 +111,7 @@ def expanded(workload: dict, env: list[dict]) -> dict[str, str]:
             text = entry["value"]
             for name, value in values.items():
                 text = text.replace(f"$({name})", value)
-            assert "$(" not in text, f"{entry['name']}: {text} names what does not come before it"
+            assert "$(" not in text, f"{entry['name']}: {text} refers to a variable that is not before it"
             values[entry["name"]] = text
     return values
 
@@ -123,18 +123,18 @@ def services(found: list[dict], labels: dict[str, str]) -> Iterator[tuple[str, d
 
 
 def check_services(found: list[dict], workload: dict, tokentap: dict, ports: dict[str, int]) -> None:
-    """One for agents, one for trainers, and the second is known to tokentap by all its names."""
+    """There is one Service for agents and one for trainers, and tokentap accepts all names of the second."""
     ours = {name: spec["ports"] for name, spec in services(found, pod_labels(workload)) if "tokentap" in spec["selector"]}
     of = {resolved(to[0]["targetPort"], template(workload)["spec"]): name for name, to in ours.items()}
-    assert len(ours) == len(of) == 2, f"the pods are found by {list(ours)}"
+    assert len(ours) == len(of) == 2, f"the pods are selected by {list(ours)}"
     assert set(of) == set(ports.values()), f"Services lead to {of}"
     control = of[ports["tokentap-ctl"]]
     if workload["kind"] == "StatefulSet":
-        assert workload["spec"]["serviceName"] == control, "pods have names under the Service that trainers ask"
+        assert workload["spec"]["serviceName"] == control, "pods have names below the Service for trainers"
     forms = [control, f"{control}.ns", f"{control}.ns.svc", f"{control}.ns.svc.cluster.local"]
     wanted = {"10.0.0.1", "fd00::1", *forms, *(f".{form}" for form in forms)}
     hosts = set(expanded(workload, tokentap["env"])["TOKENTAP_CONTROL_HOST"].split(","))
-    assert hosts == wanted, f"the control port knows {sorted(hosts)}, and is asked as {sorted(wanted)}"
+    assert hosts == wanted, f"the control port accepts {sorted(hosts)}, but its names are {sorted(wanted)}"
 
 
 def check(found: list[dict], native: bool) -> None:
@@ -152,12 +152,12 @@ def check(found: list[dict], native: bool) -> None:
         if item["kind"] == "Service":
             name = item["metadata"]["name"]
             met = [workload for workload in workloads if item["spec"]["selector"].items() <= pod_labels(workload).items()]
-            assert len(met) == 1, f"Service {name} finds the pods of {len(met)} workloads"
+            assert len(met) == 1, f"Service {name} selects the pods of {len(met)} workloads"
             targets = {resolved(port["targetPort"], template(met[0])["spec"]) for port in item["spec"]["ports"]}
-            assert SGLANG not in targets, f"Service {name} goes past tokentap"
+            assert SGLANG not in targets, f"Service {name} bypasses tokentap"
         elif item["kind"] == "PodMonitor":
-            # names, for Prometheus reads them in the pod itself
+            # names, because Prometheus reads them from the pod
             asked = {endpoint["port"] for endpoint in item["spec"]["podMetricsEndpoints"]}
-            assert asked == {"tokentap", "tokentap-ctl"}, f"Prometheus asks {asked}"
+            assert asked == {"tokentap", "tokentap-ctl"}, f"Prometheus scrapes {asked}"
             for workload in workloads:
-                assert selects(item["spec"]["selector"], pod_labels(workload)), "Prometheus finds the pods"
+                assert selects(item["spec"]["selector"], pod_labels(workload)), "Prometheus selects the pods"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The folder of prometheus and promtool, on stdout: that on the PATH, else Debian's, unpacked once into a folder, which needs Debian's
-# packages, and root only where their list is older than they are. On stderr their version; one that is too old for the rules is refused.
-#   prometheus.sh FOLDER [PROGRAM...]   PROGRAM: what is needed (promtool)
+# Prints the folder of prometheus and promtool: the one on the PATH, else Debian's package, unpacked once into a folder. That needs Debian's
+# mirrors, and root only if the package list is outdated. Prints the version on stderr and fails if it is too old for the rules.
+#   prometheus.sh FOLDER [PROGRAM...]   PROGRAM: a required program (promtool)
 set -euo pipefail
-# what Debian 12 has, with which the rules are tested, and the first that knows keep_firing_for
+# the version of Debian 12, with which the rules are tested, and the first with keep_firing_for
 oldest=2.42.0
 to=$1
 shift
 needed=("${@:-promtool}")
 
-# not installed: the package would start a server
+# unpacked, not installed: the package would start a server
 unpack() {
   if ! command -v apt-get >/dev/null; then
     echo "no prometheus and promtool on the PATH, and no apt-get to fetch Debian's: install Prometheus" >&2
@@ -19,7 +19,7 @@ unpack() {
   from=$(mktemp -d)
   trap 'rm -rf "$from"' EXIT
   fetch() { (cd "$from" && apt-get download -qq -o APT::Sandbox::User=root prometheus); }
-  # a list that is missing or old names a file that is not there
+  # a missing or outdated package list refers to a file that does not exist
   fetch 2>/dev/null || { apt-get update -qq && fetch; }
   dpkg -x "$from"/prometheus_*.deb "$to"
 }
@@ -34,7 +34,7 @@ if [[ -z $bin ]]; then
   if [[ ! -x $bin/promtool ]]; then unpack >&2; fi
 fi
 version=$("$bin/promtool" --version 2>&1 | sed -nE 's/^promtool, version ([0-9.]+).*/\1/p')
-echo "promtool: ${version:-of no known version}, $bin" >&2
+echo "promtool: ${version:-unknown version}, $bin" >&2
 if [[ $(printf '%s\n' "$oldest" "${version:-0}" | sort -V | head -n 1) != "$oldest" ]]; then
   echo "the rules need $oldest or newer: another Prometheus on the PATH, or none and a newer Debian" >&2
   exit 1

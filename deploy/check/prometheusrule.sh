@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the rules once more, as the Prometheus operator wants them: kustomize reads no file outside of its folder, and makes no object of
-# a plain file.
+# Writes the rules as an object of the Prometheus operator. kustomize cannot do it: it reads no file outside of its folder and does not
+# convert plain files to objects.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 {

@@ -1,8 +1,8 @@
-"""Every query of the rules and of the dashboard: it parses, and its metrics and labels exist.
+"""Checks every query of the rules and of the dashboard: it parses, and its metrics and labels exist.
 
-tokentap's metrics and labels are those of the README's table, whose names a test holds against the binary; SGLang's are
-those that a real 0.5.23 gave (tests/fixtures). Also: each alert is tested firing and silent, and the dashboard is one
-that Grafana can provision.
+tokentap's metrics and labels are those of the README's table, whose names a test compares with the binary. SGLang's are
+those of a recording of 0.5.23 (tests/fixtures). It also checks that each alert is tested firing and silent, and that Grafana can
+provision the dashboard.
 """
 
 import json
@@ -19,7 +19,7 @@ DASHBOARD = ROOT / "deploy/grafana/dashboards/tokentap.json"
 SGLANG = ROOT / "tests/fixtures/sglang-0.5.23/default/info-metrics/response.body"
 # labels of the scrape, of Kubernetes, and of histograms
 EVERYWHERE = {"job", "instance", "namespace", "pod", "le", "__name__"}
-# gives what Grafana would: times, and the selection "All"
+# the values that Grafana would insert: times, and the selection "All"
 VARIABLES = {"$__rate_interval": "1m", "$__range": "1h", "$model": ".*", "$namespace": ".*", "$instance": ".*"}
 
 
@@ -45,12 +45,12 @@ def known() -> dict[str, set[str]]:
 def parsed(expr: str) -> promql.Expr:
     for variable, value in VARIABLES.items():
         expr = expr.replace(variable, value)
-    assert "$" not in expr, f"a variable that this does not know: {expr}"
+    assert "$" not in expr, f"unknown variable: {expr}"
     return promql.parse(expr)
 
 
 def selectors(node: object) -> Iterator[promql.VectorSelector]:
-    """All selectors below a node; a node that this does not know is an error, for it would hide some."""
+    """All selectors below a node. An unknown node is an error, because it could hide selectors."""
     match node:
         case promql.VectorSelector():
             yield node
@@ -95,7 +95,7 @@ def names(selector: promql.VectorSelector) -> list[str]:
 
 
 def check_query(where: str, expr: str, metrics: dict[str, set[str]], recorded: set[str]) -> set[str]:
-    """Checks one query; answers with the labels that its result may have, as far as they are known."""
+    """Checks one query. Returns the labels that its result may have, as far as they are known."""
     tree = parsed(expr)
     found = list(selectors(tree))
     assert found, f"{where}: no metric in {expr}"
@@ -125,7 +125,7 @@ def panels(board: dict) -> Iterator[dict]:
 
 def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
     board = json.loads(DASHBOARD.read_text())
-    assert board["id"] is None, "provisioning gives the id"
+    assert board["id"] is None, "provisioning sets the id"
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids)), "ids of panels are distinct"
     queries = 0
@@ -135,7 +135,7 @@ def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
         right = place["x"] + place["w"]
         cells = {(x, y) for x in range(place["x"], right) for y in range(place["y"], place["y"] + place["h"])}
         assert right <= 24, f"{panel['title']} does not fit"
-        assert not cells & taken, f"{panel['title']} lies over another panel"
+        assert not cells & taken, f"{panel['title']} overlaps another panel"
         taken |= cells
     for panel in panels(board):
         title = panel["title"]
@@ -147,7 +147,7 @@ def check_dashboard(metrics: dict[str, set[str]], recorded: set[str]) -> int:
         for target in panel["targets"]:
             labels = check_query(f"dashboard, {title}", target["expr"], metrics, recorded)
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            assert shown <= labels, f"{title}: no {shown - labels} to be shown"
+            assert shown <= labels, f"{title}: missing labels {shown - labels}"
             queries += 1
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":

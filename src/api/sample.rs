@@ -208,10 +208,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::generation::event::Reads;
+    use crate::generation::event::EventAccess;
 
     fn parsed(text: &str) -> GenerationEvent {
-        GenerationEvent::outline(Bytes::copy_from_slice(text.as_bytes()), Reads::Fields).unwrap()
+        GenerationEvent::outline(Bytes::copy_from_slice(text.as_bytes()), EventAccess::Fields).unwrap()
     }
 
     fn sample(event: &GenerationEvent, known: usize) -> Sample<'_> {

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::engine::client::Client;
 use crate::engine::engines::Engines;
 use crate::engine::probe::Capabilities;
-use crate::generation::Tools;
+use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
@@ -32,7 +32,7 @@ pub struct Parts {
     /// What is recorded.
     pub sessions: Arc<Store>,
     /// What captures work with.
-    pub tools: Arc<Tools>,
+    pub tools: Arc<CaptureTools>,
     /// Where whole rows are measured.
     pub slices: Arc<Slices>,
     /// What the probe found.

@@ -41,7 +41,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
         };
         let look = async {
             if up {
-                let pulse = limited(probe.is_up()).await?;
+                let pulse = limited(probe.check_liveness()).await?;
                 let observation = identities.observe(pulse.identities);
                 replaced |= observation == Observation::Replaced;
                 stale |= pulse.changed || replaced || observation == Observation::New;
@@ -53,7 +53,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     return Ok(None);
                 }
             }
-            let (found, seen) = limited(probe.look()).await?;
+            let (found, seen) = limited(probe.read_info()).await?;
             stale = false;
             if up {
                 replaced |= identities.observe(seen) == Observation::Replaced;

@@ -91,7 +91,7 @@ pub async fn run(config: Config, wait: Duration) -> Result<bool, String> {
 async fn look(probe: &Survey, wait: Duration) -> Result<Capabilities, crate::engine::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
-        match probe.look().await {
+        match probe.read_info().await {
             Ok((found, _)) => return Ok(found),
             Err(error) if tokio::time::Instant::now() >= deadline => return Err(error),
             Err(error) => tracing::info!(%error, "waiting for the upstream"),

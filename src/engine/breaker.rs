@@ -1,8 +1,8 @@
-//! Spares callers a wait for an upstream that cannot be connected to.
+//! A circuit breaker: fails calls at once while the upstream cannot be connected to.
 //!
-//! A connection to a host that is gone takes as long as `--connect-timeout` to fail, and every request that waits for one holds memory.
-//! So after some failures in a row requests are answered at once, but for one twice a second that tries again. tokentap's own questions,
-//! which go on all the while, close it as soon as one of them is answered.
+//! Connecting to an unreachable host takes `--connect-timeout` to fail, and every waiting request holds memory. After some consecutive
+//! failures, requests fail at once, except one every half second that tries again. tokentap's own probes continue meanwhile, and the first
+//! answer closes the breaker.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,42 +10,42 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// From one call that tries to the next.
+/// The pause between two attempts while the breaker is open.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What all callers of one upstream share. Cheap to clone.
+/// A breaker that all callers of one upstream share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Breaker(Arc<Shared>);
+pub(super) struct Breaker(Arc<BreakerState>);
 
 #[derive(Debug)]
-struct Shared {
-    /// Failures in a row that open it; 0 never does.
-    patience: u32,
-    /// Failures in a row.
+struct BreakerState {
+    /// Consecutive failures that open it; 0 disables it.
+    threshold: u32,
+    /// Consecutive failures so far.
     failures: AtomicU32,
-    /// When the next call may try. Held for a comparison, by those alone that find it open.
+    /// When the next call may try. Locked only while the breaker is open, for one comparison.
     next: Mutex<Option<Instant>>,
 }
 
 impl Breaker {
-    /// A closed breaker that opens after `patience` failures in a row; 0 is never.
-    pub(super) fn new(patience: u32) -> Self {
-        Self(Arc::new(Shared { patience, failures: AtomicU32::new(0), next: Mutex::default() }))
+    /// A closed breaker that opens after `threshold` consecutive failures; 0 disables it.
+    pub(super) fn new(threshold: u32) -> Self {
+        Self(Arc::new(BreakerState { threshold, failures: AtomicU32::new(0), next: Mutex::default() }))
     }
 
     fn next(&self) -> MutexGuard<'_, Option<Instant>> {
         self.0.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether calls are answered without being sent.
+    /// Whether calls fail without being sent.
     pub(super) fn is_open(&self) -> bool {
-        self.0.patience > 0 && self.0.failures.load(Ordering::Relaxed) >= self.0.patience
+        self.0.threshold > 0 && self.0.failures.load(Ordering::Relaxed) >= self.0.threshold
     }
 
-    /// Lets a call through.
+    /// Admits a call.
     ///
     /// # Errors
-    /// How many failures there have been, where it is not to be sent.
+    /// The number of consecutive failures, if the call must not be sent.
     pub(super) fn admit(&self) -> Result<(), u32> {
         if !self.is_open() {
             return Ok(());
@@ -55,21 +55,21 @@ impl Breaker {
         if next.is_some_and(|next| now < next) {
             return Err(self.0.failures.load(Ordering::Relaxed));
         }
-        // whatever becomes of this one, another may try after it: it may hang, or generate for minutes
+        // another call may try after the pause even if this one is unanswered: it may hang, or generate for minutes
         *next = Some(now + PAUSE);
         Ok(())
     }
 
-    /// The upstream has answered something.
+    /// Records an answer of the upstream, which closes the breaker.
     pub(super) fn connected(&self) {
-        // nearly always there is nothing to be forgotten, and a line of the cache that all cores can keep
+        // usually the count is 0 already, and without a write all cores can keep the cache line
         if self.0.failures.load(Ordering::Relaxed) != 0 {
             self.0.failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// No connection could be made.
-    pub(super) fn refused(&self) {
+    /// Records that no connection could be made.
+    pub(super) fn connect_failed(&self) {
         *self.next() = Some(Instant::now() + PAUSE);
         self.0.failures.fetch_add(1, Ordering::Relaxed);
     }
@@ -80,39 +80,39 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_opens_after_failures_in_a_row_and_lets_one_try_a_pause() {
+    async fn open_breaker_admits_one_call_per_pause() {
         let breaker = Breaker::new(3);
         for _ in 0..2 {
-            breaker.refused();
+            breaker.connect_failed();
             assert_eq!(breaker.admit(), Ok(()));
         }
         breaker.connected();
         for _ in 0..2 {
-            breaker.refused();
+            breaker.connect_failed();
         }
-        assert_eq!((breaker.admit(), breaker.is_open()), (Ok(()), false), "an answer lies between them");
-        breaker.refused();
+        assert_eq!((breaker.admit(), breaker.is_open()), (Ok(()), false), "an answer resets the count");
+        breaker.connect_failed();
         assert_eq!((breaker.admit(), breaker.is_open()), (Err(3), true));
         for failures in [4, 5] {
             tokio::time::advance(PAUSE).await;
             assert_eq!(breaker.admit(), Ok(()), "one tries");
             assert_eq!(breaker.admit(), Err(failures - 1), "the others do not wait for it");
-            breaker.refused();
+            breaker.connect_failed();
             assert_eq!(breaker.admit(), Err(failures));
         }
         tokio::time::advance(PAUSE).await;
         assert_eq!(breaker.admit(), Ok(()));
         tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.admit(), Ok(()), "the one before hangs");
+        assert_eq!(breaker.admit(), Ok(()), "the earlier attempt hangs");
         breaker.connected();
         assert_eq!((breaker.admit(), breaker.admit(), breaker.is_open()), (Ok(()), Ok(()), false));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_patience_it_never_opens() {
+    async fn zero_threshold_never_opens() {
         let breaker = Breaker::new(0);
         for _ in 0..100 {
-            breaker.refused();
+            breaker.connect_failed();
         }
         assert_eq!((breaker.admit(), breaker.is_open()), (Ok(()), false));
     }

@@ -1,4 +1,4 @@
-//! The client of the upstream: agents' traffic, and tokentap's own calls.
+//! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
@@ -13,48 +13,48 @@ use crate::engine::transport::{SendError, Transport};
 /// The body of an upstream reply.
 pub type ReplyBody = hyper::body::Incoming;
 
-/// An upstream reply whose body is still to come.
+/// An upstream reply whose body has not been read.
 pub type Reply = http::Response<ReplyBody>;
 
-/// What goes upstream.
+/// A request to the upstream.
 #[derive(Debug)]
-pub struct Call {
+pub struct UpstreamCall {
     /// The method.
     pub method: Method,
     /// The path and query, byte for byte.
     pub target: String,
-    /// Headers, hop-by-hop ones removed.
+    /// Headers, without hop-by-hop ones.
     pub headers: HeaderMap,
     body: reqwest::Body,
 }
 
-impl Call {
-    /// A call whose body is streamed.
+impl UpstreamCall {
+    /// Creates a call with a streamed body.
     #[must_use]
     pub fn new<B>(method: Method, target: String, mut headers: HeaderMap, body: B) -> Self
     where
         B: http_body::Body<Data = Bytes> + Send + Sync + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        // an empty body must not turn into a chunked one
+        // an empty body must not become a chunked one
         if body.is_end_stream() {
             return Self { method, target, headers, body: reqwest::Body::default() };
         }
-        // hyper drops a body of unknown length that comes with GET or HEAD, unless it is told how to frame it
+        // hyper drops a body of unknown length from a GET or HEAD request, unless a header sets its framing
         if body.size_hint().exact().is_none() {
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         Self { method, target, headers, body: reqwest::Body::wrap(body) }
     }
 
-    /// A call with a whole body.
+    /// Creates a call with a complete body.
     #[must_use]
     pub fn whole(method: Method, target: String, headers: HeaderMap, body: Bytes) -> Self {
         Self { method, target, headers, body: reqwest::Body::from(body) }
     }
 }
 
-/// Where a server at `url` generates.
+/// The URI of /generate of the server at `url`.
 fn generate(url: &str) -> Result<http::Uri, String> {
     let parsed = reqwest::Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
     if parsed.host().is_none() {
@@ -68,7 +68,7 @@ fn generate(url: &str) -> Result<http::Uri, String> {
 pub struct Client {
     transport: Transport,
     breaker: Breaker,
-    /// Parsed once: nearly all traffic goes there.
+    /// The URI of /generate, parsed once because most traffic goes there.
     generate: http::Uri,
     upstream: String,
     api_key: Option<HeaderValue>,
@@ -79,13 +79,13 @@ impl Client {
     /// A client of the server at `upstream`, `http://HOST:PORT`.
     ///
     /// # Errors
-    /// A line for the user when `upstream` is no such URL or a key cannot stand in a header.
+    /// A line for the user when `upstream` is not such a URL, or a key is not valid in a header.
     pub fn try_new(upstream: &str, keys: &KeyConfig, limits: &LimitConfig) -> Result<Self, String> {
         let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
         let bearer = |key: Option<&crate::config::Secret>| {
             key.map(|key| {
                 let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-                    .map_err(|_| "a key holds characters that cannot stand in a header".to_owned())?;
+                    .map_err(|_| "a key has characters that are not valid in a header".to_owned())?;
                 value.set_sensitive(true);
                 Ok::<_, String>(value)
             })
@@ -101,23 +101,23 @@ impl Client {
         })
     }
 
-    /// A client of the engine at `url`, with the same keys: it shares the connections, and not the breaker.
+    /// A client of the engine at `url`, with the same keys and limits, but with its own connections and without a breaker.
     ///
     /// # Errors
-    /// A line for the user when it is no such URL.
+    /// A line for the user when `url` is not the URL of a server.
     pub fn at(&self, url: &str) -> Result<Self, String> {
         let generate = generate(url)?;
         let transport = self.transport.to(url)?;
         Ok(Self { transport, upstream: url.to_owned(), generate, breaker: Breaker::new(0), ..self.clone() })
     }
 
-    /// Where the server is.
+    /// The URL of the server.
     #[must_use]
     pub fn upstream(&self) -> &str {
         &self.upstream
     }
 
-    /// Whether calls are answered without being sent, because no connection can be made.
+    /// Whether the breaker is open: calls fail without being sent, because no connection can be made.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.breaker.is_open()
@@ -127,7 +127,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure`] when no head of a reply came.
-    pub async fn send(&self, call: Call) -> Result<Reply, Failure> {
+    pub async fn send(&self, call: UpstreamCall) -> Result<Reply, Failure> {
         let mut request = http::Request::new(call.body);
         *request.uri_mut() = self.uri(&call.target)?;
         *request.method_mut() = call.method;
@@ -136,22 +136,21 @@ impl Client {
         self.breaker.admit().map_err(unreachable)?;
         let sent = self.transport.send(request).await.map_err(|error| self.failure(&error));
         match &sent {
-            Err(Failure::Connect { .. }) => self.breaker.refused(),
+            Err(Failure::Connect { .. }) => self.breaker.connect_failed(),
             Err(_) => {}
             Ok(_) => self.breaker.connected(),
         }
         let mut reply = sent?;
-        // nothing that is sent asks for it, and what followed would be no reply
+        // no request asks for an upgrade, and the bytes after it would not be a reply
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Failure::Broken("it switched protocols, unasked".to_owned()));
+            return Err(Failure::Broken("it switched protocols without a request to do so".to_owned()));
         }
-        // the version is this hop's: a client's connection does not end because the engine's does
+        // the version belongs to this hop: a client's connection must not close because the engine's does
         *reply.version_mut() = http::Version::HTTP_11;
         Ok(reply)
     }
 
-    /// Where a target is. It must come out of a URL parser as it went in: whoever resolves or encodes it later would ask for something
-    /// else than the client did.
+    /// The URI of a target. A URL parser must leave the target unchanged: otherwise the engine would get another path than the client sent.
     fn uri(&self, target: &str) -> Result<http::Uri, Failure> {
         if target == self.generate.path() {
             return Ok(self.generate.clone());
@@ -159,9 +158,9 @@ impl Client {
         let changed = || Failure::Target(target.to_owned());
         let text = format!("{}{target}", self.upstream);
         let url = reqwest::Url::parse(&text).map_err(|_| changed())?;
-        // the base has no path, so whatever follows it must be the target itself
-        let kept = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
-        let whole = target.starts_with('/') && kept == Some(target) && url.fragment().is_none();
+        // the base has no path, so the rest of the URL must equal the target
+        let parsed_target = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
+        let whole = target.starts_with('/') && parsed_target == Some(target) && url.fragment().is_none();
         let uri = text.parse().map_err(|_| changed())?;
         if whole { Ok(uri) } else { Err(changed()) }
     }
@@ -177,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Signs a request as tokentap's own, with the admin key, else its other key; a key that was not for the upstream goes.
+    /// Authorizes a request with tokentap's admin key, otherwise with its API key. Removes a key that was not meant for the upstream.
     pub fn sign(&self, headers: &mut HeaderMap) {
         headers.remove(header::AUTHORIZATION);
         if let Some(key) = self.admin_key.as_ref().or(self.api_key.as_ref()) {
@@ -185,7 +184,7 @@ impl Client {
         }
     }
 
-    /// The same for a generation, which the admin key does not open.
+    /// The same for a generation, which does not accept the admin key.
     pub fn sign_generation(&self, headers: &mut HeaderMap) {
         headers.remove(header::AUTHORIZATION);
         if let Some(key) = &self.api_key {
@@ -193,7 +192,7 @@ impl Client {
         }
     }
 
-    /// One of tokentap's own calls, signed with the key of the upstream, its reply read to the end.
+    /// Sends one of tokentap's own calls with the API key, and reads the whole reply.
     ///
     /// # Errors
     /// [`Failure`] when no whole reply came.
@@ -201,12 +200,12 @@ impl Client {
         self.own_call(method, path, body, self.api_key.clone()).await
     }
 
-    /// What signs an abort: the admin key, else the client's own key, else tokentap's.
+    /// The key for an abort: the admin key, otherwise the client's key, otherwise tokentap's API key.
     pub(super) fn abort_key(&self, client_key: Option<HeaderValue>) -> Option<HeaderValue> {
         self.admin_key.clone().or(client_key).or_else(|| self.api_key.clone())
     }
 
-    /// The API key in place of the admin key: what may sign a call to an engine that a router lists.
+    /// Replaces the admin key by the API key, for a call to an engine that a router lists.
     pub(super) fn without_admin_key(&self, key: Option<HeaderValue>) -> Option<HeaderValue> {
         // a call without a key stays without one
         if key.is_some() && key == self.admin_key { self.api_key.clone() } else { key }

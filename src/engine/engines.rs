@@ -1,7 +1,6 @@
-//! The engines that run what is sent to the upstream: the upstream itself, the workers of a router, or those that `--engine` names.
+//! The engines behind the upstream: the upstream itself, the workers of a router, or the engines that `--engine` names.
 //!
-//! A router forwards generations only. Whatever must reach every engine (aborts) or asks what an engine is (probes) goes to the engines
-//! of this list.
+//! A router forwards only generations. Aborts, which must reach every engine, and probes go to the engines of this list directly.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +10,12 @@ use serde::Deserialize;
 
 use super::client::{Client, Failure};
 
-/// How long an engine may take to answer an abort, and a router to name its engines: both answer at once or are gone.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of an abort, and of listing a router's engines: a live server answers both at once.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the list of engines is from.
+/// The source of the list of engines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum EngineSource {
     /// The upstream is the engine.
     #[default]
     Upstream,
@@ -24,7 +23,7 @@ pub enum Source {
     Flag,
     /// `GET /workers` of the router.
     Workers,
-    /// The upstream is a router that does not name its engines.
+    /// The upstream is a router that does not list its engines.
     Unlisted,
 }
 
@@ -33,7 +32,7 @@ pub enum Source {
 pub struct Engine {
     /// Sends calls to it.
     pub client: Client,
-    /// The router sends requests there.
+    /// The router reports the engine as healthy.
     pub healthy: bool,
 }
 
@@ -46,9 +45,9 @@ impl Engine {
 /// The list of engines at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
-    /// Where the list is from.
-    pub source: Source,
-    /// The engines; empty where the upstream stands for them.
+    /// The source of the list.
+    pub source: EngineSource,
+    /// The engines; empty if all calls go to the upstream.
     pub engines: Arc<[Engine]>,
 }
 
@@ -77,19 +76,19 @@ fn yes() -> bool {
     true
 }
 
-/// What the upstream said when it was asked for its workers.
+/// The result of asking the upstream for its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listing {
-    /// The same as before, or it has no list.
+pub enum RefreshOutcome {
+    /// The list is unchanged, or the upstream has none.
     Same,
-    /// Others than before.
+    /// The list has changed.
     Changed,
-    /// A router answers with a server error. It keeps the workers that it named, and forwards nothing to them.
+    /// A router answered with a server error. It keeps the workers that it listed, but forwards nothing to them.
     Refused(StatusCode),
 }
 
 impl Engines {
-    /// The engines of this upstream, or those at `urls` where there are any.
+    /// Starts with the engines at `urls`, or with the upstream itself if `urls` is empty.
     ///
     /// # Errors
     /// A line for the user when a URL cannot be used.
@@ -99,24 +98,24 @@ impl Engines {
             Ok(Engine { client, healthy: true })
         };
         let engines = urls.iter().map(engine).collect::<Result<Arc<[Engine]>, String>>()?;
-        let source = if engines.is_empty() { Source::Upstream } else { Source::Flag };
+        let source = if engines.is_empty() { EngineSource::Upstream } else { EngineSource::Flag };
         let current = Arc::new(Mutex::new(Membership { source, engines }));
         Ok(Self { upstream, current })
     }
 
-    /// The upstream, to which generations go.
+    /// The upstream, which gets the generations.
     #[must_use]
     pub fn upstream(&self) -> &Client {
         &self.upstream
     }
 
-    /// The list as it is now.
+    /// The current list.
     #[must_use]
     pub fn current(&self) -> Membership {
         self.lock().clone()
     }
 
-    /// Any engine, for a question that all of them answer alike; the upstream where no engine is listed.
+    /// Returns any engine, preferably a healthy one, for a call that all engines answer alike. Returns the upstream if no engine is listed.
     #[must_use]
     pub fn any(&self) -> Client {
         let current = self.current();
@@ -128,35 +127,35 @@ impl Engines {
     ///
     /// # Errors
     /// [`Failure`] when the upstream does not answer.
-    pub async fn refresh(&self) -> Result<Listing, Failure> {
-        if self.current().source == Source::Flag {
-            return Ok(Listing::Same);
+    pub async fn refresh(&self) -> Result<RefreshOutcome, Failure> {
+        if self.current().source == EngineSource::Flag {
+            return Ok(RefreshOutcome::Same);
         }
-        let asked = tokio::time::timeout(PATIENCE, self.upstream.call(Method::GET, "/workers", None)).await;
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.upstream.call(Method::GET, "/workers", None)).await;
         let (status, body) = asked.map_err(|_| Failure::Timeout)??;
         let workers = serde_json::from_slice::<Workers>(&body).ok().filter(|_| status.is_success());
         let has_no_list =
             matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) || status.is_success();
         let has_changed = match workers {
-            Some(listed) => self.replace(Membership { source: Source::Workers, engines: self.members(listed) }),
+            Some(listed) => self.replace(Membership { source: EngineSource::Workers, engines: self.members(listed) }),
             None if has_no_list => self.replace(Membership::default()),
-            // a router in trouble still has the workers that it named, and forwards nothing to them
-            None if status.is_server_error() && self.current().source == Source::Workers => {
-                return Ok(Listing::Refused(status));
+            // a failing router keeps the workers that it listed, but forwards nothing to them
+            None if status.is_server_error() && self.current().source == EngineSource::Workers => {
+                return Ok(RefreshOutcome::Refused(status));
             }
             None => false,
         };
-        Ok(if has_changed { Listing::Changed } else { Listing::Same })
+        Ok(if has_changed { RefreshOutcome::Changed } else { RefreshOutcome::Same })
     }
 
-    /// Notes whether the upstream calls itself a router, which one without a list of workers may do.
+    /// Records whether the upstream, which lists no workers, reports that it is a router.
     pub fn note_router(&self, is_router: bool) {
         let mut current = self.lock();
         match current.source {
-            Source::Upstream | Source::Unlisted => {
-                current.source = if is_router { Source::Unlisted } else { Source::Upstream };
+            EngineSource::Upstream | EngineSource::Unlisted => {
+                current.source = if is_router { EngineSource::Unlisted } else { EngineSource::Upstream };
             }
-            Source::Flag | Source::Workers => {}
+            EngineSource::Flag | EngineSource::Workers => {}
         }
     }
 
@@ -164,14 +163,14 @@ impl Engines {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The workers that speak HTTP, sorted, so that an order that changes is no change. With `--dp-aware` a worker is listed once a
-    /// rank, as `http://HOST:PORT@RANK`.
+    /// The workers with HTTP URLs, sorted, so that a new order does not count as a change. With `--dp-aware` a router lists a worker once
+    /// per rank, as `http://HOST:PORT@RANK`.
     fn members(&self, listed: Workers) -> Arc<[Engine]> {
         let mut workers: Vec<(String, bool)> = listed
             .workers
             .into_iter()
             .filter(|worker| worker.url.starts_with("http://"))
-            // a loopback address of another host is not an engine here: it may be tokentap itself
+            // a loopback address from a remote router means its own host; here it may be tokentap itself
             .filter(|worker| !is_loopback(&worker.url) || is_loopback(self.upstream.upstream()))
             .map(|worker| {
                 let url = worker.url.trim_end_matches('/');
@@ -191,8 +190,8 @@ impl Engines {
 
     fn replace(&self, new: Membership) -> bool {
         let mut current = self.lock();
-        // a router that names no workers still names none
-        if current.source == Source::Unlisted && new.source == Source::Upstream {
+        // the upstream still lists no workers, and stays a router
+        if current.source == EngineSource::Unlisted && new.source == EngineSource::Upstream {
             return false;
         }
         let same = current.source == new.source
@@ -204,17 +203,17 @@ impl Engines {
         !same
     }
 
-    /// Aborts exactly `rid` wherever it runs: an engine that does not run it ignores the abort. One outcome per engine.
+    /// Aborts exactly `rid` on all engines: an engine that does not run it ignores the abort. Returns one outcome per engine.
     pub async fn abort(&self, rid: &str, client_key: Option<HeaderValue>) -> Vec<AbortOutcome> {
         let key = self.upstream.abort_key(client_key);
         self.send_abort(serde_json::json!({ "rid": rid }).to_string(), key).await
     }
 
-    /// Sends this body to `/abort_request` of every engine. One outcome per engine.
+    /// Sends this body to `/abort_request` of every engine. Returns one outcome per engine.
     pub async fn send_abort(&self, body: String, key: Option<HeaderValue>) -> Vec<AbortOutcome> {
         let current = self.current();
-        // a worker is named by the router, which gets the clients' keys and the API key, but not the admin key
-        let key = if current.source == Source::Workers { self.upstream.without_admin_key(key) } else { key };
+        // the router names the workers, and it gets clients' keys and the API key, but must not get the admin key
+        let key = if current.source == EngineSource::Workers { self.upstream.without_admin_key(key) } else { key };
         let mut clients: Vec<Client> = current.engines.iter().map(|engine| engine.client.clone()).collect();
         if clients.is_empty() {
             clients.push(self.upstream.clone());
@@ -222,7 +221,7 @@ impl Engines {
         each(clients, move |client| {
             let (body, key) = (body.clone(), key.clone());
             async move {
-                let sent = tokio::time::timeout(PATIENCE, client.send_abort(body, key)).await;
+                let sent = tokio::time::timeout(ANSWER_TIMEOUT, client.send_abort(body, key)).await;
                 let answer = sent.unwrap_or(Err(Failure::Timeout));
                 let is_absent = answer.as_ref().is_ok_and(|(status, body)| is_not_in_flight(*status, body));
                 let answer = answer.map(|(status, _)| status);
@@ -233,47 +232,47 @@ impl Engines {
     }
 }
 
-/// Whether a URL names this host by a loopback address.
+/// Whether the host of a URL is a loopback address.
 fn is_loopback(url: &str) -> bool {
     let Some(host) = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.to_owned())) else { return false };
     let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The code of a tokentap's error for the abort of a request that is not in flight there.
+/// The error code of a tokentap that is asked to abort a request that it does not run.
 pub const NOT_IN_FLIGHT: &str = "not_in_flight";
 
-/// Whether this answer to an abort is the 404 of a tokentap before an engine, and not that of a server without the route.
+/// Whether this answer to an abort is the 404 of another tokentap, and not that of a server without the route.
 fn is_not_in_flight(status: StatusCode, body: &[u8]) -> bool {
     let code = || Some(serde_json::from_slice::<serde_json::Value>(body).ok()?["error"]["code"] == NOT_IN_FLIGHT);
     status == StatusCode::NOT_FOUND && code() == Some(true)
 }
 
-/// What an engine answered to an abort.
+/// An engine's answer to an abort.
 #[derive(Debug)]
 pub struct AbortOutcome {
     /// Its URL.
     pub engine: String,
     /// Its answer.
     pub answer: Result<StatusCode, Failure>,
-    /// It is a tokentap, and the request is not in flight there.
+    /// The engine is another tokentap, and the request is not in flight there.
     pub is_absent: bool,
 }
 
 impl AbortOutcome {
-    /// The engine has taken it.
+    /// Whether the engine accepted the abort.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.answer.as_ref().is_ok_and(StatusCode::is_success)
     }
 
-    /// The upstream has no such route, as routers do not.
+    /// Whether the server has no abort route, like a router.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         !self.is_absent && matches!(self.answer, Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
     }
 
-    /// Why the engine did not take it, and what mends it; `None` where it did.
+    /// Why the engine did not accept the abort, and how to fix it; `None` if it did.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let Self { engine, answer, .. } = self;
@@ -290,7 +289,7 @@ impl AbortOutcome {
     }
 }
 
-/// Does the same with each item at once; the results are in the order of the items.
+/// Runs `act` on all items concurrently and returns the results in the order of the items.
 pub(super) async fn each<T, R, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Vec<R>
 where
     F: Future<Output = R> + Send + 'static,
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_worker_are_one_engine_and_grpc_workers_are_left_out() {
+    fn ranks_of_a_worker_are_one_engine_and_grpc_workers_are_ignored() {
         let text = r#"{"workers":[
             {"url":"http://b:1@1","is_healthy":false,"load":0},{"url":"http://b:1@0","is_healthy":true},
             {"url":"grpc://c:1","is_healthy":true},{"url":"http://a:1/"}],"total":4}"#;
@@ -333,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_changes_with_its_workers_and_their_health() {
+    fn change_of_workers_or_health_changes_the_list() {
         let engines = engines(&[]);
         let replace = |text: &str| {
             let engines_listed = engines.members(serde_json::from_str(text).unwrap());
-            engines.replace(Membership { source: Source::Workers, engines: engines_listed })
+            engines.replace(Membership { source: EngineSource::Workers, engines: engines_listed })
         };
         assert!(replace(r#"{"workers":[{"url":"http://a:1"},{"url":"http://b:1"}]}"#));
-        assert!(!replace(r#"{"workers":[{"url":"http://b:1"},{"url":"http://a:1"}]}"#), "the order means nothing");
+        assert!(!replace(r#"{"workers":[{"url":"http://b:1"},{"url":"http://a:1"}]}"#), "the order does not matter");
         assert!(replace(r#"{"workers":[{"url":"http://b:1","is_healthy":false},{"url":"http://a:1"}]}"#));
         assert_eq!(engines.any().upstream(), "http://a:1", "a healthy engine goes first");
         assert!(replace(r#"{"workers":[]}"#));

@@ -1,54 +1,54 @@
-//! Why the upstream gave no answer.
+//! Errors of calls to the upstream.
 
 use http::StatusCode;
 
 use crate::error::Error;
 
-/// Why a reply, or the rest of one, did not come.
+/// Why a reply, or the rest of one, did not arrive.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The target cannot be sent as it was written.
+    /// The target cannot be sent unchanged.
     #[error("the path {0:?} would be changed on its way to the engine; send it normalised and percent-encoded")]
     Target(String),
     /// No connection.
     #[error("cannot connect to the SGLang server at {upstream}: {cause}")]
     Connect {
-        /// Where it should be.
+        /// The URL of the upstream.
         upstream: String,
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
-    /// No connection could be made so often in a row that none was tried.
+    /// Connecting failed so often in a row that no attempt was made.
     #[error(
         "the SGLang server at {upstream} could not be connected to {failures} times in a row; try again in a moment"
     )]
     Unreachable {
-        /// Where it should be.
+        /// The URL of the upstream.
         upstream: String,
-        /// In a row.
+        /// Consecutive failures.
         failures: u32,
     },
-    /// Too late.
+    /// The upstream did not answer in time.
     #[error("the SGLang server did not answer in time")]
     Timeout,
-    /// The connection ended, or what came is not HTTP.
+    /// The connection ended, or the reply is not HTTP.
     #[error("the connection to the SGLang server failed: {0}")]
     Broken(String),
-    /// The client's own body ended early or came too slowly.
+    /// The client's body ended early or arrived too slowly.
     #[error(transparent)]
     RequestBody(#[from] UploadError),
 }
 
-/// Why a client's body did not come to its end. Bodies of calls fail with it, so that the upstream is not blamed.
+/// Why a client's body was not read completely. A call's body fails with this error, so that the failure is not attributed to the upstream.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UploadError {
-    /// It was waited for too long.
+    /// It arrived too slowly.
     #[error(
-        "the request body came too slowly: it paused for --client-body-timeout, or was that far behind 1 KiB a second"
+        "the request body arrived too slowly: it paused for --client-body-timeout, or fell that far behind 1 KiB a second"
     )]
     Slow,
-    /// There is no room for it; it may be sent again in a moment.
-    #[error("tokentap holds as many bytes of requests as it may; try again, or raise --max-bytes-in-flight")]
+    /// The byte budget is used up. The client may retry.
+    #[error("the byte budget for requests is used up; try again, or raise --max-bytes-in-flight")]
     NoRoom,
     /// It ended early, or is not HTTP.
     #[error("the request body could not be read: {0}")]
@@ -56,14 +56,14 @@ pub enum UploadError {
 }
 
 impl Failure {
-    /// The name metrics use; `None` where the upstream is not at fault.
+    /// The metric's label; `None` if the upstream is not at fault.
     #[must_use]
     pub fn kind(&self) -> Option<&'static str> {
         match self {
             Self::Connect { .. } => Some("connect"),
             Self::Timeout => Some("timeout"),
             Self::Broken(_) => Some("reset"),
-            // of these the metrics of what was shed tell
+            // other metrics count these
             Self::Unreachable { .. } | Self::Target(_) | Self::RequestBody(_) => None,
         }
     }
@@ -82,7 +82,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// The innermost cause of an error: the outer layers only say that something failed.
+/// The innermost cause of an error. The outer layers only report that something failed.
 #[must_use]
 pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     causes(error).last().unwrap_or(error).to_string()

@@ -1,23 +1,23 @@
-//! The flat forms of top logprobs that 0.5.23 offers: one list of values and one of ids, plain or in base64, with a shape.
+//! The flat forms of top logprobs in 0.5.23: one list of values and one of ids, plain or in base64, with a shape.
 
 use std::ops::Range;
 
 use crate::json::{Cursor, Edit, Malformed, Object};
 use crate::logprobs::Rows;
 
-/// Rows without a value that are believed, of whatever number a reply says: more than any generation has tokens.
+/// The largest number of rows without values that is accepted from a reply: more than any generation has tokens.
 const MOST_MISSING: usize = 1 << 20;
 
-/// Of which tokens.
+/// Which of the two top logprob lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The prompt's.
+pub enum TopLogprobsField {
+    /// That of the prompt tokens.
     Input,
-    /// The sampled ones.
+    /// That of the sampled tokens.
     Output,
 }
 
-impl Side {
+impl TopLogprobsField {
     fn key(self, rest: &str) -> String {
         let side = match self {
             Self::Input => "input",
@@ -28,7 +28,7 @@ impl Side {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct RowShape {
     rows: usize,
     k: usize,
 }
@@ -37,19 +37,21 @@ fn malformed(span: &Range<usize>) -> Malformed {
     Malformed::new(span.start)
 }
 
-fn shape(side: Side, bytes: &[u8], meta: &Object) -> Result<Option<(Shape, Range<usize>)>, Malformed> {
+fn shape(side: TopLogprobsField, bytes: &[u8], meta: &Object) -> Result<Option<(RowShape, Range<usize>)>, Malformed> {
     let Some(span) = meta.value_span(bytes, &side.key("shape")) else { return Ok(None) };
     let [rows, k]: [usize; 2] = serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span))?;
-    Ok(Some((Shape { rows, k }, span)))
+    Ok(Some((RowShape { rows, k }, span)))
 }
 
-/// Reads the output side into `rows`; says whether there is one in this form.
+/// Reads the output list into `rows`. Returns whether the reply has one in this form.
 ///
 /// # Errors
-/// When the shape and the values do not fit each other.
+/// When the shape and the values do not match.
 pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malformed> {
-    let Some((shape, at)) = shape(Side::Output, bytes, meta)? else { return Ok(false) };
-    let missing = meta.get(bytes, &Side::Output.key("null_prefix")).and_then(|text| serde_json::from_slice(text).ok());
+    let Some((shape, at)) = shape(TopLogprobsField::Output, bytes, meta)? else { return Ok(false) };
+    let missing = meta
+        .get(bytes, &TopLogprobsField::Output.key("null_prefix"))
+        .and_then(|text| serde_json::from_slice(text).ok());
     for _ in 0..missing.unwrap_or(0_usize).min(MOST_MISSING) {
         rows.push_missing();
     }
@@ -58,7 +60,7 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
         (0..shape.rows.min(MOST_MISSING)).for_each(|_| rows.push_missing());
         return Ok(true);
     }
-    if let Some(span) = meta.value_span(bytes, &Side::Output.key("val_flat_b64")) {
+    if let Some(span) = meta.value_span(bytes, &TopLogprobsField::Output.key("val_flat_b64")) {
         let decoded = decode(bytes, &span)?;
         if decoded.len() != values.checked_mul(4).ok_or_else(|| malformed(&at))? {
             return Err(malformed(&span));
@@ -69,7 +71,7 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
         }
         return Ok(true);
     }
-    let Some(span) = meta.value_span(bytes, &Side::Output.key("val_flat")) else { return Ok(false) };
+    let Some(span) = meta.value_span(bytes, &TopLogprobsField::Output.key("val_flat")) else { return Ok(false) };
     let list: Vec<Option<f64>> = serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span))?;
     if list.len() != values {
         return Err(malformed(&span));
@@ -86,12 +88,12 @@ fn decode(bytes: &[u8], span: &Range<usize>) -> Result<Vec<u8>, Malformed> {
     base64_simd::STANDARD.decode_to_vec(text.raw).map_err(|_| malformed(span))
 }
 
-/// Keeps the first `keep` columns of a side: what a client with a smaller k would have got.
+/// Keeps the first `keep` columns of a list: the reply that a client with a smaller k expects.
 ///
 /// # Errors
-/// When the shape and the lists do not fit each other.
+/// When the shape and the lists do not match.
 pub fn keep_columns(
-    side: Side,
+    side: TopLogprobsField,
     keep: usize,
     bytes: &[u8],
     meta: &Object,
@@ -122,8 +124,8 @@ pub fn keep_columns(
     Ok(())
 }
 
-/// The elements of a plain list that lie in the first columns, each with its own spelling.
-fn columns(bytes: &[u8], span: &Range<usize>, shape: Shape, keep: usize) -> Result<Vec<u8>, Malformed> {
+/// Copies the elements in the first `keep` columns of a plain list, in their original spelling.
+fn columns(bytes: &[u8], span: &Range<usize>, shape: RowShape, keep: usize) -> Result<Vec<u8>, Malformed> {
     let mut cursor = Cursor::at(bytes, span.start);
     cursor.expect(b'[')?;
     let mut kept = vec![b'['];
@@ -150,11 +152,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_beyond_memory_is_refused_or_empty() {
+    fn oversize_shape_is_refused_or_capped() {
         let wide = br#"{"output_top_logprobs_shape":[0,4611686018427387904],"output_top_logprobs_val_flat_b64":""}"#;
         let meta = Object::parse(wide).unwrap();
         let mut edit = Edit::new(wide, &meta);
-        assert!(keep_columns(Side::Output, 1, wide, &meta, &mut edit).is_err());
+        assert!(keep_columns(TopLogprobsField::Output, 1, wide, &meta, &mut edit).is_err());
         let long = br#"{"output_top_logprobs_shape":[9000000000000000000,0]}"#;
         let mut rows = Rows::new();
         assert_eq!(read(long, &Object::parse(long).unwrap(), &mut rows), Ok(true));

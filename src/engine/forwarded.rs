@@ -1,4 +1,4 @@
-//! An upstream body on its way to the client, byte for byte.
+//! Forwards an upstream body to the client unchanged.
 
 mod failed;
 
@@ -16,32 +16,32 @@ use super::client::ReplyBody;
 use crate::error::BoxError;
 use crate::metrics::Metrics;
 
-pub use failed::Failed;
+pub use failed::BodyFailure;
 
-/// An upstream body with what was read of it already, and limits of time where its route has some.
+/// An upstream body with the bytes that were read already, and with the time limits of its route.
 #[derive(Debug)]
-pub struct Forwarded {
+pub struct ForwardedBody {
     head: Bytes,
     body: ReplyBody,
-    idle: Option<Idle>,
+    idle: Option<IdleTimer>,
     deadline: Option<Pin<Box<Sleep>>>,
-    failed: Failed,
+    failed: BodyFailure,
     metrics: Arc<Metrics>,
 }
 
-impl Forwarded {
-    /// A body without limits of time.
+impl ForwardedBody {
+    /// A body without time limits.
     #[must_use]
-    pub fn patient(metrics: &Arc<Metrics>, head: Bytes, body: ReplyBody) -> Self {
+    pub fn unlimited(metrics: &Arc<Metrics>, head: Bytes, body: ReplyBody) -> Self {
         let metrics = Arc::clone(metrics);
-        Self { head, body, idle: None, deadline: None, failed: Failed::default(), metrics }
+        Self { head, body, idle: None, deadline: None, failed: BodyFailure::default(), metrics }
     }
 
     /// A body that must not pause longer than `idle`, and must end by `deadline`.
     #[must_use]
     pub fn limited(metrics: &Arc<Metrics>, body: ReplyBody, idle: Option<Duration>, deadline: Option<Instant>) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { idle: idle.map(Idle::new), deadline, ..Self::patient(metrics, Bytes::new(), body) }
+        Self { idle: idle.map(IdleTimer::new), deadline, ..Self::unlimited(metrics, Bytes::new(), body) }
     }
 
     fn count(&self, kind: &str) {
@@ -49,7 +49,7 @@ impl Forwarded {
     }
 }
 
-impl http_body::Body for Forwarded {
+impl http_body::Body for ForwardedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -98,14 +98,14 @@ impl http_body::Body for Forwarded {
     }
 }
 
-/// Time since something last happened.
+/// A timer that expires when it is not reset within its limit.
 #[derive(Debug)]
-struct Idle {
+struct IdleTimer {
     limit: Duration,
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Idle {
+impl IdleTimer {
     fn new(limit: Duration) -> Self {
         Self { limit, sleep: Box::pin(tokio::time::sleep(limit)) }
     }

@@ -1,4 +1,4 @@
-//! What the upstream is and can do, found by asking it: never by its version.
+//! Probes the upstream for its capabilities. They are never derived from its version.
 
 mod ask;
 mod common;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use ask::Probe;
 pub use ask::ProbeError;
-pub use facts::Facts;
+pub use facts::InfoObject;
 pub use identity::{EngineIdentity, Identities, IdentityTracker, Observation};
-pub use survey::{Pulse, Survey};
+pub use survey::{LivenessReport, Survey};
 
-/// Whose wire dialect.
+/// The wire dialect of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// SGLang; 0.5.6 and 0.5.23 differ in single abilities, which have members of their own.
+    /// SGLang. The differences between 0.5.6 and 0.5.23 are separate capabilities.
     Sglang,
     /// sglang-jax.
     Jax,
@@ -30,119 +30,119 @@ pub enum Dialect {
 /// What the events of a stream hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Streaming {
-    /// Everything so far, again and again.
+    /// All tokens so far, in each event.
     Cumulative,
-    /// Only what is new.
+    /// Only the new tokens.
     Incremental,
-    /// New ids, but everything else so far (0.5.6 with `--stream-output`).
+    /// Only the new ids, but everything else for all tokens so far (0.5.6 with `--stream-output`).
     IncrementalIds,
 }
 
 /// The plugin `tokentap-sglang`, which reports exact entropies from inside the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Plugin {
-    /// The engine has none, or has not been asked yet.
+    /// The engine has none, or was not probed yet.
     #[default]
     Absent,
-    /// It answered for the full vocabulary, and what it said lay within the certified intervals.
+    /// It answered for the full vocabulary, and its values were within the certified intervals.
     Exact,
-    /// It is there and cannot be used; the reason.
+    /// The engine has it, but it cannot be used; the reason.
     Unusable(String),
 }
 
-/// Where the vocabulary size is from.
+/// The source of the vocabulary size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabSource {
     /// `--vocab-size`.
     Flag,
-    /// The engine named its range.
+    /// The engine reported its range.
     Engine,
     /// The model's config.json.
     ConfigFile,
 }
 
-/// The engine's own sampling defaults, which lie beneath a request's.
+/// The engine's sampling defaults, for parameters that a request does not set.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Preferred {
     /// `temperature`.
     pub temperature: Option<f64>,
     /// `top_k`.
     pub top_k: Option<i64>,
-    /// There are `custom_params` among them.
+    /// They include `custom_params`.
     pub custom_params: bool,
 }
 
-/// How the engine's own chat endpoint works.
+/// The behaviour of the engine's own chat endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChatFacts {
-    /// `tool_call_parser`: how it reads tool calls.
+    /// `tool_call_parser`, which parses tool calls.
     pub tool_call_parser: Option<String>,
-    /// `reasoning_parser`: how it tells thinking apart.
+    /// `reasoning_parser`, which separates reasoning from the answer.
     pub reasoning_parser: Option<String>,
-    /// It samples with the defaults of the model's `generation_config.json`.
+    /// It uses the sampling defaults of the model's `generation_config.json`.
     pub model_defaults: bool,
-    /// It gives the ids of prompts without being asked.
+    /// It returns the ids of prompts without a request to do so.
     pub input_ids: bool,
-    /// It gives the sampled ids without being asked.
+    /// It returns the sampled ids without a request to do so.
     pub output_ids: bool,
 }
 
-/// What is known of the upstream. `None` and `false` are "not known yet" until the probe has answered.
+/// The known capabilities of the upstream. `None` and `false` mean "not known yet" until the probe has finished.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capabilities {
-    /// The served name; a label of metrics.
+    /// The served model name, a label in metrics.
     pub model: Arc<str>,
-    /// Its path.
+    /// The model's path.
     pub model_path: Option<String>,
     /// The tokenizer's path.
     pub tokenizer_path: Option<String>,
-    /// Whose dialect.
+    /// The wire dialect.
     pub dialect: Option<Dialect>,
-    /// Whether it generates; an embedding model does not.
+    /// Whether it generates. An embedding model does not.
     pub generates: Option<bool>,
-    /// Tokens of prompt and reply together.
+    /// The context length, in tokens of prompt and reply together.
     pub context_length: Option<u64>,
     /// Rows of the output layer.
     pub vocab_size: Option<u32>,
-    /// Where that is from.
+    /// The source of `vocab_size`.
     pub vocab_source: Option<VocabSource>,
-    /// What its streams hold.
+    /// The mode of its streams.
     pub streaming: Option<Streaming>,
-    /// Offers top logprobs in flat base64 on replies that do not stream.
+    /// It supports top logprobs in flat base64 in replies that do not stream.
     pub flat: bool,
-    /// Repeats the ids of a prompt when it is asked to.
+    /// It echoes the ids of a prompt on request.
     pub echoes_prompt: bool,
     /// Its plugin for exact entropies.
     pub plugin: Plugin,
-    /// Names the tokens each token was sampled from, up to so many; `None`: it does not.
+    /// The largest support that its sampling mask reports, in tokens; `None` without sampling masks.
     pub sampling_mask: Option<u32>,
     /// The kind of speculative decoding.
     pub speculative: Option<String>,
-    /// That kind refuses logprobs.
+    /// That kind of speculative decoding refuses logprobs.
     pub refuses_logprobs: bool,
-    /// Prefill and decode run apart.
+    /// Prefill and decode are disaggregated.
     pub disaggregated: bool,
-    /// How its own chat endpoint works.
+    /// How the engine's chat endpoint behaves.
     pub chat: ChatFacts,
-    /// The scheduler overlaps with the device; sglang-jax streams logprobs only then.
+    /// The overlap scheduler is on. sglang-jax streams logprobs only with it.
     pub overlap_schedule: Option<bool>,
-    /// Takes ids only.
+    /// It accepts ids only, not text.
     pub skip_tokenizer_init: bool,
     /// `weight_version`.
     pub weight_version: Option<String>,
-    /// The questions that generate have been asked; what is not known now could not be told.
+    /// The generating part of the probe has run. What is unknown after it could not be determined.
     pub probed: bool,
-    /// A request with logprobs was answered with them; `None`: none was answered.
+    /// Whether a request for logprobs returned them; `None` if none was answered.
     pub gives_logprobs: Option<bool>,
-    /// Logprobs are at temperature 1 whatever the request says; `false`: at the request's.
+    /// Logprobs are at temperature 1 for any request; `false`: at the request's temperature.
     pub original_logprobs: Option<bool>,
     /// Logprobs are rounded to bfloat16.
     pub bf16: bool,
-    /// The sampling defaults that the engine puts under a request's; `None`: not known.
+    /// The engine's sampling defaults; `None` if unknown.
     pub preferred: Option<Preferred>,
-    /// `version`, only to be shown.
+    /// `version`, for display only.
     pub version: Option<String>,
-    /// What could not be found out, and why.
+    /// What the probe could not determine, and why.
     pub notes: Vec<String>,
 }
 
@@ -181,26 +181,26 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// What is known before anything was asked.
+    /// The capabilities before the first probe.
     #[must_use]
     pub fn unknown(vocab_size: Option<u32>) -> Self {
         Self { vocab_size, vocab_source: vocab_size.map(|_| VocabSource::Flag), ..Self::default() }
     }
 
-    /// Whether its streams lose ids where events are merged, and only logprobs say all of them.
+    /// Whether its streams lose ids when events are merged, so that only logprobs list all of them.
     #[must_use]
     pub fn loses_ids(&self) -> bool {
         self.streaming == Some(Streaming::IncrementalIds)
     }
 
-    /// Whether its `output_ids` are the sampled tokens. Those of sglang-jax are not: it leaves out special ids and the stop token, and
-    /// repeats ids whose text is not complete.
+    /// Whether its `output_ids` are the sampled tokens. Those of sglang-jax are not: it omits special ids and the stop token, and repeats
+    /// ids whose text is incomplete.
     #[must_use]
     pub fn lists_sampled_ids(&self) -> bool {
         self.dialect == Some(Dialect::Sglang) || self.skip_tokenizer_init
     }
 
-    /// The largest k that a request may ask: the setting, or what disaggregation can hand over.
+    /// The largest k of a request: the setting, limited by what disaggregation can transfer.
     #[must_use]
     pub fn max_top_logprobs(&self, setting: u32) -> u32 {
         if self.disaggregated { setting.min(128) } else { setting }

@@ -1,4 +1,4 @@
-//! A /generate request as far as tokentap understands it; the bytes stay the client's.
+//! Parses the fields of a /generate request that tokentap uses. The bytes are unchanged.
 
 mod field;
 mod options;
@@ -14,16 +14,16 @@ use bytes::Bytes;
 pub use field::PerItem;
 pub use options::{EntropyOptions, OptionsError};
 pub use prompt::{IdShape, Ids, Texts};
-pub use sampling::{Custom, PLUGIN_SWITCH, Sampling};
+pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
 
 use crate::engine::scan;
 use crate::json::{Cursor, Malformed, Object, Text};
 
-/// The fields of a request that tokentap reads; the last of repeated keys counts, as in Python.
+/// The fields of a request that tokentap uses. Of repeated keys the last counts, as in Python.
 #[derive(Debug, Default)]
 pub struct GenerateRequest {
-    /// The body as it came.
+    /// The unchanged body.
     pub bytes: Bytes,
     /// Its top-level members.
     pub object: Object,
@@ -31,7 +31,7 @@ pub struct GenerateRequest {
     pub text: Texts,
     /// `input_ids`.
     pub ids: Ids,
-    /// Where `text` lies.
+    /// The range of `text`.
     pub text_span: Option<Range<usize>>,
     /// Members that may name a session.
     pub sessions: SessionNames,
@@ -42,7 +42,7 @@ pub struct GenerateRequest {
     /// `rid`.
     pub rid: PerItem<String>,
     /// `sampling_params`.
-    pub sampling: PerItem<Sampling>,
+    pub sampling: PerItem<SamplingParams>,
     /// `return_logprob`.
     pub return_logprob: PerItem<bool>,
     /// `top_logprobs_num`.
@@ -55,19 +55,19 @@ pub struct GenerateRequest {
     pub flat: [bool; 3],
     /// `return_text_in_logprobs`.
     pub text_in_logprobs: bool,
-    /// `custom_logit_processor` is given.
+    /// `custom_logit_processor` is present.
     pub custom_processor: bool,
     /// `return_sampling_mask`.
     pub sampling_mask: PerItem<bool>,
-    /// `sampling_logprobs_mode`, where it is a string.
+    /// `sampling_logprobs_mode`, if it is a string.
     pub sampling_mode: Option<String>,
     /// `return_entropy`; `None` when absent or null.
     pub return_entropy: Option<bool>,
-    /// Where `entropy_options` lies.
+    /// The range of `entropy_options`.
     pub entropy_options: Option<Range<usize>>,
-    /// The body is UTF-16 or UTF-32, which Python's reader accepts.
+    /// The body is UTF-16 or UTF-32, which Python's JSON parser accepts.
     pub wide: bool,
-    /// Where the first `NaN`, `Infinity` or overflowing number stands.
+    /// The index of the first `NaN`, `Infinity` or overflowing number.
     pub non_finite: Option<usize>,
 }
 
@@ -76,15 +76,15 @@ pub const FLAT: [&str; 3] =
     ["return_flat_raw_output_top_logprobs", "return_flat_raw_top_logprobs", "return_flat_raw_top_logprobs_b64"];
 
 impl GenerateRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// When it is not one JSON object; the engine is then the one to say so.
+    /// When it is not one JSON object. The request is then forwarded, so that the engine reports the error.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
         Self::read(bytes, Ids::default())
     }
 
-    /// Reads a body that tokentap has made: the list at `span` holds `ids`, and is not read again.
+    /// Parses a body that tokentap wrote. The list at `span` holds `ids` and is not parsed again.
     ///
     /// # Errors
     /// When it is not one JSON object.
@@ -97,7 +97,7 @@ impl GenerateRequest {
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
         }
-        // Python's reader passes over the mark of UTF-8
+        // Python's parser skips the UTF-8 byte order mark
         let mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
         let mut cursor = Cursor::at(&bytes, mark);
         let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
@@ -133,7 +133,7 @@ impl GenerateRequest {
                 }
             }
             "rid" => self.rid = PerItem::read(cursor, field::string)?,
-            "sampling_params" => self.sampling = PerItem::read(cursor, Sampling::read)?,
+            "sampling_params" => self.sampling = PerItem::read(cursor, SamplingParams::read)?,
             "return_logprob" => self.return_logprob = PerItem::read(cursor, field::boolean)?,
             "top_logprobs_num" => self.top_logprobs_num = PerItem::read(cursor, field::integer)?,
             "logprob_start_len" => self.logprob_start_len = PerItem::read(cursor, field::integer)?,
@@ -164,8 +164,8 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// The ids of prompt `at`, as the client gave them; `None` where the prompt is something else, or no list of plain integers. Beside
-    /// a text it is the ids that the engine runs.
+    /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers. If a request has both text and ids,
+    /// the engine uses the ids.
     #[must_use]
     pub fn prompt_ids(&self, at: usize) -> Option<Arc<[u32]>> {
         if let Some(written) = &self.ids.written {
@@ -185,7 +185,7 @@ impl GenerateRequest {
         Some(ids.into())
     }
 
-    /// How many prompts, if it is a batch; text decides where both are given.
+    /// The number of prompts, if it is a batch. If both text and ids are present, the text decides.
     #[must_use]
     pub fn batch(&self) -> Option<usize> {
         match (&self.text, self.ids.shape) {
@@ -195,15 +195,14 @@ impl GenerateRequest {
         }
     }
 
-    /// `sampling_params.n`, at least 1; of a list the first item's, which the engine wants to be the same for all.
+    /// `sampling_params.n`, at least 1. Of a list it is the first item's: the engine requires the same `n` for all items.
     #[must_use]
     pub fn n(&self) -> usize {
         let n = self.sampling.get(0).and_then(|sampling| sampling.n).unwrap_or(1);
         usize::try_from(n.max(1)).unwrap_or(1)
     }
 
-    /// The ids its sequences run under, by the client's own `rid`. None where the engine chooses them, as it does for every sample of
-    /// n > 1.
+    /// The ids of its sequences, derived from the client's `rid`. Empty if the engine chooses them, as it does for every sample of n > 1.
     #[must_use]
     pub fn rids(&self) -> Vec<String> {
         match &self.rid {
@@ -214,7 +213,7 @@ impl GenerateRequest {
         }
     }
 
-    /// The ids its sequences run under where `rid` is this string: it names the items of a batch `R_0`, `R_1` and so on.
+    /// The ids of its sequences if `rid` is this string. The items of a batch are named `R_0`, `R_1` and so on.
     #[must_use]
     pub fn rids_named(&self, rid: &str) -> Vec<String> {
         match self.batch() {
@@ -223,7 +222,7 @@ impl GenerateRequest {
         }
     }
 
-    /// Whether every field that would have to be edited has a clear meaning.
+    /// Whether every field that tokentap may edit is unambiguous.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         let sampling = match &self.sampling {
@@ -246,12 +245,12 @@ impl GenerateRequest {
     }
 }
 
-/// UTF-16 and UTF-32 begin with their mark, or have zeros among the first bytes of any JSON text.
+/// Whether the body is UTF-16 or UTF-32: it then begins with a byte order mark, or has a zero among the first four bytes.
 fn is_wide(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || bytes.iter().take(4).any(|byte| *byte == 0)
 }
 
-/// Passes a value and returns its place and text.
+/// Skips a value and returns its range and text.
 fn value<'a>(cursor: &mut Cursor<'a>) -> Result<(Range<usize>, &'a [u8]), Malformed> {
     let span = cursor.skip()?;
     Ok((span.clone(), &cursor.bytes()[span]))
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_repeated_keys_counts() {
+    fn last_of_repeated_keys_counts() {
         let request = parsed(r#"{"text":"a","text":["a","b"],"return_logprob":true,"return_logprob":false}"#);
         assert_eq!(request.batch(), Some(2));
         assert_eq!(request.return_logprob, PerItem::One(false));
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_tokentap_has_written_are_not_read_again() {
+    fn ids_that_tokentap_wrote_are_not_parsed_again() {
         let body = br#"{"input_ids":[7,5,300],"sampling_params":{"max_new_tokens":null},"stream":true}"#;
         let ids: Arc<[u32]> = [7, 5, 300].into();
         let made = GenerateRequest::made(Bytes::from_static(body), Arc::clone(&ids), 13..22).unwrap();
@@ -289,13 +288,13 @@ mod tests {
         assert_eq!((made.prompt_ids(0), read.prompt_ids(0), made.prompt_ids(1)), (Some(ids.clone()), Some(ids), None));
         assert_eq!(Ids { written: None, ..made.ids.clone() }, read.ids);
         assert_eq!((made.stream, made.object.span.clone()), (read.stream, read.object.span.clone()));
-        // what lies there is not looked at
+        // the list at the span is not parsed
         let other = Bytes::from_static(br#"{"input_ids":[,,,,,,,],"stream":true}"#);
         assert!(GenerateRequest::made(other, [1].into(), 13..22).is_ok_and(|made| made.stream == Some(true)));
     }
 
     #[test]
-    fn text_decides_the_shape() {
+    fn text_determines_the_batch() {
         assert_eq!(parsed(r#"{"text":"a","input_ids":[[1],[2]]}"#).batch(), None);
         assert_eq!(parsed(r#"{"input_ids":[[1],[2],[3]]}"#).batch(), Some(3));
         assert_eq!(parsed(r#"{"input_ids":[1,2]}"#).batch(), None);
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_engine_would_coerce_is_unreadable() {
+    fn coerced_values_are_unreadable() {
         for text in [
             r#"{"text":"a","return_logprob":1}"#,
             r#"{"text":"a","top_logprobs_num":5.0}"#,
@@ -312,13 +311,13 @@ mod tests {
             r#"{"text":"a","sampling_params":"x"}"#,
             r#"{"text":"a","sampling_params":{"n":"2"}}"#,
         ] {
-            assert!(!parsed(text).is_readable(), "{text} has no clear meaning");
+            assert!(!parsed(text).is_readable(), "{text} is ambiguous");
         }
         assert!(parsed(r#"{"text":"a","rid":null,"sampling_params":null,"return_logprob":null}"#).is_readable());
     }
 
     #[test]
-    fn numbers_beyond_a_double_are_noticed_wherever_they_stand() {
+    fn non_finite_numbers_are_detected_at_any_depth() {
         assert!(parsed(r#"{"text":"a","sampling_params":{"temperature":NaN}}"#).non_finite.is_some());
         assert!(parsed(r#"{"text":"a","x":[{"y":1e999}]}"#).non_finite.is_some());
         assert!(parsed(r#"{"text":"NaN 1e999","sampling_params":{"temperature":1e-999}}"#).non_finite.is_none());

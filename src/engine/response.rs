@@ -1,6 +1,6 @@
-//! One object of a reply, non-streaming or an event of a stream, as far as tokentap reads it.
+//! Parses one object of a reply: a whole reply, an element of a list, or an event of a stream.
 //!
-//! Nothing is copied but the numbers; the object's members stay where they are, for `generation` to splice.
+//! Only numbers are copied. Other members are ranges of the raw bytes, which `generation` splices.
 
 mod array;
 
@@ -16,11 +16,11 @@ use crate::logprobs::Rows;
 /// How a sequence ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// `stop`, `length`, `abort`, or what the engine calls it.
+    /// `stop`, `length`, `abort`, or another name of the engine.
     pub kind: String,
 }
 
-/// The numbers of one object, in buffers that are used again.
+/// The numbers of one object, in reusable buffers.
 #[derive(Debug, Default)]
 pub struct Numbers {
     /// Logprobs of the chosen tokens, NaN for null.
@@ -31,7 +31,7 @@ pub struct Numbers {
     pub rows: Rows,
     /// Entropies that the engine's plugin measured, in nats; NaN for null.
     pub exact: Vec<f32>,
-    /// Logprobs of the whole support that each token was sampled from.
+    /// Logprobs of the support from which each token was sampled.
     pub support: Rows,
 }
 
@@ -45,21 +45,21 @@ impl Numbers {
     }
 }
 
-/// Where a cumulative stream can be taken up again: how many bytes at the start of an array's content are known already.
-pub trait Known {
-    /// For `output_token_logprobs`; `bytes` begins behind the bracket.
+/// Resumes parsing in a cumulative stream: returns how many leading bytes of an array's content were parsed in an earlier event.
+pub trait KnownPrefix {
+    /// For `output_token_logprobs`; `bytes` begins after the bracket.
     fn chosen(&self, bytes: &[u8]) -> usize;
-    /// For `output_top_logprobs`; `bytes` begins behind the bracket.
+    /// For `output_top_logprobs`; `bytes` begins after the bracket.
     fn top(&self, bytes: &[u8]) -> usize;
-    /// For the plugin's `output_token_entropy`; `bytes` begins behind the bracket.
+    /// For the plugin's `output_token_entropy`; `bytes` begins after the bracket.
     fn exact(&self, bytes: &[u8]) -> usize;
 }
 
-/// Nothing is known: a non-streaming reply.
+/// No known prefix, as in a reply that does not stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Nothing;
+pub struct NoKnownPrefix;
 
-impl Known for Nothing {
+impl KnownPrefix for NoKnownPrefix {
     fn chosen(&self, _: &[u8]) -> usize {
         0
     }
@@ -71,23 +71,23 @@ impl Known for Nothing {
     }
 }
 
-/// How lists of numbers are read: what is known of them, and where the rest goes.
-type Lists<'a> = (&'a dyn Known, &'a mut Numbers);
+/// The known prefixes of the lists, and the buffers for the rest.
+type ListContext<'a> = (&'a dyn KnownPrefix, &'a mut Numbers);
 
 /// One object of a reply.
 #[derive(Debug, Default)]
 pub struct Chunk {
     /// The members of `meta_info`; `None` in an error event.
     pub meta: Option<Object>,
-    /// `index`; 0 where there is none.
+    /// `index`; 0 if absent.
     pub index: usize,
     /// `meta_info.id`.
     pub rid: Option<String>,
-    /// `meta_info.finish_reason`, once there is one.
+    /// `meta_info.finish_reason`; `None` if absent or null.
     pub finish: Option<Finish>,
     /// `meta_info.prompt_tokens`.
     pub prompt_tokens: Option<u64>,
-    /// `meta_info.completion_tokens`, counted from the start of the sequence in every kind of stream.
+    /// `meta_info.completion_tokens`, counted from the start of the sequence in every streaming mode.
     pub completion_tokens: Option<u64>,
     /// `output_token_logprobs`.
     pub chosen: Option<Array>,
@@ -95,11 +95,11 @@ pub struct Chunk {
     pub top: Option<Array>,
     /// The plugin's `output_token_entropy`.
     pub exact: Option<Array>,
-    /// Whether `output_token_sampling_logprobs` is there.
+    /// Whether the object has `output_token_sampling_logprobs`.
     pub has_support: bool,
-    /// Where `output_ids` lie, brackets included.
+    /// The range of `output_ids`, including brackets.
     pub output_ids: Option<Range<usize>>,
-    /// Where `prompt_token_ids` lie, brackets included.
+    /// The range of `prompt_token_ids`, including brackets.
     pub prompt_ids: Option<Range<usize>>,
     /// The members of the object itself.
     pub object: Object,
@@ -107,35 +107,35 @@ pub struct Chunk {
 
 #[cfg(test)]
 thread_local! {
-    /// Objects that this thread has read.
+    /// Objects that this thread has parsed.
     static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// How many objects of replies this thread has read.
+/// The number of reply objects that this thread has parsed.
 #[cfg(test)]
 pub(crate) fn read_on_this_thread() -> usize {
     READ.with(std::cell::Cell::get)
 }
 
 impl Chunk {
-    /// Reads the object at the cursor, its numbers into `numbers`.
+    /// Parses the object at the cursor, and its numbers into `numbers`.
     ///
     /// # Errors
-    /// When there is none, or its logprobs are not what SGLang writes.
-    pub fn read(cursor: &mut Cursor<'_>, known: &dyn Known, numbers: &mut Numbers) -> Result<Self, Malformed> {
+    /// When there is no object at the cursor, or its logprobs are not in SGLang's format.
+    pub fn read(cursor: &mut Cursor<'_>, known: &dyn KnownPrefix, numbers: &mut Numbers) -> Result<Self, Malformed> {
         numbers.clear();
         Self::with(cursor, Some((known, numbers)))
     }
 
-    /// Reads the object at the cursor and leaves its lists of logprobs and entropies alone: they are members like others.
+    /// Parses the object at the cursor without its lists of logprobs and entropies, which remain ordinary members.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no object at the cursor.
     pub fn outline(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
         Self::with(cursor, None)
     }
 
-    fn with<'a>(cursor: &mut Cursor<'a>, mut lists: Option<Lists<'_>>) -> Result<Self, Malformed> {
+    fn with<'a>(cursor: &mut Cursor<'a>, mut lists: Option<ListContext<'_>>) -> Result<Self, Malformed> {
         #[cfg(test)]
         READ.with(|read| read.set(read.get() + 1));
         let bytes: &'a [u8] = cursor.bytes();
@@ -164,25 +164,25 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// How many `output_ids` the object holds.
+    /// The number of `output_ids`.
     #[must_use]
     pub fn count_ids(&self, bytes: &[u8]) -> usize {
         self.output_ids.clone().map_or(0, |span| count_numbers(&bytes[span]))
     }
 
-    /// The ids of a list of this object.
+    /// Appends the ids of the list at `span`.
     ///
     /// # Errors
-    /// When they are no plain integers.
+    /// When they are not plain integers.
     pub fn ids(bytes: &[u8], span: &Range<usize>, out: &mut Vec<u32>) -> Result<(), Malformed> {
         scan::ids(bytes, span.start + 1, out).map(drop).map_err(|error| Malformed::new(error.at))
     }
 
-    /// The last `count` ids of a list, or all where there are fewer; whether there are more before them. However long the list is, only
-    /// what is taken is read.
+    /// Appends the last `count` ids of a list, or all if it has fewer. Returns whether more precede them. Only the appended ids are parsed,
+    /// however long the list is.
     ///
     /// # Errors
-    /// When they are no plain integers.
+    /// When they are not plain integers.
     pub fn last_ids(bytes: &[u8], span: &Range<usize>, count: usize, out: &mut Vec<u32>) -> Result<bool, Malformed> {
         let content = span.start + 1..span.end - 1;
         if count == 0 {
@@ -213,21 +213,21 @@ impl Chunk {
         self.member(bytes, name).and_then(integer)
     }
 
-    /// `weight_versions`: label, first token, behind the last. Empty where there are none, or they are not what SGLang writes.
+    /// `weight_versions`: label, first token, end (exclusive). Empty if absent or not in SGLang's format.
     #[must_use]
     pub fn weight_versions(&self, bytes: &[u8]) -> Vec<(Box<str>, u32, u32)> {
         #[derive(serde::Deserialize)]
-        struct Span {
+        struct WeightVersionSpan {
             version: Box<str>,
             start: u32,
             end: u32,
         }
         let text = self.member(bytes, "weight_versions").unwrap_or(b"[]");
-        let spans: Vec<Span> = serde_json::from_slice(text).unwrap_or_default();
+        let spans: Vec<WeightVersionSpan> = serde_json::from_slice(text).unwrap_or_default();
         spans.into_iter().map(|span| (span.version, span.start, span.end)).collect()
     }
 
-    fn meta_info(&mut self, cursor: &mut Cursor<'_>, lists: &mut Option<Lists<'_>>) -> Result<(), Malformed> {
+    fn meta_info(&mut self, cursor: &mut Cursor<'_>, lists: &mut Option<ListContext<'_>>) -> Result<(), Malformed> {
         let meta = Object::read(cursor, |key, cursor| {
             if key.raw == b"id" && cursor.peek() == Some(b'"') {
                 self.rid = Some(cursor.string()?.decode().into_owned());
@@ -256,7 +256,7 @@ impl Chunk {
                 }
                 b"output_token_entropy" if cursor.peek() == Some(b'[') => {
                     let bytes = cursor.bytes();
-                    // what counts the tokens is `chosen`: jumped over together, or not at all
+                    // `chosen` counts the tokens, so both lists skip their known prefix or neither does
                     let together = self.chosen.as_ref().is_some_and(|chosen| chosen.known > 0);
                     self.exact = optional(cursor, |cursor| {
                         array(

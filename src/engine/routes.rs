@@ -1,32 +1,32 @@
-//! What is known about SGLang's paths: which generate, which may block, and the bounded names that metrics use.
+//! SGLang's paths: which of them generate, which may block, and their labels in metrics.
 
 use std::borrow::Cow;
 
-/// What tokentap does with a path.
+/// How tokentap handles a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// /generate: captured.
+    /// /generate, which is captured.
     Generate,
-    /// Generates tokens that tokentap does not see.
+    /// Generates tokens that tokentap does not capture.
     Uncaptured,
-    /// Calls of trainers and operators; they may block until running requests have ended.
+    /// A call of a trainer or operator. It may block until running requests have ended.
     Control,
-    /// Says how the engine was started, its keys among it.
+    /// Returns the engine's launch arguments, including its keys.
     Info,
-    /// Everything else.
+    /// Any other path.
     Other,
 }
 
-/// A path as metrics name it.
+/// A path with its label in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// The path, or how it begins, or `other`.
+    /// The path, its prefix, or `other`.
     pub endpoint: &'static str,
-    /// What is done with it.
+    /// How it is handled.
     pub kind: Kind,
 }
 
-/// Trainers' calls that change what the engine samples from.
+/// Calls of trainers that change the engine's weights.
 const POLICY: [&str; 11] = [
     "/update_weights_from_disk",
     "/begin_weight_update",
@@ -42,15 +42,15 @@ const POLICY: [&str; 11] = [
 ];
 
 impl Route {
-    /// Whether a success of this route may change the policy.
+    /// Whether a successful call of this route may change the policy.
     #[must_use]
     pub fn changes_policy(self) -> bool {
         POLICY.contains(&self.endpoint)
     }
 
-    /// Whether the engine may be silent on this route for as long as it likes.
+    /// Whether the engine may stay silent on this route for any time, so that no idle timeout applies.
     #[must_use]
-    pub fn is_patient(self) -> bool {
+    pub fn allows_long_silence(self) -> bool {
         !matches!(self.kind, Kind::Info | Kind::Other)
     }
 }
@@ -110,10 +110,10 @@ const CONTROL: [&str; 29] = [
     "/remote_instance_transfer_engine_info",
 ];
 
-/// Such calls that are many, or new with each version: profiles, traces, records.
-const CONTROL_BEGINNINGS: [&str; 4] = ["/start_", "/stop_", "/hicache/", "/dumper/"];
+/// Prefixes of further such calls, which are many or change with each version: profiles, traces, records.
+const CONTROL_PREFIXES: [&str; 4] = ["/start_", "/stop_", "/hicache/", "/dumper/"];
 
-/// What the engine was started with, its keys among it.
+/// Routes that return the engine's launch arguments, including its keys.
 const INFO: [&str; 2] = ["/server_info", "/get_server_info"];
 
 const OTHER: [&str; 16] = [
@@ -135,14 +135,14 @@ const OTHER: [&str; 16] = [
     "/close_session",
 ];
 
-/// The route of a path; servers decode it before they look it up, so `/%67enerate` is /generate.
+/// Returns the route of a path. Servers decode a path before the lookup, so `/%67enerate` is /generate.
 #[must_use]
 pub fn route(path: &str) -> Route {
     let path = &*decode(path);
-    // the engine's patterns end in `$`, which in Python also matches before one line feed at the end: `/flush_cache%0a` is /flush_cache
+    // the engine's patterns end in `$`, which in Python also matches before a final line feed: `/flush_cache%0a` is /flush_cache
     let path = path.strip_suffix('\n').unwrap_or(path);
     let known = known(path).or_else(|| {
-        // some servers take no notice of a slash behind it; of what is captured, the path has to be its own
+        // some servers ignore a trailing slash; a captured path must match exactly
         let route = known(path.strip_suffix('/')?)?;
         matches!(route.kind, Kind::Control | Kind::Info | Kind::Other).then_some(route)
     });
@@ -165,11 +165,11 @@ fn known(path: &str) -> Option<Route> {
             return Some(Route { endpoint, kind });
         }
     }
-    let beginning = CONTROL_BEGINNINGS.iter().find(|beginning| path.starts_with(**beginning))?;
-    Some(Route { endpoint: beginning, kind: Kind::Control })
+    let prefix = CONTROL_PREFIXES.iter().find(|prefix| path.starts_with(**prefix))?;
+    Some(Route { endpoint: prefix, kind: Kind::Control })
 }
 
-/// A method as metrics name it.
+/// The label of a method in metrics.
 #[must_use]
 pub fn method_label(method: &http::Method) -> &'static str {
     match method.as_str() {
@@ -184,7 +184,7 @@ pub fn method_label(method: &http::Method) -> &'static str {
     }
 }
 
-/// Percent-decoding, of a path or a part of one.
+/// Percent-decodes a path or a part of one.
 #[must_use]
 pub fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
@@ -192,11 +192,11 @@ pub fn decode(text: &str) -> Cow<'_, str> {
     }
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        let digits = behind.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
         let escaped = digits.filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
         out.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { &behind[2..] } else { behind };
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }

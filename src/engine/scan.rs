@@ -1,9 +1,9 @@
-//! Reads SGLang's logprob lists from the bytes of a JSON reply, without building a document.
+//! Parses SGLang's logprob lists from the bytes of a JSON reply, without building a document.
 //!
-//! A reply with 20 logprobs for each of 512 tokens is 360 KB of numbers, and parsing them is most of the work there is
-//! with it. So the numbers SGLang usually prints are read with vector instructions, and whatever looks different
-//! (spaces, exponents, the last bytes of the buffer) by the plain code of the submodules. Both accept
-//! what `serde_json` accepts, and besides the `NaN`, `Infinity` and `-Infinity` that other engines send.
+//! A reply with 20 logprobs for each of 512 tokens is 360 KB of numbers, and parsing them is most of the work per reply. So numbers in
+//! SGLang's usual format are parsed with vector instructions, and other input (spaces, exponents, the last bytes of the buffer) by the
+//! scalar code of the submodules. Both accept what `serde_json` accepts, and also `NaN`, `Infinity` and `-Infinity`, which other engines
+//! send.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,20 +17,19 @@ use crate::logprobs::Rows;
 use std::ops::Range;
 use walk::Portable;
 
-/// The bytes are not the array they were said to be.
+/// The bytes are not an array of the expected type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed logprob list at byte {at}")]
 pub struct Malformed {
-    /// Where reading stopped, in bytes from the start of the slice.
+    /// Where parsing stopped, in bytes from the start of the slice.
     pub at: usize,
 }
 
-/// Reads the elements of an `output_top_logprobs` array: each is null or `[[logprob|null, id, text|null], …]`.
+/// Parses the elements of an `output_top_logprobs` array: each is null or `[[logprob|null, id, text|null], …]`.
 ///
-/// `at` points just behind the array's `[`, or at a `,` or `]` between its elements, so that a list that grows from
-/// event to event is read on where it ended. Appends one row per element (none for null, NaN for a null logprob)
-/// and returns the index just behind the closing `]`. After an error the rows that were ended are right, and values
-/// of one that was not may follow them.
+/// `at` is the index after the array's `[`, or of a `,` or `]` between its elements, so that parsing of a list that grows from event to
+/// event can resume. Appends one row per element (empty for null, NaN for a null logprob) and returns the index after the closing `]`.
+/// After an error the complete rows are valid; values of an incomplete row may follow them.
 pub fn rows(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
     #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = avx2::Avx2::new() {
@@ -39,16 +38,15 @@ pub fn rows(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed>
     rows_portable(bytes, at, out)
 }
 
-/// [`rows`] without vector instructions, to be compared with it.
+/// [`rows`] without vector instructions, for tests and benchmarks.
 #[doc(hidden)]
 pub fn rows_portable(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
     walk::rows(Portable, bytes, at, out)
 }
 
-/// Reads the elements of an `output_token_logprobs` array, `[[logprob|null, id, text|null], …]`, into two columns.
+/// Parses the elements of an `output_token_logprobs` array, `[[logprob|null, id, text|null], …]`, into two columns.
 ///
-/// `at` and the result are those of [`rows`]; a null logprob is NaN. Both columns grow by the same length, also
-/// when an error ends the reading.
+/// `at` and the result are those of [`rows`]; a null logprob is NaN. Both columns grow by the same length, even on an error.
 pub fn triples(bytes: &[u8], at: usize, logprobs: &mut Vec<f32>, ids: &mut Vec<u32>) -> Result<usize, Malformed> {
     #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = avx2::Avx2::new() {
@@ -57,7 +55,7 @@ pub fn triples(bytes: &[u8], at: usize, logprobs: &mut Vec<f32>, ids: &mut Vec<u
     triples_portable(bytes, at, logprobs, ids)
 }
 
-/// [`triples`] without vector instructions, to be compared with it.
+/// [`triples`] without vector instructions, for tests and benchmarks.
 #[doc(hidden)]
 pub fn triples_portable(
     bytes: &[u8],
@@ -83,8 +81,8 @@ pub fn numbers(bytes: &[u8], at: usize, out: &mut Vec<f32>) -> Result<usize, Mal
     walk::numbers(bytes, at, |number| out.push(number))
 }
 
-/// Reads the elements of an array of arrays of numbers, such as `output_token_sampling_logprobs` in its mode `support`: a row each,
-/// none for null or for a number alone.
+/// Parses the elements of an array of arrays of numbers, such as `output_token_sampling_logprobs` in mode `support`: one row per element,
+/// empty for null or a single number.
 ///
 /// `at` and the result are those of [`rows`].
 pub fn lists(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {

@@ -1,21 +1,21 @@
-//! Server-sent events: bytes in, events out, every byte kept.
+//! Splits a byte stream into server-sent events and preserves every byte.
 //!
-//! A proxy forwards what it does not own, so an event keeps its raw bytes and only says where its data lies.
+//! A proxy forwards bytes unchanged, so an event holds its raw bytes and the range of its data.
 
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// One event, its blank line included.
+/// One event, including its blank line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// Every byte of it.
+pub struct SseEvent {
+    /// All its bytes.
     pub raw: Bytes,
-    /// Where its data lies, if it has exactly one line of data: SGLang never writes more.
+    /// The range of its data, if it has exactly one data line: SGLang never writes more.
     pub data: Option<Range<usize>>,
 }
 
-impl Event {
+impl SseEvent {
     /// The data.
     #[must_use]
     pub fn data(&self) -> Option<&[u8]> {
@@ -29,32 +29,32 @@ impl Event {
     }
 }
 
-/// Splits a stream into events, however its bytes are split into chunks. Lines end in LF, CRLF or CR.
+/// Splits a stream into events, independent of its split into chunks. Lines end in LF, CRLF or CR.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct SseDecoder {
     buffer: BytesMut,
-    /// Where the line being read began.
+    /// The start of the current line.
     line: usize,
-    /// Up to where no line end was found.
+    /// The end of the part that was searched for a line end.
     scanned: usize,
     data: Option<Range<usize>>,
     data_lines: usize,
     begun: bool,
 }
 
-impl Decoder {
+impl SseDecoder {
     /// Adds bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes wait for the end of their event.
+    /// The number of buffered bytes of an incomplete event.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.buffer.len()
     }
 
-    /// What waits for the end of its event: the rest of a torn stream, or of an event that has become too large.
+    /// Takes the bytes of an incomplete event: the rest of a stream that broke off, or of an event that is too large.
     pub fn take_rest(&mut self) -> Bytes {
         let begun = self.begun;
         let rest = std::mem::take(self).buffer.freeze();
@@ -63,11 +63,11 @@ impl Decoder {
     }
 }
 
-impl Iterator for Decoder {
-    type Item = Event;
+impl Iterator for SseDecoder {
+    type Item = SseEvent;
 
-    /// The next whole event.
-    fn next(&mut self) -> Option<Event> {
+    /// The next complete event.
+    fn next(&mut self) -> Option<SseEvent> {
         if !self.begun {
             let mark = b"\xef\xbb\xbf";
             if self.buffer.len() < mark.len() && mark.starts_with(&self.buffer) {
@@ -88,7 +88,7 @@ impl Iterator for Decoder {
                 (b'\n', _) => end + 1,
                 (_, Some(b'\n')) => end + 2,
                 (_, Some(_)) => end + 1,
-                // whether this CR is half of a CRLF is not known yet
+                // more bytes must show whether this CR is part of a CRLF
                 (_, None) => {
                     self.scanned = end;
                     return None;
@@ -101,13 +101,13 @@ impl Iterator for Decoder {
                 let raw = self.buffer.split_to(next).freeze();
                 let data = self.data.take().filter(|_| self.data_lines == 1);
                 (self.line, self.scanned, self.data_lines) = (0, 0, 0);
-                return Some(Event { raw, data });
+                return Some(SseEvent { raw, data });
             }
         }
     }
 }
 
-impl Decoder {
+impl SseDecoder {
     fn field(&mut self, end: usize) {
         let line = &self.buffer[self.line..end];
         if let Some(value) = line.strip_prefix(b"data:") {
@@ -115,7 +115,7 @@ impl Decoder {
             self.data = Some(end - value.len() + space..end);
             self.data_lines += 1;
         } else if line == b"data" {
-            // a name alone has an empty value
+            // a field name without a colon has an empty value
             self.data = Some(end..end);
             self.data_lines += 1;
         }
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn events(chunks: &[&[u8]]) -> (Vec<Event>, Bytes) {
-        let mut decoder = Decoder::default();
+    fn events(chunks: &[&[u8]]) -> (Vec<SseEvent>, Bytes) {
+        let mut decoder = SseDecoder::default();
         let mut events = Vec::new();
         for chunk in chunks {
             decoder.push(chunk);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_where_its_data_lies() {
+    fn data_range_is_found_in_each_event() {
         let (all, rest) = events(&[b"data: {\"a\":1}\n\ndata: [DONE]\n\n"]);
         assert_eq!(all[0].data(), Some(&b"{\"a\":1}"[..]));
         assert!(all[1].is_done() && rest.is_empty());
@@ -148,11 +148,11 @@ mod tests {
         let (all, _) = events(&[b"data\ndata: a\n\ndata\n\n"]);
         assert_eq!((all[0].data(), all[1].data()), (None, Some(&b""[..])), "a name without a colon is a line of data");
         let (all, _) = events(&[b"\xef\xbb\xbfdata: c\r\rdata: d\r\r", b"x"]);
-        assert_eq!(all.iter().filter_map(Event::data).collect::<Vec<_>>(), [b"c", b"d"]);
+        assert_eq!(all.iter().filter_map(SseEvent::data).collect::<Vec<_>>(), [b"c", b"d"]);
     }
 
     #[test]
-    fn a_torn_stream_keeps_its_rest() {
+    fn rest_of_a_broken_stream_is_returned() {
         let (all, rest) = events(&[b"data: 1\n\ndata: {\"tex"]);
         assert_eq!((all.len(), &rest[..]), (1, &b"data: {\"tex"[..]));
     }
@@ -176,7 +176,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_split_gives_the_same_events(pieces in prop::collection::vec(piece(), 0..24), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
+        fn every_split_gives_the_same_events(
+            pieces in prop::collection::vec(piece(), 0..24),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)
+        ) {
             let text = pieces.concat();
             let bytes = text.as_bytes();
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();

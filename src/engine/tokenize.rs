@@ -1,4 +1,4 @@
-//! The engine's own tokenizer, asked over HTTP.
+//! Calls the engine's tokenizer over HTTP.
 
 use http::Method;
 use serde::Deserialize;
@@ -13,14 +13,14 @@ enum Tokens {
 }
 
 #[derive(Debug, Deserialize)]
-struct Tokenized {
+struct TokenizeReply {
     tokens: Tokens,
 }
 
-/// The ids of a prompt, or of a list of prompts, of which the JSON text is given: those that /generate makes of it.
+/// Returns the ids that /generate would use for a prompt, or for a list of prompts. `text` is its JSON text.
 ///
 /// # Errors
-/// A line for the log, where the engine has no such route or no tokenizer.
+/// A line for the log when the engine has no such route or no tokenizer.
 pub async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>>, String> {
     let body = format!("{{\"prompt\":{text},\"add_special_tokens\":true}}");
     let answer = client.call(Method::POST, "/tokenize", Some(body)).await;
@@ -28,7 +28,7 @@ pub async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>>, Stri
     if !status.is_success() {
         return Err(format!("/tokenize answered {status}"));
     }
-    let answer: Tokenized = serde_json::from_slice(&answer).map_err(|error| format!("/tokenize: {error}"))?;
+    let answer: TokenizeReply = serde_json::from_slice(&answer).map_err(|error| format!("/tokenize: {error}"))?;
     Ok(match answer.tokens {
         Tokens::One(ids) => vec![ids],
         Tokens::Many(lists) => lists,

@@ -1,8 +1,8 @@
 //! The pool of connections to the upstream.
 //!
-//! Neither reqwest nor the pool of hyper-util: the layers of the first (a URL parsed three times, redirects, retries, two boxes a body)
-//! cost a third of a small forward, measured; and the second reuses a connection whose end has arrived but was not yet read, and waits
-//! forever for a request that was queued at the moment in which its connection ended.
+//! It replaces reqwest and the pool of hyper-util. The layers of reqwest (three URL parses, redirects, retries, two boxes per body) were
+//! measured to cost a third of forwarding a small request. The pool of hyper-util reuses a connection whose EOF has arrived but was not
+//! read yet, and hangs if a request is queued at the moment in which its connection ends.
 
 mod stream;
 
@@ -25,33 +25,33 @@ use tower::ServiceExt;
 use crate::config::LimitConfig;
 use stream::{EofCheck, UpstreamStream};
 
-/// Enough for a reply of the usual size in a few reads, and little enough to be held for each of many connections.
+/// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
 const READ_BUFFER: usize = 128 * 1024;
 
-/// A connection that the upstream closes within this time of a reply was not meant to be kept.
+/// If the upstream closes a connection within this time after a reply, it does not keep connections alive.
 const EARLY_CLOSE: Duration = Duration::from_secs(1);
 
-/// How long a connection must have been idle before it is reused, where the upstream closes early: its end arrives meanwhile.
+/// How long a connection must be idle before it is reused, if the upstream closes early: its EOF arrives in this time.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// For how long after the last early close that holds.
+/// How long [`SETTLE`] applies after the last early close.
 const CAUTION: Duration = Duration::from_secs(10);
 
 type Body = reqwest::Body;
 
-/// Why no head of a reply came.
+/// Why no reply head arrived.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     /// No connection could be made.
     #[error("cannot connect")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The connection failed, or what came is not HTTP.
+    /// The connection failed, or the reply is not HTTP.
     #[error(transparent)]
     Http(#[from] hyper::Error),
 }
 
-/// A pool of HTTP/1.1 connections to one server. Follows no redirect, honours no proxy of the environment, decodes no encoding, and
-/// sends a request again only where not one byte of it was written. Cheap to clone.
+/// A pool of HTTP/1.1 connections to one server. It follows no redirects, uses no proxy from the environment, decodes no encoding, and
+/// resends a request only if no byte of it was written. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
     connector: HttpConnector,
@@ -60,7 +60,7 @@ pub(super) struct Transport {
     pool: Arc<Pool>,
 }
 
-/// A connection that is open, as far as is known.
+/// An open connection. Its EOF may not have been read yet.
 #[derive(Debug)]
 struct Connection {
     sender: SendRequest<Body>,
@@ -87,7 +87,7 @@ impl Transport {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(limits.connect_timeout));
-        // a dead peer of a silent generation is noticed by the kernel, not by a time limit
+        // TCP keepalive detects a dead peer during a silent generation, which has no time limit
         connector.set_keepalive(Some(Duration::from_secs(15)));
         connector.set_keepalive_interval(Some(Duration::from_secs(15)));
         connector.set_keepalive_retries(Some(4));
@@ -107,7 +107,7 @@ impl Transport {
     /// Sends a request; the reply's body is read by the caller.
     ///
     /// # Errors
-    /// When no head of a reply came.
+    /// When no reply head arrived.
     pub(super) async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, SendError> {
         let target = request.uri_mut();
         *target = target.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
@@ -119,11 +119,11 @@ impl Transport {
                 Ok(reply) => return Ok(reply),
                 Err(unsent) => unsent,
             };
-            // the upload is the client's to break off
+            // a failed upload is the client's fault, not a closed connection
             if !unsent.error().is_user() {
                 self.pool.closed(since);
             }
-            // returned where the connection ended before anything of the request was written
+            // hyper returns the request if the connection ended before any of it was written
             match unsent.take_message() {
                 Some(returned) => request = returned,
                 None => return Err(unsent.into_error().into()),
@@ -150,7 +150,7 @@ impl Transport {
         Ok(Connection { sender, eof_check, ended })
     }
 
-    /// Sends a request over a connection, which goes back to the pool once the reply was read.
+    /// Sends a request over a connection, which returns to the pool after the reply was read.
     async fn exchange(
         &self,
         mut connection: Connection,
@@ -162,7 +162,7 @@ impl Transport {
             biased;
             answered = &mut answer => answered,
             _ = &mut connection.ended => {
-                // a request that was queued while the connection ended may still be in the queue, which lives as long as its sender
+                // a request that was queued while the connection ended may still be in the queue; dropping the sender drops the queue
                 drop(connection);
                 return answer.await;
             }
@@ -182,7 +182,7 @@ impl Transport {
     }
 }
 
-/// A `Host` header: without the port where that is HTTP's own.
+/// The `Host` header: without the port if it is 80.
 fn host(authority: &Authority) -> String {
     match authority.port_u16() {
         Some(port) if port != 80 => format!("{}:{port}", authority.host()),
@@ -190,33 +190,33 @@ fn host(authority: &Authority) -> String {
     }
 }
 
-/// Connections that are not in use.
+/// Idle connections.
 #[derive(Debug)]
 struct Pool {
     idle_timeout: Duration,
     // locked for one push or pop
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Idle {
-    /// The longest idle first.
+struct IdleConnections {
+    /// Connections with the time since when they are idle, longest first.
     connections: VecDeque<(Instant, Connection)>,
-    /// Whether a task runs that closes those which were idle for too long.
+    /// Whether a task that closes expired connections is running.
     reaped: bool,
-    /// Until when a connection is not reused before [`SETTLE`], because the upstream closed one early.
+    /// Until when [`SETTLE`] applies, because the upstream closed a connection early.
     cautious_until: Option<Instant>,
 }
 
-impl Idle {
-    /// A connection was found closed that is idle since then.
+impl IdleConnections {
+    /// Records that a connection, idle since `since`, was found closed.
     fn closed(&mut self, since: Instant) {
         if since.elapsed() < EARLY_CLOSE {
             self.cautious_until = Some(Instant::now() + CAUTION);
         }
     }
 
-    /// How long a connection must have been idle to be reused.
+    /// How long a connection must be idle before it is reused.
     fn settle(&self) -> Duration {
         let cautious = self.cautious_until.is_some_and(|until| Instant::now() < until);
         if cautious { SETTLE } else { Duration::ZERO }
@@ -228,12 +228,11 @@ impl Pool {
         Self { idle_timeout, idle: Mutex::default() }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that was used last, so that those which are not needed become idle for long enough to be closed; and since when
-    /// it is idle.
+    /// Takes the most recently used connection, so that surplus ones expire. Returns it with the time since when it is idle.
     fn take(&self) -> Option<(Instant, Connection)> {
         let mut idle = self.idle();
         for at in (0..idle.connections.len()).rev() {
@@ -263,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// Closes what has ended or was idle for too long; when to look again, where anything is left.
+    /// Closes ended and expired connections. Returns when to check again; `None` if the pool is empty.
     fn close_expired(&self) -> Option<Instant> {
         let mut idle = self.idle();
         idle.connections
@@ -274,7 +273,7 @@ impl Pool {
     }
 }
 
-/// Closes connections of a pool until it has none.
+/// Closes expired connections of a pool until it is empty.
 async fn reap(pool: std::sync::Weak<Pool>) {
     loop {
         let Some(next) = pool.upgrade().and_then(|pool| pool.close_expired()) else { return };

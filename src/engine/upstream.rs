@@ -1,17 +1,17 @@
-//! Calls to the upstream, with their metrics.
+//! Sends calls to the upstream and counts them in metrics.
 
 use tokio::time::Instant;
 
-use super::client::{Call, Client, Failure, Reply};
+use super::client::{Client, Failure, Reply, UpstreamCall};
 use super::routes::Route;
 use crate::error::Error;
 use crate::metrics::Metrics;
 
-/// Sends a call and counts how it went.
+/// Sends a call and counts its outcome.
 ///
 /// # Errors
-/// The answer for the client, where no head of a reply came.
-pub async fn send(client: &Client, metrics: &Metrics, route: Route, call: Call) -> Result<Reply, Error> {
+/// The answer for the client, when no reply head arrived.
+pub async fn send(client: &Client, metrics: &Metrics, route: Route, call: UpstreamCall) -> Result<Reply, Error> {
     let started = Instant::now();
     let reply = client.send(call).await.map_err(|failure| failed(metrics, failure))?;
     metrics.upstream_ttfb.with_label_values(&[route.endpoint]).observe(started.elapsed().as_secs_f64());
@@ -21,7 +21,7 @@ pub async fn send(client: &Client, metrics: &Metrics, route: Route, call: Call) 
     Ok(reply)
 }
 
-/// Counts a failure of the upstream and makes it the client's answer.
+/// Counts an upstream failure and converts it to the client's answer.
 pub fn failed(metrics: &Metrics, failure: Failure) -> Error {
     if let Some(kind) = failure.kind() {
         metrics.upstream_errors.with_label_values(&[kind]).inc();

@@ -1,4 +1,4 @@
-//! A generation that a client waits for, and its abort when the client leaves.
+//! A generation that a client waits for. It is aborted when the client disconnects.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -9,29 +9,29 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use crate::engine::engines::{AbortOutcome, PATIENCE};
-use crate::generation::capture::{Capture, Unreadable};
+use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
+use crate::generation::capture::{Capture, UnreadableReply};
 use crate::generation::generator::Generator;
 use crate::generation::reason::Reason;
 use crate::generation::record::Recorder;
 use crate::session::Fault;
 use crate::session::ledger::log::Ack;
 
-/// A capture whose client may leave. Dropped before its end, it aborts the ids it has seen.
+/// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]
 pub struct ActiveGeneration {
     generator: Arc<Generator>,
     capture: Capture,
-    /// The client's key, which signs the abort.
+    /// The client's API key, which authorizes the abort.
     key: Option<HeaderValue>,
-    asked: bool,
+    sent: bool,
 }
 
 impl ActiveGeneration {
-    /// A generation that has not been asked for yet.
+    /// A generation whose request has not been sent yet.
     #[must_use]
     pub fn new(generator: Arc<Generator>, capture: Capture, key: Option<HeaderValue>) -> Self {
-        Self { generator, capture, key, asked: false }
+        Self { generator, capture, key, sent: false }
     }
 
     /// The capture.
@@ -45,52 +45,52 @@ impl ActiveGeneration {
         &mut self.capture
     }
 
-    /// From now on the engine may be working on it.
-    pub fn ask(&mut self) {
-        self.asked = true;
+    /// Records that the request is about to be sent: from now on the engine may run it.
+    pub fn mark_sent(&mut self) {
+        self.sent = true;
     }
 
-    /// The engine is done with it.
+    /// Records that the engine has ended it.
     pub fn end(&mut self) {
-        self.asked = false;
+        self.sent = false;
     }
 
-    /// Whether the engine is done with it.
+    /// Whether the engine has ended it, or was never asked.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        !self.asked
+        !self.sent
     }
 
-    /// Runs a step of the capture where neither an error nor a panic can cost the client its reply; `None` where it failed.
-    pub fn guarded<T>(&mut self, step: impl FnOnce(&mut Capture) -> Result<T, Unreadable>) -> Option<T> {
+    /// Runs a step of the capture. Returns `None` on an error or a panic, so that neither can lose the client's reply.
+    pub fn guarded<T>(&mut self, step: impl FnOnce(&mut Capture) -> Result<T, UnreadableReply>) -> Option<T> {
         let started = Instant::now();
         let stepped = match catch_unwind(AssertUnwindSafe(|| step(&mut self.capture))) {
             Ok(Ok(stepped)) => Some(stepped),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "a reply could not be read and passes unchanged");
+                tracing::warn!(%error, "a reply could not be parsed and is forwarded unchanged");
                 None
             }
             Err(_) => {
                 self.generator.metrics.panics.inc();
-                tracing::error!("a reply could not be enriched and passes unchanged");
+                tracing::error!("measuring a reply panicked; the reply is forwarded unchanged");
                 None
             }
         };
         if stepped.is_none() {
             self.generator.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
         }
-        self.capture.spent(started.elapsed());
+        self.capture.add_overhead(started.elapsed());
         stepped
     }
 
-    /// Waits until the turns so far are on disk, where they are to be; not for long, and whatever comes of it.
-    pub async fn recorded(&mut self) {
+    /// Waits until the turns so far are on disk, up to a short timeout. Failures are counted, not returned.
+    pub async fn wait_until_durable(&mut self) {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
         self.generator.log_wait.wait(acks).await;
     }
 
-    /// The same for a stream, which is polled; `None` where there is nothing to wait for.
-    pub fn recording(&mut self) -> Option<Recording> {
+    /// The same as a future, for a polled stream; `None` if no turn is pending.
+    pub fn durability_wait(&mut self) -> Option<DurabilityWait> {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
         if acks.iter().all(Ack::is_done) {
             return None;
@@ -99,25 +99,25 @@ impl ActiveGeneration {
         Some(Box::pin(async move { wait.wait(acks).await }))
     }
 
-    /// What runs it.
+    /// The generator that runs it.
     #[must_use]
     pub fn generator(&self) -> &Arc<Generator> {
         &self.generator
     }
 }
 
-/// Ends when turns are on disk.
-pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Resolves when turns are on disk.
+pub type DurabilityWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Drop for ActiveGeneration {
     fn drop(&mut self) {
-        self.capture.cut(if self.asked { Fault::Disconnected } else { Fault::Broken });
-        if !self.asked {
+        self.capture.cut(if self.sent { Fault::Disconnected } else { Fault::Broken });
+        if !self.sent {
             return;
         }
         self.generator.metrics.disconnects.inc();
-        // until the aborts are through the ids stay taken: a client that tries again at once must not be hit by them
-        let flight = self.capture.take_flight();
+        // the ids stay reserved until the aborts are answered: they must not hit a client that retries at once
+        let flight = self.capture.take_in_flight();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (generator, key) = (Arc::clone(&self.generator), self.key.take());
         generator.aborting.send_modify(|count| *count += 1);
@@ -133,20 +133,20 @@ impl Drop for ActiveGeneration {
                 let (generator, key) = (Arc::clone(&generator), key.clone());
                 aborts.spawn(async move { abort(&generator, &rid, key).await });
             }
-            // an engine that does not answer delays the aborts of one request by one time limit, not by one for each id
+            // concurrent, so that an unresponsive engine delays the aborts of a request by one timeout, not by one per id
             aborts.join_all().await;
-            // the ids are free before those that wait for them look
+            // release the ids before waking the requests that wait for them
             drop(flight);
             generator.aborting.send_modify(|count| *count -= 1);
         });
     }
 }
 
-/// Aborts of one request that are on their way together.
+/// Concurrent aborts of one request.
 const ABORTS_AT_ONCE: usize = 64;
 
-/// How long an abort may take.
-pub(super) const ABORT: Duration = PATIENCE;
+/// Timeout of an abort.
+pub(super) const ABORT: Duration = ANSWER_TIMEOUT;
 
 async fn abort(generator: &Generator, rid: &str, key: Option<HeaderValue>) {
     let outcomes = generator.engines.abort(rid, key).await;
@@ -157,14 +157,14 @@ async fn abort(generator: &Generator, rid: &str, key: Option<HeaderValue>) {
         if !generator.abort_unsupported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 upstream = generator.client.upstream(),
-                "the upstream has no /abort_request: closing the connection is all that ends a generation; name its engines with --engine"
+                "the upstream has no /abort_request: a generation ends only when its connection closes; name the engines with --engine"
             );
         }
         return;
     }
-    // a request that has just ended does not run anywhere
+    // an engine that answers "not in flight" is no failure: the request has just ended
     let failed = outcomes.iter().filter(|outcome| !outcome.is_absent);
     for problem in failed.filter_map(AbortOutcome::problem) {
-        tracing::warn!(rid, %problem, "an engine did not take an abort");
+        tracing::warn!(rid, %problem, "an engine did not accept an abort");
     }
 }

@@ -1,4 +1,4 @@
-//! A reply that is read whole before any of it is handed out.
+//! Buffers a reply before any of it is returned.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -9,23 +9,23 @@ use crate::budget::Share;
 use crate::engine::client::{Failure, ReplyBody, innermost};
 use crate::generation::reason::Reason;
 
-/// A body read to its end, or as far as there is room for it.
+/// A completely buffered body, or the part that fits the limits.
 #[derive(Debug)]
 pub enum BufferedReply {
-    /// All of it.
+    /// The whole body.
     All(Bytes),
-    /// The rest is still to come.
+    /// A body that exceeds a limit, read in part.
     Passing {
-        /// Why it is not read.
+        /// The limit that it exceeds.
         reason: Reason,
-        /// What was read.
+        /// The bytes that were read.
         head: Bytes,
-        /// What was not.
+        /// The remaining body.
         rest: ReplyBody,
     },
 }
 
-/// Reads a body to its end.
+/// Reads a body to its end, or until it exceeds a limit.
 ///
 /// # Errors
 /// When it breaks off.
@@ -39,21 +39,21 @@ pub async fn collect(
     if announced.is_some_and(|length| length > limit) {
         return Ok(BufferedReply::Passing { reason: Reason::TooLarge, head: Bytes::new(), rest: body });
     }
-    let mut gathered = BodyBuffer::new(Some(share), announced);
-    if gathered.reserve().is_err() {
+    let mut buffer = BodyBuffer::new(Some(share), announced);
+    if buffer.reserve().is_err() {
         return Ok(BufferedReply::Passing { reason: Reason::NoRoom, head: Bytes::new(), rest: body });
     }
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure::Broken(innermost(&error)))?;
         let Ok(data) = frame.into_data() else { continue };
-        let full = gathered.push(&data).is_err();
-        if full || gathered.len() as u64 > limit {
+        let full = buffer.push(&data).is_err();
+        if full || buffer.len() as u64 > limit {
             let reason = if full { Reason::NoRoom } else { Reason::TooLarge };
             if full {
-                gathered.insist(&data);
+                buffer.insist(&data);
             }
-            return Ok(BufferedReply::Passing { reason, head: gathered.into_bytes(), rest: body });
+            return Ok(BufferedReply::Passing { reason, head: buffer.into_bytes(), rest: body });
         }
     }
-    Ok(BufferedReply::All(gathered.into_bytes()))
+    Ok(BufferedReply::All(buffer.into_bytes()))
 }

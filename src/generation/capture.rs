@@ -1,4 +1,4 @@
-//! One reply being captured: numbers read, entropies measured and added, what was forced removed.
+//! Captures one reply: parses its numbers, measures and adds entropies, and removes the forced members.
 
 mod tally;
 
@@ -9,47 +9,47 @@ use bytes::Bytes;
 
 use crate::engine::flat;
 use crate::engine::probe::Capabilities;
-use crate::engine::response::{Chunk, Nothing, Numbers};
+use crate::engine::response::{Chunk, NoKnownPrefix, Numbers};
 use crate::entropy::TokenStats;
 use crate::generation::enrich;
-use crate::generation::entropy_store::Ticket;
-use crate::generation::event::{Framed, Parsed, Reads, for_each_object};
+use crate::generation::entropy_store::EntropyWriter;
+use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs, for_each_object};
 use crate::generation::in_flight::InFlight;
 use crate::generation::plan::Plan;
-use crate::generation::record::{Recorder, Seen};
-use crate::generation::sequence::{Expected, KnownContent, Sequence};
+use crate::generation::record::{CapturedOutput, Recorder};
+use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::generation::trim::trim;
-use crate::generation::{Observed, Tools};
+use crate::generation::{CaptureTools, ReplyStats};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::session::Fault;
 
-/// What comes of one reply. Holds the request's ids in flight until it is dropped.
+/// The capture of one reply. Keeps the request's ids in flight until it is dropped.
 #[derive(Debug)]
 pub struct Capture {
     plan: Plan,
-    tools: Arc<Tools>,
+    tools: Arc<CaptureTools>,
     vocab: Option<u32>,
     model: Arc<str>,
     sequences: Vec<Sequence>,
-    content: Expected,
+    content: ExpectedContent,
     numbers: Numbers,
     stats: Vec<TokenStats>,
-    ticket: Ticket,
-    /// `None` once nobody waits for the ids.
+    entropy_writer: EntropyWriter,
+    /// `None` after [`Self::take_in_flight`].
     flight: Option<InFlight>,
     /// `None` where turns are not recorded.
     recorder: Option<Recorder>,
-    /// The published entropies of the event at hand.
+    /// The published entropies of the current event.
     values: Vec<f32>,
-    /// What the engine itself said exactly of the event at hand, one number a token; NaN where it said none.
+    /// The engine's own exact values for the current event, one number per token; NaN where it reported none.
     exact: Vec<f32>,
-    observed: Observed,
+    observed: ReplyStats,
 }
 
-/// A reply that is not what SGLang writes.
+/// The reply is not in SGLang's format.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unreadable(#[from] Malformed);
+pub struct UnreadableReply(#[from] Malformed);
 
 impl Capture {
     /// Begins the capture of a reply to `plan`, whose ids are in `flight`.
@@ -58,26 +58,26 @@ impl Capture {
         plan: Plan,
         flight: InFlight,
         recorder: Option<Recorder>,
-        tools: Arc<Tools>,
+        tools: Arc<CaptureTools>,
         upstream: &Capabilities,
     ) -> Self {
-        let ticket = tools.store.begin();
+        let entropy_writer = tools.store.begin();
         if plan.entropy_request.wanted {
-            recorder.iter().for_each(|recorder| ticket.belong(Arc::clone(recorder.session())));
-            plan.rids.iter().for_each(|(rid, index)| ticket.name(rid, *index));
-            plan.rid.iter().for_each(|rid| ticket.name(rid, 0));
+            recorder.iter().for_each(|recorder| entropy_writer.set_session(Arc::clone(recorder.session())));
+            plan.rids.iter().for_each(|(rid, index)| entropy_writer.name(rid, *index));
+            plan.rid.iter().for_each(|rid| entropy_writer.name(rid, 0));
         }
         Self {
             vocab: upstream.vocab_size,
             model: Arc::clone(&upstream.model),
             sequences: Vec::new(),
-            content: Expected::of(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
+            content: ExpectedContent::of(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
             numbers: Numbers::default(),
             stats: Vec::new(),
-            observed: Observed::default(),
+            observed: ReplyStats::default(),
             plan,
             tools,
-            ticket,
+            entropy_writer,
             flight: Some(flight),
             recorder,
             values: Vec::new(),
@@ -85,7 +85,7 @@ impl Capture {
         }
     }
 
-    /// What records the reply.
+    /// The recorder of the reply.
     pub fn recorder(&mut self) -> Option<&mut Recorder> {
         self.recorder.as_mut()
     }
@@ -96,64 +96,64 @@ impl Capture {
         self.recorder.is_some() || self.plan.reads_reply()
     }
 
-    /// Something was generated that is not recorded.
+    /// Marks the session as incomplete: it has generated tokens that are not recorded.
     pub fn incomplete(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.incomplete();
         }
     }
 
-    /// No more of the reply will come, whether or not it has ended.
+    /// Commits unfinished sequences: no more of the reply will arrive.
     pub fn cut(&mut self, fault: Fault) {
         if let Some(recorder) = &mut self.recorder {
             recorder.cut(fault, self.plan.n);
         }
     }
 
-    /// The plan being carried out.
+    /// The plan of the request.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The plan, for what turns out on the way to the reply.
+    /// The plan, to update it with the engine's answer.
     pub fn plan_mut(&mut self) -> &mut Plan {
         &mut self.plan
     }
 
-    /// What was seen, for the log line and for metrics.
+    /// Statistics of the reply so far, for the access log and for metrics.
     #[must_use]
-    pub fn observed(&self) -> &Observed {
+    pub fn observed(&self) -> &ReplyStats {
         &self.observed
     }
 
-    /// Whether every sequence that was asked for has come to its end.
+    /// Whether every requested sequence has finished.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.observed.finished >= (self.plan.items.len() * self.plan.n) as u64
     }
 
-    /// The ids, which nobody waits for any more.
-    pub fn take_flight(&mut self) -> InFlight {
+    /// Takes the in-flight ids, so that they can outlive the capture.
+    pub fn take_in_flight(&mut self) -> InFlight {
         self.flight.take().unwrap_or_else(|| self.tools.flights.start([]))
     }
 
-    /// The engine refused the request.
+    /// Records that the engine refused the request.
     pub fn fail(&mut self) {
-        self.ticket.fail();
+        self.entropy_writer.fail();
     }
 
-    /// Time spent so far in reading, measuring and writing.
-    pub fn spent(&mut self, time: Duration) {
+    /// Adds time that was spent on parsing, measuring and writing.
+    pub fn add_overhead(&mut self, time: Duration) {
         self.observed.overhead += time;
     }
 
     /// Parses and measures a reply that does not stream.
     ///
     /// # Errors
-    /// [`Unreadable`] when the body is not what SGLang writes; the client then gets it unchanged.
-    pub fn reply(&mut self, body: &Bytes, reads: Reads) -> Result<Parsed, Unreadable> {
-        let mut parsed = Parsed::default();
+    /// [`UnreadableReply`] when the body is not in SGLang's format; the client then gets it unchanged.
+    pub fn reply(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
+        let mut parsed = ParsedOutputs::default();
         for_each_object(Cursor::new(body), |cursor, at| self.object(body, cursor, Some(at), reads, &mut parsed))?;
         Ok(parsed)
     }
@@ -161,26 +161,26 @@ impl Capture {
     /// Parses and measures one event of a stream.
     ///
     /// # Errors
-    /// [`Unreadable`] when the event is not what SGLang writes; the client then gets it unchanged.
-    pub fn event(&mut self, framed: &Framed, reads: Reads) -> Result<Parsed, Unreadable> {
-        let Framed { raw, json } = framed;
+    /// [`UnreadableReply`] when the event is not in SGLang's format; the client then gets it unchanged.
+    pub fn event(&mut self, framed: &EventFrame, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
+        let EventFrame { raw, json } = framed;
         let mut cursor = Cursor::at(&raw[..json.end], json.start);
-        let mut parsed = Parsed::default();
+        let mut parsed = ParsedOutputs::default();
         self.object(raw, &mut cursor, None, reads, &mut parsed)?;
         cursor.end()?;
         Ok(parsed)
     }
 
-    /// One object of the reply. In a stream its index stands at its end, so its lists are taken up where any sequence's ended, and
-    /// read once more in the rare case that it was another's.
+    /// Parses and measures one object of the reply. In a stream its index follows its lists, so parsing resumes after the prefix of any
+    /// sequence that matches. In the rare case that the prefix belongs to another sequence, the object is parsed again.
     fn object(
         &mut self,
         bytes: &Bytes,
         cursor: &mut Cursor<'_>,
         index: Option<usize>,
-        reads: Reads,
-        parsed: &mut Parsed,
-    ) -> Result<(), Unreadable> {
+        reads: EventAccess,
+        parsed: &mut ParsedOutputs,
+    ) -> Result<(), UnreadableReply> {
         let mut numbers = std::mem::take(&mut self.numbers);
         let read = self.read(cursor, index, &mut numbers);
         let done = read.and_then(|chunk| {
@@ -192,17 +192,22 @@ impl Capture {
         done
     }
 
-    fn read(&self, cursor: &mut Cursor<'_>, index: Option<usize>, numbers: &mut Numbers) -> Result<Chunk, Unreadable> {
+    fn read(
+        &self,
+        cursor: &mut Cursor<'_>,
+        index: Option<usize>,
+        numbers: &mut Numbers,
+    ) -> Result<Chunk, UnreadableReply> {
         if index.is_some() || !self.content.is_full() {
-            return Ok(Chunk::read(cursor, &Nothing, numbers)?);
+            return Ok(Chunk::read(cursor, &NoKnownPrefix, numbers)?);
         }
         let start = cursor.clone();
-        let chunk = Chunk::read(cursor, &KnownContent(&self.sequences), numbers)?;
+        let chunk = Chunk::read(cursor, &SequencePrefixes(&self.sequences), numbers)?;
         let none = Sequence::default();
         let sequence = self.sequences.get(chunk.index).unwrap_or(&none);
         if !sequence.owns(&chunk, cursor.bytes()) || !sequence.counts_jump(&chunk, numbers.chosen.len()) {
             *cursor = start;
-            return Ok(Chunk::read(cursor, &Nothing, numbers)?);
+            return Ok(Chunk::read(cursor, &NoKnownPrefix, numbers)?);
         }
         Ok(chunk)
     }
@@ -214,17 +219,17 @@ impl Capture {
         index: usize,
         numbers: &mut Numbers,
         splice: &mut Splice,
-    ) -> Result<(), Unreadable> {
+    ) -> Result<(), UnreadableReply> {
         let Some(meta) = &chunk.meta else { return Ok(()) };
         let Some(item) = self.plan.item(index).copied() else {
-            // more sequences than the request was understood to ask for
+            // the engine returned more sequences than the plan expects
             self.incomplete();
             return Ok(());
         };
         self.sequence(index);
         if let Some(rid) = chunk.rid.as_deref().filter(|_| self.sequences[index].tokens == 0) {
             if self.plan.entropy_request.wanted {
-                self.ticket.name(rid, index);
+                self.entropy_writer.name(rid, index);
             }
             if let (true, Some(flight)) = (self.plan.stream, &mut self.flight) {
                 flight.add(rid.to_owned());
@@ -247,11 +252,24 @@ impl Capture {
         if let Some(recorder) = &mut self.recorder {
             let (entropy, n) = (&self.values[..], self.plan.n);
             let measured = info.map(|info| info.measured());
-            let own =
+            let details =
                 info.map(|_| enrich::details(&self.sequences[index], &self.plan.entropy_request)).unwrap_or_default();
             let (edit, cuts) = (&edit, &cuts);
             let item = &item;
-            recorder.take(Seen { bytes, chunk, index, item, n, numbers, step, entropy, measured, own, edit, cuts });
+            recorder.record(CapturedOutput {
+                bytes,
+                chunk,
+                index,
+                item,
+                n,
+                numbers,
+                step,
+                entropy,
+                measured,
+                details,
+                edit,
+                cuts,
+            });
         }
         if wanted {
             enrich::add(&self.sequences[index], step.content, &self.plan.entropy_request, info.as_ref(), &mut edit);
@@ -264,7 +282,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Sequences come into being when they are first heard of: a request may ask for a million samples.
+    /// Allocates sequences up to `index` on first use: a request may ask for a million samples.
     fn sequence(&mut self, index: usize) {
         if self.sequences.len() <= index {
             self.sequences.resize_with(index + 1, Sequence::default);

@@ -1,37 +1,37 @@
-//! The members that a reply gains, appended last to its `meta_info`.
+//! The members that are appended to the `meta_info` of a reply.
 
 use crate::entropy::Estimator;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::measure::STATS;
 use crate::generation::reason::Reason;
-use crate::generation::sequence::{Content, Sequence};
+use crate::generation::sequence::{ListContent, Sequence};
 use crate::json::Edit;
 use crate::session::Measured;
 
 /// `entropy_info`: how the numbers were obtained.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Info {
-    /// Any token has a number.
+pub struct EntropyInfo {
+    /// Any token has an entropy.
     pub measured: bool,
-    /// Every number is exact.
+    /// Every entropy is exact.
     pub exact: bool,
-    /// Which number is published.
+    /// The estimator of the published entropies.
     pub estimator: Estimator,
-    /// Of the distribution that the numbers describe, where it is known.
+    /// The temperature of the distribution that the entropies describe, if known.
     pub temperature: Option<f64>,
     /// k of the widest row.
     pub width: usize,
-    /// The k that was wanted, where a smaller one was asked.
+    /// The desired k, if a smaller one was requested.
     pub lowered_from: Option<u32>,
-    /// Vocabulary size, where it is known.
+    /// Vocabulary size, if known.
     pub vocab: Option<u32>,
-    /// Mean of the numbers there are, in nats.
+    /// Mean of the measured entropies, in nats.
     pub mean: Option<f64>,
-    /// Why there are no numbers, or no temperature.
+    /// Why entropies or the temperature are missing.
     pub reason: Option<Reason>,
 }
 
-impl Info {
+impl EntropyInfo {
     fn source(&self) -> &'static str {
         match (self.measured, self.exact) {
             (false, _) => "none",
@@ -40,7 +40,7 @@ impl Info {
         }
     }
 
-    /// What is recorded of it.
+    /// The part that is recorded with the turn.
     #[must_use]
     pub fn measured(&self) -> Measured {
         Measured {
@@ -59,7 +59,8 @@ impl Info {
         let reason = self.reason.map(|reason| format!(",\"reason\":\"{}\"", reason.name())).unwrap_or_default();
         let lowered = self.lowered_from.map(|k| format!(",\"top_k_lowered_from\":{k}")).unwrap_or_default();
         format!(
-            "{{\"source\":\"{}\",\"estimator\":\"{}\",\"unit\":\"nats\",\"temperature\":{},\"top_k\":{}{lowered},\"vocab_size\":{},\"mean\":{}{reason}}}",
+            "{{\"source\":\"{}\",\"estimator\":\"{}\",\"unit\":\"nats\",\"temperature\":{},\"top_k\":{}{lowered},\
+             \"vocab_size\":{},\"mean\":{}{reason}}}",
             self.source(),
             self.estimator.name(),
             number(self.temperature),
@@ -70,12 +71,12 @@ impl Info {
     }
 }
 
-/// Adds the members to an object that holds this much; `info` is given with the one that has a finish reason.
+/// Adds the members to an object whose lists hold `content`. `info` is `Some` for the object with the finish reason.
 pub fn add(
     sequence: &Sequence,
-    content: Content,
+    content: ListContent,
     entropy_request: &EntropyRequest,
-    info: Option<&Info>,
+    info: Option<&EntropyInfo>,
     edit: &mut Edit<'_>,
 ) {
     edit.append("output_token_entropy", &bracketed(sequence.lists.entropy.text(content)));
@@ -87,16 +88,20 @@ pub fn add(
     }
 }
 
-/// Intervals and statistics of all tokens of a sequence, where they were asked for: what its turn keeps of them.
+/// The requested intervals and statistics of all tokens of a sequence, to be recorded with its turn.
 #[must_use]
 pub fn details(sequence: &Sequence, entropy_request: &EntropyRequest) -> Vec<(&'static str, String)> {
     let text = |text| String::from_utf8(text).expect("numbers, commas and names are ASCII");
-    let members = members(sequence, Content::Full, entropy_request).into_iter();
+    let members = members(sequence, ListContent::Full, entropy_request).into_iter();
     members.filter(|_| sequence.tokens > 0).map(|(name, value)| (name, text(value))).collect()
 }
 
 /// The members that are added on request.
-fn members(sequence: &Sequence, content: Content, entropy_request: &EntropyRequest) -> Vec<(&'static str, Vec<u8>)> {
+fn members(
+    sequence: &Sequence,
+    content: ListContent,
+    entropy_request: &EntropyRequest,
+) -> Vec<(&'static str, Vec<u8>)> {
     let lists = &sequence.lists;
     let mut members = Vec::new();
     if entropy_request.bounds {

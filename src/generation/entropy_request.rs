@@ -1,22 +1,22 @@
-//! What a client wants to know, from `return_entropy`, `entropy_options` and `--entropy`.
+//! The client's entropy request, from `return_entropy`, `entropy_options` and `--entropy`.
 
 use crate::config::{EntropyConfig, EntropyDefault};
 use crate::engine::request::{EntropyOptions, GenerateRequest};
 use crate::entropy::Estimator;
 use crate::error::Error;
 
-/// What is to be added to a reply.
+/// What is added to a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntropyRequest {
-    /// Entropy at all.
+    /// Entropies are requested.
     pub wanted: bool,
-    /// The client said `return_entropy: true` itself.
+    /// The client set `return_entropy: true`.
     pub explicit: bool,
-    /// Which number is published.
+    /// The estimator of the published entropies.
     pub estimator: Estimator,
     /// k, before any cap.
     pub top_k: u32,
-    /// The client asked for a k, or for a number that only a top-k gives.
+    /// The client set a k, or an estimator that needs a top-k.
     pub by_top_k: bool,
     /// Add the certified interval.
     pub bounds: bool,
@@ -25,10 +25,10 @@ pub struct EntropyRequest {
 }
 
 impl EntropyRequest {
-    /// Reads what a request says about entropy.
+    /// Parses a request's entropy members.
     ///
     /// # Errors
-    /// A 400 that names the member of `entropy_options` that is wrong.
+    /// A 400 that names the invalid member of `entropy_options`.
     pub fn of(request: &GenerateRequest, config: &EntropyConfig) -> Result<Self, Error> {
         let options = match &request.entropy_options {
             Some(span) => EntropyOptions::parse(&request.bytes[span.clone()])

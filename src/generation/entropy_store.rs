@@ -1,4 +1,4 @@
-//! Entropies by request id, readable while the request runs and for a while after: a controller polls them to branch or to stop.
+//! Entropies by request id, readable while the request runs and for `ttl` after it: a controller polls them to branch or to stop.
 
 mod running;
 
@@ -18,59 +18,59 @@ const ENTRY_OVERHEAD: u64 = 256;
 /// Bounds of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreLimits {
-    /// How long an ended request stays.
+    /// How long an ended request is kept.
     pub ttl: Duration,
-    /// Requests.
+    /// The largest number of ended requests.
     pub entries: usize,
-    /// Bytes.
+    /// The largest total size of ended requests, in bytes.
     pub bytes: u64,
 }
 
-/// What is known of one sequence.
+/// The state of one sequence.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
     /// Entropies in nats, NaN where a row is missing.
     pub entropy: Vec<f32>,
-    /// The tokens, one an entropy, while the sequence runs; empty where they are not known, and afterwards.
+    /// The tokens, one per entropy, while the sequence runs. Empty if they are unknown, and after the sequence has ended.
     pub ids: Vec<u32>,
-    /// No more will come.
+    /// The sequence has ended.
     pub finished: bool,
-    /// Why it ended; `abort` too where the client left.
+    /// Why it ended; also `abort` if the client disconnected.
     pub finish_reason: Option<String>,
-    /// How many tokens there are: from where to read on.
+    /// The number of tokens so far: the next `since`.
     pub next: usize,
 }
 
-/// How many requests left the store, and why.
+/// How many requests were evicted, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Evicted {
-    /// Their time was over.
+pub struct EvictionCounts {
+    /// Their time to live had expired.
     pub ttl: u64,
-    /// There were too many.
+    /// The store held too many requests.
     pub entries: u64,
-    /// They were too large.
+    /// The store held too many bytes.
     pub bytes: u64,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct RequestEntry {
     // held for the length of a copy, never across an await
     sequences: Mutex<Vec<Progress>>,
     names: Mutex<HashSet<String>>,
-    /// The session it belongs to, where that is known.
+    /// The session it belongs to, if known.
     session: OnceLock<Arc<str>>,
-    /// The request has ended, and how the sequences have that nothing was heard of.
+    /// Set when the request has ended: the finish reason of sequences without an entry.
     ended: OnceLock<&'static str>,
-    /// Told of every change.
+    /// Notified of every change.
     changed: Notify,
 }
 
-impl Entry {
-    /// What is known of sequence `index` from token `since` on.
+impl RequestEntry {
+    /// Returns the state of sequence `index` from token `since` on.
     fn read(&self, index: usize, since: usize) -> Progress {
         let sequences = locked(&self.sequences);
         let Some(progress) = sequences.get(index) else {
-            // nothing has come of it yet, or ever will
+            // no token has arrived, or the request ended without one
             let end = self.ended.get();
             let finish_reason = end.map(|end| (*end).to_owned());
             return Progress { finished: end.is_some(), finish_reason, ..Progress::default() };
@@ -83,16 +83,16 @@ impl Entry {
     }
 }
 
-/// A sequence that somebody follows. It stays readable, whatever becomes of its name.
+/// Follows a sequence. It stays readable even if its name is evicted or reused.
 #[derive(Debug)]
-pub struct Followed {
-    entry: Arc<Entry>,
+pub struct SequenceFollower {
+    entry: Arc<RequestEntry>,
     /// The sequence.
     pub index: usize,
 }
 
-impl Followed {
-    /// Waits until there is more than `since` tokens, or the sequence has ended; what is known then from token `since` on.
+impl SequenceFollower {
+    /// Waits until the sequence has more than `since` tokens or has ended, and returns its state from token `since` on.
     pub async fn more(&self, since: usize) -> Progress {
         loop {
             let mut changed = std::pin::pin!(self.entry.changed.notified());
@@ -107,20 +107,20 @@ impl Followed {
     }
 }
 
-/// Entries that have ended, the oldest first, and what all entries cost.
+/// Ended entries, oldest first, and their total size.
 #[derive(Debug, Default)]
-struct Ended {
-    order: VecDeque<(Instant, u64, Arc<Entry>)>,
+struct EndedEntries {
+    order: VecDeque<(Instant, u64, Arc<RequestEntry>)>,
     bytes: u64,
-    evicted: Evicted,
+    evicted: EvictionCounts,
 }
 
 /// The store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EntropyStore {
-    names: Arc<DashMap<String, (Arc<Entry>, usize)>>,
+    names: Arc<DashMap<String, (Arc<RequestEntry>, usize)>>,
     // held while entries are moved, never across an await
-    ended: Arc<Mutex<Ended>>,
+    ended: Arc<Mutex<EndedEntries>>,
     limits: StoreLimits,
 }
 
@@ -135,48 +135,49 @@ impl EntropyStore {
         Self { names: Arc::default(), ended: Arc::default(), limits }
     }
 
-    /// A place for one request. It can be read under each name that it is given.
+    /// Creates the entry of one request. It can be read by each name that is added to it.
     #[must_use]
-    pub fn begin(&self) -> Ticket {
-        Ticket { store: self.clone(), entry: Arc::default(), end: "abort" }
+    pub fn begin(&self) -> EntropyWriter {
+        EntropyWriter { store: self.clone(), entry: Arc::default(), end: "abort" }
     }
 
-    /// What is known of a sequence from token `since` on, and the next `since`; `index` is the one the name stands for unless given.
+    /// Returns the index of a sequence and its state from token `since` on. Without `index` it is the sequence that `rid` names. `None` if
+    /// it is unknown.
     #[must_use]
     pub fn read(&self, rid: &str, index: Option<usize>, since: usize) -> Option<(usize, Progress)> {
-        let Followed { entry, index } = self.follow(rid, index)?;
+        let SequenceFollower { entry, index } = self.follow(rid, index)?;
         Some((index, entry.read(index, since)))
     }
 
-    /// A sequence to be followed; `index` is the one the name stands for unless given.
+    /// Follows a sequence. Without `index` it is the sequence that `rid` names. `None` if it is unknown.
     #[must_use]
-    pub fn follow(&self, rid: &str, index: Option<usize>) -> Option<Followed> {
+    pub fn follow(&self, rid: &str, index: Option<usize>) -> Option<SequenceFollower> {
         // the map's guard is dropped before the entry is locked
         let (entry, named) = self.names.get(rid).map(|found| found.value().clone())?;
         let index = index.unwrap_or(named);
         let known = index == named || index < locked(&entry.sequences).len();
-        known.then_some(Followed { entry, index })
+        known.then_some(SequenceFollower { entry, index })
     }
 
-    /// Requests and bytes held, ended ones only: what runs belongs to its request.
+    /// The number and the total bytes of ended requests. Running ones are not counted.
     #[must_use]
     pub fn size(&self) -> (usize, u64) {
         let ended = locked(&self.ended);
         (ended.order.len(), ended.bytes)
     }
 
-    /// How many requests have left the store since this was last asked; lets go of what is over its time first.
+    /// Evicts expired requests and returns how many were evicted since the last call.
     #[must_use]
-    pub fn take_evicted(&self) -> Evicted {
+    pub fn take_evicted(&self) -> EvictionCounts {
         self.evict();
         std::mem::take(&mut locked(&self.ended).evicted)
     }
 
-    /// Lets go of what is over its time or over the bounds.
+    /// Evicts requests that have expired or exceed the limits.
     fn evict(&self) {
         let now = Instant::now();
         loop {
-            let gone = {
+            let oldest = {
                 let mut ended = locked(&self.ended);
                 let Some((at, bytes, _)) = ended.order.front() else { break };
                 let (at, bytes) = (*at, *bytes);
@@ -192,41 +193,40 @@ impl EntropyStore {
                 ended.bytes -= bytes;
                 ended.order.pop_front()
             };
-            let Some((_, _, entry)) = gone else { break };
+            let Some((_, _, entry)) = oldest else { break };
             let names = std::mem::take(&mut *locked(&entry.names));
             for name in names {
-                // a later request may have taken the name over
+                // a later request may have reused the name
                 self.names.remove_if(&name, |_, (named, _)| Arc::ptr_eq(named, &entry));
             }
         }
     }
 }
 
-/// The right to write one request's entropies; the request has ended when it is dropped.
+/// Writes one request's entropies. Dropping it ends the request.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct EntropyWriter {
     store: EntropyStore,
-    entry: Arc<Entry>,
-    /// How sequences have ended that did not end themselves.
+    entry: Arc<RequestEntry>,
+    /// The finish reason of sequences that have not finished when the request ends.
     end: &'static str,
 }
 
-impl Ticket {
-    /// Makes the request readable under `rid`, which stands for sequence `index`.
+impl EntropyWriter {
+    /// Makes the request readable by `rid`, which names sequence `index`.
     pub fn name(&self, rid: &str, index: usize) {
         if locked(&self.entry.names).insert(rid.to_owned()) {
             self.store.names.insert(rid.to_owned(), (Arc::clone(&self.entry), index));
         }
     }
 
-    /// Says whose request it is; once.
-    pub fn belong(&self, session: Arc<str>) {
-        // a second session would be the first again
+    /// Sets the session of the request. Later calls have no effect.
+    pub fn set_session(&self, session: Arc<str>) {
+        // a second call would set the same session
         let _ = self.entry.session.set(session);
     }
 
-    /// Adds entropies to a sequence, and the tokens that they are of, as far as these are known: both at once, so that nobody reads the
-    /// one without the other.
+    /// Appends entropies and their tokens, if known, to a sequence. Both change under one lock, so that a reader sees both or neither.
     pub fn append(&self, index: usize, entropy: impl IntoIterator<Item = f32>, ids: &[u32]) {
         self.with(index, |progress| {
             progress.entropy.extend(entropy);
@@ -239,18 +239,18 @@ impl Ticket {
         self.with(index, |progress| {
             progress.finished = true;
             progress.finish_reason = Some(reason.to_owned());
-            // from here on they are in the session
+            // from now on the session has them
             progress.ids = Vec::new();
         });
     }
 
-    /// The engine refused the request.
+    /// Records that the engine refused the request.
     pub fn fail(&mut self) {
         self.end = "error";
         self.with(0, |_| {});
     }
 
-    /// Sequences come into being when they are first heard of: a request may ask for a million samples.
+    /// Changes a sequence, which is allocated on first use: a request may ask for a million samples.
     fn with(&self, index: usize, change: impl FnOnce(&mut Progress)) {
         let mut sequences = locked(&self.entry.sequences);
         if sequences.len() <= index {
@@ -262,10 +262,10 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for EntropyWriter {
     fn drop(&mut self) {
         let mut bytes = ENTRY_OVERHEAD;
-        // set once: a ticket is dropped once
+        // never set before: a writer is dropped once
         let _ = self.entry.ended.set(self.end);
         self.with(0, |_| {});
         for progress in locked(&self.entry.sequences).iter_mut() {
@@ -281,7 +281,7 @@ impl Drop for Ticket {
         let names = locked(&self.entry.names);
         bytes += names.iter().map(|name| 2 * name.len() as u64 + 64).sum::<u64>();
         if names.is_empty() {
-            return; // nobody could ever read it
+            return; // without a name it cannot be read
         }
         drop(names);
         let mut ended = locked(&self.store.ended);
@@ -301,22 +301,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn entropies_are_read_while_the_request_runs_and_for_a_while_after() {
+    async fn entropies_are_readable_while_the_request_runs_and_until_the_ttl() {
         let store = store(10, 1 << 20);
-        let ticket = store.begin();
-        ticket.name("R", 0);
-        ticket.name("R_1", 1);
-        assert_eq!(store.read("R_1", None, 0).unwrap().1, Progress::default(), "known, though nothing has come yet");
-        ticket.append(1, [0.5, 0.25], &[7, 8]);
+        let writer = store.begin();
+        writer.name("R", 0);
+        writer.name("R_1", 1);
+        assert_eq!(store.read("R_1", None, 0).unwrap().1, Progress::default(), "known before its first token");
+        writer.append(1, [0.5, 0.25], &[7, 8]);
         assert_eq!(store.read("R_1", None, 1).unwrap().1.entropy, [0.25]);
         assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
         assert!(store.read("R", Some(2), 0).is_none() && store.read("unknown", None, 0).is_none());
         assert!(!store.read("R", None, 0).unwrap().1.finished);
-        ticket.finish(1, "length");
-        drop(ticket);
+        writer.finish(1, "length");
+        drop(writer);
         assert_eq!(store.read("R_1", None, 9).unwrap().1.finish_reason.as_deref(), Some("length"));
         assert_eq!(store.read("R", None, 0).unwrap().1.finish_reason.as_deref(), Some("abort"));
-        assert_eq!(store.take_evicted(), Evicted::default());
+        assert_eq!(store.take_evicted(), EvictionCounts::default());
         tokio::time::advance(Duration::from_secs(11)).await;
         assert_eq!(store.take_evicted().ttl, 1);
         assert!(store.read("R", None, 0).is_none() && store.names.is_empty());
@@ -324,39 +324,39 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_follows_learns_of_each_change_and_of_the_end() {
+    async fn follower_is_notified_of_each_change_and_of_the_end() {
         let store = store(10, 1 << 20);
-        let ticket = store.begin();
-        ticket.name("R", 0);
-        ticket.name("R_3", 3);
+        let writer = store.begin();
+        writer.name("R", 0);
+        writer.name("R_3", 3);
         let first = store.follow("R", None).unwrap();
         let never = store.follow("R_3", None).unwrap();
         assert!(store.follow("R", Some(1)).is_none() && store.follow("unknown", None).is_none());
         let waiting = tokio::spawn(async move { (first.more(0).await, first.more(1).await) });
-        // the clock stands still, so this is over when everybody waits
+        // time is paused, so this sleep ends once all tasks wait
         tokio::time::sleep(Duration::from_secs(1)).await;
-        ticket.append(0, [0.5], &[7]);
+        writer.append(0, [0.5], &[7]);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        ticket.finish(0, "stop");
+        writer.finish(0, "stop");
         let (some, end) = waiting.await.unwrap();
         assert_eq!((some.entropy, some.next, some.finished), (vec![0.5], 1, false));
         assert_eq!((end.entropy, end.next, end.finish_reason.as_deref()), (vec![], 1, Some("stop")));
         let waiting = tokio::spawn(async move { never.more(0).await });
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(!waiting.is_finished(), "nothing has come of it");
-        drop(ticket);
+        assert!(!waiting.is_finished(), "it has no token");
+        drop(writer);
         let end = waiting.await.unwrap();
         assert_eq!((end.finished, end.finish_reason.as_deref()), (true, Some("abort")));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_leave_first_and_a_name_taken_over_stays() {
+    async fn oldest_entries_are_evicted_first_and_a_reused_name_stays() {
         let store = store(2, 1 << 20);
         for at in 0..4 {
-            let ticket = store.begin();
-            ticket.name("same", 0);
-            ticket.name(&format!("own-{at}"), 0);
-            ticket.append(0, [at as f32], &[]);
+            let writer = store.begin();
+            writer.name("same", 0);
+            writer.name(&format!("own-{at}"), 0);
+            writer.append(0, [at as f32], &[]);
         }
         assert_eq!(store.take_evicted().entries, 2);
         assert!(store.read("own-1", None, 0).is_none());

@@ -1,4 +1,4 @@
-//! The events of a generation, each parsed once: the native API splices their bytes, every other API reads their fields.
+//! The events of a generation. Each is parsed once: the native API splices its bytes, every other API reads its fields.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ use crate::engine::response::Chunk;
 use crate::error::Error;
 use crate::json::{Cursor, Malformed, Member, Object, Splice};
 
-/// What the consumer of a generation reads of its events.
+/// How a consumer accesses the events of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reads {
+pub enum EventAccess {
     /// Bytes in the engine's own format: [`GenerationEvent::native`].
     Bytes,
     /// Parsed fields: [`GenerationEvent::kind`] and [`GenerationEvent::edited`].
@@ -23,71 +23,71 @@ pub enum Reads {
 pub struct GenerationEvent {
     /// A whole body, or a server-sent event with its blank line.
     raw: Bytes,
-    /// The JSON in `raw`; empty if it holds no JSON.
+    /// The range of the JSON in `raw`; empty if it holds no JSON.
     json: Range<usize>,
-    /// Members to add and to remove, for a consumer that reads fields; for one that reads bytes they are applied to `raw`.
+    /// Members to add and to remove, for a consumer of fields. For a consumer of bytes they are already applied to `raw`.
     changes: Splice,
     /// What the event holds.
     pub kind: EventKind,
-    /// With this event the client has everything it asked for, although the stream may go on.
+    /// After this event the client has everything it requested, although the stream may continue.
     pub completes: bool,
 }
 
 /// What an event holds.
 #[derive(Debug)]
 pub enum EventKind {
-    /// Objects of the engine: one in a stream, one for each sequence in a reply that does not stream. Empty for a consumer that reads bytes.
+    /// The engine's objects: one per stream event, one per sequence in a reply that does not stream. Empty for a consumer of bytes.
     Outputs(Vec<Output>),
     /// `[DONE]`, which ends a stream.
     Done,
     /// Bytes that are not parsed.
-    Unparsed(Unparsed),
+    Unparsed(UnparsedReason),
     /// The trailers of the reply.
     Trailers(Box<HeaderMap>),
-    /// tokentap ends the stream; the last event.
+    /// tokentap ends the stream with an error. This is the last event.
     Failed(Error),
 }
 
 /// Why bytes are not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unparsed {
+pub enum UnparsedReason {
     /// A comment, or another event without one line of data.
     NoData,
-    /// Data that is not what SGLang writes.
+    /// Data that is not in SGLang's format.
     Unreadable,
-    /// A piece of a reply that is not parsed, such as an error of the engine's or an event larger than `--max-reply-bytes`.
+    /// A piece of a reply that is not parsed, such as an engine error or an event larger than `--max-reply-bytes`.
     Piece,
 }
 
-/// One object of the engine.
+/// One object of the engine's reply.
 #[derive(Debug)]
 pub struct Output {
-    /// The sequence it belongs to.
+    /// The index of its sequence.
     pub index: usize,
     /// Its fields; spans are positions in the event's raw bytes.
     pub chunk: Chunk,
 }
 
-/// What was parsed of a reply or of an event.
+/// The parsed objects of a reply or an event, and the changes to its bytes.
 #[derive(Debug, Default)]
-pub struct Parsed {
-    /// The objects, for a consumer that reads fields.
+pub struct ParsedOutputs {
+    /// The objects, for a consumer of fields.
     pub outputs: Vec<Output>,
     /// Members to add and to remove.
     pub changes: Splice,
 }
 
-/// Where the JSON of an event lies.
+/// A server-sent event and the range of its JSON.
 #[derive(Debug, Clone)]
-pub struct Framed {
+pub struct EventFrame {
     /// A server-sent event with its blank line.
     pub raw: Bytes,
-    /// The JSON in it.
+    /// The range of the JSON in `raw`.
     pub json: Range<usize>,
 }
 
-impl Framed {
-    /// The event with the changes, which lie within its JSON.
+impl EventFrame {
+    /// Applies changes that lie within the event's JSON.
     fn changed(self, changes: Splice) -> Self {
         if changes.is_empty() {
             return self;
@@ -99,24 +99,24 @@ impl Framed {
         Self { raw, json }
     }
 
-    /// The object of the event, without its numbers and without changes.
+    /// Parses the event's object without its numbers, and without changes.
     ///
     /// # Errors
-    /// When it is no object.
-    pub fn outline(&self, reads: Reads) -> Result<Parsed, Malformed> {
+    /// When the JSON is not an object.
+    pub fn outline(&self, reads: EventAccess) -> Result<ParsedOutputs, Malformed> {
         let mut cursor = Cursor::at(&self.raw[..self.json.end], self.json.start);
         let chunk = Chunk::outline(&mut cursor)?;
         cursor.end()?;
-        let mut parsed = Parsed::default();
+        let mut parsed = ParsedOutputs::default();
         parsed.add(reads, None, chunk);
         Ok(parsed)
     }
 }
 
-impl Parsed {
-    /// Keeps an object where the consumer reads it; `index` is that of its sequence where the object does not say it.
-    pub(super) fn add(&mut self, reads: Reads, index: Option<usize>, chunk: Chunk) {
-        if reads == Reads::Fields {
+impl ParsedOutputs {
+    /// Adds an object for a consumer of fields. `index` is the index of its sequence, if the object does not state it.
+    pub(super) fn add(&mut self, reads: EventAccess, index: Option<usize>, chunk: Chunk) {
+        if reads == EventAccess::Fields {
             self.outputs.push(Output { index: index.unwrap_or(chunk.index), chunk });
         }
     }
@@ -148,48 +148,48 @@ pub(super) fn for_each_object<E: From<Malformed>>(
 impl GenerationEvent {
     /// A reply that does not stream.
     #[must_use]
-    pub fn whole(body: Bytes, parsed: Parsed, reads: Reads) -> Self {
+    pub fn whole(body: Bytes, parsed: ParsedOutputs, reads: EventAccess) -> Self {
         let json = 0..body.len();
-        Self::streamed(Framed { raw: body, json }, parsed, reads)
+        Self::streamed(EventFrame { raw: body, json }, parsed, reads)
     }
 
     /// An event of a stream.
     #[must_use]
-    pub fn streamed(framed: Framed, parsed: Parsed, reads: Reads) -> Self {
-        let Parsed { outputs, changes } = parsed;
+    pub fn streamed(framed: EventFrame, parsed: ParsedOutputs, reads: EventAccess) -> Self {
+        let ParsedOutputs { outputs, changes } = parsed;
         let (framed, changes) = match reads {
-            Reads::Bytes => (framed.changed(changes), Splice::default()),
-            Reads::Fields => (framed, changes),
+            EventAccess::Bytes => (framed.changed(changes), Splice::default()),
+            EventAccess::Fields => (framed, changes),
         };
-        let Framed { raw, json } = framed;
+        let EventFrame { raw, json } = framed;
         Self { raw, json, changes, kind: EventKind::Outputs(outputs), completes: false }
     }
 
-    /// The same event in fewer bytes: without the members that are removed from it. `None` where it has no changes.
+    /// The same event with its changes applied, which takes fewer bytes. `None` if it has no changes.
     #[must_use]
     pub fn compacted(&self) -> Option<Self> {
         let EventKind::Outputs(outputs) = &self.kind else { return None };
         if self.changes.is_empty() {
             return None;
         }
-        let framed = Framed { raw: self.raw.clone(), json: self.json.clone() }.changed(self.changes.clone());
-        let mut parsed = Parsed::default();
+        let framed = EventFrame { raw: self.raw.clone(), json: self.json.clone() }.changed(self.changes.clone());
+        let mut parsed = ParsedOutputs::default();
         let mut indexes = outputs.iter().map(|output| output.index);
         let cursor = Cursor::at(&framed.raw[..framed.json.end], framed.json.start);
         for_each_object(cursor, |cursor, _| {
-            parsed.add(Reads::Fields, indexes.next(), Chunk::outline(cursor)?);
+            parsed.add(EventAccess::Fields, indexes.next(), Chunk::outline(cursor)?);
             Ok::<_, Malformed>(())
         })
         .ok()?;
-        Some(Self { completes: self.completes, ..Self::streamed(framed, parsed, Reads::Fields) })
+        Some(Self { completes: self.completes, ..Self::streamed(framed, parsed, EventAccess::Fields) })
     }
 
-    /// A reply that does not stream, without its numbers and without changes.
+    /// Parses a reply that does not stream without its numbers, and without changes.
     ///
     /// # Errors
     /// When it is neither an object nor a list of objects.
-    pub fn outline(body: Bytes, reads: Reads) -> Result<Self, Malformed> {
-        let mut parsed = Parsed::default();
+    pub fn outline(body: Bytes, reads: EventAccess) -> Result<Self, Malformed> {
+        let mut parsed = ParsedOutputs::default();
         for_each_object(Cursor::new(&body), |cursor, at| {
             parsed.add(reads, Some(at), Chunk::outline(cursor)?);
             Ok::<_, Malformed>(())
@@ -197,16 +197,16 @@ impl GenerationEvent {
         Ok(Self::whole(body, parsed, reads))
     }
 
-    /// Bytes that are passed unchanged.
+    /// Bytes that are forwarded unchanged.
     #[must_use]
-    pub fn unparsed(raw: Bytes, why: Unparsed) -> Self {
+    pub fn unparsed(raw: Bytes, why: UnparsedReason) -> Self {
         Self::plain(raw, EventKind::Unparsed(why))
     }
 
-    /// An event whose data is not what SGLang writes.
+    /// An event whose data is not in SGLang's format.
     #[must_use]
-    pub fn unreadable(framed: Framed) -> Self {
-        Self { json: framed.json, ..Self::unparsed(framed.raw, Unparsed::Unreadable) }
+    pub fn unreadable(framed: EventFrame) -> Self {
+        Self { json: framed.json, ..Self::unparsed(framed.raw, UnparsedReason::Unreadable) }
     }
 
     /// The event that ends a stream.
@@ -221,7 +221,7 @@ impl GenerationEvent {
         Self::plain(Bytes::new(), EventKind::Trailers(Box::new(trailers)))
     }
 
-    /// The event by which tokentap ends a stream.
+    /// The error event with which tokentap ends a stream.
     #[must_use]
     pub fn failed(error: Error) -> Self {
         let body = error.body();
@@ -230,14 +230,14 @@ impl GenerationEvent {
         Self { json, ..Self::plain(raw.into(), EventKind::Failed(error)) }
     }
 
-    /// The one event of a reply in whose place tokentap answers with an error.
+    /// The only event of a reply that tokentap replaces with an error.
     #[must_use]
     pub fn failed_whole(error: Error) -> Self {
         let body: Bytes = error.body().into();
         Self { json: 0..body.len(), ..Self::plain(body, EventKind::Failed(error)) }
     }
 
-    /// The event of a reply that was `received`, with its bytes counted by `count` where changes made others.
+    /// Passes the event's bytes to `count` if changes made a copy of the `received` bytes.
     #[must_use]
     pub fn counted(mut self, received: &Bytes, count: impl FnOnce(Bytes) -> Bytes) -> Self {
         if self.raw.as_ptr() != received.as_ptr() {
@@ -250,7 +250,7 @@ impl GenerationEvent {
         Self { raw, json: 0..0, changes: Splice::default(), kind, completes: false }
     }
 
-    /// The event in the engine's own format, as a client of the native API gets it. Only for a consumer that reads bytes.
+    /// The event in the engine's own format, for a client of the native API. Only for a consumer of bytes.
     #[must_use]
     pub fn native(&self) -> &Bytes {
         &self.raw
@@ -262,7 +262,7 @@ impl GenerationEvent {
         self.raw.slice(self.json.clone())
     }
 
-    /// Bytes of memory that the event holds.
+    /// The memory that the event uses, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         let members = |object: &Object| object.members.len() * size_of::<Member>();
@@ -283,7 +283,7 @@ impl GenerationEvent {
         &self.raw
     }
 
-    /// The bytes of a span of `raw` with the changes that lie within it.
+    /// The bytes of a span of `raw` with its changes applied.
     #[must_use]
     pub fn edited(&self, span: Range<usize>) -> Vec<u8> {
         self.changes.within(&self.raw, span)
@@ -291,7 +291,7 @@ impl GenerationEvent {
 }
 
 impl Output {
-    /// `error`, as JSON text: the object says why nothing follows.
+    /// The member `error` as JSON text, if the object reports an error instead of a result.
     #[must_use]
     pub fn error<'a>(&self, event: &'a GenerationEvent) -> Option<&'a str> {
         let object: &Object = &self.chunk.object;
@@ -308,32 +308,32 @@ mod tests {
     use crate::json::Edit;
 
     /// An event of a stream whose `meta_info` loses `id` and gains `entropy`.
-    fn event(reads: Reads) -> GenerationEvent {
+    fn event(reads: EventAccess) -> GenerationEvent {
         let raw = Bytes::from_static(b"data: {\"index\":3,\"meta_info\":{\"id\":\"r\",\"n\":1}}\n\n");
-        let framed = Framed { json: 6..raw.len() - 2, raw };
-        let mut parsed = framed.outline(Reads::Fields).unwrap();
+        let framed = EventFrame { json: 6..raw.len() - 2, raw };
+        let mut parsed = framed.outline(EventAccess::Fields).unwrap();
         let meta = parsed.outputs[0].chunk.meta.clone().unwrap();
         let mut edit = Edit::new(&framed.raw, &meta);
         edit.remove(|key| key.is("id"));
         edit.append("entropy", b"[0.5]");
         edit.finish(&mut parsed.changes);
-        if reads == Reads::Bytes {
+        if reads == EventAccess::Bytes {
             parsed.outputs.clear();
         }
         GenerationEvent::streamed(framed, parsed, reads)
     }
 
     #[test]
-    fn a_consumer_of_bytes_gets_the_changes_applied() {
-        let event = event(Reads::Bytes);
+    fn consumer_of_bytes_gets_the_changes_applied() {
+        let event = event(EventAccess::Bytes);
         assert_eq!(event.native(), "data: {\"index\":3,\"meta_info\":{\"n\":1,\"entropy\":[0.5]}}\n\n");
         assert_eq!(event.native_json(), "{\"index\":3,\"meta_info\":{\"n\":1,\"entropy\":[0.5]}}");
         assert!(matches!(&event.kind, EventKind::Outputs(outputs) if outputs.is_empty()));
     }
 
     #[test]
-    fn a_consumer_of_fields_gets_the_members_with_their_changes() {
-        let event = event(Reads::Fields);
+    fn consumer_of_fields_gets_the_members_with_their_changes() {
+        let event = event(EventAccess::Fields);
         let EventKind::Outputs(outputs) = &event.kind else { panic!("an object was parsed") };
         assert_eq!((outputs.len(), outputs[0].index), (1, 3));
         let span = outputs[0].chunk.meta.as_ref().unwrap().span.clone();
@@ -348,9 +348,10 @@ mod tests {
     }
 
     #[test]
-    fn an_error_object_is_told_from_a_result() {
+    fn error_object_is_distinguished_from_a_result() {
         let error =
-            GenerationEvent::outline(Bytes::from_static(b"{\"error\":{\"message\":\"m\"}}"), Reads::Fields).unwrap();
+            GenerationEvent::outline(Bytes::from_static(b"{\"error\":{\"message\":\"m\"}}"), EventAccess::Fields)
+                .unwrap();
         let EventKind::Outputs(outputs) = &error.kind else { panic!("an object was parsed") };
         assert_eq!(outputs[0].error(&error), Some("{\"message\":\"m\"}"));
         let failed = GenerationEvent::failed(Error::Strict { reason: "missing_rows".to_owned() });
@@ -362,12 +363,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_objects_is_one_event() {
-        let list =
-            GenerationEvent::outline(Bytes::from_static(b"[{\"index\":0},{\"index\":0}]"), Reads::Fields).unwrap();
+    fn list_of_objects_is_one_event() {
+        let list = GenerationEvent::outline(Bytes::from_static(b"[{\"index\":0},{\"index\":0}]"), EventAccess::Fields)
+            .unwrap();
         let EventKind::Outputs(outputs) = &list.kind else { panic!("objects were parsed") };
         let indexes: Vec<usize> = outputs.iter().map(|output| output.index).collect();
-        assert_eq!(indexes, [0, 1], "by their place in the list");
-        assert!(GenerationEvent::outline(Bytes::from_static(b"[{]"), Reads::Fields).is_err());
+        assert_eq!(indexes, [0, 1], "by position in the list");
+        assert!(GenerationEvent::outline(Bytes::from_static(b"[{]"), EventAccess::Fields).is_err());
     }
 }

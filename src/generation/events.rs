@@ -1,4 +1,4 @@
-//! The answer to a generation: its head, and its events from wherever they come.
+//! The answer to a generation: its head and its events, whatever their source.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,54 +11,54 @@ use http_body::{Body as _, Frame, SizeHint};
 
 use crate::budget::Share;
 use crate::engine::client::ReplyBody;
-use crate::engine::forwarded::Forwarded;
+use crate::engine::forwarded::ForwardedBody;
 use crate::error::{BoxError, Error};
-use crate::generation::Observed;
+use crate::generation::ReplyStats;
 use crate::generation::active::ActiveGeneration;
-use crate::generation::event::{GenerationEvent, Unparsed};
-use crate::generation::in_flight::Unnamed;
+use crate::generation::event::{GenerationEvent, UnparsedReason};
+use crate::generation::in_flight::UnknownRidGuard;
 use crate::generation::retries::Reader;
 use crate::generation::stream::EventStream;
 use crate::metrics::Metrics;
 
-/// An answered generation.
+/// A generation whose head has arrived.
 #[derive(Debug)]
 pub struct Generation {
-    /// Status and headers, without those of the engine's connection.
+    /// Status and headers, without hop-by-hop headers.
     pub head: response::Parts,
     /// Its events.
     pub events: Events,
 }
 
-/// The events of a generation. Dropped before the last one, they abort it.
+/// The events of a generation. Dropping them before the last event aborts the generation.
 #[derive(Debug)]
 pub enum Events {
-    /// Of a stream.
+    /// The events of a stream.
     Stream(Box<EventStream>),
     /// The one event of a reply that does not stream.
     Whole {
-        /// The event; `None` once it was taken.
+        /// The event; `None` after it was taken.
         event: Option<Arc<GenerationEvent>>,
-        /// What was seen of the reply; `None` where tokentap refused the request.
-        observed: Option<Observed>,
+        /// Statistics of the reply; `None` if tokentap refused the request.
+        observed: Option<ReplyStats>,
     },
-    /// A reply that is not parsed, such as an error of the engine's.
+    /// A reply that is not parsed, such as an engine error.
     Unparsed {
         /// The bytes.
-        body: Box<Forwarded>,
-        /// The generation, where the engine may still run it.
+        body: Box<ForwardedBody>,
+        /// The generation, if the engine may still run it.
         active: Option<Box<ActiveGeneration>>,
-        /// Notes a generation whose id is not known.
-        unnamed: Option<Unnamed>,
+        /// Counts a generation whose id is unknown.
+        unnamed: Option<UnknownRidGuard>,
     },
-    /// Of an attempt that retries of the same call read as well.
+    /// The events of an attempt that retries of the same call may read too.
     Shared(Reader),
-    /// Given by a test.
+    /// Events that a test provides.
     #[cfg(test)]
     Scripted(std::collections::VecDeque<Arc<GenerationEvent>>),
 }
 
-/// Why a reply could not be gathered.
+/// Why a reply could not be buffered.
 #[derive(Debug, thiserror::Error)]
 pub enum GatherError {
     /// It broke off.
@@ -70,31 +70,31 @@ pub enum GatherError {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// There is no room for it.
-    #[error("tokentap holds as many bytes as --max-bytes-in-flight lets it; try again")]
+    /// The byte budget is used up.
+    #[error("the byte budget --max-bytes-in-flight is used up; try again")]
     NoRoom,
 }
 
 impl Generation {
-    /// A reply that is not parsed; its first bytes may have been read.
+    /// A reply that is not parsed. `read` holds the bytes that were read already.
     #[must_use]
     pub fn unparsed(head: response::Parts, metrics: &Arc<Metrics>, read: Bytes, body: ReplyBody) -> Self {
-        let body = Box::new(Forwarded::patient(metrics, read, body));
+        let body = Box::new(ForwardedBody::unlimited(metrics, read, body));
         Self { head, events: Events::Unparsed { body, active: None, unnamed: None } }
     }
 
-    /// The same, of a generation whose id is not known.
+    /// Attaches the guard of a generation whose id is unknown.
     #[must_use]
-    pub fn of_unnamed(mut self, unnamed: Unnamed) -> Self {
+    pub fn of_unnamed(mut self, unnamed: UnknownRidGuard) -> Self {
         if let Events::Unparsed { unnamed: noted, .. } = &mut self.events {
             *noted = Some(unnamed);
         }
         self
     }
 
-    /// An error of tokentap's in place of a reply.
+    /// A tokentap error instead of a reply.
     #[must_use]
-    pub fn failed(error: Error, observed: Option<Observed>) -> Self {
+    pub fn failed(error: Error, observed: Option<ReplyStats>) -> Self {
         let head = error.head();
         let event = Some(Arc::new(GenerationEvent::failed_whole(error)));
         Self { head, events: Events::Whole { event, observed } }
@@ -109,7 +109,7 @@ impl Events {
             Self::Whole { event, .. } => Poll::Ready(event.take().map(Ok)),
             Self::Unparsed { body, active, .. } => loop {
                 let frame = ready!(Pin::new(body.as_mut()).poll_frame(cx));
-                // the engine no longer runs it when its reply has ended or broken off
+                // the engine stops running it when its reply ends or breaks off
                 if let Some(active) = active.as_mut().filter(|_| !matches!(frame, Some(Ok(_))) || body.is_end_stream())
                 {
                     active.end();
@@ -130,7 +130,7 @@ impl Events {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The bytes of a reply that is not parsed, which `share` counts while they are gathered.
+    /// Buffers the bytes of a reply that is not parsed; `share` counts them.
     ///
     /// # Errors
     /// [`GatherError`].
@@ -151,15 +151,14 @@ impl Events {
         Ok(share.hold(body))
     }
 
-    /// The client was given all of the events that were taken so far. A retry of a call whose events were not all given is answered with the
-    /// same events.
+    /// Records that all events taken so far were delivered to the client. A retry of a call with undelivered events gets the same events.
     pub fn acknowledge(&mut self) {
         if let Self::Shared(reader) = self {
             reader.acknowledge();
         }
     }
 
-    /// The event of a reply that does not stream, until it was taken.
+    /// Takes the event of a reply that does not stream; `None` after the first call.
     #[must_use]
     pub fn take_whole(&mut self) -> Option<Arc<GenerationEvent>> {
         match self {
@@ -177,9 +176,9 @@ impl Events {
         matches!(self, Self::Shared(_))
     }
 
-    /// What has been seen of the reply.
+    /// Statistics of the reply so far.
     #[must_use]
-    pub fn observed(&self) -> Option<Observed> {
+    pub fn observed(&self) -> Option<ReplyStats> {
         match self {
             Self::Stream(stream) => Some(*stream.observed()),
             Self::Whole { observed, .. } => *observed,
@@ -190,7 +189,7 @@ impl Events {
         }
     }
 
-    /// Whether nothing follows, as far as that is known without asking.
+    /// Whether no event follows, as far as is known without polling.
     #[must_use]
     pub fn is_end_stream(&self) -> bool {
         match self {
@@ -203,7 +202,7 @@ impl Events {
         }
     }
 
-    /// Bytes that follow where none of them are parsed.
+    /// The number of bytes that follow, for a reply that is not parsed.
     #[must_use]
     pub fn size_hint(&self) -> SizeHint {
         match self {
@@ -219,7 +218,7 @@ impl Events {
 /// The event of a frame that is not parsed.
 fn unparsed(frame: Frame<Bytes>) -> Option<GenerationEvent> {
     match frame.into_data().map_err(Frame::into_trailers) {
-        Ok(data) => Some(GenerationEvent::unparsed(data, Unparsed::Piece)),
+        Ok(data) => Some(GenerationEvent::unparsed(data, UnparsedReason::Piece)),
         Err(Ok(trailers)) => Some(GenerationEvent::trailers(trailers)),
         Err(Err(_)) => None,
     }

@@ -1,9 +1,9 @@
-//! How much is forced on a request, and when forcing gives way (the rules of design.md, by their numbers).
+//! Decides what is forced on a request and when nothing is forced. The numbers are those of the rules in design.md.
 
 mod exact;
 mod size;
 
-pub use exact::{Exact, Since};
+pub use exact::{ExactSource, FailuresSinceProbe};
 pub use size::affordable_k;
 
 use crate::config::EntropyConfig;
@@ -13,40 +13,40 @@ use crate::entropy::Estimator;
 use crate::generation::entropy_request::EntropyRequest;
 use crate::generation::reason::Reason;
 
-/// Prefill/decode disaggregation hands over at most this many top logprobs.
+/// Prefill/decode disaggregation transfers at most this many top logprobs.
 const DISAGGREGATED_TOP_K: u32 = 128;
-/// What one item asked, and what is asked for it.
+/// What the client requested for one prompt, and what is requested upstream.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Item {
-    /// The client asked for logprobs itself.
+pub struct ItemPlan {
+    /// The client requested logprobs.
     pub asked: bool,
-    /// The client's own k; 0 where it did not ask.
+    /// The client's own k; 0 without logprobs.
     pub asked_k: u32,
-    /// Whether logprobs are asked upstream.
+    /// Whether logprobs are requested upstream.
     pub logprob: bool,
     /// k upstream.
     pub k: u32,
-    /// What the engine says exactly, besides logprobs.
-    pub exact: Option<Exact>,
-    /// The client asked the engine's plugin itself: what it says is the client's.
+    /// The source of exact entropies, if the engine reports them.
+    pub exact: Option<ExactSource>,
+    /// The client requested the plugin's values, so they stay in the reply.
     pub own_plugin: bool,
-    /// The client asked for sampling masks itself.
+    /// The client requested sampling masks.
     pub own_support: bool,
-    /// The temperature that the logprobs are at, or why it is not known.
+    /// The temperature of the logprobs, or why it is unknown.
     pub temperature: Result<f64, Reason>,
-    /// Temperature 1 is sent instead: the sampled token is the argmax either way.
+    /// Temperature 1 is sent instead: sampling is greedy at any temperature.
     pub at_one: bool,
-    /// The client asked for the chosen logprobs alone, for which sglang-jax sends no placeholder of the prompt; with a k it does.
+    /// The client requested only the chosen logprobs. sglang-jax then sends no placeholder for the prompt, but with a k it does.
     pub placeholder: bool,
-    /// Why there is no top-k although entropy was wanted.
+    /// Why there is no top-k although entropy was requested.
     pub reason: Option<Reason>,
-    /// The k that was wanted, where a smaller one is asked so that the reply fits its bound.
+    /// The desired k, if a smaller one is requested so that the reply fits its limit.
     pub lowered_from: Option<u32>,
 }
 
-/// The facts that decide.
+/// The inputs of the decision.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct ForcingFacts<'a> {
     /// The request.
     pub request: &'a GenerateRequest,
     /// What the client wants.
@@ -55,28 +55,28 @@ pub struct Facts<'a> {
     pub upstream: &'a Capabilities,
     /// The settings.
     pub config: &'a EntropyConfig,
-    /// The flat base64 form is asked for instead of the nested one: the engine offers it (not on streams), and no item wants lists
-    /// of its own.
+    /// The flat base64 form is requested instead of the nested one: the engine supports it (not for streams), and the client requested no
+    /// top-k lists.
     pub flat: bool,
-    /// `--max-reply-bytes`: the size up to which a reply is read.
+    /// `--max-reply-bytes`: the largest reply that is parsed, in bytes.
     pub max_reply_bytes: u64,
     /// The engine refused this shape since the last probe.
     refused_before: bool,
-    /// The plugin may be asked: it is there, and has not failed since the last probe.
+    /// The plugin may be used: the engine has it, and it has not failed since the last probe.
     plugin: bool,
-    /// Some items asked for logprobs and others did not.
+    /// The client requested logprobs for some items only.
     mixed: bool,
 }
 
-impl<'a> Facts<'a> {
-    /// Gathers the facts; `since` says what happened since the last probe.
+impl<'a> ForcingFacts<'a> {
+    /// Collects the inputs. `since` holds the failures since the last probe.
     #[must_use]
     pub fn new(
         request: &'a GenerateRequest,
         entropy_request: EntropyRequest,
         upstream: &'a Capabilities,
         config: &'a EntropyConfig,
-        since: Since,
+        since: FailuresSinceProbe,
     ) -> Self {
         let plugin = upstream.plugin == Plugin::Exact && !since.plugin_failed;
         let refused_before = since.refused;
@@ -100,7 +100,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// How many prompts.
+    /// The number of prompts.
     #[must_use]
     pub fn prompts(&self) -> usize {
         self.request.batch().unwrap_or(1)
@@ -108,11 +108,11 @@ impl<'a> Facts<'a> {
 
     /// The plan for each prompt.
     #[must_use]
-    pub fn items(&self) -> Vec<Item> {
+    pub fn items(&self) -> Vec<ItemPlan> {
         let whole = self.whole_request();
         let budget = self.within_budget();
-        let mut items: Vec<Item> = (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect();
-        exact::agree(&mut items);
+        let mut items: Vec<ItemPlan> = (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect();
+        exact::unify_support(&mut items);
         items
     }
 
@@ -125,7 +125,7 @@ impl<'a> Facts<'a> {
         if self.asked(at) { u32::try_from(k.max(0)).unwrap_or(u32::MAX) } else { 0 }
     }
 
-    /// k for this request: the entropy_request, under every cap.
+    /// The desired k: the requested one, limited by every cap.
     fn wanted_k(&self) -> u32 {
         let mut k = self.entropy_request.top_k.min(self.config.max_top_logprobs);
         if self.upstream.disaggregated {
@@ -134,7 +134,7 @@ impl<'a> Facts<'a> {
         k.min(self.upstream.vocab_size.unwrap_or(u32::MAX))
     }
 
-    /// A reason that holds for the request as a whole; the flag says whether the chosen logprob is asked nevertheless.
+    /// A reason that applies to the whole request. The flag says whether the chosen logprob is requested nevertheless.
     fn whole_request(&self) -> Option<(Reason, bool)> {
         let request = self.request;
         let samplings = || (0..self.prompts()).filter_map(|at| request.sampling.get(at));
@@ -172,7 +172,7 @@ impl<'a> Facts<'a> {
         None
     }
 
-    /// Per-item lists are as long as the batch, and stand only in one; n > 1 takes none.
+    /// Whether per-item lists have the length of the batch. They are allowed only in a batch, and not with n > 1.
     fn lists_fit(&self) -> bool {
         let request = self.request;
         let lists = [
@@ -187,9 +187,9 @@ impl<'a> Facts<'a> {
             && lists[4].is_none_or(|len| Some(len) == request.batch())
     }
 
-    fn item(&self, at: usize, whole: Option<(Reason, bool)>, budget: u32) -> Item {
+    fn item(&self, at: usize, whole: Option<(Reason, bool)>, budget: u32) -> ItemPlan {
         let (asked, asked_k) = (self.asked(at), self.asked_k(at));
-        let mut item = Item {
+        let mut item = ItemPlan {
             asked,
             asked_k,
             logprob: asked,
@@ -209,7 +209,7 @@ impl<'a> Facts<'a> {
         if self.entropy_request.wanted {
             let exact = self.exact(at, whole);
             item.exact = exact.unwrap_or(None);
-            // what only rows tell is asked for beside it
+            // statistics and intervals need rows in addition to exact values
             let rows = self.entropy_request.stats
                 || self.entropy_request.bounds && self.entropy_request.estimator == Estimator::Sampled;
             match (whole, exact) {
@@ -227,14 +227,14 @@ impl<'a> Facts<'a> {
             }
         }
         if item.placeholder && item.k == 0 {
-            // there, a request for chosen logprobs alone duplicates rows and can end the scheduler
+            // in sglang-jax a request for chosen logprobs alone duplicates rows and can crash the scheduler
             item.k = 1;
         }
         (item.temperature, item.at_one) = self.temperature(at, &item);
         item
     }
 
-    fn force(&self, at: usize, budget: u32, item: &mut Item) {
+    fn force(&self, at: usize, budget: u32, item: &mut ItemPlan) {
         let prompt_side = item.asked && self.request.logprob_start_len.get(at).is_some_and(|start| *start >= 0);
         if prompt_side && !self.flat {
             item.reason = (item.asked_k == 0 && item.exact.is_none()).then_some(Reason::PromptLogprobs);
@@ -250,7 +250,7 @@ impl<'a> Facts<'a> {
         item.reason = (item.k == 0 && item.exact.is_none()).then_some(Reason::ReplyBudget);
     }
 
-    /// Whether ids asked for by some items would wake up for others: the engine takes no null inside `token_ids_logprob`.
+    /// Whether forcing logprobs would activate `token_ids_logprob` for items that did not request it: the list cannot hold null.
     fn companions_clash(&self) -> bool {
         self.mixed && !matches!(self.request.token_ids_logprob, PerItem::Absent)
     }
@@ -260,9 +260,9 @@ impl<'a> Facts<'a> {
             && self.request.token_ids_logprob.get(at).is_none()
     }
 
-    /// The temperature of the distribution that the logprobs describe, and whether 1 is to be sent in its place.
-    fn temperature(&self, at: usize, item: &Item) -> (Result<f64, Reason>, bool) {
-        let (temperature, top_k) = self.drawn(at);
+    /// The temperature of the distribution that the logprobs describe, and whether temperature 1 is sent instead.
+    fn temperature(&self, at: usize, item: &ItemPlan) -> (Result<f64, Reason>, bool) {
+        let (temperature, top_k) = self.effective_sampling(at);
         let unknown = if self.upstream.probed { Reason::Temperature } else { Reason::ProbePending };
         let Some(temperature) = temperature else {
             let known = self.upstream.original_logprobs == Some(true);
@@ -276,13 +276,13 @@ impl<'a> Facts<'a> {
             return (Ok(1.0), false);
         }
         if top_k == Some(1) {
-            // an object for all items is not this item's alone, and the engine's own default is nobody's to edit
+            // a shared object affects other items too, and the engine's own default cannot be edited
             let own =
                 self.request.sampling.get(at).is_some() && !(self.mixed && self.request.sampling.list_len().is_none());
             return match item.exact {
                 _ if item.logprob && !item.asked && own => (Ok(1.0), true),
-                // the plugin divides by it whatever the batch
-                Some(Exact::Plugin) => (Ok(temperature), false),
+                // the plugin applies the temperature in any batch
+                Some(ExactSource::Plugin) => (Ok(temperature), false),
                 _ => (Err(Reason::TopK1), false),
             };
         }

@@ -1,7 +1,7 @@
 //! Runs generations: everything between the decoding of a request and the encoding of its events.
 //!
-//! A request is checked, planned and sent; its reply is parsed once, measured and recorded. A client that leaves has it aborted, and one that sends
-//! a call again gets the reply of the first attempt.
+//! A request is checked, planned and sent; its reply is parsed once, measured and recorded. If the client disconnects, the generation is
+//! aborted. If it retries a call, it gets the reply of the first attempt.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +15,20 @@ use tokio::sync::watch;
 use super::active::{ABORT, ActiveGeneration};
 use super::buffered::{BufferedReply, collect};
 use super::capture::Capture;
-use super::event::{GenerationEvent, Reads, Unparsed};
+use super::event::{EventAccess, GenerationEvent, UnparsedReason};
 use super::events::{Events, Generation};
-use super::forcing::Since;
-use super::guard::{self, Bounds, Refusal};
+use super::forcing::FailuresSinceProbe;
+use super::guard::{self, GuardLimits, GuardRefusal};
 use super::in_flight::InFlight;
 use super::log_wait::LogWait;
-use super::plan::{Context, Plan, Shape};
+use super::plan::{Plan, PlanContext, RequestShape};
 use super::reason::Reason;
-use super::record::{Asked, Recorder};
-use super::request::{GenerationRequest, Head, RequestId};
-use super::retries::{AttemptContext, Key, Retries};
+use super::record::{RecordContext, Recorder};
+use super::request::{GenerationRequest, RequestHead, RequestId};
+use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;
 use super::text_prompt::TextPrompt;
-use super::{Tools, session_limits};
+use super::{CaptureTools, session_limits};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::engine::client::{Client, Failure, Reply, UploadError};
@@ -42,47 +42,47 @@ use crate::long_work::on_body;
 use crate::metrics::Metrics;
 use crate::session::{self, Fault, Store};
 
-/// Names the session of a reply.
+/// The reply header that names the session.
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
 
-/// Pauses, in milliseconds, before an engine that refused an id is asked again: it answers an abort at once, and frees the aborted id some
-/// scheduler steps later.
-const LINGERING: [u64; 5] = [20, 40, 80, 160, 320];
+/// Pauses, in milliseconds, before a refused id is sent again: the engine answers an abort at once, but frees the id some scheduler steps
+/// later.
+const RID_RETRY_PAUSES_MS: [u64; 5] = [20, 40, 80, 160, 320];
 
-/// What all generations work with.
+/// The shared state of all generations.
 #[derive(Debug)]
 pub struct Generator {
     pub(super) config: Arc<Config>,
     pub(super) client: Client,
-    /// The engines, which get aborts and are asked for the ids of text.
+    /// The engines, for aborts and for the ids of text prompts.
     pub(super) engines: Engines,
     pub(super) metrics: Arc<Metrics>,
     pub(super) sessions: Arc<Store>,
-    tools: Arc<Tools>,
-    /// What the probe found.
+    tools: Arc<CaptureTools>,
+    /// The capabilities that the probe found.
     upstream: watch::Receiver<Arc<Capabilities>>,
-    /// Bytes of requests and replies that are held whole.
+    /// The byte budget for buffered requests and replies.
     pub(super) budget: Budget,
-    /// Calls of named sessions that are running, or whose replies did not reach their clients.
+    /// Calls of named sessions that are running, or whose replies were not delivered.
     pub retries: Retries,
     /// The wait of replies for the log.
     pub log_wait: Arc<LogWait>,
-    /// Generations that are being aborted.
+    /// The number of generations that are being aborted.
     pub aborting: watch::Sender<usize>,
-    /// It has been logged that the upstream takes no aborts.
+    /// The missing abort route of the upstream has been logged.
     pub(super) abort_unsupported: AtomicBool,
-    /// Shapes of requests that the engine refused when forced, until the next probe; held for a lookup only.
-    refused: Mutex<HashSet<Shape>>,
+    /// Shapes of requests that the engine refused when forced, until the next probe. The lock is held for one lookup.
+    refused: Mutex<HashSet<RequestShape>>,
 }
 
 impl Generator {
-    /// A generator without generations.
+    /// Creates a generator.
     #[must_use]
     pub fn new(
         config: Arc<Config>,
         (client, engines): (Client, Engines),
         sessions: Arc<Store>,
-        tools: Arc<Tools>,
+        tools: Arc<CaptureTools>,
         upstream: watch::Receiver<Arc<Capabilities>>,
         budget: Budget,
         retries: Retries,
@@ -105,10 +105,10 @@ impl Generator {
         }
     }
 
-    /// Runs a generation, or joins the one that a retry asks for again. `rid` is set to the request's id before the engine is asked.
+    /// Runs a generation, or joins the one that a retry repeats. `rid` is set to the request's id before the request is sent.
     ///
     /// # Errors
-    /// The answer for the client, where there is none of the engine's.
+    /// The answer for the client, if the engine did not answer.
     pub async fn run(
         self: &Arc<Self>,
         request: GenerationRequest,
@@ -116,11 +116,11 @@ impl Generator {
     ) -> Result<Generation, Error> {
         let Some(retry) = request.retry else {
             let known = RequestId::default();
-            // a request is run once
+            // never set before: a request is run once
             let _ = rid.set(Arc::clone(&known));
             return self.perform(request, None, &known).await;
         };
-        let key = Key {
+        let key = RetryKey {
             session: Arc::clone(&request.session),
             method: request.head.method.clone(),
             target: request.head.target.clone(),
@@ -131,7 +131,7 @@ impl Generator {
             reads: request.reads,
         };
         let idle = self.config.sessions.session_idle;
-        let (mut reader, entered) = self.retries.enter(key, retry.is_marked, idle, |context| {
+        let (mut reader, outcome) = self.retries.enter(key, retry.is_marked, idle, |context| {
             let generator = Arc::clone(self);
             Box::pin(async move {
                 let known = Arc::clone(&context.rid);
@@ -140,32 +140,32 @@ impl Generator {
             })
         });
         let _ = rid.set(Arc::clone(reader.rid()));
-        if let Some(outcome) = entered.name() {
-            self.metrics.retries.with_label_values(&[outcome]).inc();
+        if let Some(label) = outcome.name() {
+            self.metrics.retries.with_label_values(&[label]).inc();
         }
         let head = reader.head().await;
         Ok(Generation { head, events: Events::Shared(reader) })
     }
 
-    /// The engine is probed anew: what it refused before it may take now.
+    /// Forgets refused shapes before the engine is probed again.
     pub fn forget_refusals(&self) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// What happened since the last probe, to requests of this shape or to all.
-    fn since(&self, shape: Shape) -> Since {
-        Since {
+    /// Failures since the last probe, of requests of this shape and of the plugin.
+    fn since(&self, shape: RequestShape) -> FailuresSinceProbe {
+        FailuresSinceProbe {
             refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).contains(&shape),
             plugin_failed: self.tools.plugin_failed.load(Ordering::Relaxed),
         }
     }
 
-    /// Notes that the engine fails on this shape when it is forced.
-    fn refuse(&self, shape: Shape) {
+    /// Remembers that the engine fails on this shape when logprobs are forced.
+    fn refuse(&self, shape: RequestShape) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(shape);
     }
 
-    /// Asks the engine. `attempt` is what ties the call to its retries; `known` is set to the request's id before.
+    /// Sends the request. `attempt` links the call to its retries. `known` is set to the request's id before sending.
     async fn perform(
         self: &Arc<Self>,
         request: GenerationRequest,
@@ -182,20 +182,22 @@ impl Generator {
         let length = request.request.bytes.len();
         let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid)).await?;
         if let Some(rid) = plan.rid.clone().or_else(|| plan.rids.first().map(|(rid, _)| rid.clone())) {
-            // set once, by the one plan of the attempt
+            // never set before: an attempt has one plan
             let _ = known.set(rid);
         }
-        if let (true, Some(reason)) = (self.config.entropy.strict && plan.entropy_request.wanted, plan.hopeless()) {
+        if let (true, Some(reason)) =
+            (self.config.entropy.strict && plan.entropy_request.wanted, plan.unavailable_reason())
+        {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }
-        let again = attempt.as_ref().is_some_and(|attempt| attempt.again);
-        let mut flight = self.take_off(&plan, again).await?;
+        let is_repeat = attempt.as_ref().is_some_and(|attempt| attempt.is_repeat);
+        let mut flight = self.reserve_rids(&plan, is_repeat).await?;
         if plan.rids.len() < plan.items.len() * plan.n {
-            // where none is assigned a header has one, which the engine may take
-            flight.hide(!assign_rid);
+            // without an assigned id the client's header has one, which the engine may use
+            flight.add_unknown_rids(!assign_rid);
         }
-        // an id of ours is never used twice
-        let lingers = again && (!assign_rid || !request.request.rids().is_empty());
+        // an id that tokentap assigns is never used twice
+        let lingers = is_repeat && (!assign_rid || !request.request.rids().is_empty());
         let recorder = match record {
             true => Some(on_body(length, || self.recorder(&request, &upstream, attempt)).await),
             false => None,
@@ -207,9 +209,9 @@ impl Generator {
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
         let mut active = ActiveGeneration::new(Arc::clone(self), capture, authorization);
-        let asked = self.ask(&head, &mut active, lingers);
+        let asked = self.send_to_engine(&head, &mut active, lingers);
         let (reply, prompts) = match prompts {
-            // the reply will say them, unless the engine refuses what it was asked besides
+            // the reply will echo them, unless the request is sent again without the echo
             Some(prompts) if echoed => {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
@@ -219,7 +221,7 @@ impl Generator {
             None => (asked.await?, None),
         };
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
-            recorder.tokenized(prompts);
+            recorder.set_prompt_ids(prompts);
         }
         let mut generation = self.finish(reply, active, reads).await?;
         if record && let Ok(name) = HeaderValue::try_from(&*session) {
@@ -228,7 +230,7 @@ impl Generator {
         Ok(generation)
     }
 
-    /// What records the reply.
+    /// Creates the recorder of the reply.
     fn recorder(
         &self,
         request: &GenerationRequest,
@@ -236,23 +238,23 @@ impl Generator {
         attempt: Option<AttemptContext>,
     ) -> Recorder {
         let sampled = upstream.lists_sampled_ids();
-        let mut asked = Asked::of(&request.request, &upstream.model, self.sessions.policy.epoch(), sampled);
-        asked.chat = request.chat.clone();
+        let mut context = RecordContext::of(&request.request, &upstream.model, self.sessions.policy.epoch(), sampled);
+        context.chat = request.chat.clone();
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.last();
         }
         if let Some(attempt) = attempt {
-            call.attempt(attempt.turns, attempt.before);
+            call.attempt(attempt.turns, attempt.superseded);
         }
-        Recorder::new(call, asked)
+        Recorder::new(call, context)
     }
 
-    /// The plan of a request that the guard lets pass.
+    /// Checks a request with the guard and plans it.
     fn plan(&self, upstream: &Capabilities, request: &GenerateRequest, assign_rid: bool) -> Result<Plan, Error> {
         let config = &self.config.entropy;
         if !config.no_guard {
-            let bounds = Bounds {
+            let bounds = GuardLimits {
                 generates: upstream.generates,
                 vocab_size: upstream.vocab_size,
                 max_top_logprobs: upstream.max_top_logprobs(config.max_top_logprobs),
@@ -261,15 +263,15 @@ impl Generator {
         }
         let record = self.config.sessions.record;
         let max_reply_bytes = self.config.limits.max_reply_bytes;
-        let context = Context { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
+        let context = PlanContext { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
         let mut plan = Plan::try_new(request, upstream, config, &context)?;
-        // copies, beside the request itself, which has been let in
+        // the budget has counted the request already; these are copies
         plan.body = self.counted(request, plan.body)?;
         plan.unforced = plan.unforced.map(|body| self.counted(request, body)).transpose()?;
         Ok(plan)
     }
 
-    /// A body that goes upstream, which takes of the budget where it is not the request's own bytes.
+    /// Counts an upstream body against the budget, unless it shares the request's own bytes.
     fn counted(&self, request: &GenerateRequest, body: Bytes) -> Result<Bytes, Error> {
         if body.as_ptr() == request.bytes.as_ptr() {
             return Ok(body);
@@ -282,33 +284,38 @@ impl Generator {
         Ok(share.hold(body))
     }
 
-    /// Takes the request's ids, which with the guard must not be in flight. Those of an attempt that was cut (`again`) are free in a moment,
-    /// when its aborts are through.
-    async fn take_off(&self, plan: &Plan, again: bool) -> Result<InFlight, Error> {
+    /// Reserves the request's ids. Unless the guard is off, none of them may be in flight. After a disconnected attempt (`is_repeat`) it
+    /// first waits for that attempt's aborts to release them.
+    async fn reserve_rids(&self, plan: &Plan, is_repeat: bool) -> Result<InFlight, Error> {
         let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
         let flights = &self.tools.flights;
-        if again {
+        if is_repeat {
             let mut aborting = self.aborting.subscribe();
             let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
-            // whatever comes of the wait, the next lines look again
+            // the outcome of the wait does not matter: the next lines check again
             let _ = tokio::time::timeout(ABORT, free).await;
         }
         if self.config.entropy.no_guard {
             return Ok(flights.start(rids));
         }
-        flights.try_start(&rids).map_err(|live| self.refused(guard::live(&live)))
+        flights.try_start(&rids).map_err(|live| self.refused(guard::rid_in_use(&live)))
     }
 
-    fn refused(&self, refusal: Refusal) -> Error {
+    fn refused(&self, refusal: GuardRefusal) -> Error {
         self.metrics.refused.with_label_values(&[refusal.rule]).inc();
         Error::bad_request(refusal.message)
     }
 
-    /// Asks the engine, and once more without forced logprobs where those made it fail. With `lingers` a refusal may only mean
-    /// that the engine is not yet done with an attempt of the same id.
-    async fn ask(&self, head: &Head, active: &mut ActiveGeneration, lingers: bool) -> Result<Reply, Error> {
-        active.ask();
-        let mut pauses = LINGERING.iter().filter(|_| lingers);
+    /// Sends the request, and sends it again without forced logprobs if those made it fail. With `lingers` a refusal may mean that the
+    /// engine has not yet freed the id of an earlier attempt.
+    async fn send_to_engine(
+        &self,
+        head: &RequestHead,
+        active: &mut ActiveGeneration,
+        lingers: bool,
+    ) -> Result<Reply, Error> {
+        active.mark_sent();
+        let mut pauses = RID_RETRY_PAUSES_MS.iter().filter(|_| lingers);
         let first = loop {
             let reply =
                 send(&self.client, &self.metrics, routes::GENERATE, head.call(active.capture().plan().body.clone()))
@@ -334,14 +341,19 @@ impl Generator {
         if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
             tracing::warn!(
                 ?shape,
-                "the engine fails on such requests when logprobs are forced; they are not forced until the next probe"
+                "the engine fails on requests of this shape when logprobs are forced; they are not forced until the next probe"
             );
             self.refuse(shape);
         }
         Ok(second)
     }
 
-    async fn finish(&self, reply: Reply, mut active: ActiveGeneration, reads: Reads) -> Result<Generation, Error> {
+    async fn finish(
+        &self,
+        reply: Reply,
+        mut active: ActiveGeneration,
+        reads: EventAccess,
+    ) -> Result<Generation, Error> {
         let (mut head, body) = reply.into_parts();
         headers::end_hop(&mut head.headers);
         if head.status != StatusCode::OK {
@@ -349,14 +361,14 @@ impl Generator {
             active.capture_mut().fail();
             return Ok(Generation::unparsed(head, &self.metrics, Bytes::new(), body));
         }
-        active.capture_mut().plan_mut().answered();
+        active.capture_mut().plan_mut().drop_bodies();
         let limit = self.config.limits.max_reply_bytes;
         if headers::is_event_stream(&head.headers) {
             head.headers.remove(header::CONTENT_LENGTH);
             let stream = EventStream::new(body, active, reads, limit);
             return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
         }
-        if reads == Reads::Bytes && !active.capture().reads_reply() {
+        if reads == EventAccess::Bytes && !active.capture().reads_reply() {
             let mut generation = Generation::unparsed(head, &self.metrics, Bytes::new(), body);
             if let Events::Unparsed { active: generating, .. } = &mut generation.events {
                 *generating = Some(Box::new(active));
@@ -387,10 +399,10 @@ impl Generator {
             let event = |parsed| GenerationEvent::whole(body.clone(), parsed, reads);
             match active.guarded(|capture| capture.reply(&body, reads).map(event)) {
                 Some(event) => (event, true),
-                // a failure of ours costs numbers, not text
+                // a failure of tokentap loses entropies, not text
                 None => match GenerationEvent::outline(body.clone(), reads) {
                     Ok(event) => (event, false),
-                    Err(_) => (GenerationEvent::unparsed(body.clone(), Unparsed::Unreadable), false),
+                    Err(_) => (GenerationEvent::unparsed(body.clone(), UnparsedReason::Unreadable), false),
                 },
             }
         })
@@ -399,10 +411,10 @@ impl Generator {
             active.capture_mut().cut(Fault::Unreadable);
             active.capture_mut().incomplete();
         }
-        active.recorded().await;
+        active.wait_until_durable().await;
         let observed = *active.capture().observed();
         if strict {
-            // a 200 in which no sequence came to its end is not a reply to this request
+            // a 200 without a finished sequence is not a reply to this request
             let unread = !is_readable || observed.finished == 0 && !active.capture().plan().items.is_empty();
             let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
             if let Some(reason) = missing {

@@ -1,47 +1,47 @@
-//! Requests known to kill a server, or to steal another request's reply, get a 400 that names the field.
+//! Refuses requests that are known to crash a server or to receive another request's reply, with a 400 that names the field.
 //!
-//! Measured on the CPU, on real servers. 0.5.23 dies of `top_logprobs_num` above the vocabulary, of a list of it or of
-//! `logprob_start_len` for a single prompt, of a `logprob_start_len` below -1, of empty text, of an empty list of ids in a batch, of
-//! ids outside the vocabulary, of `top_k` beyond 32 bits. 0.5.6 dies of most of these too, and of NaN, of `logit_bias` beyond
-//! float32, of repeated rids, of a list of rids for a single prompt and of `token_ids_logprob` outside the vocabulary; a rid that is
-//! running already hangs its first owner there, and any repeated rid hangs sglang-jax.
+//! Measured on the CPU with real servers. 0.5.23 crashes on `top_logprobs_num` above the vocabulary, on a list of it or of
+//! `logprob_start_len` for a single prompt, on a `logprob_start_len` below -1, on empty text, on an empty list of ids in a batch, on ids
+//! outside the vocabulary, and on `top_k` beyond 32 bits. 0.5.6 crashes on most of these too, and on NaN, on `logit_bias` beyond float32,
+//! on repeated rids, on a list of rids for a single prompt, and on `token_ids_logprob` outside the vocabulary. In 0.5.6 a rid that is
+//! already running hangs the earlier request, and any repeated rid hangs sglang-jax.
 
 use crate::engine::request::{GenerateRequest, IdShape, PerItem, Texts};
-use crate::generation::in_flight::Live;
+use crate::generation::in_flight::RidInUse;
 
-/// What the guard knows besides the request.
+/// The engine's limits that the guard checks a request against.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Whether the engine generates, where it is known; one that serves an embedding model ends.
+pub struct GuardLimits {
+    /// Whether the engine generates, if known. An engine with an embedding model exits when it is asked to generate.
     pub generates: Option<bool>,
-    /// Vocabulary size, where it is known.
+    /// Vocabulary size, if known.
     pub vocab_size: Option<u32>,
     /// `--max-top-logprobs`, or 128 under prefill/decode disaggregation.
     pub max_top_logprobs: u32,
 }
 
-/// A refusal.
+/// Why the guard refuses a request.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct GuardRefusal {
     /// The metric's label.
     pub rule: &'static str,
-    /// What the client is told.
+    /// The error message for the client.
     pub message: String,
 }
 
-fn refuse(rule: &'static str, message: String) -> Result<(), Refusal> {
-    Err(Refusal { rule, message })
+fn refuse(rule: &'static str, message: String) -> Result<(), GuardRefusal> {
+    Err(GuardRefusal { rule, message })
 }
 
 /// Checks a request.
 ///
 /// # Errors
-/// [`Refusal`] with the first rule that is broken.
-pub fn check(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
+/// [`GuardRefusal`] with the first rule that is broken.
+pub fn check(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), GuardRefusal> {
     if bounds.generates == Some(false) {
         let message =
-            "this engine serves an embedding model, which ends when it is asked to generate: use /v1/embeddings";
+            "this engine serves an embedding model, which exits when it is asked to generate: use /v1/embeddings";
         return refuse("embedding_model", message.into());
     }
     if request.wide {
@@ -56,14 +56,14 @@ pub fn check(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
     rids(request)
 }
 
-/// The refusal of an id that is running.
+/// The refusal of an id that is already in flight.
 #[must_use]
-pub fn live(rid: &Live) -> Refusal {
+pub fn rid_in_use(rid: &RidInUse) -> GuardRefusal {
     let message = format!("rid: a request {:?} is running; use another id, or wait for it", rid.0);
-    Refusal { rule: "rid_live", message }
+    GuardRefusal { rule: "rid_live", message }
 }
 
-fn non_finite(request: &GenerateRequest) -> Result<(), Refusal> {
+fn non_finite(request: &GenerateRequest) -> Result<(), GuardRefusal> {
     let Some(at) = request.non_finite else { return Ok(()) };
     let member = request.object.members.iter().find(|member| member.value.contains(&at));
     let field = member.map_or("body".into(), |member| request.object.key(&request.bytes, member).decode());
@@ -75,7 +75,7 @@ fn non_finite(request: &GenerateRequest) -> Result<(), Refusal> {
     refuse("non_finite", format!("{field}: {number} at byte {at} is not a finite number"))
 }
 
-fn prompt(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
+fn prompt(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), GuardRefusal> {
     match &request.text {
         Texts::One { empty: true } => return refuse("empty_text", "text: must not be empty".into()),
         Texts::Many { empty: Some(at), .. } => return refuse("empty_text", format!("text[{at}]: must not be empty")),
@@ -99,7 +99,7 @@ fn prompt(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
     }
 }
 
-fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
+fn top_logprobs(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), GuardRefusal> {
     if request.top_logprobs_num.list_len().is_some() && request.batch().is_none() {
         let message = "top_logprobs_num: is a list, but there is a single prompt; send a number";
         return refuse("top_logprobs_list", message.into());
@@ -118,7 +118,7 @@ fn top_logprobs(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal
     Ok(())
 }
 
-/// The smallest and the largest number in a field, however it is spelled and nested: 0.5.6 takes `5.0` and `"5"` for 5.
+/// The smallest and the largest number in a field, in any spelling and nesting: 0.5.6 reads `5.0` and `"5"` as 5.
 fn extremes(request: &GenerateRequest, field: &str) -> Option<(f64, f64)> {
     let span = request.object.value_span(&request.bytes, field)?;
     let text = std::str::from_utf8(&request.bytes[span]).ok()?;
@@ -129,7 +129,7 @@ fn extremes(request: &GenerateRequest, field: &str) -> Option<(f64, f64)> {
     })
 }
 
-/// Whether an engine would give logprobs: everything but what is plainly off, because 0.5.6 takes `1` and `"true"` for true.
+/// Whether an engine may return logprobs: any value that is not clearly false, because 0.5.6 reads `1` and `"true"` as true.
 fn wants_logprobs(request: &GenerateRequest) -> bool {
     match &request.return_logprob {
         PerItem::Absent => false,
@@ -139,7 +139,7 @@ fn wants_logprobs(request: &GenerateRequest) -> bool {
     }
 }
 
-fn prompt_logprobs(request: &GenerateRequest) -> Result<(), Refusal> {
+fn prompt_logprobs(request: &GenerateRequest) -> Result<(), GuardRefusal> {
     if request.logprob_start_len.list_len().is_some() && request.batch().is_none() {
         let message = "logprob_start_len: is a list, but there is a single prompt; send a number";
         return refuse("start_len_list", message.into());
@@ -152,7 +152,7 @@ fn prompt_logprobs(request: &GenerateRequest) -> Result<(), Refusal> {
     }
 }
 
-fn sampling(request: &GenerateRequest) -> Result<(), Refusal> {
+fn sampling(request: &GenerateRequest) -> Result<(), GuardRefusal> {
     let items = (0..request.batch().unwrap_or(1)).filter_map(|at| request.sampling.get(at));
     for item in items {
         if item.top_k_overflows {
@@ -166,8 +166,8 @@ fn sampling(request: &GenerateRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// 0.5.23 refuses these itself, in these words; 0.5.6 dies of them, but only where logprobs are on.
-fn token_ids(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
+/// 0.5.23 refuses these itself with this message. 0.5.6 crashes on them if logprobs are requested.
+fn token_ids(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), GuardRefusal> {
     let found = extremes(request, "token_ids_logprob").filter(|_| wants_logprobs(request));
     let (Some(vocab), Some((low, high))) = (bounds.vocab_size, found) else { return Ok(()) };
     let id = if low < 0.0 { low } else { high };
@@ -179,8 +179,8 @@ fn token_ids(request: &GenerateRequest, bounds: Bounds) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn rids(request: &GenerateRequest) -> Result<(), Refusal> {
-    // samples beyond the first get ids of their own, so the client's collides with nothing
+fn rids(request: &GenerateRequest) -> Result<(), GuardRefusal> {
+    // with n > 1 the engine assigns random ids, so the client's cannot collide
     if request.n() > 1 {
         return Ok(());
     }
@@ -191,7 +191,7 @@ fn rids(request: &GenerateRequest) -> Result<(), Refusal> {
     let mut seen = std::collections::HashSet::new();
     for rid in &ids {
         if !seen.insert(rid) {
-            return refuse("rid_repeated", format!("rid: {rid:?} is there twice"));
+            return refuse("rid_repeated", format!("rid: {rid:?} is repeated"));
         }
     }
     Ok(())

@@ -1,36 +1,36 @@
-//! The request ids that are running, known to the guard and to those who abort.
+//! The request ids in flight, for the guard and for aborts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Ids in flight. Engines abort by prefix: ending `job-1` would end `job-10` too, which is why the ids are kept in order.
+/// Ids in flight. Engines abort by prefix: aborting `job-1` would abort `job-10` too. An ordered map makes the prefix check cheap.
 #[derive(Debug, Clone, Default)]
 pub struct InFlightIds {
     // held for the length of a few map operations, never across an await
     ids: Arc<Mutex<BTreeMap<String, usize>>>,
-    /// Generations whose ids are not known and may be any.
+    /// Generations with an unknown id that the client may have chosen.
     unnamed: Arc<AtomicUsize>,
-    /// Generations whose ids are the engine's own.
+    /// Generations with an unknown id that the engine chooses.
     random: Arc<AtomicUsize>,
 }
 
-/// Characters of the ids that engines make, which are lower-case hexadecimal: no other id begins with one of them.
-const WHOLE: usize = 32;
+/// Length of an engine's own ids, which are lower-case hexadecimal. An id of this length is not a prefix of another.
+const ENGINE_RID_LEN: usize = 32;
 
-/// A generation whose id has not been said, or will not be said here. Forgotten when it is dropped.
+/// Counts a generation whose id is unknown until the guard is dropped.
 #[derive(Debug)]
-pub struct Unnamed(Arc<AtomicUsize>);
+pub struct UnknownRidGuard(Arc<AtomicUsize>);
 
-impl Unnamed {
+impl UnknownRidGuard {
     fn count(of: &Arc<AtomicUsize>) -> Self {
         of.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(of))
     }
 }
 
-impl Drop for Unnamed {
+impl Drop for UnknownRidGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -38,7 +38,7 @@ impl Drop for Unnamed {
 
 /// A request with this id is running already.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Live(pub String);
+pub struct RidInUse(pub String);
 
 impl InFlightIds {
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<String, usize>) -> T) -> T {
@@ -51,32 +51,32 @@ impl InFlightIds {
         self.with(|ids| ids.contains_key(rid))
     }
 
-    /// Notes a generation whose id is not known: its client may have chosen it.
+    /// Counts a generation with an unknown id that the client may have chosen.
     #[must_use]
-    pub fn unnamed(&self) -> Unnamed {
-        Unnamed::count(&self.unnamed)
+    pub fn unnamed(&self) -> UnknownRidGuard {
+        UnknownRidGuard::count(&self.unnamed)
     }
 
-    /// Notes a generation whose id the engine chooses.
+    /// Counts a generation with an unknown id that the engine chooses.
     #[must_use]
-    pub fn random(&self) -> Unnamed {
-        Unnamed::count(&self.random)
+    pub fn random(&self) -> UnknownRidGuard {
+        UnknownRidGuard::count(&self.random)
     }
 
-    /// Whether the id of a generation that is not known here may begin with this one.
+    /// Whether the unknown id of a generation may begin with this id.
     #[must_use]
-    pub fn may_hide(&self, rid: &str) -> bool {
-        self.may_hide_beside(rid, None)
+    pub fn may_prefix_unknown_rid(&self, rid: &str) -> bool {
+        self.may_prefix_other_rid(rid, None)
     }
 
-    /// The same beside a generation of its own.
-    fn may_hide_beside(&self, rid: &str, own: Option<&Unnamed>) -> bool {
+    /// The same, without counting the caller's own generation.
+    fn may_prefix_other_rid(&self, rid: &str, own: Option<&UnknownRidGuard>) -> bool {
         let hexadecimal = || rid.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let others = |count: &Arc<AtomicUsize>| {
             let own = own.is_some_and(|own| Arc::ptr_eq(&own.0, count));
             count.load(Ordering::Relaxed) > usize::from(own)
         };
-        rid.len() < WHOLE && (others(&self.unnamed) || others(&self.random) && hexadecimal())
+        rid.len() < ENGINE_RID_LEN && (others(&self.unnamed) || others(&self.random) && hexadecimal())
     }
 
     /// Whether the id of another running request begins with this one.
@@ -86,7 +86,7 @@ impl InFlightIds {
         self.with(|ids| ids.range::<str, _>(later).next().is_some_and(|(id, _)| id.starts_with(rid)))
     }
 
-    /// Notes the ids of one request; they are forgotten when the result is dropped.
+    /// Registers the ids of one request until the result is dropped.
     #[must_use]
     pub fn start(&self, rids: impl IntoIterator<Item = String>) -> InFlight {
         let mut flight = InFlight { all: self.clone(), ids: HashSet::new(), unnamed: None };
@@ -94,14 +94,14 @@ impl InFlightIds {
         flight
     }
 
-    /// The same, unless one of them is running: of two requests at once, one gets the id.
+    /// The same, but fails if one of the ids is in flight: of two concurrent requests one gets the id.
     ///
     /// # Errors
-    /// [`Live`] with the first id that is running.
-    pub fn try_start(&self, rids: &[String]) -> Result<InFlight, Live> {
+    /// [`RidInUse`] with the first id that is running.
+    pub fn try_start(&self, rids: &[String]) -> Result<InFlight, RidInUse> {
         self.with(|ids| {
             if let Some(live) = rids.iter().find(|rid| ids.contains_key(*rid)) {
-                return Err(Live(live.clone()));
+                return Err(RidInUse(live.clone()));
             }
             for rid in rids {
                 *ids.entry(rid.clone()).or_default() += 1;
@@ -117,11 +117,11 @@ impl InFlightIds {
 pub struct InFlight {
     all: InFlightIds,
     ids: HashSet<String>,
-    unnamed: Option<Unnamed>,
+    unnamed: Option<UnknownRidGuard>,
 }
 
 impl InFlight {
-    /// Notes an id that the engine has named.
+    /// Registers an id that the engine has returned.
     pub fn add(&mut self, rid: String) {
         if !self.ids.contains(&rid) {
             self.all.with(|ids| *ids.entry(rid.clone()).or_default() += 1);
@@ -129,8 +129,8 @@ impl InFlight {
         }
     }
 
-    /// It has ids that are not known: the engine's own, or where `named` the client's.
-    pub fn hide(&mut self, named: bool) {
+    /// Counts the request's unknown ids: the client's if `named`, otherwise the engine's.
+    pub fn add_unknown_rids(&mut self, named: bool) {
         self.unnamed = Some(if named { self.all.unnamed() } else { self.all.random() });
     }
 
@@ -140,15 +140,15 @@ impl InFlight {
         self.ids.iter().cloned().collect()
     }
 
-    /// Whether `rid` can be aborted without ending another request: it is no proper prefix of an id that is running elsewhere, and
-    /// cannot be one of an id that is not known.
+    /// Whether `rid` can be aborted without aborting another request: it is not a proper prefix of another request's id, and cannot be a
+    /// prefix of an unknown id.
     #[must_use]
     pub fn may_abort(&self, rid: &str) -> bool {
         let others = |ids: &mut BTreeMap<String, usize>| {
             let later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
             later.take_while(|(id, _)| id.starts_with(rid)).any(|(id, _)| !self.ids.contains(id))
         };
-        !rid.is_empty() && !self.all.may_hide_beside(rid, self.unnamed.as_ref()) && !self.all.with(others)
+        !rid.is_empty() && !self.all.may_prefix_other_rid(rid, self.unnamed.as_ref()) && !self.all.with(others)
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_of_another_request_is_not_aborted() {
+    fn prefix_of_another_request_id_is_not_aborted() {
         let flights = InFlightIds::default();
         let one = flights.start(["job-1".to_owned()]);
         let ten = flights.start(["job-10".to_owned()]);
@@ -184,34 +184,40 @@ mod tests {
     }
 
     #[test]
-    fn a_short_id_is_not_aborted_while_others_are_unknown() {
+    fn short_id_is_not_aborted_while_other_ids_are_unknown() {
         let flights = InFlightIds::default();
         let whole = "0123456789abcdef0123456789abcdef";
         let short = flights.start(["a".to_owned()]);
         let long = flights.start([whole.to_owned()]);
         let mut several = flights.start([]);
-        several.hide(false);
-        assert!(!short.may_abort("a") && flights.may_hide("a") && long.may_abort(whole));
-        assert!(!flights.may_hide("agent-1") && !flights.may_hide("A"), "no id of an engine begins so");
+        several.add_unknown_rids(false);
+        assert!(!short.may_abort("a") && flights.may_prefix_unknown_rid("a") && long.may_abort(whole));
+        assert!(
+            !flights.may_prefix_unknown_rid("agent-1") && !flights.may_prefix_unknown_rid("A"),
+            "no engine id begins like this"
+        );
         several.add("s_0".to_owned());
-        assert!(several.may_abort("s_0"), "its own are known by now");
+        assert!(several.may_abort("s_0"), "its own ids are known");
         let chat = flights.unnamed();
         drop(several);
-        assert!(!short.may_abort("a") && flights.may_hide("agent-1"), "the other one runs, under whatever id");
+        assert!(
+            !short.may_abort("a") && flights.may_prefix_unknown_rid("agent-1"),
+            "the other generation may have any id"
+        );
         drop(chat);
         let mut named = flights.start([]);
-        named.hide(true);
-        assert!(flights.may_hide("agent-1") && named.may_abort("agent-1"), "by a header, which may say anything");
+        named.add_unknown_rids(true);
+        assert!(flights.may_prefix_unknown_rid("agent-1") && named.may_abort("agent-1"), "a header may name any id");
         drop(named);
-        assert!(short.may_abort("a") && !flights.may_hide("a"));
+        assert!(short.may_abort("a") && !flights.may_prefix_unknown_rid("a"));
     }
 
     #[test]
-    fn of_two_requests_at_once_one_gets_the_id() {
+    fn second_request_with_an_id_in_flight_is_refused() {
         let flights = InFlightIds::default();
         let first = flights.try_start(&["a".to_owned(), "b".to_owned()]);
-        assert_eq!(flights.try_start(&["c".to_owned(), "b".to_owned()]).err(), Some(Live("b".to_owned())));
-        assert!(!flights.is_live("c"), "a request that was refused leaves nothing behind");
+        assert_eq!(flights.try_start(&["c".to_owned(), "b".to_owned()]).err(), Some(RidInUse("b".to_owned())));
+        assert!(!flights.is_live("c"), "a refused request registers no id");
         drop(first);
         assert!(flights.try_start(&["b".to_owned()]).is_ok());
     }

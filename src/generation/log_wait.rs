@@ -1,4 +1,4 @@
-//! How long replies wait for the log.
+//! Limits how long replies wait until their turns are in the log.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,42 +8,42 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 use crate::session::ledger::log::Ack;
 
-/// How long a reply waits for the log, however many turns it has.
-const LONGEST: Duration = Duration::from_secs(2);
+/// How long a reply waits for the log at most, regardless of its number of turns.
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// Once the log was that slow, replies do not wait for it for so long.
+/// How long replies do not wait for the log after a wait timed out.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The wait of replies until their turns are on disk. Measured by a clock that cannot be set: were it the time of day, a clock that is put back
-/// by a year would let replies go unwritten for a year.
+/// The wait of replies until their turns are on disk, with a back-off. It uses the monotonic clock: if the wall clock were set back by a
+/// year, replies would not wait for a year.
 #[derive(Debug)]
 pub struct LogWait {
-    /// The log was too slow, and is not waited for until then; held for a look only.
+    /// The end of the back-off after a timeout. The lock is held for one read or write.
     skipped_until: Mutex<Option<Instant>>,
     metrics: Arc<Metrics>,
 }
 
 impl LogWait {
-    /// One whose failures are counted in `metrics`.
+    /// Creates a wait that counts its failures in `metrics`.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { skipped_until: Mutex::default(), metrics }
     }
 
-    /// Until when a reply that begins to wait now does so.
+    /// The deadline of a wait that begins now.
     fn deadline(&self) -> Instant {
         let now = Instant::now();
         let is_skipped =
             self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until);
-        if is_skipped { now } else { now + LONGEST }
+        if is_skipped { now } else { now + MAX_WAIT }
     }
 
-    /// A reply has waited in vain.
+    /// Starts the back-off after a wait timed out.
     fn trip(&self) {
         *self.skipped_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE);
     }
 
-    /// Waits until records are on disk. A failing log costs the record, never the reply.
+    /// Waits until records are on disk. A log failure loses the record, never the reply.
     pub async fn wait(&self, acks: Vec<Ack>) {
         let deadline = self.deadline();
         for ack in acks.into_iter().filter(|ack| !ack.is_done()) {
@@ -66,16 +66,16 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_log_is_waited_for_again_when_ten_seconds_have_passed_whatever_the_time_of_day() {
+    async fn back_off_from_a_slow_log_ends_after_ten_seconds_of_the_monotonic_clock() {
         let wait = LogWait::new(Arc::new(Metrics::new("cpu")));
-        let left = || wait.deadline() - Instant::now();
-        assert_eq!(left(), LONGEST);
+        let remaining = || wait.deadline() - Instant::now();
+        assert_eq!(remaining(), MAX_WAIT);
         wait.trip();
-        assert_eq!(left(), Duration::ZERO, "one reply that waited in vain is enough");
-        // the time of day stands still meanwhile
+        assert_eq!(remaining(), Duration::ZERO, "one timeout starts the back-off");
+        // the wall clock does not advance meanwhile
         advance(PAUSE - Duration::from_millis(1)).await;
-        assert_eq!(left(), Duration::ZERO);
+        assert_eq!(remaining(), Duration::ZERO);
         advance(Duration::from_millis(1)).await;
-        assert_eq!(left(), LONGEST);
+        assert_eq!(remaining(), MAX_WAIT);
     }
 }

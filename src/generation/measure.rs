@@ -1,24 +1,24 @@
-//! From rows to the text of the members that a reply gains.
+//! Writes measured entropies as the JSON text of the members that are added to a reply.
 
 use crate::entropy::TokenStats;
 use crate::generation::entropy_request::EntropyRequest;
-use crate::generation::sequence::Content;
+use crate::generation::sequence::ListContent;
 
-/// A list of one sequence as JSON text without brackets: it grows with the tokens instead of being printed anew for each event.
+/// A list of one sequence as JSON text without brackets. It grows with the tokens, so that it is not printed again for each event.
 #[derive(Debug, Default)]
-pub struct List {
+pub struct JsonList {
     text: Vec<u8>,
-    /// Where the tokens of the event at hand begin.
+    /// The byte offset of the current event's tokens.
     new: usize,
 }
 
-impl List {
-    /// The text of everything, or of what the event at hand has added.
+impl JsonList {
+    /// The text of all tokens, or of the current event's tokens.
     #[must_use]
-    pub fn text(&self, content: Content) -> &[u8] {
+    pub fn text(&self, content: ListContent) -> &[u8] {
         match content {
-            Content::Full => &self.text,
-            Content::Delta => {
+            ListContent::Full => &self.text,
+            ListContent::Delta => {
                 let new = &self.text[self.new..];
                 new.strip_prefix(b",").unwrap_or(new)
             }
@@ -28,27 +28,27 @@ impl List {
 
 /// The lists of one sequence.
 #[derive(Debug, Default)]
-pub struct Lists {
+pub struct EntropyLists {
     /// `output_token_entropy`.
-    pub entropy: List,
+    pub entropy: JsonList,
     /// `output_token_entropy_lower`, `_upper`.
-    pub bounds: [List; 2],
+    pub bounds: [JsonList; 2],
     /// `output_token_stats`, in the order of [`STATS`].
-    pub stats: [List; 6],
+    pub stats: [JsonList; 6],
 }
 
 /// The members of `output_token_stats`, each a list with one entry per sampled token.
 pub const STATS: [&str; 6] = ["tail_mass", "varentropy", "margin", "confidence", "surprisal", "rank"];
 
-impl Lists {
-    /// What is added from here on belongs to a new event.
+impl EntropyLists {
+    /// Begins a new event: tokens that are added from now on belong to it.
     pub fn begin_event(&mut self) {
         for list in [&mut self.entropy].into_iter().chain(&mut self.bounds).chain(&mut self.stats) {
             list.new = list.text.len();
         }
     }
 
-    /// Adds tokens with their numbers; `values` are those that are published as their entropies.
+    /// Adds tokens with their statistics. `values` are their published entropies.
     pub fn push(&mut self, tokens: &[TokenStats], entropy_request: &EntropyRequest, values: &[f32]) {
         self.entropy.text.reserve(values.len() * 12);
         for value in values {
@@ -66,7 +66,7 @@ impl Lists {
                 for (list, value) in self.stats.iter_mut().zip(values) {
                     number(&mut list.text, value);
                 }
-                // outside the top-k nothing more is known of the rank than that
+                // the rank of a token outside the top-k is unknown
                 let rank = if token.rank == 0 { "null".to_owned() } else { token.rank.to_string() };
                 item(&mut self.stats[5].text, rank.as_bytes());
             }
@@ -74,8 +74,7 @@ impl Lists {
     }
 }
 
-/// Adds a number to the text of a list, or null where there is none: JSON has no NaN. The shortest text that reads back as the same
-/// float32 is written.
+/// Adds a number to the text of a list; null for NaN, which JSON does not have. Writes the shortest text that parses to the same float32.
 pub fn number(list: &mut Vec<u8>, value: f32) {
     if value.is_finite() {
         let mut buffer = zmij::Buffer::new();

@@ -1,4 +1,4 @@
-//! A plan: what the client asked, what is asked upstream, and what is taken away again.
+//! The plan of a request: what the client requested, what is requested upstream, and what is removed from the reply.
 
 use bytes::Bytes;
 
@@ -7,49 +7,49 @@ use crate::engine::probe::{Capabilities, Plugin};
 use crate::engine::request::{GenerateRequest, PerItem, Texts};
 use crate::error::Error;
 use crate::generation::entropy_request::EntropyRequest;
-use crate::generation::forcing::{Facts, Item, Since};
+use crate::generation::forcing::{FailuresSinceProbe, ForcingFacts, ItemPlan};
 use crate::generation::reason::Reason;
 use crate::generation::rewrite::rewrite;
 use crate::generation::rid;
 
-/// What kind of request it is to an engine that failed on it: grammars and greedy sampling are what a forced top-k can break.
+/// The kind of a request, for remembering engine failures: a forced top-k can break grammars and greedy sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct RequestShape {
     /// A grammar constrains the tokens.
     pub grammar: bool,
-    /// The argmax is taken.
+    /// The sampling is greedy.
     pub greedy: bool,
 }
 
 /// How one request is served.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What the client wants to know.
+    /// The client's entropy request.
     pub entropy_request: EntropyRequest,
     /// One per prompt.
-    pub items: Vec<Item>,
+    pub items: Vec<ItemPlan>,
     /// Samples per prompt; result `i` belongs to prompt `i / n`.
     pub n: usize,
     /// The reply is a stream.
     pub stream: bool,
     /// The body that goes upstream.
     pub body: Bytes,
-    /// The engine is asked to repeat the prompt's ids, which the client did not want.
+    /// The engine is asked to echo the prompt's ids, which the client did not request.
     pub echo: bool,
-    /// The same without anything forced; `None` where nothing was, or no more than a k on logprobs that the client wanted itself.
+    /// The body without anything forced. `None` if nothing is forced, or only a larger k on logprobs that the client requested.
     pub unforced: Option<Bytes>,
-    /// Request ids known before the engine has answered, with the index of their sequence.
+    /// Request ids that are known before the engine answers, with the index of their sequence.
     pub rids: Vec<(String, usize)>,
     /// The client's own `rid` string, under which all sequences can be read.
     pub rid: Option<String>,
-    /// What kind of request it is.
-    pub shape: Shape,
-    /// The engine has a plugin, whose key may turn up in the reply to a request that did not ask it.
+    /// The kind of the request.
+    pub shape: RequestShape,
+    /// The engine has a plugin, whose member may appear in a reply that did not request it.
     pub plugin: bool,
 }
 
-impl Shape {
-    /// Whether forcing a top-k can be what broke it; plain sampling is every other request, and is never given up for one failure.
+impl RequestShape {
+    /// Whether a forced top-k may have caused a failure of this kind. Plain sampling is too common to be given up after one failure.
     #[must_use]
     pub fn is_delicate(self) -> bool {
         self.grammar || self.greedy
@@ -57,7 +57,7 @@ impl Shape {
 }
 
 impl Plan {
-    /// Makes the plan of a request.
+    /// Plans a request.
     ///
     /// # Errors
     /// A 400 when `entropy_options` is wrong.
@@ -65,20 +65,20 @@ impl Plan {
         request: &GenerateRequest,
         upstream: &Capabilities,
         config: &EntropyConfig,
-        context: &Context<'_>,
+        context: &PlanContext<'_>,
     ) -> Result<Self, Error> {
         let entropy_request = EntropyRequest::of(request, config)?;
         let shape = shape(request);
-        let mut facts = Facts::new(request, entropy_request, upstream, config, (context.since)(shape));
+        let mut facts = ForcingFacts::new(request, entropy_request, upstream, config, (context.since)(shape));
         facts.max_reply_bytes = context.max_reply_bytes;
         let items = facts.items();
-        let given = if context.assign_rid { assigned(request) } else { None };
+        let assigned_rid = if context.assign_rid { assign_rid(request) } else { None };
         let echo = context.record && entropy_request.wanted && wants_echo(request, upstream);
-        let body = rewrite(&facts, &items, given.as_deref(), echo);
+        let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo);
         let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
-        let unforced = (forced || items.iter().any(Item::is_asked_exactly)).then(|| {
-            let plain: Vec<Item> = items.iter().copied().map(Item::as_asked).collect();
-            rewrite(&facts, &plain, given.as_deref(), false)
+        let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
+            let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
+            rewrite(&facts, &plain, assigned_rid.as_deref(), false)
         });
         let rid = match &request.rid {
             PerItem::One(rid) => Some(rid.clone()),
@@ -88,7 +88,7 @@ impl Plan {
             entropy_request,
             n: request.n(),
             stream: request.stream == Some(true),
-            rids: known_rids(request, given.as_deref()),
+            rids: known_rids(request, assigned_rid.as_deref()),
             items,
             body,
             echo,
@@ -99,7 +99,7 @@ impl Plan {
         })
     }
 
-    /// Whether the reply must be read: something is to be added to it, or taken away again.
+    /// Whether the reply must be parsed, because members are added or removed.
     #[must_use]
     pub fn reads_reply(&self) -> bool {
         self.entropy_request.wanted
@@ -110,27 +110,27 @@ impl Plan {
 
     /// The plan of the sequence with this index.
     #[must_use]
-    pub fn item(&self, index: usize) -> Option<&Item> {
+    pub fn item(&self, index: usize) -> Option<&ItemPlan> {
         self.items.get(index / self.n.max(1))
     }
 
-    /// The reason why no sequence will have entropies, when that is known already.
+    /// The reason why no sequence will have entropies, if that is known before sending.
     #[must_use]
-    pub fn hopeless(&self) -> Option<Reason> {
+    pub fn unavailable_reason(&self) -> Option<Reason> {
         let first = self.items.first()?.reason;
         self.items.iter().all(|item| item.reason.is_some()).then_some(first).flatten()
     }
 
-    /// The engine has answered; it will not be asked again.
-    pub fn answered(&mut self) {
+    /// Drops the bodies once the engine has answered: the request will not be sent again.
+    pub fn drop_bodies(&mut self) {
         self.body = Bytes::new();
         self.unforced = None;
     }
 
-    /// From now on the request is served as the client wrote it.
+    /// Continues without anything forced, for `reason`.
     pub fn give_up(&mut self, reason: Reason) {
         for item in &mut self.items {
-            *item = item.as_asked();
+            *item = item.unforced();
             item.reason = self.entropy_request.wanted.then_some(reason);
         }
         if let Some(body) = self.unforced.take() {
@@ -140,51 +140,50 @@ impl Plan {
     }
 }
 
-/// What a plan depends on besides the request.
-pub struct Context<'a> {
-    /// Whether ids may be given to a request that has none.
+/// The inputs of a plan besides the request.
+pub struct PlanContext<'a> {
+    /// Whether an id may be assigned to a request that has none.
     pub assign_rid: bool,
     /// Whether turns are recorded.
     pub record: bool,
     /// `--max-reply-bytes`, bytes.
     pub max_reply_bytes: u64,
-    /// What happened since the last probe, to requests of this shape or to all.
-    pub since: &'a dyn Fn(Shape) -> Since,
+    /// Returns the failures since the last probe, of requests of this shape and of the plugin.
+    pub since: &'a dyn Fn(RequestShape) -> FailuresSinceProbe,
 }
 
-impl std::fmt::Debug for Context<'_> {
+impl std::fmt::Debug for PlanContext<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("assign_rid", &self.assign_rid).finish_non_exhaustive()
+        f.debug_struct("PlanContext").field("assign_rid", &self.assign_rid).finish_non_exhaustive()
     }
 }
 
-fn shape(request: &GenerateRequest) -> Shape {
+fn shape(request: &GenerateRequest) -> RequestShape {
     let prompts = request.batch().unwrap_or(1);
     let mut samplings = (0..prompts).filter_map(|at| request.sampling.get(at)).peekable();
     let greedy =
         |temperature: Option<f64>, top_k: Option<i64>| temperature.is_some_and(|t| t < 1e-6) || top_k == Some(1);
-    Shape {
+    RequestShape {
         greedy: samplings.peek().is_some_and(|sampling| greedy(sampling.temperature, sampling.top_k)),
         grammar: samplings.any(|sampling| sampling.grammar),
     }
 }
 
-/// Whether the engine is the one to say what the prompt's ids are. In a stream it would repeat them with each event.
+/// Whether to ask the engine for the prompt's ids. Not in a stream, where it would repeat them in each event.
 fn wants_echo(request: &GenerateRequest, upstream: &Capabilities) -> bool {
     let unknown = request.text != Texts::Absent && request.stream == Some(false);
     unknown && upstream.echoes_prompt && !request.return_prompt_token_ids
 }
 
-/// An id for a request without one, so that it can be aborted and looked up before the engine has named it. It is one string for a
-/// batch, too, which routers pass on as they do not pass a list. Samples beyond the first get random ids from the engine whatever the
-/// request says.
-fn assigned(request: &GenerateRequest) -> Option<String> {
+/// Returns an id for a request without one, so that it can be aborted and looked up before the engine returns its id. A batch gets a single
+/// string too, because routers forward a string but not a list. With n > 1 the engine always assigns random ids.
+fn assign_rid(request: &GenerateRequest) -> Option<String> {
     let unnamed = request.is_readable() && request.n() <= 1 && matches!(request.rid, PerItem::Absent);
     unnamed.then(rid::fresh)
 }
 
-/// The ids of the sequences, by the client's own ids or by the one that the request is given.
-fn known_rids(request: &GenerateRequest, given: Option<&str>) -> Vec<(String, usize)> {
-    let ids = given.map_or_else(|| request.rids(), |rid| request.rids_named(rid));
+/// The ids of the sequences, derived from the client's ids or from the assigned one.
+fn known_rids(request: &GenerateRequest, assigned_rid: Option<&str>) -> Vec<(String, usize)> {
+    let ids = assigned_rid.map_or_else(|| request.rids(), |rid| request.rids_named(rid));
     ids.into_iter().enumerate().map(|(at, rid)| (rid, at)).collect()
 }

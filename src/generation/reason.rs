@@ -3,47 +3,47 @@
 /// Why there is no top-k, or no temperature; the values of `entropy_info.reason` and of the metric's label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// (1) A stream that repeats everything in each event would be too long.
+    /// (1) A cumulative stream, which repeats all tokens in each event, would be too long.
     CumulativeStream,
     /// (2) The reply would be larger than `--reply-budget`.
     ReplyBudget,
-    /// (3) sglang-jax compiles the model anew for each shape; `--jax-force` or `return_entropy: true` forces.
+    /// (3) sglang-jax recompiles the model for each shape. `--jax-force` or `return_entropy: true` forces logprobs nevertheless.
     Jax,
-    /// (3) sglang-jax cannot stream logprobs while its overlap scheduler is off, or not known to be on.
+    /// (3) sglang-jax cannot stream logprobs unless its overlap scheduler is known to be on.
     JaxStream,
-    /// (3) The engine is not known to be SGLang: a stream of sglang-jax would break.
+    /// (3) The engine is unknown. If it is sglang-jax, forced logprobs would break its stream.
     EngineUnknown,
     /// (4) The client's own `logprob_start_len` shares k with the prompt side.
     PromptLogprobs,
-    /// (6) The engine refused the forced request; this reply is to the request as the client wrote it.
+    /// (6) The engine refused the forced request. This reply answers the client's unchanged request.
     Refused,
     /// (6) The engine refused a request of this shape since the last probe.
     RefusedBefore,
     /// (7) The reply is larger than `--max-reply-bytes`.
     TooLarge,
-    /// (7) There is no room for it within `--max-bytes-in-flight`.
+    /// (7) The reply does not fit within `--max-bytes-in-flight`.
     NoRoom,
     /// (7) The reply could not be read.
     Unreadable,
     /// Beam search refuses logprobs.
     BeamSearch,
-    /// The kind of speculation this engine does refuses logprobs.
+    /// The engine's kind of speculative decoding refuses logprobs.
     Speculation,
-    /// A field that would have to be edited has no clear meaning.
+    /// A field that tokentap would edit is ambiguous.
     Request,
     /// The probe has not answered yet.
     ProbePending,
-    /// The probe could not tell at which temperature this engine's logprobs are.
+    /// The probe could not determine the temperature of this engine's logprobs.
     Temperature,
     /// `top_k` is 1 and the temperature is not: the engine's answer depends on its batch.
     TopK1,
-    /// The distribution sampled from was wanted, and the engine names it only for a finite `top_k`, or not at all.
+    /// The request asks for the sampled distribution. The engine reports it only for a finite `top_k`, or not at all.
     OpenSupport,
-    /// The engine's plugin, or its sampling mask, was asked and gave no number, or not one a token.
+    /// The engine's plugin or its sampling mask was requested and did not return one number per token.
     MissingValues,
-    /// The engine sent no top-k although it was asked.
+    /// The engine returned no top-k although it was requested.
     MissingRows,
-    /// Rows that came are no part of a distribution: NaN, a sum that cannot be, or the likeliest token missing.
+    /// The returned rows are not part of a distribution: they hold NaN, sum to more than 1, or lack the likeliest token.
     UnusableRows,
     /// The events of a stream contradict each other or the engine's count of tokens.
     StreamContradiction,

@@ -1,4 +1,4 @@
-//! What a reply leaves in its session: each sequence becomes a turn when it ends, also when it ends early.
+//! Records the sequences of a reply as turns of its session. A sequence becomes a turn when it ends, including when it is cut off.
 
 mod running;
 
@@ -9,27 +9,27 @@ use tokio::time::Instant;
 
 use crate::engine::request::GenerateRequest;
 use crate::engine::response::{Chunk, Numbers};
-use crate::generation::forcing::Item;
-use crate::generation::sequence::Step;
+use crate::generation::forcing::ItemPlan;
+use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::log::Ack;
 use crate::session::{About, Call, Chat, Draft, Fault, Measured, Reported, now_ms};
-use running::Running;
+use running::TurnBuilder;
 
-/// What a recorder knows before the reply begins.
+/// What a recorder knows about the request before the reply begins.
 #[derive(Debug)]
-pub struct Asked {
-    /// By prompt: its ids, where the client gave them or the engine's tokenizer said them.
+pub struct RecordContext {
+    /// The ids of each prompt, where the client sent them or the engine's tokenizer returned them.
     pub prompts: Vec<Option<Arc<[u32]>>>,
-    /// By prompt: `sampling_params` as the client wrote them.
+    /// The `sampling_params` of each prompt, unchanged.
     pub sampling: Vec<Option<Box<str>>>,
     /// The served model.
     pub model: Arc<str>,
     /// The policy's epoch.
     pub epoch: u64,
-    /// What its turns remember, where they are of a chat.
+    /// The conversation that its turns continue, for a chat request.
     pub chat: Option<Box<Chat>>,
-    /// `output_ids` are what was sampled; of sglang-jax they are not.
+    /// The engine's `output_ids` are the sampled tokens. Those of sglang-jax are not.
     pub ids_are_sampled: bool,
 }
 
@@ -37,44 +37,44 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct Recorder {
     call: Call,
-    asked: Asked,
+    context: RecordContext,
     started: Instant,
     started_ms: u64,
-    running: Vec<Running>,
+    turns: Vec<TurnBuilder>,
     acks: Vec<Ack>,
 }
 
-/// One object of a reply, read and measured.
+/// One parsed and measured object of a reply.
 #[derive(Debug)]
-pub struct Seen<'a> {
-    /// The bytes it stands in.
+pub struct CapturedOutput<'a> {
+    /// The bytes that the object's spans refer to.
     pub bytes: &'a Bytes,
-    /// What was read of it.
+    /// The parsed object.
     pub chunk: &'a Chunk,
-    /// Its sequence.
+    /// The index of its sequence.
     pub index: usize,
-    /// What was asked for that.
-    pub item: &'a Item,
-    /// Which samples of which prompt.
+    /// The plan of its prompt.
+    pub item: &'a ItemPlan,
+    /// Samples per prompt.
     pub n: usize,
     /// Its numbers.
     pub numbers: &'a Numbers,
-    /// Which of them are new.
-    pub step: Step,
+    /// Which of the numbers are new.
+    pub step: EventStep,
     /// Entropies of the new tokens; empty where none are measured.
     pub entropy: &'a [f32],
-    /// How they were obtained; known with the finish reason.
+    /// How they were obtained; `Some` once the finish reason is known.
     pub measured: Option<Measured>,
-    /// Intervals and statistics of all tokens, where they were asked for, as text by their names; known with the finish reason.
-    pub own: Vec<(&'static str, String)>,
-    /// What is done to `meta_info`.
+    /// The requested intervals and statistics of all tokens, as JSON text by name; filled once the finish reason is known.
+    pub details: Vec<(&'static str, String)>,
+    /// The changes to the members of `meta_info`.
     pub edit: &'a Edit<'a>,
-    /// What is cut within its members.
+    /// The byte ranges to cut from its members.
     pub cuts: &'a Splice,
 }
 
-impl Asked {
-    /// What a request says.
+impl RecordContext {
+    /// Builds the context from a request.
     #[must_use]
     pub fn of(request: &GenerateRequest, model: &Arc<str>, epoch: u64, ids_are_sampled: bool) -> Self {
         let prompts = request.batch().unwrap_or(1);
@@ -92,26 +92,26 @@ impl Asked {
         }
     }
 
-    /// Takes the prompt's ids where the engine repeats them: once is enough, and the end of a stream may never come.
-    fn repeated(&mut self, seen: &Seen<'_>) {
-        let Some(unknown @ None) = self.prompts.get_mut(seen.index / seen.n.max(1)) else { return };
-        let Some(span) = &seen.chunk.prompt_ids else { return };
+    /// Records the prompt's ids from the first object that echoes them: a stream may break off before its last object.
+    fn record_echoed_prompt(&mut self, output: &CapturedOutput<'_>) {
+        let Some(unknown @ None) = self.prompts.get_mut(output.index / output.n.max(1)) else { return };
+        let Some(span) = &output.chunk.prompt_ids else { return };
         let mut ids = Vec::new();
-        *unknown = Chunk::ids(seen.bytes, span, &mut ids).is_ok().then(|| ids.into());
+        *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
     }
 }
 
 impl Recorder {
     /// A recorder of the reply to `call`.
     #[must_use]
-    pub fn new(call: Call, asked: Asked) -> Self {
-        Self { call, asked, started: Instant::now(), started_ms: now_ms(), running: Vec::new(), acks: Vec::new() }
+    pub fn new(call: Call, context: RecordContext) -> Self {
+        Self { call, context, started: Instant::now(), started_ms: now_ms(), turns: Vec::new(), acks: Vec::new() }
     }
 
-    /// The ids of prompts that came as text; believed where there are as many lists as prompts.
-    pub fn tokenized(&mut self, prompts: Vec<Arc<[u32]>>) {
-        if prompts.len() == self.asked.prompts.len() {
-            self.asked.prompts = prompts.into_iter().map(Some).collect();
+    /// Sets the ids of prompts that the client sent as text. Ignored unless there is one list per prompt.
+    pub fn set_prompt_ids(&mut self, prompts: Vec<Arc<[u32]>>) {
+        if prompts.len() == self.context.prompts.len() {
+            self.context.prompts = prompts.into_iter().map(Some).collect();
         }
     }
 
@@ -121,40 +121,40 @@ impl Recorder {
         self.call.id()
     }
 
-    /// Something was generated that is not recorded.
+    /// Marks the session as incomplete: it has generated tokens that are not recorded.
     pub fn incomplete(&self) {
         self.call.incomplete();
     }
 
-    /// What tells when the turns so far are on disk.
+    /// Returns the acknowledgements that resolve when the turns so far are on disk.
     pub fn take_acks(&mut self) -> Vec<Ack> {
         std::mem::take(&mut self.acks)
     }
 
-    /// Takes note of an object of the reply.
-    pub fn take(&mut self, seen: Seen<'_>) {
-        if self.running.len() <= seen.index {
-            self.running.resize_with(seen.index + 1, Running::default);
+    /// Records an object of the reply.
+    pub fn record(&mut self, output: CapturedOutput<'_>) {
+        if self.turns.len() <= output.index {
+            self.turns.resize_with(output.index + 1, TurnBuilder::default);
         }
         let epoch = self.call.store().policy.epoch();
         let elapsed = self.elapsed_ms();
-        let running = &mut self.running[seen.index];
-        if running.recorded {
+        let turn = &mut self.turns[output.index];
+        if turn.recorded {
             return;
         }
-        self.asked.repeated(&seen);
-        running.tokens(&seen);
-        running.entropy.extend_from_slice(seen.entropy);
-        if seen.step.new > 0 && seen.chunk.finish.is_none() {
-            running.first_ms.get_or_insert(elapsed);
+        self.context.record_echoed_prompt(&output);
+        turn.add_tokens(&output);
+        turn.entropy.extend_from_slice(output.entropy);
+        if output.step.new > 0 && output.chunk.finish.is_none() {
+            turn.first_ms.get_or_insert(elapsed);
         }
-        running.mark(epoch, seen.step.new);
-        running.keep(&seen);
-        if running.rid.is_none() {
-            running.rid = seen.chunk.rid.as_deref().map(Into::into);
+        turn.mark_epoch(epoch, output.step.new);
+        turn.add_extras(&output);
+        if turn.rid.is_none() {
+            turn.rid = output.chunk.rid.as_deref().map(Into::into);
         }
-        if seen.chunk.finish.is_some() {
-            self.finish(seen);
+        if output.chunk.finish.is_some() {
+            self.finish(output);
         }
     }
 
@@ -162,83 +162,83 @@ impl Recorder {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The sequence has come to its end.
-    fn finish(&mut self, seen: Seen<'_>) {
-        let Seen { bytes, chunk, index, item, n, measured, own, .. } = seen;
-        let mut running = std::mem::take(&mut self.running[index]);
-        running.extras.extend(own.into_iter().map(|(name, value)| (name.into(), value)));
+    /// Commits the turn of a sequence that has finished.
+    fn finish(&mut self, output: CapturedOutput<'_>) {
+        let CapturedOutput { bytes, chunk, index, item, n, measured, details, .. } = output;
+        let mut turn = std::mem::take(&mut self.turns[index]);
+        turn.extras.extend(details.into_iter().map(|(name, value)| (name.into(), value)));
         let at = index / n.max(1);
-        let prompt = self.asked.prompts.get(at).cloned().flatten();
+        let prompt = self.context.prompts.get(at).cloned().flatten();
         let finish = chunk.finish.as_ref().map(|finish| Box::from(&*finish.kind));
-        let read = running.read(Some((bytes, chunk)), self.asked.ids_are_sampled);
+        let read = turn.resolve_ids(Some((bytes, chunk)), self.context.ids_are_sampled);
         let fault = match &finish {
             Some(kind) if **kind == *"abort" => Some(Fault::Aborted),
             _ => None,
         };
-        let fault = fault.or(read.err()).or_else(|| running.fault(chunk, item, prompt.as_deref()));
+        let fault = fault.or(read.err()).or_else(|| turn.fault(chunk, item, prompt.as_deref()));
         let label = chunk.text(bytes, "weight_version").map(Into::into);
         let reported = Reported { label, spans: chunk.weight_versions(bytes) };
-        // only here, and from the spans where there are any: all else is the label of the engine's front, which may stay behind
+        // observed only at the end, and from the spans if the reply has them: any other label is the front end's, which may be outdated
         let last = reported.spans.last().map(|(label, ..)| label);
         if let Some(label) = last.or(reported.label.as_ref()) {
-            self.call.store().policy_observed(self.asked.epoch, label);
+            self.call.store().policy_observed(self.context.epoch, label);
         }
         let about =
             About { finish, fault, measured, cached_tokens: chunk.count(bytes, "cached_tokens"), ..About::default() };
-        self.commit(running, (index, at), prompt, reported, about);
+        self.commit(turn, (index, at), prompt, reported, about);
     }
 
-    /// The reply has ended although sequences have not: what came is kept, and is not trained.
+    /// Commits the sequences that have not finished when the reply ends. Their fault excludes them from training.
     pub fn cut(&mut self, fault: Fault, n: usize) {
-        for index in 0..self.running.len() {
-            let mut running = std::mem::take(&mut self.running[index]);
-            if running.recorded {
-                self.running[index].recorded = true;
+        for index in 0..self.turns.len() {
+            let mut turn = std::mem::take(&mut self.turns[index]);
+            if turn.recorded {
+                self.turns[index].recorded = true;
                 continue;
             }
-            // what cannot be read is left out: the turn is not trained anyway
-            let _ = running.read(None, self.asked.ids_are_sampled);
-            if running.ids.is_empty() {
+            // unreadable ids are left out: the turn is excluded from training anyway
+            let _ = turn.resolve_ids(None, self.context.ids_are_sampled);
+            if turn.ids.is_empty() {
                 continue;
             }
             let at = index / n.max(1);
-            let prompt = self.asked.prompts.get(at).cloned().flatten();
+            let prompt = self.context.prompts.get(at).cloned().flatten();
             // the first event's label: weights may have changed since
-            let label = running.label.take().filter(|_| self.call.store().policy.epoch() == self.asked.epoch);
+            let label = turn.label.take().filter(|_| self.call.store().policy.epoch() == self.context.epoch);
             let reported = Reported { label, spans: Vec::new() };
-            self.commit(running, (index, at), prompt, reported, About { fault: Some(fault), ..About::default() });
+            self.commit(turn, (index, at), prompt, reported, About { fault: Some(fault), ..About::default() });
         }
     }
 
     fn commit(
         &mut self,
-        running: Running,
+        turn: TurnBuilder,
         (index, at): (usize, usize),
         prompt: Option<Arc<[u32]>>,
         reported: Reported,
         about: About,
     ) {
         let policy = &self.call.store().policy;
-        let tokens = u32::try_from(running.ids.len()).unwrap_or(u32::MAX);
+        let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
         let about = About {
-            rid: running.rid,
+            rid: turn.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            policy: policy.spans(self.asked.epoch, tokens, &reported, &running.marks),
-            sampling: self.asked.sampling.get(at).cloned().flatten(),
-            model: (*self.asked.model).into(),
+            policy: policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
+            sampling: self.context.sampling.get(at).cloned().flatten(),
+            model: (*self.context.model).into(),
             started_ms: self.started_ms,
-            first_ms: running.first_ms,
+            first_ms: turn.first_ms,
             elapsed_ms: self.elapsed_ms(),
-            chat: self.asked.chat.clone(),
-            extras: running.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
+            chat: self.context.chat.clone(),
+            extras: turn.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
             ..about
         };
-        let (response, logprobs, mut entropy) = (running.ids, running.logprobs, running.entropy);
+        let (response, logprobs, mut entropy) = (turn.ids, turn.logprobs, turn.entropy);
         if entropy.iter().all(|value| value.is_nan()) {
             entropy.clear();
         }
         let (_, ack) = self.call.commit(Draft { prompt, response, logprobs, entropy, about });
         self.acks.push(ack);
-        self.running[index].recorded = true;
+        self.turns[index].recorded = true;
     }
 }

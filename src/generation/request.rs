@@ -1,54 +1,54 @@
-//! What a generation is asked with, whatever the client's API.
+//! A request for a generation, independent of the client's API.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 
-use super::event::Reads;
+use super::event::EventAccess;
 use super::retries::Digest;
-use crate::engine::client::Call;
+use crate::engine::client::UpstreamCall;
 use crate::engine::request::GenerateRequest;
 use crate::session::Chat;
 
-/// A request's id: set once it is known.
+/// A request's id, set once it is known.
 pub type RequestId = Arc<OnceLock<String>>;
 
 /// A request for a generation, decoded from the client's API.
 #[derive(Debug)]
 pub struct GenerationRequest {
     /// Method, path and headers for the engine.
-    pub head: Head,
+    pub head: RequestHead,
     /// The body for the engine.
     pub request: GenerateRequest,
     /// The session of its turns.
     pub session: Arc<str>,
-    /// What its turns remember, where they are of a chat.
+    /// The conversation that its turns continue, for a chat request.
     pub chat: Option<Box<Chat>>,
-    /// Nothing follows in this session.
+    /// The client marks this call as the last of its session.
     pub is_last: bool,
-    /// The client's own key.
+    /// The client's API key.
     pub authorization: Option<HeaderValue>,
-    /// The id that a header of the client names; without one the request may be given an id.
+    /// The request id from a client header. Without it tokentap may assign one.
     pub header_rid: Option<HeaderValue>,
-    /// What is read of its events.
-    pub reads: Reads,
-    /// Tells the call from others of its session; `None` where its reply is not kept for a retry.
+    /// How the events are accessed.
+    pub reads: EventAccess,
+    /// Identifies the call when it is retried; `None` if its reply is not kept.
     pub retry: Option<Retry>,
 }
 
-/// How a call is found again when the client sends it again.
+/// Identifies a call that the client may send again.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
     /// The digest of the client's body.
     pub digest: Digest,
-    /// The client says that it has sent the call before.
+    /// The client marks the call as a retry.
     pub is_marked: bool,
 }
 
-/// The head of a request that goes upstream, perhaps several times.
+/// The head of an upstream request, which may be sent several times.
 #[derive(Debug)]
-pub struct Head {
+pub struct RequestHead {
     /// The method.
     pub method: Method,
     /// Path and query.
@@ -57,10 +57,10 @@ pub struct Head {
     pub headers: HeaderMap,
 }
 
-impl Head {
-    /// A call with this head.
+impl RequestHead {
+    /// Builds a call with this head.
     #[must_use]
-    pub fn call(&self, body: Bytes) -> Call {
-        Call::whole(self.method.clone(), self.target.clone(), self.headers.clone(), body)
+    pub fn call(&self, body: Bytes) -> UpstreamCall {
+        UpstreamCall::whole(self.method.clone(), self.target.clone(), self.headers.clone(), body)
     }
 }

@@ -1,7 +1,7 @@
-//! A call of a named session that the client may send again: joined while it runs, replayed where its reply did not arrive.
+//! Retries of a call in a named session: a retry joins the call while it runs, or replays a reply that was not delivered.
 //!
-//! A reply has arrived when its last byte was handed to the server's connection; what is then lost in the buffers of that connection
-//! and of the system is not noticed.
+//! A reply counts as delivered when its last byte was passed to the server's connection. Bytes that are lost later, in the buffers of the
+//! connection or the system, are not detected.
 
 mod buffered_bytes;
 mod reader;
@@ -21,45 +21,45 @@ use foldhash::quality::RandomState;
 use http::{HeaderValue, Method};
 
 pub use reader::Reader;
-pub use registry::{Bounds, Entered, Retries};
-pub use shared_reply::Pending;
+pub use registry::{ReplayLimits, Retries, RetryOutcome};
+pub use shared_reply::PendingReply;
 
 use super::request::RequestId;
-use crate::generation::event::Reads;
+use crate::generation::event::EventAccess;
 use crate::session::Turns;
 use buffered_bytes::BufferedBytes;
 use replay_buffer::ReplayBuffer;
-use shared_reply::Reply;
+use shared_reply::SharedReply;
 use wakers::Wakers;
 
-/// What two calls have in common that are the same.
+/// Identifies a call: two calls with equal keys are the same call.
 #[derive(Debug, Clone)]
-pub struct Key {
-    /// The session, which the client has named.
+pub struct RetryKey {
+    /// The session, which the client named.
     pub session: Arc<str>,
     /// The method.
     pub method: Method,
     /// Path and query, as they go upstream.
     pub target: String,
-    /// `Authorization` and `X-Api-Key`: a reply is not given to a client with other credentials.
+    /// `Authorization` and `X-Api-Key`: a client with other credentials must not get the reply.
     pub authorization: [Option<HeaderValue>; 2],
-    /// The client's id, where a header has it.
+    /// The request id from a client header.
     pub rid: Option<HeaderValue>,
-    /// The body, byte for byte. Calls that are the same share its memory.
+    /// The body. Equal calls share its memory.
     pub body: Bytes,
-    /// What is read of the events.
-    pub reads: Reads,
+    /// How the events are accessed.
+    pub reads: EventAccess,
     /// The digest of the body.
     pub digest: Digest,
 }
 
-/// A keyed hash of a body: bodies with different hashes differ. Its key is random, so that a client cannot choose many bodies that have to be
-/// compared because they have one hash.
+/// A keyed hash of a body, which avoids most comparisons of bodies. The key is random, so that a client cannot construct many bodies with
+/// the same hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest(u64);
 
 impl Digest {
-    /// The digest of these bytes. Takes time in proportion to their number.
+    /// Hashes `bytes`, in time proportional to their length.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
@@ -67,10 +67,10 @@ impl Digest {
     }
 }
 
-impl Key {
-    /// Whether all but the bytes of the body is equal, and they have the same digest.
+impl RetryKey {
+    /// Whether the keys are equal except that only the digests of the bodies are compared.
     fn is_like(&self, other: &Self) -> bool {
-        // each member by its name, so that a new one has to be thought of here
+        // destructured, so that a new member cannot be forgotten here
         let Self { session, method, target, authorization, rid, body, reads, digest } = self;
         *session == other.session
             && *method == other.method
@@ -83,32 +83,32 @@ impl Key {
     }
 }
 
-/// What ties an attempt to its session and to its log line.
+/// Links an attempt to its session and its access log line.
 #[derive(Debug, Clone, Default)]
 pub struct AttemptContext {
-    /// The turns that it leaves.
+    /// The turns that it commits.
     pub turns: Turns,
-    /// Those of an attempt whose reply did not arrive, in whose place they stand.
-    pub before: Option<Turns>,
-    /// There was such an attempt, whether or not it left any: its ids may still be being aborted.
-    pub again: bool,
+    /// The turns of an undelivered attempt that this one replaces.
+    pub superseded: Option<Turns>,
+    /// There was an undelivered attempt, with or without turns. Its ids may not be released yet.
+    pub is_repeat: bool,
     /// The request's id, once it is known.
     pub rid: RequestId,
 }
 
 /// One attempt.
 struct Attempt {
-    key: Key,
+    key: RetryKey,
     context: AttemptContext,
     wakers: Arc<Wakers>,
-    /// Somebody reads it; changes with `reply` locked.
+    /// It has a reader. Changes while `reply` is locked.
     live: AtomicBool,
-    /// No call like it ran at any time with it; changes with the list of attempts locked.
-    alone: AtomicBool,
-    /// Its number among those that did not arrive, zero where it is not one of them; changes with the list of attempts locked.
-    left: AtomicU64,
-    // held for one step of the reply, never across an await; the list of attempts may be locked before it, never behind it
-    reply: Mutex<Reply>,
+    /// No equal call ran concurrently. Changes while the list of attempts is locked.
+    only_call: AtomicBool,
+    /// Its number among the undelivered attempts; zero if it is none of them. Changes while the list of attempts is locked.
+    undelivered: AtomicU64,
+    // held for one step of the reply, never across an await; lock order: the list of attempts first, then this
+    reply: Mutex<SharedReply>,
 }
 
 impl std::fmt::Debug for Attempt {
@@ -118,17 +118,25 @@ impl std::fmt::Debug for Attempt {
 }
 
 impl Attempt {
-    fn new(key: Key, context: AttemptContext, reply: Reply) -> Self {
-        let (live, alone) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { key, context, wakers: Arc::default(), live, alone, left: AtomicU64::new(0), reply: Mutex::new(reply) }
+    fn new(key: RetryKey, context: AttemptContext, reply: SharedReply) -> Self {
+        let (live, only_call) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self {
+            key,
+            context,
+            wakers: Arc::default(),
+            live,
+            only_call,
+            undelivered: AtomicU64::new(0),
+            reply: Mutex::new(reply),
+        }
     }
 
-    fn reply(&self) -> MutexGuard<'_, Reply> {
+    fn reply(&self) -> MutexGuard<'_, SharedReply> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a step of the reply for all who wait.
-    fn pull(&self, reply: &mut Reply, reader: u64, cx: &Context<'_>) -> Poll<()> {
+    /// Polls the reply once, on behalf of all waiting readers.
+    fn pull(&self, reply: &mut SharedReply, reader: u64, cx: &Context<'_>) -> Poll<()> {
         self.wakers.add(reader, cx.waker());
         if reply.is_stalled() {
             return Poll::Pending;
@@ -140,21 +148,21 @@ impl Attempt {
         self.live.load(Ordering::Acquire)
     }
 
-    fn is_alone(&self) -> bool {
-        self.alone.load(Ordering::Relaxed)
+    fn is_only_call(&self) -> bool {
+        self.only_call.load(Ordering::Relaxed)
     }
 
-    /// Another call like it runs.
-    fn has_company(&self) {
-        self.alone.store(false, Ordering::Relaxed);
+    /// Records that an equal call runs concurrently.
+    fn mark_duplicate(&self) {
+        self.only_call.store(false, Ordering::Relaxed);
     }
 
-    /// Its number among those that did not arrive.
-    fn left(&self) -> Option<NonZero<u64>> {
-        NonZero::new(self.left.load(Ordering::Relaxed))
+    /// Its number among the undelivered attempts.
+    fn undelivered(&self) -> Option<NonZero<u64>> {
+        NonZero::new(self.undelivered.load(Ordering::Relaxed))
     }
 
-    /// A reader at the beginning, where that is still to be had.
+    /// Adds a reader at the first event; `None` if the reply can no longer be read from there.
     fn join(&self) -> Option<u64> {
         let mut reply = self.reply();
         let reader = reply.join()?;
@@ -162,7 +170,7 @@ impl Attempt {
         Some(reader)
     }
 
-    /// The reader goes; says whether it was the last.
+    /// Removes a reader and returns whether it was the last.
     fn leave(&self, reader: u64) -> bool {
         let mut reply = self.reply();
         let last = reply.leave(reader);
@@ -174,18 +182,18 @@ impl Attempt {
         last
     }
 
-    /// The turns of a reply that did not arrive.
-    fn lost(&self) -> Option<Turns> {
+    /// The turns of an undelivered reply.
+    fn undelivered_turns(&self) -> Option<Turns> {
         if self.context.turns.is_empty() {
-            // an answer without turns, such as a refusal, replaces none
-            return self.context.before.clone();
+            // an answer without turns, such as a refusal, does not replace the earlier turns
+            return self.context.superseded.clone();
         }
         (!self.reply().is_delivered()).then(|| self.context.turns.clone())
     }
 
-    /// Whether it is over and nothing of it is left to do.
+    /// Whether the attempt can be forgotten: its reply was delivered, and no turns are left to replace.
     fn is_done(&self) -> bool {
         let delivered = self.reply().is_delivered();
-        delivered && self.lost().is_none()
+        delivered && self.undelivered_turns().is_none()
     }
 }

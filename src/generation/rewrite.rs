@@ -1,15 +1,15 @@
-//! The body that goes upstream: the client's, with as few members changed as the plan needs.
+//! Rewrites the client's body for the engine and changes only the members that the plan needs.
 
 use bytes::Bytes;
 
 use crate::engine::probe::Dialect;
 use crate::engine::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
-use crate::generation::forcing::{Exact, Facts, Item};
+use crate::generation::forcing::{ExactSource, ForcingFacts, ItemPlan};
 use crate::json::{Cursor, Edit, Object, Splice};
 
-/// Writes the upstream body. `rid` is given to a request that has none; with `echo` the engine repeats the prompt's ids.
+/// Returns the upstream body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub fn rewrite(facts: &Facts<'_>, items: &[Item], rid: Option<&str>, echo: bool) -> Bytes {
+pub fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> Bytes {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
@@ -33,16 +33,16 @@ pub fn rewrite(facts: &Facts<'_>, items: &[Item], rid: Option<&str>, echo: bool)
     if splice.is_empty() { request.bytes.clone() } else { splice.apply(bytes).into() }
 }
 
-fn force(facts: &Facts<'_>, items: &[Item], edit: &mut Edit<'_>) {
+fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {
     let request = facts.request;
-    let nobody_asked = items.iter().all(|item| !item.asked);
+    let client_asked_none = items.iter().all(|item| !item.asked);
     if items.iter().any(|item| item.logprob != item.asked) {
         let flags = items.iter().map(|item| item.logprob.to_string());
         edit.set("return_logprob", one_or_list(flags).as_bytes());
         neutralise(request, items, edit);
     }
-    if nobody_asked && (request.text_in_logprobs || facts.upstream.dialect == Some(Dialect::Jax)) {
-        // sglang-jax decodes the text of every entry unless told otherwise
+    if client_asked_none && (request.text_in_logprobs || facts.upstream.dialect == Some(Dialect::Jax)) {
+        // sglang-jax decodes the text of every entry unless this is false
         edit.set("return_text_in_logprobs", b"false");
     }
     if items.iter().any(|item| item.k != item.asked_k || item.logprob != item.asked) {
@@ -61,14 +61,14 @@ fn force(facts: &Facts<'_>, items: &[Item], edit: &mut Edit<'_>) {
     }
 }
 
-/// Asks the engine itself; where the parameters of sampling are the place to ask, and there are some, [`Parameters`] does it.
-fn ask_exactly(request: &GenerateRequest, items: &[Item], edit: &mut Edit<'_>) {
-    let asked = |exact| items.iter().any(|item| item.exact == Some(exact) && item.is_asked_exactly());
-    if asked(Exact::Support) {
+/// Requests exact values from the engine. Where the request has sampling parameters, [`Parameters`] requests the plugin's instead.
+fn ask_exactly(request: &GenerateRequest, items: &[ItemPlan], edit: &mut Edit<'_>) {
+    let asked = |exact| items.iter().any(|item| item.exact == Some(exact) && item.forces_exact());
+    if asked(ExactSource::Support) {
         edit.set("return_sampling_mask", b"true");
         edit.set("sampling_logprobs_mode", b"\"support\"");
     }
-    if asked(Exact::Plugin) && matches!(request.sampling, PerItem::Absent) {
+    if asked(ExactSource::Plugin) && matches!(request.sampling, PerItem::Absent) {
         edit.set("sampling_params", format!("{{\"custom_params\":{{\"{PLUGIN_SWITCH}\":true}}}}").as_bytes());
     }
 }
@@ -77,9 +77,9 @@ fn start(request: &GenerateRequest, at: usize) -> i64 {
     request.logprob_start_len.get(at).copied().unwrap_or(-1)
 }
 
-/// The engine ignores these companions while `return_logprob` is off; switching it on must not wake them: they would cost the
-/// prefix cache and fill the reply.
-fn neutralise(request: &GenerateRequest, items: &[Item], edit: &mut Edit<'_>) {
+/// Neutralises the members that the engine ignores while `return_logprob` is off. When it is switched on they would bypass the prefix cache
+/// and enlarge the reply.
+fn neutralise(request: &GenerateRequest, items: &[ItemPlan], edit: &mut Edit<'_>) {
     if !matches!(request.logprob_start_len, PerItem::Absent) {
         let starts = items.iter().enumerate().map(|(at, item)| if item.asked { start(request, at) } else { -1 });
         edit.set("logprob_start_len", one_or_list(starts.map(|start| start.to_string())).as_bytes());
@@ -89,7 +89,7 @@ fn neutralise(request: &GenerateRequest, items: &[Item], edit: &mut Edit<'_>) {
     }
 }
 
-/// One value where all are equal, as n > 1 demands; else a list.
+/// Returns one value if all are equal, as n > 1 requires; otherwise a list.
 fn one_or_list(values: impl Iterator<Item = String>) -> String {
     let values: Vec<String> = values.collect();
     match values.first() {
@@ -102,12 +102,12 @@ fn list(values: impl Iterator<Item = String>) -> String {
     format!("[{}]", values.collect::<Vec<_>>().join(","))
 }
 
-/// One object of sampling parameters in which something is to change.
+/// One object of sampling parameters that the plan changes.
 struct Parameters {
     object: Object,
-    /// The temperature becomes 1.
+    /// Set the temperature to 1.
     at_one: bool,
-    /// The engine's plugin is asked.
+    /// Ask the engine's plugin.
     plugin: bool,
 }
 
@@ -124,7 +124,7 @@ impl Parameters {
     }
 }
 
-/// The client's `custom_params` with the plugin's switch in it.
+/// Adds the plugin's switch to the client's `custom_params`.
 fn switched(given: &[u8]) -> Vec<u8> {
     let Ok(object) = Object::parse(given) else { return format!("{{\"{PLUGIN_SWITCH}\":true}}").into_bytes() };
     let (mut edit, mut splice) = (Edit::new(given, &object), Splice::default());
@@ -133,10 +133,10 @@ fn switched(given: &[u8]) -> Vec<u8> {
     splice.apply(given)
 }
 
-fn parameters(request: &GenerateRequest, items: &[Item]) -> Vec<Parameters> {
+fn parameters(request: &GenerateRequest, items: &[ItemPlan]) -> Vec<Parameters> {
     let mut edits: Vec<Parameters> = Vec::new();
     for (at, item) in items.iter().enumerate() {
-        let plugin = item.exact == Some(Exact::Plugin) && item.is_asked_exactly();
+        let plugin = item.exact == Some(ExactSource::Plugin) && item.forces_exact();
         let Some(sampling) = request.sampling.get(at).filter(|_| item.at_one || plugin) else { continue };
         if edits.iter().any(|edit| edit.object.span == sampling.span) {
             continue; // one object for all items

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A fresh id, unpredictable enough that two tokentaps beside one engine do not meet.
+/// Returns a new id, random enough that two tokentaps in front of one engine do not collide.
 #[must_use]
 pub fn fresh() -> String {
     static KEYS: OnceLock<(RandomState, RandomState)> = OnceLock::new();

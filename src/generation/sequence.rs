@@ -1,65 +1,65 @@
-//! What has been seen and measured of one sequence of a reply.
+//! The tokens and measurements of one sequence of a reply.
 
 mod content;
 mod own;
 
-use content::Event;
-pub use content::{Anomaly, Content, Expected};
-pub use own::Lost;
+use content::EventLists;
+pub use content::{Anomaly, ExpectedContent, ListContent};
+pub use own::ExactFailure;
 
 use bytes::Bytes;
 
-use crate::engine::response::{Array, Chunk, Known};
-use crate::generation::forcing::Exact;
-use crate::generation::measure::Lists;
+use crate::engine::response::{Array, Chunk, KnownPrefix};
+use crate::generation::forcing::ExactSource;
+use crate::generation::measure::EntropyLists;
 use crate::generation::reason::Reason;
 
 /// One sequence.
 #[derive(Debug)]
 pub struct Sequence {
-    /// Tokens seen.
+    /// Tokens so far.
     pub tokens: usize,
-    /// Top-k rows seen.
+    /// Top-k rows so far.
     top_rows: usize,
     chosen_content: Bytes,
     /// `output_ids` of the last event whose lists held all tokens.
     ids_content: Bytes,
     top_content: Bytes,
     exact_content: Bytes,
-    /// Numbers of the engine's own seen.
+    /// The engine's exact values so far.
     exact_seen: usize,
-    /// Why the engine's own numbers are not taken any more.
-    pub lost: Option<Lost>,
+    /// Why the engine's exact values are no longer used.
+    pub exact_failure: Option<ExactFailure>,
     /// The members to be added, as text.
-    pub lists: Lists,
+    pub lists: EntropyLists,
     sum: f64,
     measured: usize,
-    /// The widest row.
+    /// The length of the widest row.
     pub width: usize,
-    /// Every number so far is exact: the engine's own, or of a row that covers the vocabulary.
+    /// Every entropy so far is exact: reported by the engine, or from a row that covers the vocabulary.
     pub exact: bool,
-    /// The event with a finish reason has been seen.
+    /// An event with a finish reason has arrived.
     pub finished: bool,
-    /// A row was no part of a distribution, and its token has no number.
+    /// A row was not part of a distribution, so its token has no entropy.
     pub inconsistent: bool,
-    /// An event contradicted the others: what its tokens are is not known, and from there on nothing is measured.
+    /// An event contradicts the earlier ones. Its tokens are unknown, and nothing is measured from there on.
     pub contradicted: bool,
 }
 
-/// Where the tokens of one event lie among those of the sequence.
+/// The position of an event's tokens in its sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// What the event's lists hold.
-    pub content: Content,
+pub struct EventStep {
+    /// Whether the lists hold all tokens or only the new ones.
+    pub content: ListContent,
     /// New tokens.
     pub new: usize,
-    /// Among the chosen logprobs that were read, the first that is new.
+    /// The index of the first new token in the parsed chosen logprobs.
     pub chosen_from: usize,
-    /// Tokens of the event before, in front of everything: an abort was merged with it.
+    /// The number of leading tokens that repeat the previous event, because an abort was merged with it.
     pub merged: usize,
-    /// Among the rows that were read, the one of the first new token; `None` where there is not one row a token.
+    /// The index of the first new token's row in the parsed rows; `None` unless there is one row per token.
     pub row_from: Option<usize>,
-    /// What is wrong with the event.
+    /// The event's difference from the expected mode.
     pub anomaly: Option<Anomaly>,
 }
 
@@ -73,8 +73,8 @@ impl Default for Sequence {
             top_content: Bytes::new(),
             exact_content: Bytes::new(),
             exact_seen: 0,
-            lost: None,
-            lists: Lists::default(),
+            exact_failure: None,
+            lists: EntropyLists::default(),
             sum: 0.0,
             measured: 0,
             width: 0,
@@ -87,7 +87,7 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// Whether what was jumped over in this event is this sequence's own: another sample may have begun with the same tokens.
+    /// Whether the skipped prefix of this event is this sequence's: another sample may begin with the same tokens.
     #[must_use]
     pub fn owns(&self, chunk: &Chunk, bytes: &[u8]) -> bool {
         let own = |array: &Option<Array>, content: &Bytes| {
@@ -106,52 +106,54 @@ impl Sequence {
             && both_or_neither(&chunk.exact)
     }
 
-    /// Takes note of an event: `chosen` and `rows` are how many were read, behind what was known.
+    /// Adds an event. `chosen` and `rows` are the numbers of entries that were parsed after the known prefix.
     pub fn step(
         &mut self,
         bytes: &[u8],
         chunk: &Chunk,
         (chosen, rows): (usize, usize),
-        expected: &mut Expected,
-    ) -> Step {
+        expected: &mut ExpectedContent,
+    ) -> EventStep {
         let known = |array: &Option<Array>| array.as_ref().is_some_and(|array| array.known > 0);
         let read = if chunk.chosen.is_some() { chosen } else { chunk.count_ids(bytes) };
         let completion = chunk.completion_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let (content, anomaly) = if known(&chunk.chosen) {
-            (Content::Full, None)
+            (ListContent::Full, None)
         } else {
-            let event = Event { bytes, chunk, read, completion };
+            let event = EventLists { bytes, chunk, read, completion };
             self.content(&event, expected)
         };
         self.contradicted |= anomaly == Some(Anomaly::Contradiction);
-        let repeats = content == Content::Full && !known(&chunk.chosen);
-        // an abort merged with the event before it holds that event's delta in front of everything
+        let repeats = content == ListContent::Full && !known(&chunk.chosen);
+        // an abort merged with the previous event lists that event's delta before all tokens
         let merged = match (*expected, completion) {
-            (Expected::Known(Content::Delta), Some(all)) if repeats && self.tokens > 0 => read.saturating_sub(all),
+            (ExpectedContent::Known(ListContent::Delta), Some(all)) if repeats && self.tokens > 0 => {
+                read.saturating_sub(all)
+            }
             _ => 0,
         };
         let before = if repeats { self.tokens + merged } else { 0 };
         let mut new = read.saturating_sub(before);
         if let (Some(all), true) = (completion, chunk.finish.is_some()) {
-            // lists may be ahead of their event, but not behind the end
+            // lists may run ahead of their event, but not past the end of the sequence
             new = new.min(all.saturating_sub(self.tokens));
         }
-        // one row a token, or nothing says which token a row belongs to
+        // without one row per token, rows cannot be assigned to tokens
         let row_from = match content {
             _ if self.contradicted => None,
-            Content::Full if known(&chunk.top) => {
+            ListContent::Full if known(&chunk.top) => {
                 (known(&chunk.chosen) && self.top_rows == self.tokens && rows == read).then_some(0)
             }
-            Content::Full if known(&chunk.chosen) => (rows == self.tokens + read).then_some(self.tokens),
-            Content::Full => (rows == read).then_some(before),
-            Content::Delta => (rows == read).then_some(0),
+            ListContent::Full if known(&chunk.chosen) => (rows == self.tokens + read).then_some(self.tokens),
+            ListContent::Full => (rows == read).then_some(before),
+            ListContent::Delta => (rows == read).then_some(0),
         };
         self.tokens += new;
-        self.top_rows = if known(&chunk.top) || content == Content::Delta { self.top_rows + rows } else { rows };
-        Step { content, new, merged, chosen_from: before, row_from, anomaly }
+        self.top_rows = if known(&chunk.top) || content == ListContent::Delta { self.top_rows + rows } else { rows };
+        EventStep { content, new, merged, chosen_from: before, row_from, anomaly }
     }
 
-    /// Remembers the event's lists, so that the next one is read only where it is new.
+    /// Remembers the event's lists, so that only the new part of the next event is parsed.
     pub fn remember(&mut self, bytes: &Bytes, chunk: &Chunk) {
         let content =
             |array: &Option<Array>| array.as_ref().map_or_else(Bytes::new, |array| bytes.slice(array.content.clone()));
@@ -162,7 +164,7 @@ impl Sequence {
         self.ids_content = ids.unwrap_or_default();
     }
 
-    /// Counts one token's number, NaN where it has none.
+    /// Adds one token's entropy; NaN if it has none.
     pub fn count(&mut self, value: f32) {
         if !value.is_nan() {
             self.sum += f64::from(value);
@@ -170,15 +172,15 @@ impl Sequence {
         }
     }
 
-    /// Whether any token has a number.
+    /// Whether any token has an entropy.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.measured > 0
     }
 
-    /// Why there is no number, although nothing on the request's side explains it.
+    /// Why there is no entropy, if the plan of the request does not explain it.
     #[must_use]
-    pub fn lack(&self, exact: Option<Exact>) -> Option<Reason> {
+    pub fn missing_reason(&self, exact: Option<ExactSource>) -> Option<Reason> {
         match (self.tokens, self.width) {
             (0, _) => None,
             _ if self.contradicted => Some(Reason::StreamContradiction),
@@ -188,18 +190,18 @@ impl Sequence {
         }
     }
 
-    /// The mean of the numbers there are, in nats.
+    /// The mean of the measured entropies, in nats.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         (self.measured > 0).then(|| self.sum / self.measured as f64)
     }
 }
 
-/// What all sequences of a stream know together: an event names its sequence only at its end.
+/// The known prefixes of all sequences of a stream: the index of an event's sequence follows its lists.
 #[derive(Debug)]
-pub struct KnownContent<'a>(pub &'a [Sequence]);
+pub struct SequencePrefixes<'a>(pub &'a [Sequence]);
 
-impl KnownContent<'_> {
+impl SequencePrefixes<'_> {
     fn longest<'b>(contents: impl Iterator<Item = &'b Bytes>, bytes: &[u8]) -> usize {
         contents
             .filter(|content| bytes.starts_with(content) && matches!(bytes.get(content.len()), Some(b',' | b']')))
@@ -209,7 +211,7 @@ impl KnownContent<'_> {
     }
 }
 
-impl Known for KnownContent<'_> {
+impl KnownPrefix for SequencePrefixes<'_> {
     fn chosen(&self, bytes: &[u8]) -> usize {
         Self::longest(self.0.iter().map(|sequence| &sequence.chosen_content), bytes)
     }

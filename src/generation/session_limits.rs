@@ -1,4 +1,4 @@
-//! The limits of a session: whether it may have another turn.
+//! Checks the limits of a session before it gets another turn.
 
 use http::StatusCode;
 
@@ -6,10 +6,10 @@ use crate::config::SessionConfig;
 use crate::error::Error;
 use crate::session::Store;
 
-/// Lets a call of `new` generations pass where its session has room for them. Calls that run at once may pass the limit together.
+/// Checks that a session has room for a call of `new` generations. Concurrent calls may exceed the limit together.
 ///
 /// # Errors
-/// A 403, which clients take for final: the next call of the session would be refused too.
+/// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
 pub fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
     let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
     if new > config.max_session_turns || new > config.max_session_branches {
@@ -20,7 +20,8 @@ pub fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize
     }
     let full = |count: usize, what: &str, flag: &str| {
         let message = format!(
-            "session {session:?} has {count} {what}, as many as {flag} allows; begin another session, or delete this one once it is exported"
+            "session {session:?} has {count} {what}, as many as {flag} allows; \
+             begin another session, or delete this one once it is exported"
         );
         Err(Error::Client { status: StatusCode::FORBIDDEN, message })
     };

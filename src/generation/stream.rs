@@ -1,6 +1,6 @@
-//! The events of a streamed generation, parsed and measured as they come.
+//! The events of a streamed generation, parsed and measured as they arrive.
 //!
-//! It is pulled: when the client stops reading, so does tokentap.
+//! The stream is pulled: when the client stops reading, tokentap stops reading too.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,34 +12,34 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
 use crate::engine::client::ReplyBody;
-use crate::engine::forwarded::Failed;
-use crate::engine::sse::{self, Decoder};
+use crate::engine::forwarded::BodyFailure;
+use crate::engine::sse::{self, SseDecoder};
 use crate::error::{BoxError, Error};
-use crate::generation::Observed;
-use crate::generation::active::{ActiveGeneration, Recording};
-use crate::generation::event::{Framed, GenerationEvent, Reads, Unparsed};
+use crate::generation::ReplyStats;
+use crate::generation::active::{ActiveGeneration, DurabilityWait};
+use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::reason::Reason;
 use crate::long_work::{in_place, is_long, permit};
 use crate::session::Fault;
 
-/// Bytes of an event that are not counted.
+/// An incomplete event below this size, in bytes, is not counted against the budget.
 const UNCOUNTED: usize = 64 * 1024;
 
-/// The stream. Dropped before its end, it drops the upstream connection and aborts the ids seen.
+/// The stream. Dropping it before its end closes the upstream connection and aborts the known ids.
 pub struct EventStream {
     upstream: ReplyBody,
-    decoder: Decoder,
+    decoder: SseDecoder,
     active: ActiveGeneration,
-    reads: Reads,
+    reads: EventAccess,
     state: State,
     limit: usize,
-    /// What an event that is not complete yet takes of the budget.
+    /// The incomplete event's share of the byte budget.
     share: Share,
     /// A long event that waits for a permit to be parsed.
-    waiting: Option<(Permit, sse::Event)>,
+    waiting: Option<(Permit, sse::SseEvent)>,
     /// An event that waits until the turns it ends are durable.
-    held: Option<(Recording, Option<Arc<GenerationEvent>>)>,
-    failed: Failed,
+    held: Option<(DurabilityWait, Option<Arc<GenerationEvent>>)>,
+    failed: BodyFailure,
 }
 
 /// Waits until a long event may be parsed.
@@ -49,7 +49,7 @@ type Permit = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>
 enum State {
     /// Events are parsed.
     Reading,
-    /// An event was too large: bytes pass unchanged from here on.
+    /// An event was too large: bytes are forwarded unchanged from here on.
     Passing,
     /// Nothing more will be sent.
     Ended,
@@ -64,12 +64,12 @@ impl std::fmt::Debug for EventStream {
 impl EventStream {
     /// A stream whose events must not be larger than `limit` bytes to be parsed.
     #[must_use]
-    pub fn new(upstream: ReplyBody, active: ActiveGeneration, reads: Reads, limit: u64) -> Self {
+    pub fn new(upstream: ReplyBody, active: ActiveGeneration, reads: EventAccess, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let share = active.generator().budget.reply();
         Self {
             upstream,
-            decoder: Decoder::default(),
+            decoder: SseDecoder::default(),
             active,
             reads,
             state: State::Reading,
@@ -77,13 +77,13 @@ impl EventStream {
             share,
             waiting: None,
             held: None,
-            failed: Failed::default(),
+            failed: BodyFailure::default(),
         }
     }
 
-    /// What has been seen so far.
+    /// Statistics of the reply so far.
     #[must_use]
-    pub fn observed(&self) -> &Observed {
+    pub fn observed(&self) -> &ReplyStats {
         self.active.capture().observed()
     }
 
@@ -93,8 +93,8 @@ impl EventStream {
             if let Some(error) = ready!(self.failed.poll(cx)) {
                 return Poll::Ready(Some(Err(error)));
             }
-            if let Some((recorded, _)) = &mut self.held {
-                ready!(recorded.as_mut().poll(cx));
+            if let Some((wait, _)) = &mut self.held {
+                ready!(wait.as_mut().poll(cx));
                 if let Some((_, Some(event))) = self.held.take() {
                     return Poll::Ready(Some(Ok(event)));
                 }
@@ -107,15 +107,15 @@ impl EventStream {
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
             };
-            match (self.active.recording(), event) {
-                (Some(recording), event) => self.held = Some((recording, event)),
+            match (self.active.durability_wait(), event) {
+                (Some(wait), event) => self.held = Some((wait, event)),
                 (None, Some(event)) => return Poll::Ready(Some(Ok(event))),
                 (None, None) => {}
             }
         }
     }
 
-    /// The next event that is complete; `None` where more has to come first.
+    /// The next complete event; `None` if more bytes are needed.
     fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         if let Some((permit, _)) = &mut self.waiting {
             let permit = ready!(permit.as_mut().poll(cx));
@@ -131,12 +131,12 @@ impl EventStream {
         Poll::Ready(Some(self.event(event)))
     }
 
-    /// Reads more of the stream. An event comes back where bytes pass that are not parsed.
+    /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| Arc::new(GenerationEvent::unparsed(bytes, why)));
         let event = match ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
             Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) if self.state == State::Passing => unparsed(data, Unparsed::Piece),
+                Ok(data) if self.state == State::Passing => unparsed(data, UnparsedReason::Piece),
                 Ok(data) => {
                     self.decoder.push(&data);
                     None
@@ -152,7 +152,7 @@ impl EventStream {
             None => {
                 let rest = self.decoder.take_rest();
                 self.end();
-                unparsed(rest, Unparsed::NoData)
+                unparsed(rest, UnparsedReason::NoData)
             }
         };
         Poll::Ready(event)
@@ -166,7 +166,7 @@ impl EventStream {
 
     /// Stops parsing if an incomplete event is too large to buffer.
     fn check_size(&mut self) -> Option<Arc<GenerationEvent>> {
-        let reason = self.outgrown()?;
+        let reason = self.oversize_reason()?;
         self.active.generator().metrics.skipped.with_label_values(&[reason.name()]).inc();
         if self.must_measure() {
             return Some(self.refuse(reason));
@@ -174,32 +174,32 @@ impl EventStream {
         self.state = State::Passing;
         let _ = self.share.resize(0);
         self.active.capture_mut().incomplete();
-        Some(Arc::new(GenerationEvent::unparsed(self.decoder.take_rest(), Unparsed::Piece)))
+        Some(Arc::new(GenerationEvent::unparsed(self.decoder.take_rest(), UnparsedReason::Piece)))
     }
 
     /// Why an incomplete event is too large to buffer.
-    fn outgrown(&mut self) -> Option<Reason> {
+    fn oversize_reason(&mut self) -> Option<Reason> {
         let pending = self.decoder.pending();
         if pending > self.limit {
             return Some(Reason::TooLarge);
         }
-        // those of the usual size are not worth the counting
+        // counting events of the usual size would cost more than it protects
         let counted = if pending < UNCOUNTED { 0 } else { pending };
         self.share.resize(counted).err().map(|_| Reason::NoRoom)
     }
 
     /// Parses and measures an event.
-    fn event(&mut self, event: sse::Event) -> Arc<GenerationEvent> {
+    fn event(&mut self, event: sse::SseEvent) -> Arc<GenerationEvent> {
         if event.is_done() {
-            // the engine is done, whatever becomes of the connection
+            // the engine has finished, even if the connection breaks later
             self.active.end();
             return self.completed(GenerationEvent::done(event.raw));
         }
-        let sse::Event { raw, data } = event;
+        let sse::SseEvent { raw, data } = event;
         let Some(json) = data else {
-            return self.completed(GenerationEvent::unparsed(raw, Unparsed::NoData));
+            return self.completed(GenerationEvent::unparsed(raw, UnparsedReason::NoData));
         };
-        let framed = Framed { raw, json };
+        let framed = EventFrame { raw, json };
         if framed.raw.get(framed.json.start) != Some(&b'{') {
             return self.completed(GenerationEvent::unreadable(framed));
         }
@@ -208,7 +208,7 @@ impl EventStream {
             let event = |parsed| GenerationEvent::streamed(framed.clone(), parsed, reads);
             match self.active.guarded(|capture| capture.event(&framed, reads).map(event)) {
                 Some(event) => (event, true),
-                // a failure of ours costs numbers, not text
+                // a failure of tokentap loses entropies, not text
                 None => match framed.outline(reads) {
                     Ok(parsed) => (event(parsed), false),
                     Err(_) => (GenerationEvent::unreadable(framed), false),
@@ -218,33 +218,33 @@ impl EventStream {
         if !is_readable {
             self.active.capture_mut().incomplete();
         }
-        if let Some(reason) = self.lack(is_readable) {
+        if let Some(reason) = self.strict_failure(is_readable) {
             return self.refuse(reason);
         }
         self.completed(event)
     }
 
-    /// Marks the event with which clients have everything: the end mark, or the last finish reason. They leave at either, without waiting
-    /// for the end of the body.
+    /// Marks the event after which the client has everything: `[DONE]` or the last finish reason. Clients disconnect at either, before the
+    /// body ends.
     fn completed(&self, mut event: GenerationEvent) -> Arc<GenerationEvent> {
         event.completes = self.active.is_ended() || self.active.capture().is_complete();
         Arc::new(event)
     }
 
-    /// Ends the stream with an error event; dropping the rest aborts the generation.
+    /// Ends the stream with an error event. Dropping the stream then aborts the generation.
     fn refuse(&mut self, reason: Reason) -> Arc<GenerationEvent> {
         self.state = State::Ended;
         self.active.capture_mut().cut(Fault::Aborted);
         Arc::new(GenerationEvent::failed(Error::Strict { reason: reason.name().to_owned() }))
     }
 
-    /// Whether `--strict` holds for this request.
+    /// Whether `--strict` applies to this request.
     fn must_measure(&self) -> bool {
         self.active.generator().config.entropy.strict && self.active.capture().plan().entropy_request.wanted
     }
 
-    /// With `--strict`, why the stream must not go on.
-    fn lack(&self, is_readable: bool) -> Option<Reason> {
+    /// Why the stream must end under `--strict`; `None` if it may continue.
+    fn strict_failure(&self, is_readable: bool) -> Option<Reason> {
         if !self.must_measure() {
             return None;
         }

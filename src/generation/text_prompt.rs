@@ -1,4 +1,4 @@
-//! The ids of prompts that came as text, from the engine's own tokenizer while the engine generates.
+//! Gets the ids of text prompts from the engine's tokenizer while the engine generates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::engine::request::{GenerateRequest, IdShape, Texts};
 use crate::engine::tokenize::tokenize;
 use crate::error::Error;
 
-/// How long the tokenizer may take; beyond, the turn's prompt stays unknown.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the tokenizer may take. After that the turn's prompt stays unknown.
+const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Text whose ids nobody else says.
+/// A text prompt whose ids only the tokenizer can provide.
 #[derive(Debug)]
 pub struct TextPrompt {
     text: Bytes,
 }
 
 impl TextPrompt {
-    /// The text of a request; `None` where there is none, or ids stand beside it, which the engine runs.
+    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
     #[must_use]
     pub fn of(request: &GenerateRequest) -> Option<Self> {
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
@@ -29,17 +29,17 @@ impl TextPrompt {
         Some(Self { text: request.bytes.slice(span) })
     }
 
-    /// Asks the engine. Whatever goes wrong costs the record its prompt, and nobody their generation.
+    /// Asks the engine's tokenizer. A failure leaves the prompt of the record unknown and does not affect the generation.
     ///
     /// # Errors
-    /// Never; the type is what `try_join` wants.
+    /// Never; `try_join` requires the type.
     pub async fn tokenize(self, engines: &Engines) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
         let text = String::from_utf8_lossy(&self.text);
-        let answer = tokio::time::timeout(PATIENCE, tokenize(&engines.any(), &text)).await;
+        let answer = tokio::time::timeout(TOKENIZE_TIMEOUT, tokenize(&engines.any(), &text)).await;
         Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
             Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
             Err(error) => {
-                tracing::debug!(%error, "the ids of a text prompt are not known");
+                tracing::debug!(%error, "the ids of a text prompt are unknown");
                 None
             }
         })

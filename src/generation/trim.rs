@@ -1,12 +1,12 @@
-//! Taking away from a reply what was forced on its request.
+//! Removes from a reply the members that were forced on its request.
 
-use crate::engine::flat::{self, Side};
+use crate::engine::flat::{self, TopLogprobsField};
 use crate::engine::scan;
-use crate::generation::forcing::{Exact, Item};
+use crate::generation::forcing::{ExactSource, ItemPlan};
 use crate::generation::plan::Plan;
 use crate::json::{Edit, Malformed, Object, Splice, Text};
 
-/// What only logprobs bring.
+/// The members that a reply has only with logprobs.
 const LOGPROBS: [&str; 5] = [
     "input_token_logprobs",
     "output_token_logprobs",
@@ -15,27 +15,27 @@ const LOGPROBS: [&str; 5] = [
     "output_token_ids_logprobs",
 ];
 
-/// What only a top-k brings: a name, and the prefix of others.
+/// The members that a reply has only with a top-k: a name, and the prefix of further names.
 const TOP: [(&str, &str); 2] =
     [("input_top_logprobs", "input_top_logprobs_"), ("output_top_logprobs", "output_top_logprobs_")];
 
-/// Trims the `meta_info` of a sequence to what its client asked. Everything that stays keeps its bytes.
+/// Trims the `meta_info` of a sequence to what its client requested. The bytes of the remaining members are unchanged.
 ///
 /// # Errors
-/// When the lists that are to be cut are not what SGLang writes.
+/// When the lists to be cut are not in SGLang's format.
 pub fn trim(
     plan: &Plan,
-    item: &Item,
+    item: &ItemPlan,
     bytes: &[u8],
     meta: &Object,
     edit: &mut Edit<'_>,
     splice: &mut Splice,
 ) -> Result<(), Malformed> {
-    // our own list takes its place, which a client that asks both has asked for; or it was meant for a neighbour
+    // tokentap's own list has the same name and replaces it; or the engine added it for another item of the batch
     if plan.entropy_request.wanted || plan.plugin && !item.own_plugin {
         edit.remove(|key| key.is("output_token_entropy"));
     }
-    if item.exact == Some(Exact::Support) && item.is_asked_exactly() {
+    if item.exact == Some(ExactSource::Support) && item.forces_exact() {
         edit.remove(|key| key.starts_with("output_token_sampling_"));
     }
     if !item.logprob || item.k == item.asked_k && item.asked {
@@ -57,7 +57,7 @@ pub fn trim(
         scan::cuts(bytes, span.start + 1, keep, &mut cuts).map_err(|error| Malformed::new(error.at))?;
         cuts.into_iter().for_each(|cut| splice.cut(cut));
     }
-    for side in [Side::Input, Side::Output] {
+    for side in [TopLogprobsField::Input, TopLogprobsField::Output] {
         flat::keep_columns(side, keep, bytes, meta, edit)?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The access log: a line and the metrics of each request, written when its reply has ended.
+//! The access log: one line and the metrics of each request, written when the reply ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,38 +7,38 @@ use http::{Extensions, Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::engine::routes;
-use crate::generation::Observed;
+use crate::generation::ReplyStats;
 use crate::generation::reason::Reason;
 use crate::generation::request::RequestId;
 use crate::metrics::Metrics;
 
-/// The status of a request whose client left before the reply: not one of HTTP, but the one that proxies log.
+/// The status of a request whose client disconnected before the reply. HTTP does not define it, but proxies log it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// What is logged and counted of a request. Clones share one record, which is written when the last of them is dropped: one is held by the body of
-/// the reply.
+/// The log line and the metrics of a request. Clones share one record, which is written when the last clone is dropped. The body of the
+/// reply holds a clone.
 #[derive(Debug, Clone)]
 pub struct AccessRecord(Arc<Record>);
 
 #[derive(Debug)]
 struct Record {
     metrics: Arc<Metrics>,
-    /// The server cuts connections: its drain time is over.
+    /// True once the drain time has passed and the server closes the remaining connections.
     cutting: Arc<AtomicBool>,
     endpoint: &'static str,
     method: &'static str,
-    /// Asked every few seconds by something that is not an agent or a trainer: logged at debug, and not counted as active.
+    /// A monitoring system sends it every few seconds: it is logged at debug level and not counted as active.
     is_probe: bool,
     started: Instant,
-    /// 0 until there is a reply.
+    /// 0 until the reply begins.
     status: AtomicU16,
     is_streaming: AtomicBool,
     rid: OnceLock<RequestId>,
-    observed: OnceLock<Observed>,
+    observed: OnceLock<ReplyStats>,
 }
 
 impl AccessRecord {
-    /// Starts the clock of a request.
+    /// Creates the record of a request and starts its clock.
     #[must_use]
     pub fn start(
         (metrics, cutting): (&Arc<Metrics>, &Arc<AtomicBool>),
@@ -63,34 +63,34 @@ impl AccessRecord {
         }))
     }
 
-    /// The record among the extensions of a request.
+    /// Returns the record from the extensions of a request.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Self {
         extensions.get().cloned().expect("the outermost layers of a port start a record for every request")
     }
 
-    /// Sets the status of the reply, unless one that is no success was set before.
+    /// Sets the status of the reply. An error status that was set before stays.
     pub fn set_status(&self, status: StatusCode) {
         let replaced = |old: u16| (old < 300).then_some(status.as_u16());
-        // where an error was set, it stays
+        // fails if an error status is already set
         let _ = self.0.status.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replaced);
     }
 
-    /// The reply is a stream.
+    /// Records that the reply is a stream.
     pub fn set_streaming(&self) {
         self.0.is_streaming.store(true, Ordering::Relaxed);
     }
 
-    /// The request's id, which is set once it is known.
+    /// The request id, set as soon as it is known.
     #[must_use]
     pub fn rid(&self) -> &OnceLock<RequestId> {
         &self.0.rid
     }
 
-    /// Adds what was observed of the reply.
-    pub fn observe(&self, observed: Option<Observed>) {
+    /// Records the token counts and the entropy of the reply.
+    pub fn observe(&self, observed: Option<ReplyStats>) {
         if let Some(observed) = observed {
-            // a request has one reply
+            // cannot fail: a request has one reply
             let _ = self.0.observed.set(observed);
         }
     }

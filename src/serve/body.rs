@@ -1,4 +1,4 @@
-//! Bodies of replies and of uploads.
+//! Bodies of replies and of requests.
 
 mod encoded;
 mod read_timeout;
@@ -10,32 +10,32 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 
-use crate::engine::forwarded::Forwarded;
+use crate::engine::forwarded::ForwardedBody;
 use crate::error::BoxError;
-use crate::generation::Observed;
-use crate::generation::in_flight::Unnamed;
+use crate::generation::ReplyStats;
+use crate::generation::in_flight::UnknownRidGuard;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::control::offload::{Items, OffloadedIter};
 use crate::serve::data::passthrough::PassthroughStream;
 
 pub use encoded::{EncodedBody, Encoder};
-pub use upload::{Upload, broken};
+pub use upload::{Upload, upload_error};
 
 /// The body of a reply over HTTP.
 #[derive(Debug)]
 pub struct Body {
     inner: Inner,
-    /// Gets what was observed of the reply.
+    /// Receives the token counts and the entropy of the reply.
     record: Option<AccessRecord>,
-    /// The reply is of a generation whose id is not known.
-    _unnamed: Option<Unnamed>,
+    /// Set while a generation runs whose request id is not known.
+    _unnamed: Option<UnknownRidGuard>,
 }
 
 enum Inner {
     Full(Bytes),
-    Forwarded(Box<Forwarded>),
+    Forwarded(Box<ForwardedBody>),
     Encoded(Box<EncodedBody>),
-    Made(OffloadedIter<Bytes>),
+    Offloaded(OffloadedIter<Bytes>),
     PassthroughStream(Box<PassthroughStream>),
 }
 
@@ -45,66 +45,66 @@ impl std::fmt::Debug for Inner {
             Self::Full(bytes) => f.debug_tuple("Full").field(&bytes.len()).finish(),
             Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
             Self::Encoded(body) => f.debug_tuple("Encoded").field(body).finish(),
-            Self::Made(_) => f.write_str("Made"),
+            Self::Offloaded(_) => f.write_str("Offloaded"),
             Self::PassthroughStream(body) => f.debug_tuple("PassthroughStream").field(body).finish(),
         }
     }
 }
 
 impl Body {
-    /// A whole body.
+    /// Creates a body from its complete bytes.
     #[must_use]
     pub fn full(bytes: impl Into<Bytes>) -> Self {
-        Self::of(Inner::Full(bytes.into()))
+        Self::new(Inner::Full(bytes.into()))
     }
 
-    /// The upstream's body as it comes.
+    /// Forwards the upstream's body unchanged.
     #[must_use]
-    pub fn forwarded(body: Forwarded) -> Self {
-        Self::of(Inner::Forwarded(Box::new(body)))
+    pub fn forwarded(body: ForwardedBody) -> Self {
+        Self::new(Inner::Forwarded(Box::new(body)))
     }
 
-    /// The events of a generation, encoded for the client.
+    /// Encodes the events of a generation for the client.
     #[must_use]
     pub fn encoded(body: EncodedBody) -> Self {
-        Self::of(Inner::Encoded(Box::new(body)))
+        Self::new(Inner::Encoded(Box::new(body)))
     }
 
-    /// A stream whose ids are taken on its way.
+    /// Forwards a stream and records the token ids in it.
     #[must_use]
     pub fn passthrough(body: PassthroughStream) -> Self {
-        Self::of(Inner::PassthroughStream(Box::new(body)))
+        Self::new(Inner::PassthroughStream(Box::new(body)))
     }
 
-    fn of(inner: Inner) -> Self {
+    fn new(inner: Inner) -> Self {
         Self { inner, record: None, _unnamed: None }
     }
 
-    /// A body that blocking threads make as it is taken.
+    /// Creates a body that blocking threads produce as the client reads it.
     #[must_use]
-    pub fn made(chunks: Items<Bytes>) -> Self {
-        Self::of(Inner::Made(OffloadedIter::new(chunks, Bytes::len)))
+    pub fn offloaded(chunks: Items<Bytes>) -> Self {
+        Self::new(Inner::Offloaded(OffloadedIter::new(chunks, Bytes::len)))
     }
 
-    /// The body, which adds what it observes to the access record of its request.
+    /// Reports what the body observes to the access record of its request.
     #[must_use]
-    pub fn observed_by(mut self, record: AccessRecord) -> Self {
+    pub fn with_record(mut self, record: AccessRecord) -> Self {
         self.record = Some(record);
         self
     }
 
-    /// The body of a generation whose id is not known, while it runs.
+    /// Holds `unnamed`, which marks a running generation without a known id, until the body is dropped.
     #[must_use]
-    pub fn holding(mut self, unnamed: Option<Unnamed>) -> Self {
+    pub fn with_unnamed(mut self, unnamed: Option<UnknownRidGuard>) -> Self {
         self._unnamed = unnamed;
         self
     }
 
-    /// What has been seen of the reply.
-    fn observed(&self) -> Option<Observed> {
+    /// The token counts and the entropy of the reply so far.
+    fn observed(&self) -> Option<ReplyStats> {
         match &self.inner {
             Inner::Encoded(body) => body.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Made(_) | Inner::PassthroughStream(_) => None,
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) | Inner::PassthroughStream(_) => None,
         }
     }
 }
@@ -127,7 +127,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Encoded(body) => body.poll_frame(cx),
-            Inner::Made(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
+            Inner::Offloaded(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
             Inner::PassthroughStream(body) => body.poll_frame(cx),
         }
     }
@@ -137,7 +137,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
             Inner::Encoded(body) => body.is_end_stream(),
-            Inner::Made(_) | Inner::PassthroughStream(_) => false,
+            Inner::Offloaded(_) | Inner::PassthroughStream(_) => false,
         }
     }
 
@@ -146,7 +146,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
             Inner::Encoded(body) => body.size_hint(),
-            Inner::Made(_) | Inner::PassthroughStream(_) => SizeHint::default(),
+            Inner::Offloaded(_) | Inner::PassthroughStream(_) => SizeHint::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The accept loop: HTTP/1.1 and HTTP/2 on one port, plain or by TLS, limits, graceful drain.
+//! The accept loop: HTTP/1.1 and HTTP/2 on one port, plain or over TLS, with connection limits and graceful drain.
 
 mod activity;
 mod head_timeout;
@@ -31,64 +31,64 @@ use head_timeout::HeadTimeout;
 use last_reply::Replies;
 pub use listen_queue::listen;
 pub use listener::{ListenDrops, Listener};
-use outgoing::Outgoing;
+use outgoing::OutgoingStream;
 pub use tls::Tls;
 
-/// What a stream may hold of a body that is not being read.
+/// Bytes of an unread body that a stream may buffer.
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// The same of all streams of a connection: so many of them may be full before one that is read has to wait for them.
+/// The same for all streams of a connection. 128 streams may be full before they block a stream that is being read.
 const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
 
-/// How connections are treated.
+/// The limits of connections.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// A client's first headers must be complete within this time, TLS included.
+    /// The time for a client's first headers, TLS handshake included.
     pub header_timeout: Duration,
-    /// Later headers, on a connection that is kept, within this: it is also how long such a connection may be idle, over HTTP/2 too.
+    /// The time for later headers on a kept connection. It is also the idle timeout of a connection, over HTTP/2 too.
     pub idle_timeout: Duration,
-    /// Of what waits for a client some must be taken within this.
+    /// The time in which a client must read some of the data that waits for it.
     pub read_timeout: Duration,
-    /// Connections at once; more wait to be accepted.
+    /// The maximum number of connections; more wait to be accepted.
     pub connections: usize,
-    /// How long running requests may take to end once the server stops.
+    /// The time that running requests have to end once the server stops.
     pub drain: Duration,
-    /// Set before connections are cut whose requests have not ended by then.
+    /// Set to true before the server closes the connections whose requests have not ended in that time.
     pub cutting: Arc<AtomicBool>,
 }
 
-/// What a server is told: go on, drain, or end at once. Moves only forward.
+/// The phase of a server. It only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Serve.
     Serving,
-    /// Accept nothing new; let what runs come to its end.
+    /// Accept no new connections; wait until running requests end.
     Draining,
-    /// End now.
+    /// Stop now.
     Ending,
 }
 
-/// How long a connection that was told to end for want of requests may take over it.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// The time that an idle connection has to close after it was asked to.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a connection is served with.
-struct Talk<S> {
+/// Serves one connection.
+struct ConnectionServer<S> {
     builder: Arc<auto::Builder<TokioExecutor>>,
     service: S,
     phase: watch::Receiver<Phase>,
-    /// Of the first head.
+    /// The deadline of the first head.
     deadline: Instant,
-    /// How long it may have no request.
+    /// The time that the connection may have no request.
     idle: Duration,
-    /// How long nothing may be taken of what waits for the client.
-    patience: Duration,
-    /// How long the server drains.
+    /// The time in which the client must read some of the data that waits for it.
+    read_timeout: Duration,
+    /// The drain time of the server.
     drain: Duration,
-    /// Connections that were cut.
+    /// The number of connections that were cut.
     cut: Arc<AtomicUsize>,
 }
 
-/// Counts a connection as cut when it is dropped before the connection has ended, unless all replies have been given to the system.
+/// Counts a connection as cut if it is dropped before the connection ends, unless the kernel has accepted all replies.
 struct CutOnDrop {
     count: Arc<AtomicUsize>,
     has_ended: bool,
@@ -98,40 +98,40 @@ struct CutOnDrop {
 
 impl Drop for CutOnDrop {
     fn drop(&mut self) {
-        let is_whole = self.replies.are_complete() && self.streams.are_none();
-        if !self.has_ended && !is_whole {
+        let is_complete = self.replies.are_complete() && self.streams.is_idle();
+        if !self.has_ended && !is_complete {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl<S, B> Talk<S>
+impl<S, B> ConnectionServer<S>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    /// Talks HTTP until the connection ends.
-    async fn over(mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    /// Serves HTTP over `stream` until the connection ends.
+    async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let streams = Streams::new();
         let replies = Replies::default();
-        let outgoing = Outgoing::new(stream, self.patience, replies.clone());
+        let outgoing = OutgoingStream::new(stream, self.read_timeout, replies.clone());
         let stream = HeadTimeout::new(outgoing, self.deadline, streams.clone());
-        let service = streams.clone().counted(replies.clone(), self.service);
+        let service = streams.clone().track(replies.clone(), self.service);
         let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
-        // dropped before the connection, with which its requests end
+        // dropped before the connection, because dropping the connection ends its requests
         let mut cut =
             CutOnDrop { count: self.cut, has_ended: false, replies: replies.clone(), streams: streams.clone() };
         let drains = async {
             drop(self.phase.wait_for(|phase| *phase >= Phase::Draining).await);
-            replies.may_be_last(self.drain).await;
+            replies.wait_for_last(self.drain).await;
         };
         let ended = tokio::select! {
             biased;
             ended = &mut connection => Some(ended),
             () = drains => None,
-            () = streams.are_over(self.idle) => None,
+            () = streams.wait_idle(self.idle) => None,
         };
         let ended = match ended {
             Some(ended) => ended,
@@ -139,8 +139,8 @@ where
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection => ended,
-                    // it answers pings, and does not go
-                    () = streams.are_over(self.idle + FAREWELL) => {
+                    // the client answers pings and does not close
+                    () = streams.wait_idle(self.idle + CLOSE_TIMEOUT) => {
                         cut.has_ended = true;
                         return;
                     }
@@ -154,10 +154,10 @@ where
     }
 }
 
-/// Serves `service` behind `door` until `phase` says otherwise. Returns when the last connection has ended, the drain time is over,
-/// or the phase is [`Phase::Ending`]; the result says how many connections were cut. One that only waits for another request is not counted.
+/// Serves `service` on `listener` until `phase` changes. Returns when the last connection has ended, the drain time has passed,
+/// or the phase is [`Phase::Ending`]. Returns the number of connections that were cut. An idle connection does not count as cut.
 pub async fn serve<S, B>(
-    door: impl Into<Listener>,
+    listener: impl Into<Listener>,
     service: S,
     limits: ServerLimits,
     mut phase: watch::Receiver<Phase>,
@@ -168,16 +168,16 @@ where
     B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let door = door.into();
+    let listener = listener.into();
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // without a timer hyper never times anything out, and slow headers hold a connection for good
+    // without a timer hyper has no timeouts, and slow headers hold a connection forever
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle_timeout)
         .max_headers(100)
         .max_buf_size(64 * 1024);
-    // streams may last: a peer that is gone without a word is asked for one
+    // streams may be long: pings detect a peer that is gone
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -195,42 +195,42 @@ where
         let accepted = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
-            accepted = door.accept(&permits) => accepted,
+            accepted = listener.accept(&permits) => accepted,
             Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
         };
         let Some((stream, permit)) = accepted else { continue };
         let deadline = Instant::now() + limits.header_timeout;
-        let talk = Talk {
+        let server = ConnectionServer {
             builder: Arc::clone(&builder),
             service: service.clone(),
             phase: phase.clone(),
             deadline,
             idle: limits.idle_timeout,
-            patience: limits.read_timeout,
+            read_timeout: limits.read_timeout,
             drain: limits.drain,
             cut: Arc::clone(&cut),
         };
-        let tls = door.tls.clone();
+        let tls = listener.tls.clone();
         let mut phase = phase.clone();
         tasks.spawn(async move {
             match tls {
-                None => talk.over(stream).await,
-                // on the task of the connection: nobody else waits for a handshake
+                None => server.serve(stream).await,
+                // on the task of the connection, so that a handshake delays no other connection
                 Some(tls) => {
                     let stream = tokio::select! {
                         stream = tls.accept(stream, deadline) => stream,
                         _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
                     };
                     if let Some(stream) = stream {
-                        talk.over(stream).await;
+                        server.serve(stream).await;
                     }
                 }
             }
             drop(permit);
         });
     }
-    drop(door);
-    // each connection has seen for itself that this is draining
+    drop(listener);
+    // each connection watches the phase itself
     let drained = async { while tasks.join_next().await.is_some() {} };
     tokio::select! {
         () = drained => {}
@@ -238,9 +238,9 @@ where
         _ = phase.wait_for(|phase| *phase >= Phase::Ending) => {}
     }
     limits.cutting.store(true, Ordering::Relaxed);
-    // those that have been closed before were not cut by the end of the drain
+    // connections that closed before were not cut by the end of the drain
     cut.store(0, Ordering::Relaxed);
-    // not only told to end, but ended: what they held has been let go of when this returns
+    // waits for the tasks, so that their resources are free when this returns
     tasks.shutdown().await;
     cut.load(Ordering::Relaxed)
 }
@@ -253,11 +253,11 @@ mod tests {
 
     use super::*;
 
-    /// How long a connection without a request is kept.
+    /// How long a draining connection stays open without a request.
     const IDLE: Duration = Duration::from_millis(100);
 
-    /// Sends a request and reads the head of its answer; empty where the connection has ended.
-    async fn ask(client: &mut DuplexStream) -> String {
+    /// Sends a request and returns the head of the reply, or an empty text if the connection has ended.
+    async fn send(client: &mut DuplexStream) -> String {
         client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.ok();
         let mut read = Vec::new();
         while !read.ends_with(b"\r\n\r\n") && client.read_buf(&mut read).await.is_ok_and(|length| length > 0) {}
@@ -265,27 +265,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn request_that_a_kept_connection_brings_as_draining_begins_is_answered_as_its_last() {
-        let answer = |_| async { Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::new()))) };
+    async fn request_on_an_idle_connection_at_the_start_of_the_drain_gets_connection_close() {
+        let reply = |_| async { Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::new()))) };
         for (pause, answered) in [(IDLE / 2, true), (IDLE * 2, false)] {
             let (phase, watched) = watch::channel(Phase::Serving);
             let (mut client, stream) = tokio::io::duplex(4096);
             let limit = Duration::from_secs(60);
-            let talk = Talk {
+            let server = ConnectionServer {
                 builder: Arc::new(auto::Builder::new(TokioExecutor::new())),
-                service: tower::service_fn(answer),
+                service: tower::service_fn(reply),
                 phase: watched,
                 deadline: Instant::now() + limit,
                 idle: limit,
-                patience: limit,
+                read_timeout: limit,
                 drain: limit,
                 cut: Arc::default(),
             };
-            let served = tokio::spawn(talk.over(stream));
-            assert!(ask(&mut client).await.starts_with("HTTP/1.1 200"));
+            let served = tokio::spawn(server.serve(stream));
+            assert!(send(&mut client).await.starts_with("HTTP/1.1 200"));
             phase.send_replace(Phase::Draining);
             tokio::time::sleep(pause).await;
-            let last = ask(&mut client).await;
+            let last = send(&mut client).await;
             assert_eq!(last.contains("connection: close"), answered, "after {pause:?}: {last:?}");
             served.await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! The control port: probes, metrics, the page, live entropy, and SGLang's own control routes, which is where trainers send them.
+//! The control port: probes, metrics, the page, live entropy, the `/v1` routes, and SGLang's own control routes for trainers.
 
 pub mod offload;
 pub mod page;
@@ -29,18 +29,18 @@ use crate::session::ledger::log::{Health, Log};
 /// The live entropies of a request.
 const ENTROPY: &str = "/v1/requests/{rid}/entropy";
 
-/// What the control port is served with.
+/// The state of the control port's routes.
 #[derive(Debug, Clone)]
 pub struct Control {
-    /// For requests that are forwarded.
+    /// The state for requests that are forwarded.
     pub proxy: Arc<ProxyState>,
-    /// For those of trainers.
+    /// The state for requests of trainers.
     pub trainers: Arc<TrainerState>,
-    /// For probes.
+    /// The state for probes.
     pub readiness: Arc<Readiness>,
 }
 
-/// What a request to the control port is.
+/// Classifies a request to the control port.
 pub fn classify<B>(request: &Request<B>) -> RequestInfo {
     let path = request.uri().path();
     let open = |endpoint| RequestInfo::open(Port::Control, Protocol::Http, endpoint);
@@ -53,7 +53,7 @@ pub fn classify<B>(request: &Request<B>) -> RequestInfo {
         }
         _ => {}
     }
-    // what the page shows needs the token, the page itself is how it is asked for
+    // the page needs no token: it asks the user for the token that its data needs
     if page::asset(path).is_some() {
         return RequestInfo { access: Access::Page, is_probe: true, ..open("/page") };
     }
@@ -71,15 +71,15 @@ fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// The request whose entropies a path asks for.
+/// The request id in a path of live entropies.
 fn rid_of_entropy(path: &str) -> Option<&str> {
     path.strip_prefix("/v1/requests/")?.strip_suffix("/entropy")
 }
 
-/// Answers a request that the layers let pass.
+/// Serves a request that passed the layers.
 pub async fn answer(state: &Control, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
-    route(state, request).await.map(|body| body.observed_by(record))
+    route(state, request).await.map(|body| body.with_record(record))
 }
 
 async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body> {
@@ -96,7 +96,7 @@ async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body
     }
     if route.kind == Kind::Control || route.endpoint == "/detokenize" {
         if proxy.config.keys.control_token.is_some() {
-            // the token opens this port alone; the page has ids and wants to show their text
+            // the token of this port is not the engine's key; /detokenize is for the page, which shows the text of ids
             match route.kind {
                 Kind::Control => proxy.client.sign(request.headers_mut()),
                 _ => proxy.client.sign_generation(request.headers_mut()),
@@ -124,7 +124,7 @@ pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
     reply
 }
 
-/// An error in the control port's shape: `{"error":{"code","message"}}`.
+/// Builds an error reply in the format of the control port: `{"error":{"code","message"}}`.
 pub(super) fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
 }
@@ -141,7 +141,7 @@ fn metrics(state: &Control) -> Response<Body> {
     proxy.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     proxy.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     if let Some(log) = proxy.sessions.log() {
-        watch(&proxy.metrics, log);
+        update_log_metrics(&proxy.metrics, log);
     }
     match proxy.metrics.render() {
         Ok(body) => {
@@ -154,8 +154,8 @@ fn metrics(state: &Control) -> Response<Body> {
     }
 }
 
-/// How the log is doing.
-fn watch(metrics: &Metrics, log: &Log) {
+/// Updates the metrics of the log.
+fn update_log_metrics(metrics: &Metrics, log: &Log) {
     let stats = log.stats();
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     metrics.log_degraded.set(i64::from(log.health() != Health::Ok));
@@ -164,7 +164,8 @@ fn watch(metrics: &Metrics, log: &Log) {
     metrics.raise(&metrics.log_lost, of(&stats.failed) + of(&stats.dropped_queue_full));
 }
 
-/// `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on; ids while the sequence runs.
+/// Replies `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on. Ids are only there while the sequence
+/// runs.
 fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Response<Body> {
     let (mut since, mut index) = (0, None);
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -177,14 +178,14 @@ fn entropy(state: &TrainerState, request: &Request<Incoming>, rid: &str) -> Resp
                 return problem(
                     StatusCode::BAD_REQUEST,
                     "bad_request",
-                    &format!("{name}: a number of tokens or of a sequence, not {value:?}"),
+                    &format!("{name}: must be a number, not {value:?}"),
                 );
             }
             _ => {
                 return problem(
                     StatusCode::BAD_REQUEST,
                     "bad_request",
-                    &format!("{name:?} is neither since nor index"),
+                    &format!("unknown query member {name:?}; the members are since and index"),
                 );
             }
         }

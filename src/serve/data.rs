@@ -1,4 +1,4 @@
-//! The data port: everything SGLang serves, under the same paths.
+//! The data port: all routes of SGLang, under the same paths.
 
 pub mod aborts;
 pub mod api_call;
@@ -29,7 +29,7 @@ use crate::serve::reply::error_reply;
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::is_name;
 
-/// What a request to the data port is. The session in its path is taken off the path.
+/// Classifies a request to the data port. Removes the session from its path.
 pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
     let session = take_session(request);
     let path = request.uri().path();
@@ -42,17 +42,17 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
         session,
         access: Access::Agent,
         needs_permit: true,
-        // all but what is neither recorded nor changes the policy
+        // requests that are neither recorded nor change the policy need no sessions
         needs_sessions: !matches!(route.kind, Kind::Info | Kind::Other),
         ..RequestInfo::open(Port::Data, Protocol::Http, route.endpoint)
     }
 }
 
-/// Answers a request that the layers let pass.
+/// Serves a request that passed the layers.
 pub async fn answer(state: &Arc<ProxyState>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
     let reply = route(state, request, &record).await;
-    reply.unwrap_or_else(|error| error_reply(&error)).map(|body| body.observed_by(record))
+    reply.unwrap_or_else(|error| error_reply(&error)).map(|body| body.with_record(record))
 }
 
 async fn route(
@@ -61,7 +61,7 @@ async fn route(
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     if is_tunnel(&request) {
-        let message = "tokentap neither tunnels nor speaks over web sockets".to_owned();
+        let message = "tokentap supports neither CONNECT nor web sockets".to_owned();
         return Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message });
     }
     let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
@@ -78,18 +78,18 @@ async fn route(
         return gate::control(state, route, request).await;
     }
     if route.kind == Kind::Info {
-        // what is searched must not be compressed
+        // the reply is searched for keys, so it must not be compressed
         request.headers_mut().remove(header::ACCEPT_ENCODING);
         return redact::redacted(state, forward(state, route, request, None).await?).await;
     }
-    let asked = MisdirectedRequest::new(state, &request, session.as_ref());
+    let original = MisdirectedRequest::new(state, &request, session.as_ref());
     let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
     let unnamed = generates.then(|| state.tools.flights.unnamed());
     let reply = forward(state, route, request, session).await?;
-    Ok(asked.answer(route, reply).await?.map(|body| body.holding(unnamed)))
+    Ok(original.answer(route, reply).await?.map(|body| body.with_unnamed(unnamed)))
 }
 
-/// Whether a request is for something else than HTTP. An upgrade to a later HTTP is an offer that may be ignored.
+/// Whether a request asks for a tunnel or another protocol. An upgrade to HTTP/2 is optional and ignored.
 fn is_tunnel(request: &Request<Incoming>) -> bool {
     let offers = request.headers().get_all(header::UPGRADE).iter();
     let mut offers = offers.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -97,7 +97,7 @@ fn is_tunnel(request: &Request<Incoming>) -> bool {
         || offers.any(|offer| !offer.trim_ascii().to_ascii_lowercase().starts_with(b"h2c"))
 }
 
-/// Takes `/sessions/{id}` from the path; the rest is what SGLang is asked.
+/// Removes `/sessions/{id}` from the path. SGLang gets the rest of the path.
 fn take_session<B>(request: &mut Request<B>) -> Option<Result<Arc<str>, InvalidName>> {
     let (id, rest) = identity::in_path(request.uri().path())?;
     let id = routes::decode(id);

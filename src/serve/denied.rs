@@ -1,4 +1,4 @@
-//! Requests that their senders may not send.
+//! Requests that fail authentication.
 
 use http::{HeaderValue, Response, StatusCode, header};
 
@@ -8,21 +8,21 @@ use crate::serve::control::problem;
 use crate::serve::reply::error_reply;
 use crate::serve::request_info::Port;
 
-/// Why a request may not pass.
+/// Why a request is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
-    /// The `Host` is neither loopback nor configured: a page that rebinds its name would send its own.
+    /// The `Host` is neither loopback nor configured. A page that rebinds its DNS name would send its own name.
     Host,
-    /// The request is a foreign page's.
+    /// The request comes from a page of another site.
     Origin,
     /// The bearer token is missing or wrong.
     Token,
-    /// The same on the data port.
+    /// The bearer token is missing or wrong on the data port.
     Agent,
 }
 
 impl Denied {
-    /// 401 where a token would help, else 403.
+    /// 401 if a token would help, else 403.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -35,14 +35,14 @@ impl Denied {
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
-            Self::Host => "this Host is neither loopback nor named by --control-host",
-            Self::Origin => "requests of foreign pages are refused",
-            Self::Agent => "a bearer token is needed, tokentap's own: see --agent-token",
+            Self::Host => "this Host is neither loopback nor one of --control-host",
+            Self::Origin => "requests from pages of other sites are refused",
+            Self::Agent => "tokentap's bearer token is needed: see --agent-token",
             Self::Token => "a bearer token is needed: see --control-token and --metrics-token",
         }
     }
 
-    /// The reply over HTTP, in the port's shape of an error.
+    /// Builds the reply over HTTP, in the error format of the port.
     #[must_use]
     pub fn reply(self, port: Port) -> Response<Body> {
         let (status, message) = (self.status(), self.message());

@@ -1,7 +1,7 @@
-//! The gRPC edge: the services of `proto/tokentap/v1/tokentap.proto` on the ports that HTTP has.
+//! The gRPC services of `proto/tokentap/v1/tokentap.proto`, on the same ports as HTTP.
 //!
-//! A call is decoded to what the route of the same purpose is decoded to, so that limits, sessions, metrics and refusals are those of
-//! HTTP. The listener, the connections and HTTP/2 are the server's: here is only what answers `content-type: application/grpc`.
+//! A call is decoded to the same types as the HTTP route of the same purpose, so limits, sessions, metrics and errors are the same. The
+//! server owns the listener, the connections and HTTP/2. This module only serves `content-type: application/grpc`.
 
 mod call_slots;
 mod chunked_messages;
@@ -25,5 +25,5 @@ use futures_util::Stream;
 pub use services::{Services, classify};
 pub use status::{denied, failed_status, refused};
 
-/// What a call is answered with that has many answers.
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
+/// The replies of a server-streaming call.
+type ReplyStream<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;

@@ -1,4 +1,4 @@
-//! The layers of a port, one a file; [`crate::serve`] has them in their order.
+//! The layers of a port, one per file. [`crate::serve`] lists them in order.
 
 pub mod admit;
 pub mod authenticate;

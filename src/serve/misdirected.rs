@@ -1,7 +1,7 @@
-//! Requests that came to the wrong port or path: which URL was meant.
+//! Requests to the wrong port or path. The 404 reply suggests the right URL.
 //!
-//! The engine is asked first wherever it could have the route, so nothing that it serves is refused. Its 404 for a route that it does not have
-//! becomes one that names the URL.
+//! The engine gets the request first if it could have the route, so no route of the engine is refused. Its 404 for a missing route is
+//! replaced by a 404 that suggests a URL.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::serve::body::Body;
 use crate::serve::data::identity;
 use crate::serve::proxy_state::ProxyState;
 
-/// The longest 404 that may be that of a route which the engine does not have, in bytes.
+/// The maximum bytes of the engine's 404 for a missing route.
 const LONGEST: u64 = 512;
 
-/// Routes below `/v1` whose clients may have forgotten it.
+/// Routes below `/v1` that clients request without `/v1` by mistake.
 const BELOW_V1: [&str; 7] =
     ["/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings", "/rerank"];
 
-/// What only the control port has.
+/// Routes that only the control port has.
 const CONTROL: [&str; 8] = [
     "/livez",
     "/readyz",
@@ -38,14 +38,14 @@ const CONTROL: [&str; 8] = [
     "/v1/policy",
 ];
 
-/// What a request to the data port must be remembered by, until the engine has answered.
+/// The parts of a request to the data port that are needed after the engine's reply.
 #[derive(Debug)]
 pub(super) struct MisdirectedRequest {
     method: Method,
     path: String,
-    /// The session in the path, which stands before what the engine is asked.
+    /// The session in the path, which precedes the engine's path.
     session: Option<Arc<str>>,
-    /// Scheme and host as the client wrote them; empty where it named no host.
+    /// Scheme and host as the client wrote them; empty if it sent no host.
     origin: String,
 }
 
@@ -62,10 +62,10 @@ impl MisdirectedRequest {
         }
     }
 
-    /// The engine's answer, or one that names the URL where the engine does not have the route.
+    /// Returns the engine's reply, or a 404 that suggests a URL if the engine does not have the route.
     ///
     /// # Errors
-    /// When the body of a 404 breaks off.
+    /// When the body of a 404 is cut off.
     pub(super) async fn answer(&self, route: Route, mut reply: Response<Body>) -> Result<Response<Body>, Error> {
         if reply.status().is_redirection()
             && let Some(location) = self.location(reply.headers())
@@ -75,33 +75,33 @@ impl MisdirectedRequest {
         if reply.status() != StatusCode::NOT_FOUND || reply.size_hint().exact().is_none_or(|length| length > LONGEST) {
             return Ok(reply);
         }
-        let Some(meant) = self.meant(route) else { return Ok(reply) };
+        let Some(suggestion) = self.suggestion(route) else { return Ok(reply) };
         let (head, body) = reply.into_parts();
         let body = body.collect().await.map_err(|error| Failure::Broken(innermost(&*error)))?.to_bytes();
-        let passed = || Response::from_parts(head, Body::full(body.clone()));
-        Ok(if is_missing_route(&body) { self.not_found(&meant) } else { passed() })
+        let unchanged = || Response::from_parts(head, Body::full(body.clone()));
+        Ok(if is_missing_route(&body) { self.not_found(&suggestion) } else { unchanged() })
     }
 
-    /// Where an engine sends a path with a slash behind it, which it does by its own address: the same here, so that the client does not go past
-    /// tokentap.
+    /// Rewrites the `location` of an engine's redirect that removes a trailing slash. The engine names its own address, so the client would
+    /// bypass tokentap.
     fn location(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let location: Uri = headers.get(header::LOCATION)?.to_str().ok()?.parse().ok()?;
         if Some(location.path()) != self.path.strip_suffix('/') {
             return None;
         }
         let target = location.path_and_query()?;
-        let location = format!("{}{target}", self.session());
+        let location = format!("{}{target}", self.session_prefix());
         // two slashes would lead to another host
         if location.starts_with("//") { None } else { HeaderValue::try_from(location).ok() }
     }
 
-    /// Which URL was meant.
-    fn meant(&self, route: Route) -> Option<String> {
+    /// Suggests the right URL.
+    fn suggestion(&self, route: Route) -> Option<String> {
         let path = &*self.path;
         let below =
             |parent: &str| path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         if path.starts_with("/v1/v1/") {
-            return Some(format!("/v1 stands twice; the base URL of the client is {}", self.url("/v1")));
+            return Some(format!("/v1 is in the path twice; the base URL of the client is {}", self.url("/v1")));
         }
         if BELOW_V1.iter().any(|route| below(route)) {
             return Some(format!("/v1 is missing; the base URL of an OpenAI client is {}", self.url("/v1")));
@@ -125,22 +125,22 @@ impl MisdirectedRequest {
         }
     }
 
-    /// A path as the client has to write it.
+    /// The URL that a client must use for a path.
     fn url(&self, path: &str) -> String {
-        format!("{}{}{path}", self.origin, self.session())
+        format!("{}{}{path}", self.origin, self.session_prefix())
     }
 
-    /// What stands before the engine's path.
-    fn session(&self) -> String {
+    /// The prefix of the engine's path.
+    fn session_prefix(&self) -> String {
         self.session.as_ref().map(|name| format!("/sessions/{name}")).unwrap_or_default()
     }
 
-    fn not_found(&self, meant: &str) -> Response<Body> {
-        not_found(&format!("{} {} is not served: {meant}", self.method, self.path))
+    fn not_found(&self, suggestion: &str) -> Response<Body> {
+        not_found(&format!("{} {} is not served: {suggestion}", self.method, self.path))
     }
 }
 
-/// The answer to a request that the control port does not serve and the data port does.
+/// Replies to a request on the control port for a route of the data port.
 pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
     let bound = identity::in_path(path).is_some();
     let missing = || BELOW_V1.iter().any(|below| path.starts_with(below));
@@ -148,7 +148,7 @@ pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route:
         return None;
     }
     let listen = state.config.listen;
-    // a port that the system chose is not in the settings
+    // a port that the kernel chose is not in the settings
     let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
     let message = format!(
         "{method} {path} is not served: it is a route of the data port (--listen{place}), and this is the control port"
@@ -156,9 +156,9 @@ pub(super) fn on_control(state: &ProxyState, method: &Method, path: &str, route:
     Some(not_found(&message))
 }
 
-/// Whether a 404 with this body says that the server does not have the route: sglang-router's is empty, FastAPI's has one text, and the demo
-/// engine's names the route. Any other is an answer of the route, such as that of `/v1/responses` to a `previous_response_id` that it does
-/// not know.
+/// Whether a 404 with this body says that the server does not have the route. The body is empty from sglang-router, a fixed text from
+/// FastAPI, and names the route from the demo engine. Any other body comes from the route itself, such as the reply of `/v1/responses` to
+/// an unknown `previous_response_id`.
 fn is_missing_route(body: &[u8]) -> bool {
     let detail = || match serde_json::from_slice::<Value>(body).ok()? {
         Value::Object(mut members) if members.len() == 1 => members.remove("detail")?.as_str().map(str::to_owned),
@@ -168,7 +168,7 @@ fn is_missing_route(body: &[u8]) -> bool {
     body.is_empty() || detail().is_some_and(is_detail)
 }
 
-/// A 404 in the shape that OpenAI's clients read.
+/// Builds a 404 in the error format of OpenAI.
 fn not_found(message: &str) -> Response<Body> {
     let problem = Problem { status: StatusCode::NOT_FOUND, message: message.to_owned() };
     let mut reply = Response::new(Body::full(problem.body()));

@@ -1,4 +1,4 @@
-//! What requests to the engine are served with.
+//! The state of requests to the engine.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -10,32 +10,32 @@ use crate::config::Config;
 use crate::engine::client::Client;
 use crate::engine::engines::Engines;
 use crate::engine::probe::Capabilities;
-use crate::generation::Tools;
+use crate::generation::CaptureTools;
 use crate::generation::generator::Generator;
 use crate::metrics::Metrics;
 use crate::session::Store;
 
-/// What requests to the engine are served with, on both ports.
+/// The state of requests to the engine, on both ports.
 #[derive(Debug)]
 pub struct ProxyState {
     /// The settings.
     pub config: Arc<Config>,
-    /// The upstream.
+    /// The client of the upstream.
     pub client: Client,
-    /// The engines, which get aborts.
+    /// The engines that get aborts.
     pub engines: Engines,
-    /// What the probe found.
+    /// The capabilities that the probe found.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
     /// Runs generations.
     pub generator: Arc<Generator>,
-    /// What generations work with; here for the ids in flight.
-    pub tools: Arc<Tools>,
-    /// What is recorded.
+    /// The shared parts of generations; used here for the ids in flight.
+    pub tools: Arc<CaptureTools>,
+    /// The recorded sessions.
     pub sessions: Arc<Store>,
-    /// Bytes of requests and replies that are held whole.
+    /// The memory budget of buffered requests and replies.
     pub budget: Budget,
-    /// Every metric.
+    /// All metrics.
     pub metrics: Arc<Metrics>,
-    /// Routes whose uncaptured generations have been logged; held for a lookup only.
+    /// Routes whose uncaptured generations were logged. The lock is held for a lookup only.
     pub uncaptured: Mutex<HashSet<&'static str>>,
 }

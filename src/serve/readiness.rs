@@ -1,4 +1,4 @@
-//! Whether the ports serve: `/readyz`, and the health service of gRPC.
+//! Readiness of the ports, for `/readyz` and the gRPC health service.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::serve::connection::Phase;
 use crate::serve::control::text;
 use crate::session::Store;
 
-/// What readiness depends on.
+/// The inputs of readiness.
 #[derive(Debug)]
 pub struct Readiness {
     /// The address of the upstream.
     pub address: String,
     /// Whether the upstream answers.
     pub is_up: watch::Receiver<bool>,
-    /// What the probe found.
+    /// The capabilities that the probe found.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
-    /// Which chats are rendered.
+    /// Whether chats are rendered here or forwarded.
     pub chats: watch::Receiver<Arc<Chats>>,
-    /// The sessions, which may have to be restored.
+    /// The sessions, which may still be restoring.
     pub sessions: Arc<Store>,
     /// Serving, draining or ending.
     pub phase: watch::Receiver<Phase>,
 }
 
 impl Readiness {
-    /// The reply to `/readyz`.
+    /// Builds the reply to `/readyz`.
     #[must_use]
     pub fn reply(&self) -> Response<Body> {
         if *self.phase.borrow() != Phase::Serving {

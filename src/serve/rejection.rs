@@ -1,4 +1,4 @@
-//! Requests that a layer refuses.
+//! Requests that a layer rejects.
 
 use http::Response;
 
@@ -9,19 +9,19 @@ use crate::serve::grpc;
 use crate::serve::reply::error_reply;
 use crate::serve::request_info::{Protocol, RequestInfo};
 
-/// Why a layer refuses a request.
+/// Why a layer rejects a request.
 #[derive(Debug)]
 pub enum Rejection {
-    /// The request is not valid. Over HTTP/1 its connection ends: its client may also count its bytes in another way.
+    /// The request is not valid. An HTTP/1 connection is then closed, because its client may frame the body in another way.
     Invalid(Error),
-    /// The sender may not send it.
+    /// The request failed authentication.
     Denied(Denied),
-    /// It cannot be served, or not now.
+    /// The request cannot be served now.
     Refused(Error),
 }
 
 impl Rejection {
-    /// The reply, in the request's protocol and the port's shape of an error.
+    /// Builds the reply in the protocol of the request and the error format of the port.
     pub fn reply(self, info: &RequestInfo) -> Response<ReplyBody> {
         let ends_connection = matches!(self, Self::Invalid(_));
         let reply = match (info.protocol, self) {

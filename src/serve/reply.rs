@@ -1,17 +1,17 @@
-//! Replies of tokentap itself, for HTTP clients.
+//! Replies that tokentap itself builds, for HTTP clients.
 
 use http::{HeaderValue, Response, header};
 
 use crate::error::Error;
 use crate::serve::body::Body;
 
-/// The answer to an error.
+/// Builds the reply for an error.
 #[must_use]
 pub fn error_reply(error: &Error) -> Response<Body> {
     Response::from_parts(error.head(), Body::full(error.body()))
 }
 
-/// An answer in JSON.
+/// Builds a JSON reply.
 #[must_use]
 pub fn json_reply(status: http::StatusCode, body: Vec<u8>) -> Response<Body> {
     let mut reply = Response::new(Body::full(body));

@@ -1,4 +1,4 @@
-//! The body of every reply, with what must live until its last byte.
+//! The body of every reply, with the resources that must live until its last byte.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,44 +15,44 @@ use crate::serve::grpc;
 /// The body of a reply over HTTP or gRPC. It holds the request's permit and its access record.
 #[derive(Debug)]
 pub struct ReplyBody {
-    // dropped first: it adds what it has observed to the access record
-    content: Content,
+    // declared first, so that it is dropped first and reports to the access record
+    content: ProtocolBody,
     _permit: Option<OwnedSemaphorePermit>,
     record: Option<AccessRecord>,
     ends_connection: bool,
 }
 
 #[derive(Debug)]
-enum Content {
+enum ProtocolBody {
     Http(Body),
     Grpc(tonic::body::Body),
 }
 
 impl ReplyBody {
-    /// The body of a reply over HTTP.
+    /// Wraps the body of a reply over HTTP.
     #[must_use]
     pub fn http(body: Body) -> Self {
-        Self::new(Content::Http(body))
+        Self::new(ProtocolBody::Http(body))
     }
 
-    /// The body of a reply over gRPC.
+    /// Wraps the body of a reply over gRPC.
     #[must_use]
     pub fn grpc(body: tonic::body::Body) -> Self {
-        Self::new(Content::Grpc(body))
+        Self::new(ProtocolBody::Grpc(body))
     }
 
-    fn new(content: Content) -> Self {
+    fn new(content: ProtocolBody) -> Self {
         Self { content, record: None, _permit: None, ends_connection: false }
     }
 
-    /// The same, after which the connection is not used again.
+    /// Marks the reply as the last one of its connection.
     #[must_use]
     pub fn ending_connection(mut self) -> Self {
         self.ends_connection = true;
         self
     }
 
-    /// Whether the connection is not used after it.
+    /// Whether the connection closes after this reply.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
         self.ends_connection
@@ -76,11 +76,11 @@ impl http_body::Body for ReplyBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Self { content, record, .. } = &mut *self;
         match content {
-            Content::Http(body) => Pin::new(body).poll_frame(cx),
-            Content::Grpc(body) => {
+            ProtocolBody::Http(body) => Pin::new(body).poll_frame(cx),
+            ProtocolBody::Grpc(body) => {
                 let frame = ready!(Pin::new(body).poll_frame(cx));
                 let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
-                // a call that fails after its first message says so at its end
+                // a call that fails after its first message has its status in the trailers
                 if let (Some(failed), Some(record)) = (trailers.and_then(grpc::failed_status), record) {
                     record.set_status(failed);
                 }
@@ -91,15 +91,15 @@ impl http_body::Body for ReplyBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::Http(body) => body.is_end_stream(),
-            Content::Grpc(body) => body.is_end_stream(),
+            ProtocolBody::Http(body) => body.is_end_stream(),
+            ProtocolBody::Grpc(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Http(body) => body.size_hint(),
-            Content::Grpc(body) => body.size_hint(),
+            ProtocolBody::Http(body) => body.size_hint(),
+            ProtocolBody::Grpc(body) => body.size_hint(),
         }
     }
 }

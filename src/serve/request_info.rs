@@ -1,4 +1,4 @@
-//! What a port knows of a request before it is handled.
+//! The classification of a request, which its layers use.
 
 use std::sync::Arc;
 
@@ -17,55 +17,55 @@ pub enum Port {
     Control,
 }
 
-/// How a request is encoded.
+/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP, in which errors are JSON.
+    /// HTTP, whose errors are JSON.
     Http,
-    /// gRPC over HTTP/2, in which errors are statuses.
+    /// gRPC over HTTP/2, whose errors are gRPC statuses.
     Grpc,
 }
 
 /// Who may send a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everyone: probes.
+    /// Any client: probes.
     Open,
-    /// Who has `--metrics-token`, if it is set.
+    /// Clients with `--metrics-token`, if it is set.
     Metrics,
-    /// Everyone whose `Host` is a name of the port, and no page of another site.
+    /// Clients whose `Host` is a name of the port, except pages of other sites.
     Page,
-    /// The same, with `--control-token` if it is set.
+    /// The same, also with `--control-token` if it is set.
     Control,
-    /// Who has `--agent-token`, if it is set.
+    /// Clients with `--agent-token`, if it is set.
     Agent,
 }
 
-/// How the layers of a port treat a request. The outermost of them puts it among the request's extensions.
+/// The properties of a request that the layers use. The outermost layer adds it to the request's extensions.
 #[derive(Debug, Clone)]
 pub struct RequestInfo {
-    /// Where the request came in.
+    /// The port that received it.
     pub port: Port,
-    /// How it is encoded.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Its name in metrics, and what SGLang does with it.
+    /// Its name in metrics, and its kind of route.
     pub route: Route,
     /// The API that decodes it.
     pub api: Option<Arc<dyn Api>>,
-    /// The session that its path names, which was taken off the path.
+    /// The session that was removed from its path.
     pub session: Option<Result<Arc<str>, InvalidName>>,
     /// Who may send it.
     pub access: Access,
-    /// It counts against `--max-requests`.
+    /// Whether it counts against `--max-requests`.
     pub needs_permit: bool,
-    /// It is refused until sessions have been restored.
+    /// Whether it is refused until sessions are restored.
     pub needs_sessions: bool,
-    /// It is logged at debug, and not counted as active.
+    /// Whether it is logged at debug level and not counted as active.
     pub is_probe: bool,
 }
 
 impl RequestInfo {
-    /// A request of this name that everyone may send and that needs nothing.
+    /// A request that any client may send and that needs neither a permit nor sessions.
     #[must_use]
     pub fn open(port: Port, protocol: Protocol, endpoint: &'static str) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl RequestInfo {
         }
     }
 
-    /// What the outermost layer found.
+    /// Returns the classification from the request's extensions.
     #[must_use]
     pub fn of<B>(request: &Request<B>) -> &Self {
         request.extensions().get().expect("the outermost layer of a port classifies every request")

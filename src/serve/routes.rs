@@ -15,12 +15,12 @@ use crate::serve::data;
 use crate::serve::grpc::Services;
 use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
-/// Hands gRPC calls to the services of the port, and all else to its HTTP routes.
+/// Dispatches gRPC calls to the services of the port, and other requests to its HTTP routes.
 #[derive(Debug, Clone)]
 pub(super) struct Routes {
-    /// Which port it is.
+    /// The port.
     pub(super) port: Port,
-    /// What the HTTP routes are served with.
+    /// The state of the HTTP routes.
     pub(super) states: Control,
     /// The gRPC services.
     pub(super) grpc: Services,

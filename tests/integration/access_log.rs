@@ -12,8 +12,8 @@ use crate::support::client::{get, post, request};
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 
-/// The counter of requests to the control port, of GET where nothing else is said.
-async fn counted(proxy: &Proxy, endpoint: &str, method: &str, status: u16) -> f64 {
+/// The value of the request counter for this endpoint, method and status.
+async fn request_count(proxy: &Proxy, endpoint: &str, method: &str, status: u16) -> f64 {
     let labels = format!("endpoint=\"{endpoint}\",method=\"{method}\",status_code=\"{status}\"");
     proxy.metric(&format!("tokentap_http_requests_total{{{labels}}}")).await
 }
@@ -40,15 +40,17 @@ async fn control_requests_are_counted_by_route() {
         ("POST", "/generate", 404, "other"),
         ("POST", "/nobody", 404, "other"),
     ] {
-        let before = counted(&proxy, endpoint, method, status).await;
+        let before = request_count(&proxy, endpoint, method, status).await;
         assert_eq!(request(proxy.control, method, path, &[], b"").await.status, status, "{method} {path}");
-        let counts = async { while counted(&proxy, endpoint, method, status).await != before + 1.0 {} };
+        let counts = async { while request_count(&proxy, endpoint, method, status).await != before + 1.0 {} };
         soon(&format!("{method} {path} is counted as {endpoint}"), counts).await;
     }
     let foreign = request(proxy.control, "GET", "/v1/policy", &[("origin", "http://elsewhere")], b"").await;
     assert_eq!(foreign.status, 403);
-    soon("a refused request is counted", async { while counted(&proxy, "/v1/policy", "GET", 403).await != 1.0 {} })
-        .await;
+    soon("a refused request is counted", async {
+        while request_count(&proxy, "/v1/policy", "GET", 403).await != 1.0 {}
+    })
+    .await;
     let duration = "tokentap_request_duration_seconds_count{endpoint=\"/v1/policy\",is_streaming=\"false\"}";
     assert_eq!(proxy.metric(duration).await, 2.0);
     assert_eq!(proxy.metric("tokentap_http_requests_active{endpoint=\"/v1/policy\"}").await, 0.0);
@@ -57,7 +59,7 @@ async fn control_requests_are_counted_by_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grpc_calls_are_counted_by_method_with_the_status_of_http() {
+async fn grpc_calls_are_counted_by_method_with_the_http_status() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     trajectories(proxy.control).await.list(ListRequest::default()).await.unwrap();
@@ -65,7 +67,7 @@ async fn grpc_calls_are_counted_by_method_with_the_status_of_http() {
     assert_eq!(trajectories(proxy.control).await.get(missing).await.expect_err("no session").code(), Code::NotFound);
     let on_data = trajectories(proxy.data).await.list(ListRequest::default()).await.expect_err("agents may not");
     assert_eq!(on_data.code(), Code::Unimplemented);
-    // one whose slice is wrong fails after its head
+    // a call with an invalid slice fails after its response head
     let mut answers =
         entropy(proxy.data).await.compute(tokio_stream::once(Slice::default())).await.unwrap().into_inner();
     while let Some(answer) = answers.next().await {
@@ -79,7 +81,7 @@ async fn grpc_calls_are_counted_by_method_with_the_status_of_http() {
         ("/tokentap.v1.Entropy/Compute", 200),
         ("/grpc.health.v1.Health", 200),
     ] {
-        let counts = async { while counted(&proxy, endpoint, "POST", status).await != 1.0 {} };
+        let counts = async { while request_count(&proxy, endpoint, "POST", status).await != 1.0 {} };
         soon(&format!("{endpoint} is counted with {status}"), counts).await;
     }
 }
@@ -107,7 +109,7 @@ async fn grpc_call_with_two_hosts_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn control_requests_are_logged_and_probes_at_debug_alone() {
+async fn control_requests_are_logged_and_probes_only_at_debug() {
     let hand = Hand::start().await;
     let mut binary = Binary::with_flags(hand.addr, &[]).await;
     get(binary.control, "/livez").await;

@@ -1,4 +1,4 @@
-//! Entropies of recorded exchanges against the truth: the same weights in float64 over the whole vocabulary.
+//! Compares entropies of recorded exchanges with a reference: the same weights in float64 over the whole vocabulary.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::support::client::Answer;
 use crate::support::fixture::Fixture;
 
 const VOCAB: u32 = 151_936;
-/// What float32 on both sides costs, in nats.
+/// Rounding error of float32 on both sides, in nats.
 const SLACK: f64 = 2e-4;
 
 /// The numbers of one sequence, from its events or its only object.
@@ -27,7 +27,7 @@ fn floats(value: &Value) -> Vec<f64> {
     value.as_array().into_iter().flatten().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
 }
 
-/// Rows of an object in whichever form they came.
+/// The top-k rows of an object, in either format.
 fn rows(meta: &Value) -> Vec<Vec<f32>> {
     let f32s = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect::<Vec<_>>();
     if let Some(shape) = meta["output_top_logprobs_shape"].as_array() {
@@ -81,8 +81,8 @@ struct Errors {
     outside: f64,
 }
 
-/// Measures every recording of a server and compares; returns the errors by k.
-async fn measured(server: &str, incremental: bool, by_k: &mut BTreeMap<u64, Errors>) {
+/// Replays every recording of a server and adds its errors to `by_k`.
+async fn measure(server: &str, incremental: bool, by_k: &mut BTreeMap<u64, Errors>) {
     let replay = Replay::start(server, incremental, &[]).await;
     for fixture in recordings(server, incremental) {
         let mut body = fixture.request();
@@ -100,7 +100,7 @@ async fn measured(server: &str, incremental: bool, by_k: &mut BTreeMap<u64, Erro
             let (true_request, true_one) = (floats(&item["H_treq"]), floats(&item["H_t1"]));
             let numbers = &estimated[&index];
             if numbers.rows.is_empty() {
-                continue; // this item of the batch asked for none
+                continue; // this item of the batch requested no logprobs
             }
             assert_eq!(numbers.entropy.len(), true_request.len(), "{}: one entropy a token", fixture.name);
             let errors = by_k.entry(k).or_default();
@@ -133,7 +133,7 @@ async fn measured(server: &str, incremental: bool, by_k: &mut BTreeMap<u64, Erro
     }
 }
 
-fn table(name: &str, by_k: &BTreeMap<u64, Errors>) {
+fn print_table(name: &str, by_k: &BTreeMap<u64, Errors>) {
     eprintln!(
         "\n{name}: mean absolute error in nats\n| k | tokens | renormalised | estimate | interval | truth outside |\n|---|---|---|---|---|---|"
     );
@@ -148,17 +148,17 @@ fn table(name: &str, by_k: &BTreeMap<u64, Errors>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn intervals_hold_the_truth_and_the_estimate_is_near_it() {
+async fn intervals_contain_the_truth_and_estimates_are_close() {
     let mut by_k: BTreeMap<u64, Errors> = BTreeMap::new();
     for (server, incremental, least) in
         [("sglang-0.5.23", false, 400), ("sglang-0.5.23", true, 30), ("sglang-0.5.6.post2", false, 200)]
     {
         let before: usize = by_k.values().map(|errors| errors.positions).sum();
-        measured(server, incremental, &mut by_k).await;
+        measure(server, incremental, &mut by_k).await;
         let after: usize = by_k.values().map(|errors| errors.positions).sum();
         assert!(after - before >= least, "{server}, incremental {incremental}: only {} tokens", after - before);
     }
-    table("SGLang 0.5.23 and 0.5.6.post2", &by_k);
+    print_table("SGLang 0.5.23 and 0.5.6.post2", &by_k);
     let mean = |k: u64| by_k[&k].estimate / by_k[&k].positions as f64;
     assert!(by_k[&20].positions > 300 && by_k[&128].positions > 30, "enough tokens: {by_k:?}");
     assert!(mean(20) <= 0.16, "k = 20: {}", mean(20));
@@ -166,9 +166,9 @@ async fn intervals_hold_the_truth_and_the_estimate_is_near_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_holds_for_sglang_jax() {
+async fn intervals_contain_the_truth_for_sglang_jax() {
     let mut by_k: BTreeMap<u64, Errors> = BTreeMap::new();
-    measured("sglang-jax", false, &mut by_k).await;
-    table("sglang-jax", &by_k);
+    measure("sglang-jax", false, &mut by_k).await;
+    print_table("sglang-jax", &by_k);
     assert!(by_k.values().map(|errors| errors.positions).sum::<usize>() > 350, "enough tokens: {by_k:?}");
 }

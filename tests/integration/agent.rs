@@ -1,5 +1,5 @@
-//! A scripted agent with tools before the demo engine: what tokentap exports equals, token by token, the engine's own log of what it
-//! received and sampled.
+//! A scripted agent with tools in front of the demo engine: exports equal, token by token, the engine's own log of the prompts that it
+//! received and the tokens that it sampled.
 
 mod asked;
 mod audit;

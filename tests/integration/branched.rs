@@ -1,6 +1,6 @@
-//! One session with as many branches as turns is read, exported and finished while the runtime stays free for everyone else.
+//! A session with as many branches as turns is read, exported and finished without blocking the runtime.
 //!
-//! What is measured is CPU time of the runtime's one thread between two polls of a heartbeat, so that a busy machine does not count.
+//! The tests measure the CPU time of the runtime's one thread between two polls of a heartbeat, so that other load does not count.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::support::engine;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream};
 
-/// Turns of the trunk, and leaves at its end. An unoptimised build takes minutes for the larger ones.
+/// Turns of the trunk, and leaves at its end. The larger numbers take minutes in an unoptimised build.
 const TURNS: u32 = if cfg!(debug_assertions) { 300 } else { 4000 };
 
 /// The longest that the runtime's thread may work between two polls of the heartbeat. The system counts in ticks of up to 10 ms.
@@ -33,7 +33,7 @@ fn commit(store: &Arc<Store>, prompt: &[u32], response: u32) {
     assert!(turn.is_some(), "the session is there");
 }
 
-/// The trunk, and a leaf for each of its turns behind its end.
+/// Commits the trunk and, after its end, one leaf for each of its turns.
 fn grow(store: &Arc<Store>) {
     let mut prompt = Vec::new();
     for turn in 0..TURNS {
@@ -54,7 +54,7 @@ fn thread_time() -> Duration {
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Runs a task and says for how long, at most, the runtime's thread worked before it came back to the heartbeat.
+/// Runs a task and returns the longest time that the runtime's thread worked between two polls of the heartbeat.
 async fn longest_hold<T>(task: impl Future<Output = T>) -> (T, Duration) {
     let longest = Rc::new(Cell::new(Duration::ZERO));
     let beat = {
@@ -76,7 +76,7 @@ async fn longest_hold<T>(task: impl Future<Output = T>) -> (T, Duration) {
     (done, longest.get())
 }
 
-/// Sends a request from a thread of its own, and returns the head of the answer, the number of bytes behind it and the last of them.
+/// Sends a request from a separate thread; returns the head of the answer, its length in bytes and its last bytes.
 async fn ask(addr: SocketAddr, head: &str, body: &str) -> (String, usize, Vec<u8>) {
     let request =
         format!("{head} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -139,7 +139,7 @@ async fn reading_a_branched_session_leaves_the_runtime_free() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_branched_session_leaves_the_runtime_free() {
+async fn finishing_a_branched_session_leaves_the_runtime_free() {
     let proxy = branched().await;
     let body = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":2}}"#;
     let head = "POST /generate HTTP/1.1\r\nx-session-id: branched\r\nx-session-done: true";
@@ -193,7 +193,7 @@ async fn many_sessions_leave_the_runtime_free() {
     assert!(held < HELD, "sessions that became idle held the runtime for {held:?}");
 }
 
-/// A log of the session: its trunk, and leaves behind the end of that.
+/// Writes a log of the session: the trunk, and the leaves after its end.
 async fn log(dir: &Path, turns: u32) {
     let (log, _) = Log::open(&Options { fsync: Fsync::Never, ..Options::new(dir) }, |_| ()).unwrap();
     let mut last = None;
@@ -213,7 +213,7 @@ async fn log(dir: &Path, turns: u32) {
     last.unwrap().await.unwrap();
 }
 
-/// The most memory that a process has held, in bytes.
+/// The peak resident memory of a process, in bytes.
 fn peak(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -222,7 +222,7 @@ fn peak(process: u32) -> u64 {
 
 /// The lists of turns of all paths together would take 64 MB each time they are copied.
 #[tokio::test]
-async fn an_export_does_not_hold_its_paths() {
+async fn export_does_not_keep_all_paths_in_memory() {
     const TURNS: u32 = 2000;
     let dir = tempfile::tempdir().unwrap();
     log(dir.path(), TURNS).await;
@@ -237,7 +237,7 @@ async fn an_export_does_not_hold_its_paths() {
             let head =
                 format!("POST /v1/samples HTTP/1.1\r\nhost: {addr}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(head.as_bytes()).unwrap();
-            // the head and the first rows are enough: all rows have been looked at
+            // the head and the first rows suffice: tokentap has visited all rows by then
             let mut read = vec![0; 64 << 10];
             stream.read_exact(&mut read).unwrap();
             String::from_utf8_lossy(&read[..4096]).into_owned()

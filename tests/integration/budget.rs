@@ -1,4 +1,4 @@
-//! The bytes of all requests and replies together: more requests are shed, more replies pass without entropies.
+//! The byte budget of all requests and replies: requests over it are shed, replies over it pass without entropies.
 
 use crate::oversize::reply;
 use crate::support::client::{Connection, post, written};
@@ -6,7 +6,7 @@ use crate::support::hand::{END, Hand, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-/// 768 KiB for requests.
+/// Leaves 768 KiB for requests.
 const FLAGS: [&str; 4] = ["--max-bytes-in-flight", "1MiB", "--max-request-bytes", "256KiB"];
 const HELD: &str = "tokentap_bytes_in_flight";
 const SHED: &str = "tokentap_shed_total{reason=\"max_bytes\"}";
@@ -17,12 +17,12 @@ fn prompt(size: usize) -> Vec<u8> {
     format!("{{\"text\":\"{}\"}}", "a".repeat(size)).into_bytes()
 }
 
-async fn emptied(proxy: &Proxy) {
-    soon("all is given back", async { while proxy.metric(HELD).await != 0.0 {} }).await;
+async fn wait_until_released(proxy: &Proxy) {
+    soon("all bytes are released", async { while proxy.metric(HELD).await != 0.0 {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_beyond_three_quarters_are_shed_and_harm_nobody() {
+async fn requests_beyond_three_quarters_of_the_budget_are_shed() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let (mut clients, mut calls) = (Vec::new(), Vec::new());
@@ -34,7 +34,7 @@ async fn requests_beyond_three_quarters_are_shed_and_harm_nobody() {
             answer = &mut client => break answer.unwrap(),
         }
         clients.push(client);
-        assert!(clients.len() < 8, "more than there is room for");
+        assert!(clients.len() < 8, "more requests than the budget holds");
     };
     assert!(calls.len() >= 2, "{}", calls.len());
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.text());
@@ -42,7 +42,7 @@ async fn requests_beyond_three_quarters_are_shed_and_harm_nobody() {
     let held = proxy.metric(HELD).await;
     assert!(held >= calls.len() as f64 * 100_000.0, "{held}");
     assert_eq!(proxy.metric(SHED).await, 1.0);
-    // once one of them has ended there is room; and the engine saw nothing of the one that was shed
+    // a finished request makes room; the shed request never reached the engine
     calls.pop().expect("there are two").reply(&message(200, &JSON, &reply(1000))).await;
     assert_eq!(clients.pop().expect("there are two").await.unwrap().status, 200);
     let small = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
@@ -55,14 +55,14 @@ async fn requests_beyond_three_quarters_are_shed_and_harm_nobody() {
         let answer = client.await.unwrap();
         assert!(answer.text().contains("output_token_entropy"), "{}", answer.text());
     }
-    emptied(&proxy).await;
+    wait_until_released(&proxy).await;
     let again = tokio::spawn(async move { post(proxy.data, "/generate", &prompt(100_000)).await });
     hand.next().await.reply(&message(200, &JSON, &reply(1000))).await;
     assert_eq!(again.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_breaks_off_gives_back_what_it_took() {
+async fn aborted_upload_releases_its_bytes() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let body = prompt(100_000);
@@ -71,11 +71,11 @@ async fn an_upload_that_breaks_off_gives_back_what_it_took() {
     client.send(&whole[..whole.len() - 10]).await;
     soon("it is counted", async { while proxy.metric(HELD).await < 99_000.0 {} }).await;
     drop(client);
-    emptied(&proxy).await;
+    wait_until_released(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_kept_for_a_retry_is_given_back_though_nobody_calls() {
+async fn bytes_kept_for_a_retry_are_released_without_another_call() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[&FLAGS[..], &["--session-idle", "1s"]].concat()).await;
     let mut client = Connection::open(proxy.data).await;
@@ -84,11 +84,11 @@ async fn what_was_kept_for_a_retry_is_given_back_though_nobody_calls() {
     assert!(proxy.metric(HELD).await >= 100_000.0);
     drop(client);
     call.gone().await;
-    emptied(&proxy).await;
+    wait_until_released(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_there_is_no_room_for_passes_as_it_is() {
+async fn reply_over_budget_passes_unchanged() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let large = reply(2 << 20);
@@ -113,22 +113,22 @@ async fn a_reply_that_there_is_no_room_for_passes_as_it_is() {
     for piece in event.chunks(10_000) {
         call.say(&chunk(piece)).await;
     }
-    // it goes on, and nothing of it is held
-    emptied(&proxy).await;
+    // the stream continues, and none of it is buffered
+    wait_until_released(&proxy).await;
     call.reply(END).await;
     let answer = client.await.unwrap();
     assert!(answer.complete && answer.body == event, "an event");
     assert_eq!(proxy.metric(SKIPPED).await, 3.0);
-    emptied(&proxy).await;
-    // and one that there is room for has its entropies
+    wait_until_released(&proxy).await;
+    // a reply within the budget has its entropies
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
     hand.next().await.reply(&message(200, &JSON, &reply(100_000))).await;
     assert!(client.await.unwrap().text().contains("output_token_entropy"));
-    emptied(&proxy).await;
+    wait_until_released(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_strict_it_is_refused() {
+async fn strict_mode_rejects_a_reply_over_budget() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[&FLAGS[..], &["--strict"]].concat()).await;
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\"}"));
@@ -136,14 +136,14 @@ async fn with_strict_it_is_refused() {
     let answer = client.await.unwrap();
     assert_eq!(answer.status, 502);
     assert!(answer.text().contains("no_room"), "{}", answer.text());
-    emptied(&proxy).await;
+    wait_until_released(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn named_sessions_keep_no_more_than_a_part_of_it() {
+async fn calls_kept_for_retries_use_a_bounded_share_of_the_budget() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
-    // replies that nobody took are kept for those who ask again, and so are their requests
+    // undelivered replies and their requests are kept for retries
     for at in 0..20 {
         let mut client = Connection::open(proxy.data).await;
         let path = format!("/sessions/s{at}/generate");
@@ -151,15 +151,15 @@ async fn named_sessions_keep_no_more_than_a_part_of_it() {
         let call = hand.next().await;
         drop(client);
         call.gone().await;
-        // its abort
+        // its abort request
         hand.next().await.ok().await;
     }
-    soon("what is kept is bounded", async { while proxy.metric(HELD).await > 131_072.0 {} }).await;
+    soon("the kept bytes are bounded", async { while proxy.metric(HELD).await > 131_072.0 {} }).await;
     assert_eq!(proxy.metric(SHED).await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_requests_own_bytes_are_counted_once() {
+async fn request_bytes_are_counted_once() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--entropy", "off", "--record", "false"]).await;
     let body = format!("{{\"rid\":\"r\",\"text\":\"{}\"}}", "a".repeat(100_000)).into_bytes();
@@ -174,7 +174,7 @@ async fn the_requests_own_bytes_are_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_that_fill_it_keep_no_trainer_out() {
+async fn full_request_budget_does_not_block_the_control_port() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let mut taken = proxy.parts.budget.request();

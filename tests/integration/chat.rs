@@ -27,7 +27,7 @@ pub const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/asset
 /// A demo whose chats are served from tokens; the engine keeps a journal.
 pub struct Chat {
     pub demo: Demo,
-    /// The session that it talks in.
+    /// The path of its requests, which names the session.
     pub path: String,
 }
 
@@ -46,25 +46,25 @@ impl Chat {
         Self { demo, path: "/sessions/s/v1/chat/completions".into() }
     }
 
-    /// What the data port answers.
+    /// Posts a request to the data port.
     pub async fn post(&self, body: &Value) -> Answer {
         self.demo.post(&self.path, body).await
     }
 
-    /// The reply to a conversation in which the model says `say`.
+    /// Returns the reply to a conversation in which the model says `say`.
     pub async fn say(&self, body: &Value, say: &str) -> Value {
-        let answer = self.post(&said(body, say)).await;
+        let answer = self.post(&with_say(body, say)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()
     }
 
-    /// What the engine was given and what it sampled, the probe's questions left out.
+    /// The engine's journal without the probe's requests.
     pub fn journal(&self) -> Vec<Entry> {
         let asked = |entry: &Entry| entry.prompt.len() > 8;
         self.demo.engine.journal().into_iter().filter(asked).collect()
     }
 
-    /// The last of them.
+    /// The last entry of the journal.
     pub fn last(&self) -> Entry {
         self.journal().pop().expect("the engine was asked")
     }
@@ -81,7 +81,7 @@ impl Chat {
 }
 
 /// A request in which the model says `say`.
-pub fn said(body: &Value, say: &str) -> Value {
+pub fn with_say(body: &Value, say: &str) -> Value {
     let mut body = body.clone();
     body["custom_params"] = json!({ "say": say });
     body

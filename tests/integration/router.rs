@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
-use tokentap::engine::engines::Source;
+use tokentap::engine::engines::EngineSource;
 use tokentap::engine::probe::{Capabilities, Streaming};
 
 use crate::support::binary::{Binary, output};
@@ -163,7 +163,7 @@ async fn engines_given_by_hand_get_the_aborts() {
     let router = router(Router::default()).await;
     let urls = format!("http://{},http://{}/", engines[0].addr, engines[1].addr);
     let proxy = Proxy::probed(router.addr, &["--engine", &urls]).await;
-    assert_eq!(proxy.parts.engines.current().source, Source::Flag);
+    assert_eq!(proxy.parts.engines.current().source, EngineSource::Flag);
     drop(generating(proxy.data, &router, "r-1").await);
     aborts_sent(&proxy, 1.0).await;
     assert!(engines.iter().all(|engine| aborted(engine) == ["r-1"]));
@@ -271,7 +271,7 @@ async fn a_router_says_nothing_of_its_engines_streams() {
     let router = router(Router::default()).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     assert_eq!(proxy.parts.upstream.borrow().streaming, None);
-    assert_eq!(proxy.parts.engines.current().source, Source::Unlisted);
+    assert_eq!(proxy.parts.engines.current().source, EngineSource::Unlisted);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -193,7 +193,7 @@ async fn without_the_flag_no_file_is_read() {
     shared.leave("good", &Slice::new(Dtype::F32, 2, 50).file(false));
     let answer = shared.ask(json!({"name": "good"})).await;
     assert_eq!(answer.status, 403);
-    assert!(answer.text().contains("started without --shm-dir"), "{}", answer.text());
+    assert!(answer.text().contains("shm needs --shm-dir"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -294,10 +294,10 @@ async fn small_slices_may_be_json() {
     near(&top["estimate"][1], 4f64.ln());
     assert_eq!(top["rank"], json!([1, null]));
     for (body, status, words) in [
-        (json!({}), 400, "either logits or top_logprobs"),
+        (json!({}), 400, "exactly one of logits, top_logprobs and shm"),
         (json!({"logits": [[1, 2], [3]]}), 400, "logits[1] has 1 values and logits[0] has 2"),
-        (json!({"logits": [[1, 2]], "vocab_size": 2}), 400, "go with top_logprobs"),
-        (json!({"top_logprobs": [[-1]], "token_ids": [1]}), 400, "go with logits"),
+        (json!({"logits": [[1, 2]], "vocab_size": 2}), 400, "belong to top_logprobs"),
+        (json!({"top_logprobs": [[-1]], "token_ids": [1]}), 400, "belong to logits"),
         (json!({"top_logprobs": [[-1]], "logprobs": [-1, -2]}), 400, "2 values for 1 rows"),
         (json!({"logit": [[1]]}), 400, "unknown field"),
         (json!({"logits": [vec![0; 70_000]]}), 413, "send larger slices as safetensors"),

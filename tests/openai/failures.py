@@ -59,7 +59,7 @@ def wrong(tap: Tap) -> None:
             to.sync.models.retrieve("another")
         with raised(openai.NotFoundError, "use Chat Completions", 404):
             to.sync.responses.create(model="demo", input="Say yes.")
-    for base, words in (("", "/v1 is missing"), ("/v1/v1", "/v1 stands twice")):
+    for base, words in (("", "/v1 is missing"), ("/v1/v1", "/v1 is in the path twice")):
         with openai.OpenAI(base_url=f"http://{tap.data}{base}", api_key=tap.key, max_retries=0) as client:
             with raised(openai.NotFoundError, words, 404):
                 client.chat.completions.create(model="demo", messages=QUESTION)

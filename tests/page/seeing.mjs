@@ -134,7 +134,7 @@ export async function live() {
   const tap = await demo();
   try {
     const { page, faults } = await opened(tap.control);
-    await page.waitForSelector("text=No session yet.");
+    await page.waitForSelector("text=No sessions yet.");
     const body = { input_ids: await ids(tap, "The lamp"), rid: "long", stream: true, sampling_params: { max_new_tokens: 4000, temperature: 1, ignore_eos: true } };
     const reply = await fetch(`${tap.data}/sessions/running/generate`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
     let ended = false;

@@ -2,7 +2,7 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
-use crate::engine::engines::{AbortOutcome, Engines, Source};
+use crate::engine::engines::{AbortOutcome, EngineSource, Engines};
 use crate::engine::probe::{Capabilities, Dialect};
 use crate::engine::tokenize::tokenize;
 use crate::generation::rid;
@@ -22,10 +22,10 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     };
     let urls: Vec<&str> = current.engines.iter().map(|engine| engine.client.upstream()).collect();
     let origin = match current.source {
-        Source::Upstream => {
+        EngineSource::Upstream => {
             return report.line(verdict, "upstream", format!("{} is {kind} {version}", config.upstream));
         }
-        Source::Unlisted => {
+        EngineSource::Unlisted => {
             report.line(
                 Warn,
                 "upstream",
@@ -36,8 +36,8 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
             );
             return report.line(Warn, "engines", "unknown; name each with --engine URL");
         }
-        Source::Flag => "as --engine says",
-        Source::Workers => "as its /workers says",
+        EngineSource::Flag => "as --engine says",
+        EngineSource::Workers => "as its /workers says",
     };
     report.line(
         Warn,

@@ -1,24 +1,24 @@
-//! A failure of the upstream in the middle of a body.
+//! An upstream failure in the middle of a body.
 
 use std::task::{Context, Poll};
 
 use crate::error::BoxError;
 
-/// The failure. It is told to the connection, which then ends, once what came before has had its turn to be written.
+/// Holds the failure back for one poll, so that the connection writes earlier bytes before the failure ends it.
 #[derive(Debug, Default)]
-pub struct Failed {
+pub struct BodyFailure {
     error: Option<BoxError>,
-    /// What came before has had its turn.
+    /// The body has yielded once, so earlier bytes can be written.
     written: bool,
 }
 
-impl Failed {
-    /// From now on there is one.
+impl BodyFailure {
+    /// Sets the failure.
     pub fn set(&mut self, error: impl Into<BoxError>) {
         self.error = Some(error.into());
     }
 
-    /// The failure, where there is one to tell; comes back once before it does.
+    /// Returns the failure, if one is set. The first poll after it was set yields.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<BoxError>> {
         if self.error.is_some() && !std::mem::replace(&mut self.written, true) {
             cx.waker().wake_by_ref();

@@ -1,4 +1,4 @@
-//! The questions.
+//! Probes one server.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Models, dialect};
+use super::facts::{InfoObject, Models, dialect};
 use super::refusal::{config_vocab, mask_limit, range_end};
 use super::stream;
 use super::{Capabilities, Dialect, Plugin, VocabSource};
 use crate::engine::client::{Client, Failure};
 
-/// An id above every vocabulary that still fits 31 bits.
+/// An id above every vocabulary that fits in 31 bits.
 const NO_TOKEN: u32 = 2_000_000_000;
-/// How long an information route may take that asks the scheduler.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Prompts for the temperature question: any ids do, as long as every vocabulary has them.
+/// Timeout of `/server_info`, which waits for the scheduler.
+const SERVER_INFO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Prompts for the temperature probe. Any ids that every vocabulary has will do.
 pub(super) const PROMPTS: [[u32; 3]; 4] = [[10, 11, 12], [100, 101, 102], [50, 60, 70], [9, 200, 33]];
 
-/// Asks one server what it is.
+/// A probe of one server.
 #[derive(Debug, Clone)]
 pub(super) struct Probe {
     client: Client,
@@ -27,59 +27,59 @@ pub(super) struct Probe {
     pub(super) top_k: u32,
 }
 
-/// The upstream cannot be probed.
+/// Why the upstream cannot be probed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// It did not answer.
+    /// The upstream did not answer.
     #[error(transparent)]
     Failure(#[from] Failure),
-    /// The router has no engine that answers.
+    /// No engine of the router answers.
     #[error("the router lists engines, and none of them answers")]
     NoEngine,
-    /// It answered, but not as SGLang would.
+    /// The upstream answered, but not like SGLang.
     #[error("GET {path} answered {status}: {hint}")]
     Answer {
         /// The route.
         path: &'static str,
         /// Its status.
         status: StatusCode,
-        /// What to do.
+        /// Advice for the user.
         hint: &'static str,
     },
 }
 
-/// What `/server_info` says.
+/// The answer of `/server_info`.
 enum ServerInfo {
     /// An engine's answer.
-    Engine(Facts),
-    /// A router's.
+    Engine(InfoObject),
+    /// A router's answer.
     Router,
-    /// None that can be read.
+    /// No answer, or an unreadable one.
     Unknown,
 }
 
 impl Probe {
-    /// A probe that sends k = `top_k`, because sglang-jax compiles the model anew for each k.
+    /// A probe that sends k = `top_k`, because sglang-jax recompiles the model for each k.
     #[must_use]
     pub(super) fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
         Self { client, vocab_size, top_k }
     }
 
-    /// Whether the engine answers, by the cheapest route there is; what that route says of the model.
+    /// Checks that the engine answers on the cheapest route, and returns what that route reports about the model.
     ///
     /// # Errors
-    /// [`ProbeError`] when it does not.
-    pub(super) async fn is_up(&self) -> Result<Capabilities, ProbeError> {
+    /// [`ProbeError`] when it does not answer.
+    pub(super) async fn check_liveness(&self) -> Result<Capabilities, ProbeError> {
         let mut found = Capabilities::unknown(None);
         self.model_info().await?.0.model(&mut found);
         Ok(found)
     }
 
-    /// What the information routes say, and whether they are a router's: quick, and also answered by an engine that is paused.
+    /// Reads the information routes, and returns whether they are a router's. They are fast, and a paused engine answers them too.
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream does not answer as SGLang does.
-    pub(super) async fn look(&self) -> Result<(Capabilities, bool), ProbeError> {
+    pub(super) async fn read_info(&self) -> Result<(Capabilities, bool), ProbeError> {
         let mut found = Capabilities::unknown(self.vocab_size);
         let (facts, has_model_info) = self.model_info().await?;
         facts.model(&mut found);
@@ -95,13 +95,13 @@ impl Probe {
         Ok((found, is_router))
     }
 
-    /// What only generating shows: vocabulary, flat form, the temperature of logprobs. Waits while the engine is paused.
+    /// Probes by generating: vocabulary, flat form, temperature of logprobs. Waits while the engine is paused.
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream stops answering.
     pub(super) async fn ask(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
         found.probed = true;
-        // what was known may have changed, and an engine that does not answer now says nothing of it
+        // earlier values may be outdated, and must not survive a probe that gets no answer
         (found.plugin, found.sampling_mask) = (Plugin::Absent, None);
         (found.gives_logprobs, found.original_logprobs) = (None, None);
         found.notes.clear();
@@ -116,7 +116,7 @@ impl Probe {
             self.sampling_mask(&mut found).await?;
         }
         if found.streaming.is_none()
-            // by now the engine has generated, which 0.5.6 needs before it answers
+            // 0.5.6 answers only after its first generation, which has happened by now
             && let ServerInfo::Engine(facts) = self.server_info().await?
         {
             facts.server(&mut found);
@@ -127,8 +127,8 @@ impl Probe {
         Ok(found)
     }
 
-    /// The streaming mode, from the events of a short stream: for engines whose information routes do not name it, as behind a router.
-    /// sglang-jax is not asked, because a stream with logprobs can end it.
+    /// Detects the streaming mode from the events of a short stream, for engines whose information routes do not report it, for example
+    /// behind a router. Skips sglang-jax, because a stream with logprobs can crash it.
     async fn streaming(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         if found.dialect == Some(Dialect::Sglang) {
             let body = json!({
@@ -149,8 +149,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Asks again what depends on fields of a request, which a router may drop: `found` is what holds for its engines.
-    pub(super) async fn through(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
+    /// Repeats the probes that depend on fields of a request, which a router may drop. `found` holds the capabilities of its engines.
+    pub(super) async fn probe_router_fields(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         self.logprobs(found).await?;
         self.sampling_mask(found).await
     }
@@ -164,7 +164,7 @@ impl Probe {
         Ok(if status.is_success() { serde_json::from_slice(&body).ok() } else { None })
     }
 
-    async fn model_info(&self) -> Result<(Facts, bool), ProbeError> {
+    async fn model_info(&self) -> Result<(InfoObject, bool), ProbeError> {
         let mut last = StatusCode::NOT_FOUND;
         for path in ["/model_info", "/get_model_info"] {
             let (status, body) = self.get(path).await?;
@@ -182,15 +182,14 @@ impl Probe {
         Err(ProbeError::Answer { path: "/get_model_info", status: last, hint })
     }
 
-    /// 0.5.6 lets this hang until it has generated for the first time (measured, with `--skip-server-warmup`), so it is not waited
-    /// for.
+    /// Reads `/server_info` with a timeout: 0.5.6 does not answer it before its first generation (measured, with `--skip-server-warmup`).
     async fn server_info(&self) -> Result<ServerInfo, ProbeError> {
         for path in ["/server_info", "/get_server_info"] {
-            let answer = match tokio::time::timeout(PATIENCE, self.json::<Value>(path)).await {
+            let answer = match tokio::time::timeout(SERVER_INFO_TIMEOUT, self.json::<Value>(path)).await {
                 Ok(answer) => answer?,
                 Err(_) => return Ok(ServerInfo::Unknown),
             };
-            // sglang-router answers for itself, and says nothing of its engines
+            // sglang-router answers for itself and reports nothing about its engines
             if answer.as_ref().is_some_and(|answer| answer["router_manager"] == true) {
                 return Ok(ServerInfo::Router);
             }
@@ -205,8 +204,8 @@ impl Probe {
         Ok(self.client.call(Method::POST, "/generate", Some(body.to_string())).await?)
     }
 
-    /// Asks something that every engine refuses before it generates, in words that name the range of ids. An id for `logit_bias` it
-    /// is: 0.5.6 does not check `token_ids_logprob` and dies of it (measured).
+    /// Reads the vocabulary size from the error for an invalid id, which every engine returns before it generates. The id is in
+    /// `logit_bias`, because 0.5.6 does not check `token_ids_logprob` and crashes on it (measured).
     async fn vocabulary(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         let body = json!({
             "input_ids": PROMPTS[0],
@@ -225,8 +224,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Whether the engine says what it sampled from, and up to how many tokens: asked in a way that it refuses before it generates.
-    /// An engine that does not know the field generates one token.
+    /// Detects sampling masks and their limit from a request that the engine refuses before it generates. An engine without the field
+    /// generates one token.
     async fn sampling_mask(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         if found.dialect != Some(Dialect::Sglang) {
             return Ok(());

@@ -1,10 +1,10 @@
-//! What holds for all engines of a router, whichever of them runs a request.
+//! Combines the capabilities of a router's engines into those that hold for all of them.
 
 use std::fmt::Debug;
 
 use super::{Capabilities, Plugin};
 
-/// The engines that differ in something are told of in a note, and the difference counts as not known. `None` where there is no engine.
+/// Combines the capabilities of the engines. A capability in which they differ is unknown, and a note reports it. `None` without engines.
 pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let (_, first) = engines.first()?;
     if engines.len() == 1 {
@@ -47,7 +47,7 @@ pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
         notes: Vec::new(),
     };
     if other_defaults {
-        // a request that names no temperature runs at another on each engine
+        // without a temperature in the request, the engines use different ones
         found.original_logprobs = None;
     }
     found.notes = all.notes;
@@ -62,14 +62,14 @@ pub(super) fn of(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     Some(found)
 }
 
-/// The answers, and what they differ in.
+/// The engines' capabilities, and notes about their differences.
 struct Engines<'a> {
     engines: &'a [(String, Capabilities)],
     notes: Vec<String>,
 }
 
 impl Engines<'_> {
-    /// What all of them have.
+    /// The common value; `None` if the engines differ.
     fn agreed<T: PartialEq + Debug>(&mut self, name: &str, of: impl Fn(&Capabilities) -> Option<T>) -> Option<T> {
         let mut values: Vec<Option<T>> = self.engines.iter().map(|(_, found)| of(found)).collect();
         let first = values.swap_remove(0);
@@ -80,7 +80,7 @@ impl Engines<'_> {
         None
     }
 
-    /// The least, which all of them have; not known where one does not say.
+    /// The smallest value, which holds for all engines; `None` if it is unknown for one of them.
     fn least<T: Ord + Debug>(&mut self, name: &str, of: impl Fn(&Capabilities) -> Option<T>) -> Option<T> {
         let values: Vec<Option<T>> = self.engines.iter().map(|(_, found)| of(found)).collect();
         if values.iter().any(|value| *value != values[0]) {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_that_differ_are_not_known_and_say_so() {
+    fn differing_capabilities_are_unknown_and_noted() {
         let one = Capabilities {
             vocab_size: Some(100),
             streaming: Some(Streaming::Incremental),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn another_default_temperature_leaves_the_temperature_unknown() {
+    fn differing_default_temperatures_leave_the_temperature_unknown() {
         let one = Capabilities {
             original_logprobs: Some(false),
             preferred: Some(Preferred::default()),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_engine_does_not_say_is_not_known() {
+    fn capability_is_unknown_if_one_engine_does_not_report_it() {
         let known = Capabilities { context_length: Some(4096), vocab_size: Some(7), ..Capabilities::default() };
         let found = common([known, Capabilities::default()]);
         assert_eq!((found.context_length, found.vocab_size), (None, None));

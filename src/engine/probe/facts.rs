@@ -1,36 +1,36 @@
-//! What the information routes say.
+//! Parses the answers of the information routes.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Capabilities, ChatFacts, Dialect, Preferred, Streaming};
 
-/// The JSON object of an information route. A member that is absent, or has another type than SGLang gives it, is unknown: other
-/// products answer under the same paths.
+/// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
+/// same paths.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
-pub struct Facts {
+pub struct InfoObject {
     members: serde_json::Map<String, Value>,
 }
 
 /// `/v1/models`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Models {
-    data: Vec<Model>,
+    data: Vec<ServedModel>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Model {
+struct ServedModel {
     id: String,
     max_model_len: Option<u64>,
 }
 
 /// A setting that only sglang-jax has.
 const JAX_SETTING: &str = "precompile_token_paddings";
-/// Kinds of speculation whose engines refuse logprobs.
+/// Kinds of speculative decoding that refuse logprobs.
 const REFUSING: [&str; 2] = ["UNO", "DFLASH"];
 
-impl Facts {
+impl InfoObject {
     fn text(&self, name: &str) -> Option<String> {
         self.members.get(name)?.as_str().map(str::to_owned)
     }
@@ -69,7 +69,7 @@ impl Facts {
         found.speculative = self.text("speculative_algorithm");
         found.refuses_logprobs = found.speculative.as_deref().is_some_and(|kind| REFUSING.contains(&kind));
         found.disaggregated = self.text("disaggregation_mode").is_some_and(|mode| mode != "null");
-        // sglang-jax switches it off by itself for these two
+        // sglang-jax disables it in these two cases
         let switched_off = self.flag("multimodal") == Some(true) || found.disaggregated;
         found.overlap_schedule = self.flag("disable_overlap_schedule").map(|disabled| !disabled && !switched_off);
         found.skip_tokenizer_init = self.flag("skip_tokenizer_init").unwrap_or(false);
@@ -85,7 +85,7 @@ impl Facts {
 }
 
 impl Models {
-    /// Takes over what /v1/models says.
+    /// Applies the answer of /v1/models.
     pub(super) fn models(self, found: &mut Capabilities) {
         if let Some(model) = self.data.into_iter().next() {
             if &*found.model == "unknown" {
@@ -96,8 +96,7 @@ impl Models {
     }
 }
 
-/// The engine's sampling defaults: an object, the text of one as the launch argument was, or null for none. `None` where it is
-/// neither.
+/// Parses the engine's sampling defaults: an object, its JSON text from a launch argument, or null for none. `None` for any other value.
 fn preferred(value: &Value) -> Option<Preferred> {
     let parsed = match value {
         Value::Null => return Some(Preferred::default()),
@@ -112,8 +111,8 @@ fn preferred(value: &Value) -> Option<Preferred> {
     })
 }
 
-/// The engine's dialect as far as the model information shows it: SGLang names a weight version, sglang-jax has only the older route
-/// and names none.
+/// Detects the engine's dialect from the model information: SGLang reports a weight version; sglang-jax has only the older route and
+/// reports none.
 pub(super) fn dialect(has_model_info: bool, found: &Capabilities) -> Option<Dialect> {
     if found.weight_version.is_some() {
         return Some(Dialect::Sglang);
@@ -134,13 +133,13 @@ mod tests {
 
     fn server(answer: &Value) -> Capabilities {
         let mut found = Capabilities::unknown(None);
-        serde_json::from_value::<Facts>(answer.clone()).unwrap().server(&mut found);
+        serde_json::from_value::<InfoObject>(answer.clone()).unwrap().server(&mut found);
         found
     }
 
     fn model(answer: &Value, has_model_info: bool) -> Capabilities {
         let mut found = Capabilities::unknown(None);
-        serde_json::from_value::<Facts>(answer.clone()).unwrap().model(&mut found);
+        serde_json::from_value::<InfoObject>(answer.clone()).unwrap().model(&mut found);
         found.dialect = dialect(has_model_info, &found);
         found
     }
@@ -181,7 +180,7 @@ mod tests {
         }
         let mut found = Capabilities::unknown(None);
         let settings = json!({"precompile_token_paddings": null, "stream_output": false});
-        serde_json::from_value::<Facts>(settings).unwrap().server(&mut found);
+        serde_json::from_value::<InfoObject>(settings).unwrap().server(&mut found);
         assert_eq!(found.dialect, Some(Dialect::Jax), "a setting that only sglang-jax has");
     }
 

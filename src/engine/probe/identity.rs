@@ -1,10 +1,11 @@
-//! Whether the engine at an address is still the engine that was asked.
+//! Detects whether the engine at an address was replaced since it was probed.
 
 use std::collections::HashMap;
 
 use super::Capabilities;
 
-/// What an engine keeps for as long as it runs. Neither its model path nor its served name is among it: loading weights changes both.
+/// The properties that an engine keeps while it runs. The model path and the served name are not among them, because loading weights
+/// changes both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineIdentity {
     tokenizer_path: Option<String>,
@@ -16,7 +17,7 @@ impl EngineIdentity {
         Self { tokenizer_path: found.tokenizer_path.clone(), generates: found.generates }
     }
 
-    /// Whether a member that both answers have differs. A member that one of them lacks proves nothing.
+    /// Whether a member that both identities have differs. A missing member is not compared.
     fn differs(&self, other: &Self) -> bool {
         fn differ<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
             one.zip(other).is_some_and(|(one, other)| one != other)
@@ -27,69 +28,69 @@ impl EngineIdentity {
     }
 }
 
-/// An engine that is replaced has had other identities in so many answers in a row. It is more than two, because a load balancer may
+/// An engine counts as replaced after this many consecutive answers with unknown identities. More than two, because a load balancer may
 /// choose the same engine twice.
 const ROUNDS: usize = 5;
 
-/// The identities that are remembered of one address.
+/// The largest number of identities per address.
 const LIMIT: usize = 16;
 
-/// After so many answers in a row without it, an identity is forgotten. In a rolling upgrade the old and the new engine take turns until the old
-/// one ends; of three engines behind a load balancer, one is not chosen for so long five times in a million.
+/// An identity is dropped after this many consecutive answers of others. In a rolling upgrade the old and the new engine alternate until
+/// the old one ends. Of three engines behind a load balancer, one is skipped this often with a probability of five in a million.
 const ABSENT: u32 = 30;
 
-/// The URL of each engine, and what it is; `None` for an engine that did not answer.
+/// The URL and the identity of each engine; `None` for an engine that did not answer.
 pub type Identities = Vec<(String, Option<EngineIdentity>)>;
 
-/// The identities of the engines that were asked, by their URLs.
+/// Tracks the identities of engines by URL.
 #[derive(Debug, Default)]
 pub struct IdentityTracker {
     addresses: HashMap<String, Address>,
 }
 
-/// What answers at one URL: one engine, or several behind a load balancer.
+/// The engines that answer at one URL: one, or several behind a load balancer.
 #[derive(Debug)]
 struct Address {
-    /// The identities of the engines there, that of the engine which was asked first.
-    known: Vec<Known>,
-    /// The identities of the last answers, none of which is known. Not more than [`ROUNDS`].
+    /// The known identities. The first is that of the engine that was probed.
+    known: Vec<KnownIdentity>,
+    /// The unknown identities of the latest answers, fewer than [`ROUNDS`].
     others: Vec<EngineIdentity>,
 }
 
-/// An identity, and how many answers in a row were of another one.
+/// An identity, and the number of consecutive answers from others.
 #[derive(Debug)]
-struct Known {
+struct KnownIdentity {
     identity: EngineIdentity,
     absent: u32,
 }
 
-impl From<EngineIdentity> for Known {
+impl From<EngineIdentity> for KnownIdentity {
     fn from(identity: EngineIdentity) -> Self {
         Self { identity, absent: 0 }
     }
 }
 
-/// What the identities in a round of answers show. The greatest holds for a round.
+/// The result of comparing identities. The greatest one of a round counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Observation {
-    /// Each engine is one that was asked.
+    /// Every engine is the one that was probed.
     Same,
-    /// The answer may be of an engine that was not asked: the engine was replaced, or engines take turns at one address.
+    /// The answer may be from an engine that was not probed: the engine was replaced, or several engines share one address.
     Suspected,
-    /// An engine has answered that had not answered before.
+    /// An engine has answered for the first time.
     New,
-    /// The engine that was asked is gone: the last five answers were of engines not known before, or the last thirty of others than that one.
+    /// The probed engine was replaced: the last five answers were from unknown engines, or the last thirty from others than the probed one.
     Replaced,
 }
 
 impl IdentityTracker {
-    /// The upstream was gone, and is asked anew.
+    /// Forgets all identities, after the upstream was away, and records these.
     pub fn reset(&mut self, identities: Identities) {
         self.addresses.clear();
         self.observe(identities);
     }
 
-    /// Compares a round of answers with what is known. The round names every engine there is: others are forgotten.
+    /// Compares a round of answers with the known identities. The round lists every engine; URLs that it lacks are forgotten.
     pub fn observe(&mut self, identities: Identities) -> Observation {
         let mut before = std::mem::take(&mut self.addresses);
         let mut observation = Observation::Same;
@@ -122,7 +123,7 @@ impl Address {
             return Observation::Replaced;
         };
         if !self.others.is_empty() {
-            tracing::warn!(upstream = url, "engines with different tokenizers take turns at one address");
+            tracing::warn!(upstream = url, "engines with different tokenizers share one address");
         }
         for known in &mut self.known {
             known.absent += 1;
@@ -131,7 +132,7 @@ impl Address {
         known.absent = 0;
         known.identity.tokenizer_path = known.identity.tokenizer_path.take().or(now.tokenizer_path);
         known.identity.generates = known.identity.generates.or(now.generates);
-        // engines that take turns are known from the first return on
+        // engines that share an address are known once an earlier one answers again
         self.learn();
         let is_asked_gone = self.known[0].absent >= ABSENT;
         self.known.retain(|known| known.absent < ABSENT);
@@ -142,7 +143,7 @@ impl Address {
         }
     }
 
-    /// The engines of the last answers are known from now on.
+    /// Adds the unknown identities of the latest answers to the known ones.
     fn learn(&mut self) {
         for other in self.others.drain(..) {
             if self.known.len() < LIMIT && self.known.iter().all(|known| known.identity.differs(&other)) {
@@ -183,13 +184,13 @@ mod tests {
         let mut tracker = tracker();
         let seen = observed(&mut tracker, &["/other"; 6]);
         assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Same]);
-        // by a load balancer
+        // unknown engines behind a load balancer
         let seen = observed(&mut tracker, &["/x", "/y", "/x", "/y", "/x", "/y", "/x"]);
         assert_eq!(seen, [Suspected, Suspected, Suspected, Suspected, Replaced, Suspected, Suspected]);
     }
 
     #[test]
-    fn engines_that_take_turns_are_not_replaced() {
+    fn engines_sharing_an_address_are_not_replaced() {
         let mut tracker = tracker();
         assert_eq!(observed(&mut tracker, &["/two", "/two", "/two", "/one"]), [Suspected; 4]);
         for _ in 0..100 {
@@ -209,7 +210,7 @@ mod tests {
     fn engine_that_answers_alone_again_is_the_same() {
         let mut tracker = tracker();
         assert_eq!(observed(&mut tracker, &["/two", "/one"]), [Suspected; 2]);
-        // the two answers above are one of each
+        // the two answers above were one from each engine
         assert_eq!(observed(&mut tracker, &["/one"; ABSENT as usize - 1]), [Suspected; ABSENT as usize - 1]);
         assert_eq!(observed(&mut tracker, &["/one", "/two"]), [Same, Suspected], "the other is forgotten");
     }

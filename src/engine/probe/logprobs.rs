@@ -1,4 +1,4 @@
-//! What the probe learns from logprobs: the temperature that they are at, the flat form, the plugin, and the engine's sampling defaults.
+//! Probes logprobs: their temperature, the flat form, the plugin, and the engine's sampling defaults.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,16 +8,16 @@ use super::plugin::{self, FirstToken};
 use super::{Capabilities, Dialect, Preferred, Probe, ProbeError};
 use crate::engine::request::PLUGIN_SWITCH;
 
-/// The members of a reply that answer questions.
+/// The members of a reply that the probe uses.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct ProbeReply {
     meta_info: Value,
     prompt_token_ids: Option<Value>,
 }
 
 impl Probe {
-    /// The same prompt at temperature 1 and 0.5: the gap between the two likeliest tokens doubles where logprobs are at the
-    /// request's temperature, and stays where they are at 1.
+    /// Sends the same prompt at temperature 1 and 0.5. The gap between the two likeliest tokens doubles if logprobs are at the request's
+    /// temperature, and stays the same if they are at 1.
     pub(super) async fn logprobs(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         for prompt in PROMPTS {
             let Some(at_one) = self.first_row(&prompt, &open_sampling(1.0), found).await? else { return Ok(()) };
@@ -26,7 +26,7 @@ impl Probe {
             let (at_one, at_half) = (at_one.logprobs, at_half.logprobs);
             if let (Some(one), Some(half)) = (gap(&at_one), gap(&at_half)) {
                 found.bf16 |= [&at_one, &at_half].iter().all(|row| is_bf16(row));
-                // a gap this small could be noise; another prompt has another
+                // a smaller gap could be noise; another prompt may have a larger one
                 if one > 0.05 && half / one > 1.8 {
                     found.original_logprobs = Some(false);
                     if found.preferred.is_none() {
@@ -40,12 +40,12 @@ impl Probe {
                 }
             }
         }
-        found.notes.push("the temperature of logprobs could not be told: no prompt gave a clear gap".into());
+        found.notes.push("the temperature of logprobs is unknown: no prompt gave a clear gap".into());
         Ok(())
     }
 
-    /// Whether the engine puts sampling defaults under a request's, where no route names them: a request without a temperature, and
-    /// one without a `top_k`, are answered as those that name the usual values (`one` and `half`, the gaps at these temperatures).
+    /// Detects whether the engine has sampling defaults that no route reports. It has none if requests without a temperature or a `top_k`
+    /// are answered like those with the usual values (`one` and `half` are the gaps at these temperatures).
     async fn sampling_defaults(
         &self,
         prompt: &[u32],
@@ -56,7 +56,7 @@ impl Probe {
         let Some(at_half) = self.first_row(prompt, &json!({"temperature": 0.5}), found).await? else { return Ok(()) };
         let same = |row: &[f64], expected: f64| gap(row).is_some_and(|found| (found / expected - 1.0).abs() < 0.01);
         if same(&plain.logprobs, one) && same(&at_half.logprobs, half) {
-            // whether there are custom_params is still unknown: taken as present, so that the plugin's switch never replaces them
+            // default custom_params may still exist; assume so, so that the plugin's switch never replaces them
             found.preferred = Some(Preferred { custom_params: true, ..Preferred::default() });
         } else {
             found.notes.push("the engine's sampling defaults are not known, and they are not temperature 1".into());
@@ -82,10 +82,10 @@ impl Probe {
             body["return_flat_raw_output_top_logprobs"] = json!(true);
             body["return_flat_raw_top_logprobs_b64"] = json!(true);
             body["return_prompt_token_ids"] = json!(true);
-            // for the full vocabulary alone: else the plugin may have been told to renormalise over fewer tokens
+            // "full" requests the full vocabulary, in case the plugin is configured to renormalise over fewer tokens
             body["sampling_params"]["custom_params"] = json!({PLUGIN_SWITCH: "full"});
         } else {
-            // what sglang-jax does not know can be a 500 there, and an engine that is not known may be one
+            // an unknown field can be a 500 in sglang-jax, and an unknown engine may be sglang-jax
             body["return_text_in_logprobs"] = json!(false);
         }
         let (status, answer) = self.generate(&body).await?;
@@ -98,7 +98,7 @@ impl Probe {
             ));
             return Ok(None);
         }
-        let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else {
+        let Ok(answer) = serde_json::from_slice::<ProbeReply>(&answer) else {
             found.gives_logprobs = Some(false);
             found.notes.push(format!("a request with logprobs was answered {status} without meta_info"));
             return Ok(None);
@@ -106,7 +106,7 @@ impl Probe {
         let meta = &answer.meta_info;
         if found.dialect.is_none() && meta.get("weight_version").is_some() {
             found.dialect = Some(Dialect::Sglang);
-            // asked again in the words that this engine knows
+            // repeat the request with the fields of this dialect
             return Box::pin(self.first_row(prompt, sampling, found)).await;
         }
         let exact = meta.get("output_token_entropy").cloned();
@@ -130,18 +130,18 @@ impl Probe {
     }
 }
 
-/// Sampling parameters that leave the distribution whole, whatever the engine's defaults are.
+/// Sampling parameters that do not truncate the distribution, regardless of the engine's defaults.
 fn open_sampling(temperature: f64) -> Value {
     json!({"temperature": temperature, "top_k": -1})
 }
 
-/// The distance of the two likeliest tokens, in nats. A masked second token is equally far away at every temperature.
+/// The gap between the two likeliest tokens, in nats. `None` if the second is masked: its gap is the same at every temperature.
 fn gap(row: &[f64]) -> Option<f64> {
     Some(row.first()? - row.get(1).filter(|second| **second > -1e30)?)
 }
 
-/// Values that are all bfloat16: their float32 form ends in 16 zero bits.
+/// Whether all values are bfloat16: their float32 form ends in 16 zero bits.
 fn is_bf16(row: &[f64]) -> bool {
-    let mut told = row.iter().map(|value| *value as f32).filter(|value| *value != 0.0 && *value > -1e30).peekable();
-    told.peek().is_some() && told.all(|value| value.to_bits() & 0xffff == 0)
+    let mut values = row.iter().map(|value| *value as f32).filter(|value| *value != 0.0 && *value > -1e30).peekable();
+    values.peek().is_some() && values.all(|value| value.to_bits() & 0xffff == 0)
 }

@@ -1,13 +1,13 @@
-//! Whether the engine's plugin says the truth.
+//! Verifies the values of the engine's plugin.
 //!
-//! It is never believed for being there: each of its numbers must lie within the interval that the logprobs of the same token
-//! certify. The bounds are those of `entropy`, written once more, because here they check another's number and not our own.
+//! A plugin is used only if each of its values is within the interval that the logprobs of the same token certify. The bounds are those of
+//! `entropy`, implemented a second time so that the check is independent.
 
 use serde_json::Value;
 
 use super::Plugin;
 
-/// What the plugin may be off by, in nats: float32 on both sides.
+/// The allowed error of the plugin, in nats: float32 rounding on both sides.
 const SLACK: f64 = 1e-3;
 
 /// The first token of a reply to the probe.
@@ -19,33 +19,36 @@ pub(super) struct FirstToken {
     pub exact: Option<Value>,
 }
 
-/// Judges the plugin by the tokens of several replies to requests that asked it.
+/// Verifies the plugin with the first tokens of several replies.
 pub(super) fn judge(tokens: &[&FirstToken], vocab: Option<u32>) -> Plugin {
     let mut verdict = Plugin::Absent;
     for token in tokens {
-        let Some(said) = &token.exact else { return Plugin::Absent };
-        let Some([value]) = said.as_array().map(Vec::as_slice) else {
-            return Plugin::Unusable(format!("it answered {said} for one token"));
+        let Some(reported) = &token.exact else { return Plugin::Absent };
+        let Some([value]) = reported.as_array().map(Vec::as_slice) else {
+            return Plugin::Unusable(format!("it answered {reported} for one token"));
         };
         let Some(value) = value.as_f64() else {
             return Plugin::Unusable(
-                "it answered null for the full vocabulary, as it does where TOKENTAP_ENTROPY_TOP_K is set".to_owned(),
+                "it answered null for the full vocabulary, as it does when TOKENTAP_ENTROPY_TOP_K is set".to_owned(),
             );
         };
         let (lower, upper) = interval(&token.logprobs, vocab);
         if !(lower - SLACK..=upper + SLACK).contains(&value) {
-            return Plugin::Unusable(format!("it said {value:.4} nats of a token that has {lower:.4} to {upper:.4}"));
+            return Plugin::Unusable(format!(
+                "it returned {value:.4} nats for a token with {lower:.4} to {upper:.4} nats"
+            ));
         }
         verdict = Plugin::Exact;
     }
     verdict
 }
 
-/// The certified interval of a row: its own entropy, plus a tail of as few tokens as its last entry allows, or of all others alike.
+/// The certified entropy interval of a row, in nats: the row's own terms plus those of the tail. The lower bound has as few tail tokens as
+/// the last entry allows, the upper bound spreads the tail evenly over all other tokens.
 fn interval(row: &[f64], vocab: Option<u32>) -> (f64, f64) {
-    let told = row.iter().filter(|logprob| logprob.is_finite() && **logprob > -1e30);
+    let known = row.iter().filter(|logprob| logprob.is_finite() && **logprob > -1e30);
     let (mut mass, mut own, mut last) = (0.0, 0.0, f64::NEG_INFINITY);
-    for logprob in told {
+    for logprob in known {
         mass += logprob.exp();
         own -= logprob.exp() * logprob;
         last = *logprob;
@@ -71,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_within_the_interval_is_believed() {
+    fn value_within_the_interval_is_accepted() {
         // lower: 0.5 ln 2 + 0.5 ln 8; upper: 0.5 ln 2 + 0.125 ln 8 + 0.375 ln (3 / 0.375)
         let (lower, upper) = interval(&token(Value::Null).logprobs, Some(5));
         assert!((lower - 1.386_294_361).abs() < 1e-8 && (upper - 1.386_294_361).abs() < 1e-8, "{lower} {upper}");
@@ -79,18 +82,18 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_it_says_is_not() {
-        for said in
+    fn any_other_answer_makes_the_plugin_unusable() {
+        for reported in
             [json!([1.2]), json!([1.5]), json!([null]), json!([]), json!([1.38, 1.38]), json!(1.38), json!(["1.38"])]
         {
-            let verdict = judge(&[&token(json!([1.3863])), &token(said.clone())], Some(5));
-            assert!(matches!(verdict, Plugin::Unusable(_)), "{said}: {verdict:?}");
+            let verdict = judge(&[&token(json!([1.3863])), &token(reported.clone())], Some(5));
+            assert!(matches!(verdict, Plugin::Unusable(_)), "{reported}: {verdict:?}");
         }
         assert_eq!(judge(&[&FirstToken { exact: None, ..token(Value::Null) }], Some(5)), Plugin::Absent);
     }
 
     #[test]
-    fn without_a_vocabulary_there_is_no_upper_bound() {
+    fn upper_bound_is_infinite_without_a_vocabulary_size() {
         assert_eq!(judge(&[&token(json!([9.0]))], None), Plugin::Exact);
         assert!(matches!(judge(&[&token(json!([1.0]))], None), Plugin::Unusable(_)));
     }

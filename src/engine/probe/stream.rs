@@ -1,11 +1,11 @@
-//! The streaming mode of an engine, read from the events of a stream.
+//! Detects the streaming mode of an engine from the events of a stream.
 
 use serde_json::Value;
 
 use super::Streaming;
 
-/// The streaming mode that the events of one sequence show. `None` where they do not show it: fewer than two events with tokens, no
-/// `completion_tokens`, or lists that fit neither reading.
+/// The streaming mode of one sequence's events. `None` if it is ambiguous: fewer than two events with tokens, no `completion_tokens`, or
+/// lists that fit no mode.
 pub(super) fn mode(body: &[u8]) -> Option<Streaming> {
     let mut seen = 0;
     let mut modes = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn mode(body: &[u8]) -> Option<Streaming> {
     modes.iter().all(|mode| *mode == first).then_some(first)
 }
 
-/// What one event shows that brings `new` tokens of `total`.
+/// The mode that one event with `new` of `total` tokens shows.
 fn event_mode(event: &Value, new: usize, total: usize) -> Option<Streaming> {
     let ids = event["output_ids"].as_array().map(Vec::len)?;
     let logprobs = event["meta_info"]["output_token_logprobs"].as_array().map(Vec::len);
@@ -66,7 +66,8 @@ mod tests {
         assert_eq!(mode(&stream(&[(1, 1), (5, 5)])), None, "neither");
         assert_eq!(mode(b"<html></html>"), None);
         assert_eq!(mode(b"data: {\"error\":{\"message\":\"no\"}}\n\ndata: [DONE]\n\n"), None);
-        let plain = b"data: {\"output_ids\":[1],\"meta_info\":{\"completion_tokens\":1}}\n\ndata: {\"output_ids\":[1],\"meta_info\":{\"completion_tokens\":2}}\n\n";
-        assert_eq!(mode(plain), None, "without logprobs ids that are new say nothing of the other lists");
+        let plain = b"data: {\"output_ids\":[1],\"meta_info\":{\"completion_tokens\":1}}\n\n\
+            data: {\"output_ids\":[1],\"meta_info\":{\"completion_tokens\":2}}\n\n";
+        assert_eq!(mode(plain), None, "new ids without logprobs do not show the mode of other lists");
     }
 }

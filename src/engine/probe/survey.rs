@@ -1,18 +1,18 @@
-//! Asks the upstream, or every engine of a router, and combines the answers.
+//! Probes the upstream, or every engine of a router, and combines the answers.
 
 use std::time::Duration;
 
 use super::ask::{Probe, ProbeError};
 use super::{Capabilities, EngineIdentity, Identities, Plugin, common};
-use crate::engine::engines::{Engines, Listing, Source, each};
+use crate::engine::engines::{EngineSource, Engines, RefreshOutcome, each};
 
-/// How long an engine of a router may take with its information routes; the answers of the others are used without it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a router engine's information routes. After it, the answers of the other engines are used.
+const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the other engines of a router may take with the questions that generate, once one of them has answered them.
-const GENERATION_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the other engines of a router may take for the generating probe, once one of them has answered.
+const GENERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks what the engines are. Cheap to clone.
+/// Probes the engines behind the upstream. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Survey {
     engines: Engines,
@@ -20,19 +20,19 @@ pub struct Survey {
     top_k: u32,
 }
 
-/// A sign of life.
+/// The result of a liveness check.
 #[derive(Debug)]
-pub struct Pulse {
-    /// The `weight_version`, where all engines name the same.
+pub struct LivenessReport {
+    /// The `weight_version`, if all engines report the same.
     pub weight_version: Option<String>,
-    /// The engines of the router are others than before.
+    /// The router's list of engines has changed.
     pub changed: bool,
-    /// What each engine is, by its URL; `None` for one that did not answer.
+    /// The identity of each engine by URL; `None` for one that did not answer.
     pub identities: Identities,
 }
 
 impl Survey {
-    /// A survey that sends k = `top_k`, because sglang-jax compiles the model anew for each k.
+    /// A survey that sends k = `top_k`, because sglang-jax recompiles the model for each k.
     #[must_use]
     pub fn new(engines: Engines, vocab_size: Option<u32>, top_k: u32) -> Self {
         Self { engines, vocab_size, top_k }
@@ -53,78 +53,77 @@ impl Survey {
         healthy.map(|engine| probe(&engine.client)).collect()
     }
 
-    /// Asks a router for its engines; says whether they have changed.
+    /// Asks a router for its engines and returns whether they have changed.
     ///
     /// # Errors
     /// [`ProbeError`] when the upstream does not answer, or is a router that answers with a server error.
     async fn refresh(&self) -> Result<bool, ProbeError> {
         match self.engines.refresh().await? {
-            Listing::Same => Ok(false),
-            Listing::Changed => Ok(true),
-            Listing::Refused(status) => {
+            RefreshOutcome::Same => Ok(false),
+            RefreshOutcome::Changed => Ok(true),
+            RefreshOutcome::Refused(status) => {
                 Err(ProbeError::Answer { path: "/workers", status, hint: "the router forwards nothing; see its log" })
             }
         }
     }
 
-    /// Whether a router forwards calls, its engines aside. One that named its workers has answered. Another one is asked for the
-    /// model, a question that it forwards to one of its engines: without an answer in time that engine may be the one that hangs.
+    /// Checks that a router forwards calls. A router that listed its workers has answered already. Another router is asked for the model, a
+    /// call that it forwards to one of its engines. A timeout is no error, because that engine may be the one that hangs.
     ///
     /// # Errors
     /// [`ProbeError`] when the router refuses the connection or answers with an error.
     async fn router_answers(&self) -> Result<(), ProbeError> {
-        if self.engines.current().source == Source::Workers {
+        if self.engines.current().source == EngineSource::Workers {
             return Ok(());
         }
-        let answer = tokio::time::timeout(PATIENCE, self.upstream().is_up()).await;
+        let answer = tokio::time::timeout(INFO_TIMEOUT, self.upstream().check_liveness()).await;
         answer.map_or(Ok(()), |answer| answer.map(|_| ()))
     }
 
-    /// Whether the upstream answers, by the cheapest route there is.
+    /// Checks that the upstream answers, on the cheapest route.
     ///
     /// # Errors
-    /// [`ProbeError`] when it does not, or when it is a router of which no engine answers.
-    pub async fn is_up(&self) -> Result<Pulse, ProbeError> {
+    /// [`ProbeError`] when it does not answer, or when it is a router and none of its engines answers.
+    pub async fn check_liveness(&self) -> Result<LivenessReport, ProbeError> {
         // an engine does not become a router while it runs
-        let changed = self.engines.current().source != Source::Upstream && self.refresh().await?;
+        let changed = self.engines.current().source != EngineSource::Upstream && self.refresh().await?;
         let members = self.members();
         if members.is_empty() {
-            let found = self.upstream().is_up().await?;
+            let found = self.upstream().check_liveness().await?;
             let identities = vec![(self.engines.upstream().upstream().to_owned(), Some(EngineIdentity::of(&found)))];
-            return Ok(Pulse { weight_version: found.weight_version, changed, identities });
+            return Ok(LivenessReport { weight_version: found.weight_version, changed, identities });
         }
         let answers = each(members, |(url, probe)| async move {
-            let found = tokio::time::timeout(PATIENCE, probe.is_up()).await;
+            let found = tokio::time::timeout(INFO_TIMEOUT, probe.check_liveness()).await;
             (url, found.ok().and_then(Result::ok))
         });
         let (router, answers) = tokio::join!(self.router_answers(), answers);
         router?;
         let identities: Identities =
             answers.iter().map(|(url, found)| (url.clone(), found.as_ref().map(EngineIdentity::of))).collect();
-        // an engine that does not answer is the router's to notice
+        // the router itself must detect an engine that does not answer
         let mut labels = answers.into_iter().filter_map(|(_, found)| found).map(|found| found.weight_version);
         let first = labels.next().ok_or(ProbeError::NoEngine)?;
         let weight_version = first.filter(|first| labels.all(|label| label.as_ref() == Some(first)));
-        Ok(Pulse { weight_version, changed, identities })
+        Ok(LivenessReport { weight_version, changed, identities })
     }
 
-    /// What the information routes say: quick, and also answered by an engine that is paused. With it come the URL of each engine,
-    /// and its identity in the first of these answers: an engine that is replaced after that answer has another identity in the next
-    /// [`Pulse`].
+    /// Reads the information routes. They are fast, and a paused engine answers them too. Also returns the identity of each engine from its
+    /// first answer, so that a later replacement shows in the next [`LivenessReport`].
     ///
     /// # Errors
-    /// [`ProbeError`] when neither the upstream nor any engine behind it answers as SGLang does.
-    pub async fn look(&self) -> Result<(Capabilities, Identities), ProbeError> {
+    /// [`ProbeError`] when neither the upstream nor any of its engines answers like SGLang.
+    pub async fn read_info(&self) -> Result<(Capabilities, Identities), ProbeError> {
         self.refresh().await?;
         let members = self.members();
         if members.is_empty() {
-            let (found, is_router) = self.upstream().look().await?;
+            let (found, is_router) = self.upstream().read_info().await?;
             self.engines.note_router(is_router);
             let identity = EngineIdentity::of(&found);
             return Ok((found, vec![(self.engines.upstream().upstream().to_owned(), Some(identity))]));
         }
         let answers = each(members, |(url, probe)| async move {
-            let answer = tokio::time::timeout(PATIENCE, probe.look()).await;
+            let answer = tokio::time::timeout(INFO_TIMEOUT, probe.read_info()).await;
             (url, answer.map(|answer| answer.map(|(found, _)| found)))
         });
         let (router, answers) = tokio::join!(self.router_answers(), answers);
@@ -157,12 +156,12 @@ impl Survey {
         }
     }
 
-    /// What only generating shows: vocabulary, flat form, the temperature of logprobs. Waits while an engine is paused, but no longer
-    /// than 10 s for one engine of a router when another has answered. `found` is what [`look`](Self::look) returned. With it comes
-    /// whether everything that was asked has answered.
+    /// Probes by generating: vocabulary, flat form, temperature of logprobs. Waits while an engine is paused, but at most 10 s for one
+    /// engine of a router after another has answered. `found` is the result of [`read_info`](Self::read_info). Also returns whether every
+    /// engine has answered.
     ///
     /// # Errors
-    /// [`ProbeError`] when the upstream stops answering, or every engine of a router.
+    /// [`ProbeError`] when the upstream, or every engine of a router, stops answering.
     pub async fn ask(&self, found: Capabilities) -> Result<(Capabilities, bool), ProbeError> {
         let members = self.members();
         // an engine that only prefills or only decodes cannot answer a generation
@@ -185,11 +184,11 @@ impl Survey {
         }
         let Some(mut found) = common::of(known) else { return Err(failure.unwrap_or(ProbeError::NoEngine)) };
         if found.generates != Some(false) && !found.refuses_logprobs {
-            let through = tokio::time::timeout(GENERATION_PATIENCE, self.through_router(&mut found)).await;
+            let through = tokio::time::timeout(GENERATION_TIMEOUT, self.through_router(&mut found)).await;
             if let Ok(answer) = through {
                 answer?;
             } else {
-                // what is not known to pass the router is not used
+                // features that may not pass the router are not used
                 (found.flat, found.echoes_prompt, found.sampling_mask) = (false, false, None);
                 found.plugin = Plugin::Absent;
                 silent.push("the router did not answer the probe in time".to_owned());
@@ -201,12 +200,12 @@ impl Survey {
         Ok((found, is_complete))
     }
 
-    /// Takes back what the engines offer and the router's own reading of a request does not let through.
+    /// Removes capabilities of the engines that the router does not forward.
     async fn through_router(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         let mut through = Capabilities { notes: Vec::new(), flat: false, echoes_prompt: false, ..found.clone() };
         through.gives_logprobs = None;
         (through.plugin, through.sampling_mask) = (Plugin::Absent, None);
-        self.upstream().through(&mut through).await?;
+        self.upstream().probe_router_fields(&mut through).await?;
         if found.gives_logprobs == Some(true) && through.gives_logprobs != Some(true) {
             found.notes.push("the router does not let logprobs through".to_owned());
             found.gives_logprobs = through.gives_logprobs;
@@ -237,8 +236,8 @@ impl Survey {
     }
 }
 
-/// The answers of these engines to the questions that generate, in the order of the engines. When one has answered, the others have
-/// [`GENERATION_PATIENCE`]; `None` for one that did not answer by then.
+/// Runs the generating probe on these engines and returns the answers in their order. Once one has answered, the others have
+/// [`GENERATION_TIMEOUT`]; `None` for one that did not answer by then.
 async fn ask_each(
     members: Vec<(String, Probe)>,
     found: &Capabilities,
@@ -257,7 +256,7 @@ async fn ask_each(
         // a task that panicked has not answered
         let Ok((at, answer)) = next else { continue };
         if answer.is_ok() {
-            deadline = deadline.or_else(|| Some(tokio::time::Instant::now() + GENERATION_PATIENCE));
+            deadline = deadline.or_else(|| Some(tokio::time::Instant::now() + GENERATION_TIMEOUT));
         }
         answers[at].1 = Some(answer);
     }

@@ -1,4 +1,4 @@
-//! Fields that may stand once for all items of a batch, or once for each.
+//! Fields that hold one value for all items of a batch, or one per item.
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ pub enum PerItem<T> {
     /// Absent or null.
     #[default]
     Absent,
-    /// One for all.
+    /// One value for all items.
     One(T),
     /// A list; null items are `None`.
     Many(Vec<Option<T>>),
-    /// Something whose meaning depends on what an engine coerces: 0.5.6 and sglang-jax take `1` and `"true"` for true.
+    /// A value whose meaning depends on the engine's coercions: 0.5.6 and sglang-jax read `1` and `"true"` as true.
     Unreadable,
 }
 
 impl<T> PerItem<T> {
-    /// The value for item `at`; `None` where absent, null, or beyond the list.
+    /// The value for item `at`; `None` if absent, null, or beyond the list.
     pub fn get(&self, at: usize) -> Option<&T> {
         match self {
             Self::One(value) => Some(value),
@@ -28,7 +28,7 @@ impl<T> PerItem<T> {
         }
     }
 
-    /// How many items a list has.
+    /// The length of the list; `None` if it is not a list.
     pub fn list_len(&self) -> Option<usize> {
         match self {
             Self::Many(values) => Some(values.len()),
@@ -36,12 +36,12 @@ impl<T> PerItem<T> {
         }
     }
 
-    /// Whether the meaning is clear.
+    /// Whether the value is unambiguous.
     pub fn is_readable(&self) -> bool {
         !matches!(self, Self::Unreadable)
     }
 
-    /// Reads the value at the cursor; `one` reads one item and says `None` where its meaning is not clear.
+    /// Parses the value at the cursor. `one` parses one item and returns `None` if it is ambiguous.
     pub(super) fn read<'a>(
         cursor: &mut Cursor<'a>,
         mut one: impl FnMut(&mut Cursor<'a>) -> Result<Option<T>, Malformed>,
@@ -103,7 +103,7 @@ pub(super) fn integer(cursor: &mut Cursor<'_>) -> Result<Option<i64>, Malformed>
     Ok(std::str::from_utf8(&cursor.bytes()[span]).ok().and_then(|text| text.parse().ok()))
 }
 
-/// `token_ids_logprob`: a flat list is for all items, a list of lists is one for each. Keeps the text, which is not tokentap's.
+/// `token_ids_logprob`: a flat list applies to all items, a list of lists has one per item. Only the ranges are kept.
 pub(super) fn id_lists(cursor: &mut Cursor<'_>) -> Result<PerItem<Range<usize>>, Malformed> {
     let mut ahead = cursor.clone();
     let span = cursor.skip()?;

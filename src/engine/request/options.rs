@@ -1,8 +1,8 @@
-//! `entropy_options`: tokentap's own object in a request, removed before it is forwarded.
+//! `entropy_options`: tokentap's own member of a request, removed before forwarding.
 
 use serde::Deserialize;
 
-/// What a client wants to know about each token.
+/// The client's options for entropies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EntropyOptions {
@@ -16,18 +16,18 @@ pub struct EntropyOptions {
     pub stats: bool,
 }
 
-/// `entropy_options` is not what it should be.
+/// `entropy_options` is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("entropy_options: {0}")]
 pub struct OptionsError(String);
 
 impl EntropyOptions {
-    /// Reads the value of `entropy_options`.
+    /// Parses the value of `entropy_options`.
     ///
     /// # Errors
-    /// A sentence for the client that names the member.
+    /// An error message for the client that names the member.
     pub fn parse(text: &[u8]) -> Result<Self, OptionsError> {
-        // a list would fill the members by their order
+        // serde would fill the members from a list in order
         if text.first() != Some(&b'{') {
             return Err(OptionsError("must be an object".to_owned()));
         }

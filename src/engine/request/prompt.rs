@@ -13,17 +13,17 @@ pub enum Texts {
     Absent,
     /// One string.
     One {
-        /// It is empty.
+        /// Whether it is empty.
         empty: bool,
     },
     /// A list of strings.
     Many {
-        /// How many.
+        /// The number of strings.
         count: usize,
-        /// The first that is empty.
+        /// The index of the first empty string.
         empty: Option<usize>,
     },
-    /// Neither; the engine refuses it.
+    /// Another value, which the engine refuses.
     Other,
 }
 
@@ -58,13 +58,13 @@ impl Texts {
 pub struct Ids {
     /// How the ids are arranged.
     pub shape: IdShape,
-    /// The smallest and the largest of all prompts; fractions and numbers in quotes count, because 0.5.6 reads them.
+    /// The smallest and the largest id of all prompts, including fractions and quoted numbers, because 0.5.6 accepts them.
     pub extremes: Option<(i64, i64)>,
-    /// The first prompt of a batch without any id.
+    /// The index of the first prompt in a batch without any id.
     pub empty: Option<usize>,
-    /// Where the list of each prompt lies, brackets included; empty where the shape is neither flat nor nested.
+    /// The range of each prompt's list, including brackets. Empty unless the shape is flat or nested.
     pub prompts: Vec<Range<usize>>,
-    /// The ids of the one prompt, where tokentap has written them itself.
+    /// The ids of the only prompt, if tokentap wrote them.
     pub written: Option<Arc<[u32]>>,
 }
 
@@ -76,16 +76,16 @@ pub enum IdShape {
     Absent,
     /// One prompt.
     Flat,
-    /// A batch of so many prompts.
+    /// A batch of this many prompts.
     Nested(usize),
     /// Nested deeper than a list of lists.
     TooDeep,
-    /// Something whose meaning depends on the engine's coercions.
+    /// A value whose meaning depends on the engine's coercions.
     Other,
 }
 
 impl Ids {
-    /// The ids of one prompt that tokentap has written at `span`.
+    /// The ids of one prompt that tokentap wrote at `span`.
     pub(super) fn written(ids: Arc<[u32]>, span: Range<usize>) -> Self {
         let extremes = ids.iter().copied().min().zip(ids.iter().copied().max());
         let extremes = extremes.map(|(low, high)| (low.into(), high.into()));
@@ -145,7 +145,7 @@ impl Ids {
         self.extremes = Some((low.min(id), high.max(id)));
     }
 
-    /// Passes one element; says whether it was an integer. One beyond 64 bits counts as the largest.
+    /// Parses one element and returns whether it is an integer. An integer beyond 64 bits counts as the largest.
     fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
         if let Some(id) = cursor.small_integer() {
             self.add(id);
@@ -172,7 +172,7 @@ impl Ids {
     }
 }
 
-/// Passes an array; `element` passes each element.
+/// Parses an array. `element` parses each element.
 fn elements<'a>(
     cursor: &mut Cursor<'a>,
     mut element: impl FnMut(&mut Cursor<'a>) -> Result<(), Malformed>,

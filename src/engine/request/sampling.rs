@@ -1,30 +1,30 @@
-//! `sampling_params` as far as they bear on logprobs.
+//! The members of `sampling_params` that affect logprobs.
 
 use std::ops::Range;
 
 use crate::json::{Cursor, Malformed, Object};
 
-/// Member of `custom_params` by which a request asks the plugin `tokentap-sglang` for exact entropies.
+/// The member of `custom_params` that requests exact entropies from the plugin `tokentap-sglang`.
 pub const PLUGIN_SWITCH: &str = "tokentap_entropy";
 
 /// `custom_params` of one object of sampling parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Custom {
+pub enum CustomParams {
     /// Absent or null.
     #[default]
     Absent,
     /// An object, without [`PLUGIN_SWITCH`].
     Free,
-    /// An object in which the client itself has set [`PLUGIN_SWITCH`]; whether that asks for anything.
+    /// An object in which the client has set [`PLUGIN_SWITCH`]; whether it is switched on.
     Switched(bool),
-    /// Nothing that could be added to.
+    /// A value to which no member can be added.
     Other,
 }
 
 /// One object of sampling parameters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sampling {
-    /// Where the object lies in the body.
+pub struct SamplingParams {
+    /// The range of the object in the body.
     pub span: Range<usize>,
     /// `temperature`; `None` when absent or null.
     pub temperature: Option<f64>,
@@ -38,18 +38,18 @@ pub struct Sampling {
     pub beams: bool,
     /// A grammar constrains the tokens.
     pub grammar: bool,
-    /// A value of `logit_bias` that is finite in JSON but not in float32, which is what the engine makes of it.
+    /// A value of `logit_bias` is finite in JSON but not in float32, to which the engine converts it.
     pub bias_overflows: bool,
-    /// `top_k` is beyond 32 bits, in whatever spelling.
+    /// `top_k` exceeds 32 bits, in any format.
     pub top_k_overflows: bool,
     /// `custom_params`.
-    pub custom: Custom,
-    /// The numbers above are numbers.
+    pub custom: CustomParams,
+    /// The numeric members are numbers.
     pub readable: bool,
 }
 
-impl Sampling {
-    /// `null` items are no parameters; anything but an object has no clear meaning.
+impl SamplingParams {
+    /// Parses the object at the cursor; `None` for any other value, which is ambiguous.
     pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Option<Self>, Malformed> {
         if cursor.peek() != Some(b'{') {
             cursor.skip()?;
@@ -65,7 +65,7 @@ impl Sampling {
             grammar: false,
             bias_overflows: false,
             top_k_overflows: false,
-            custom: Custom::Absent,
+            custom: CustomParams::Absent,
             readable: true,
         };
         let object = Object::read(cursor, |key, cursor| {
@@ -95,7 +95,7 @@ impl Sampling {
                 "n" => sampling.n = sampling.number(text, null),
                 "max_new_tokens" => sampling.max_new_tokens = Some(sampling.number(text, null)),
                 "beam_width" => sampling.beams = sampling.number::<i64>(text, null).is_some_and(|width| width > 1),
-                "custom_params" => sampling.custom = if null { Custom::Absent } else { Custom::Other },
+                "custom_params" => sampling.custom = if null { CustomParams::Absent } else { CustomParams::Other },
                 "json_schema" | "regex" | "ebnf" | "structural_tag" => sampling.grammar |= !null && text != "\"\"",
                 _ => {}
             }
@@ -112,15 +112,15 @@ impl Sampling {
     }
 }
 
-/// Reads the object at the cursor.
-fn custom(cursor: &mut Cursor<'_>) -> Result<Custom, Malformed> {
-    let mut custom = Custom::Free;
+/// Parses the `custom_params` object at the cursor.
+fn custom(cursor: &mut Cursor<'_>) -> Result<CustomParams, Malformed> {
+    let mut custom = CustomParams::Free;
     Object::read(cursor, |key, cursor| {
         let text = if cursor.peek() == Some(b'"') { Some(cursor.string()?.decode()) } else { None };
         let full = text.as_deref() == Some("full");
         let value = if text.is_some() { &b""[..] } else { &cursor.bytes()[cursor.skip()?] };
         if key.is(PLUGIN_SWITCH) {
-            custom = Custom::Switched(full || value == b"true");
+            custom = CustomParams::Switched(full || value == b"true");
         }
         Ok(())
     })?;

@@ -1,17 +1,17 @@
-//! The members of a request's body that may name its session.
+//! The members of a request body that may name its session.
 
 use crate::json::{Cursor, Object};
 
-/// What a member that may name a session holds.
+/// The value of a member that may name a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionName {
     /// A string.
     Text(String),
-    /// Another value than a string or null.
+    /// A value other than a string or null.
     NoString,
 }
 
-/// The members of a body that may name a session; null is none, and of repeated keys the last counts.
+/// The members of a body that may name a session. Null counts as absent, and of repeated keys the last counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionNames {
     /// `session_id`.
@@ -25,7 +25,7 @@ pub struct SessionNames {
 }
 
 impl SessionNames {
-    /// The names in a body, of which `object` holds the members.
+    /// Reads the names from a body. `object` holds its members.
     #[must_use]
     pub fn of(bytes: &[u8], object: &Object) -> Self {
         let metadata = object.get(bytes, "metadata").and_then(|value| Some((value, Object::parse(value).ok()?)));

@@ -1,20 +1,20 @@
-//! Lists of a reply, passed, jumped over or read.
+//! Reads or skips the lists of a reply.
 
 use std::ops::Range;
 
 use crate::engine::scan;
 use crate::json::{Cursor, Malformed};
 
-/// An array of which the part behind what is known was read.
+/// An array that was parsed after its known prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
-    /// What stands between the brackets.
+    /// The range between the brackets.
     pub content: Range<usize>,
-    /// Bytes at the start of the content that are known from the event before.
+    /// The length of the known prefix, in bytes, from an earlier event.
     pub known: usize,
 }
 
-/// A list that is not what it is known as is somebody else's under the same name; the reply is read without it.
+/// Reads a list, or skips it if it has another format: another product may use the same name. The reply is then parsed without it.
 pub(super) fn optional<'a, T>(
     cursor: &mut Cursor<'a>,
     read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Malformed>,
@@ -30,7 +30,7 @@ pub(super) fn optional<'a, T>(
     }
 }
 
-/// Passes an array: what is known of its content is jumped over, `read` reads the rest.
+/// Parses an array: skips its known prefix and calls `read` for the rest.
 pub(super) fn array(
     cursor: &mut Cursor<'_>,
     known: impl FnOnce(usize) -> usize,
@@ -44,7 +44,7 @@ pub(super) fn array(
     Ok(Array { content: start..end - 1, known })
 }
 
-/// Passes a flat array of numbers by looking for its end; anything else the slow way.
+/// Skips a flat array of numbers by searching its end. Falls back to the JSON parser for other values.
 pub(super) fn skip_numbers(cursor: &mut Cursor<'_>) -> Result<Range<usize>, Malformed> {
     let start = cursor.position();
     let rest = &cursor.bytes()[start + 1..];

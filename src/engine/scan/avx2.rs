@@ -1,20 +1,20 @@
-//! The numbers of a triple, read with AVX2.
+//! Reads the numbers of a triple with AVX2.
 #![expect(unsafe_code, reason = "vector loads and code compiled for an instruction set need it")]
 
-use super::walk::{self, Fast, Numbers};
+use super::walk::{self, TripleNumbers, TripleReader};
 use super::{Malformed, number};
 use crate::logprobs::Rows;
 use std::arch::x86_64::*;
 
-/// How much of a triple is looked at. Nothing is read beyond it, so that the end of the buffer needs no padding.
+/// The number of bytes of a triple that are read. Nothing beyond it is read, so that the buffer needs no padding.
 const WINDOW: usize = 64;
 
-/// Proof that this machine has the instructions used here.
+/// Proof that the CPU supports the instructions used here.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// `None` on a machine without them. The standard library remembers the answer.
+    /// `None` if the CPU does not support them. The standard library caches the detection.
     pub(super) fn new() -> Option<Self> {
         let has =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
@@ -54,13 +54,13 @@ impl Avx2 {
     }
 }
 
-impl Fast for Avx2 {
-    /// Reads numbers spelled `[-12.345,678`, with 1 to 4 digits before the point, any after it, and an id of up to 8.
+impl TripleReader for Avx2 {
+    /// Reads numbers like `[-12.345,678`: 1 to 4 digits before the point, any number after it, and an id of up to 8 digits.
     ///
-    /// Where the next triple starts depends only on the mask below and some bit operations on it, so the processor is
-    /// already there while the digits of this one are still being multiplied.
+    /// The start of the next triple depends only on the mask below and a few bit operations, so the CPU can begin with it while it still
+    /// multiplies the digits of this one.
     #[inline(always)]
-    fn numbers(self, bytes: &[u8], at: usize) -> Option<Numbers> {
+    fn numbers(self, bytes: &[u8], at: usize) -> Option<TripleNumbers> {
         let window: &[u8; WINDOW] = bytes.get(at..)?.first_chunk()?;
         // SAFETY: `self` exists, so `new` found the features that `others` is compiled for.
         let other = unsafe { others(window[1..].first_chunk()?) };
@@ -68,7 +68,7 @@ impl Fast for Avx2 {
         if window[0] != b'[' || (other & 1 == 1) != negative {
             return None;
         }
-        // What is not a digit should be a sign, the point, and the commas behind the two numbers.
+        // The bytes that are not digits should be a sign, the point, and the commas after the two numbers.
         let other = other & !1;
         let point = 1 + other.trailing_zeros() as usize;
         let other = other & other.wrapping_sub(1);
@@ -85,7 +85,7 @@ impl Fast for Avx2 {
         if part == 0 || window[comma] != b',' {
             return None;
         }
-        // Without a third bit in the mask, the end is just behind the 32 bytes it stands for.
+        // Without a third bit in the mask, the end is the index after its 32 bytes.
         let id = end.saturating_sub(comma + 1);
         if !(1..=8).contains(&id) {
             return None;
@@ -98,12 +98,12 @@ impl Fast for Avx2 {
         // SAFETY: `self` exists, so `new` found the features that `fraction` is compiled for.
         let fraction = unsafe { fraction(window[point + 1..].first_chunk()?, part) };
         let near = integral(whole_text, whole)? + fraction;
-        // Below 2^-17 the 16 digits taken of the fraction are too few; above, they are off by less than 2^16 ulps.
+        // Below 2^-17 the 16 digits of the fraction are too few. Above, their error is less than 2^16 ulps.
         if near < 1.0 / 131_072.0 {
             return None;
         }
         let logprob = number::round(near, 1 << 17)?;
-        Some(Numbers {
+        Some(TripleNumbers {
             logprob: f32::from_bits(logprob.to_bits() | u32::from(negative) << 31),
             id: number::joined((id_text & 0x0F0F_0F0F_0F0F_0F0F) << (64 - 8 * id)) as u32,
             end: at + end,
@@ -111,7 +111,7 @@ impl Fast for Avx2 {
     }
 }
 
-/// Which of the bytes are no digits: bit 0 is the first.
+/// A mask of the bytes that are not digits. Bit 0 is the first byte.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 fn others(text: &[u8; 32]) -> u32 {
@@ -122,11 +122,11 @@ fn others(text: &[u8; 32]) -> u32 {
     !_mm256_movemask_epi8(digits) as u32
 }
 
-/// The fraction whose digits the first `count` bytes of `text` are, or all 16.
+/// The fraction of the first `count` digits of `text`, at most 16.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 fn fraction(text: &[u8; 16], count: usize) -> f64 {
-    /// Read from 16 - n on, it keeps the values of n digits.
+    /// A load at offset 16 - n is a mask that keeps n digits.
     const KEEP: [u8; 32] = {
         let mut keep = [0; 32];
         let mut i = 0;
@@ -139,7 +139,7 @@ fn fraction(text: &[u8; 16], count: usize) -> f64 {
     let keep = &KEEP[16 - count.min(16)..][..16];
     // SAFETY: both point to 16 bytes, by the type of `text` and the slicing of `keep`.
     let (keep, text) = unsafe { (_mm_loadu_si128(keep.as_ptr().cast()), _mm_loadu_si128(text.as_ptr().cast())) };
-    // Neighbours are joined to pairs, pairs to fours, fours to eights.
+    // Adjacent digits are joined to pairs, pairs to fours, fours to eights.
     let pairs = _mm_maddubs_epi16(_mm_and_si128(text, keep), _mm_set1_epi16(0x010A));
     let fours = _mm_madd_epi16(pairs, _mm_set1_epi32(0x0001_0064));
     let fours = _mm_packus_epi32(fours, fours);
@@ -148,10 +148,10 @@ fn fraction(text: &[u8; 16], count: usize) -> f64 {
     sixteen as i64 as f64 * 1e-16
 }
 
-/// The number that the first `count` bytes of `text` spell, 1 to 4 digits; `None` if it starts with a needless zero.
+/// The number of the first `count` digits of `text`, 1 to 4; `None` if it has a leading zero.
 #[inline(always)]
 fn integral(text: u32, count: usize) -> Option<f64> {
-    /// The least number of so many digits.
+    /// The smallest number with this many digits.
     const LEAST: [u32; 5] = [0, 0, 10, 100, 1000];
     let digits = (text & 0x0F0F_0F0F) << (32 - 8 * count as u32);
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);

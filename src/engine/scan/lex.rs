@@ -1,8 +1,8 @@
-//! The parts of JSON that carry no value here: blanks, punctuation, literals and strings.
+//! Skips the parts of JSON without a value to parse: white space, punctuation, literals and strings.
 
 use super::Malformed;
 
-/// The first index from `at` on that holds no white space.
+/// Returns the first index from `at` on that is not white space.
 #[inline(always)]
 pub(super) fn blank(bytes: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {
@@ -11,25 +11,25 @@ pub(super) fn blank(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The index behind `byte`, which must be at `at`.
+/// Returns the index after `byte`, which must be at `at`.
 #[inline(always)]
 pub(super) fn byte(bytes: &[u8], at: usize, byte: u8) -> Result<usize, Malformed> {
     if bytes.get(at) == Some(&byte) { Ok(at + 1) } else { Err(Malformed { at }) }
 }
 
-/// The index behind `word`, if it is at `at`.
+/// Returns the index after `word`, if it is at `at`.
 #[inline(always)]
 pub(super) fn word(bytes: &[u8], at: usize, word: &[u8]) -> Option<usize> {
     bytes.get(at..)?.starts_with(word).then_some(at + word.len())
 }
 
-/// The index behind the comma that must follow `at`, and behind the blanks on both sides of it.
+/// Returns the index after the comma that must follow `at`, and after the white space around it.
 #[inline(always)]
 pub(super) fn comma(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     Ok(blank(bytes, byte(bytes, blank(bytes, at), b',')?))
 }
 
-/// The index behind the null or string that must be at `at`.
+/// Returns the index after the null or string that must be at `at`.
 #[inline(always)]
 pub(super) fn text(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     match word(bytes, at, b"null") {
@@ -38,8 +38,7 @@ pub(super) fn text(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     }
 }
 
-/// The index behind the string that must be at `at`. It has to be one that Rust could hold, as `serde_json` has it:
-/// UTF-8, and no half of a surrogate pair.
+/// Returns the index after the string that must be at `at`. Like `serde_json` it accepts only valid UTF-8 without unpaired surrogates.
 fn string(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     let start = byte(bytes, at, b'"')?;
     let mut at = start;
@@ -62,7 +61,7 @@ fn string(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     Ok(at + 1)
 }
 
-/// The index behind the escape whose backslash is just before `at`.
+/// Returns the index after the escape whose backslash is just before `at`.
 fn escape(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     match bytes.get(at) {
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 1),
@@ -81,7 +80,7 @@ fn escape(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     }
 }
 
-/// The UTF-16 unit spelled by the four hexadecimal digits at `at`.
+/// Parses the UTF-16 unit of the four hexadecimal digits at `at`.
 fn unit(bytes: &[u8], at: usize) -> Result<u32, Malformed> {
     let digits = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or(Malformed { at: bytes.len() })?;
     digits.iter().try_fold(0, |unit, &digit| {

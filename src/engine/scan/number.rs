@@ -1,4 +1,4 @@
-//! Decimal numbers, rounded as `serde_json` and a cast would: to the nearest f64, and that to the nearest f32.
+//! Parses decimal numbers with the rounding of `serde_json` and a cast: to the nearest f64, then to the nearest f32.
 
 use super::{Malformed, lex};
 
@@ -9,11 +9,11 @@ const POW10: [f64; 41] = [
     1e40,
 ];
 
-/// The f32 nearest to the f64 that `near` approximates to within `ulps` of its last place; `None` if that is not
-/// enough to tell, because two f32 are about equally near. `near` must be large enough for a normal f32.
+/// Returns the f32 nearest to an f64 that `near` approximates within `ulps` units in the last place. Returns `None` if the result is
+/// ambiguous, because two f32 are about equally near. `near` must be large enough for a normal f32.
 #[inline(always)]
 pub(super) fn round(near: f64, ulps: u64) -> Option<f32> {
-    // Of the 52 bits behind the leading one an f32 keeps 23: halfway between two of them, the other 29 are 10…0.
+    // An f32 keeps 23 of the 52 fraction bits. Halfway between two f32 the other 29 bits are 10…0.
     const HALFWAY: u64 = 1 << 28;
     const DROPPED: u64 = (1 << 29) - 1;
     debug_assert!(near >= f64::from(f32::MIN_POSITIVE), "{near} has fewer than 23 bits as an f32");
@@ -21,7 +21,7 @@ pub(super) fn round(near: f64, ulps: u64) -> Option<f32> {
     clear.then_some(near as f32)
 }
 
-/// The number or null at `at` and the index behind it.
+/// Parses the number or null at `at`. Returns it and the index after it.
 #[inline(always)]
 pub(super) fn nullable(bytes: &[u8], at: usize) -> Result<(f32, usize), Malformed> {
     match lex::word(bytes, at, b"null") {
@@ -30,12 +30,12 @@ pub(super) fn nullable(bytes: &[u8], at: usize) -> Result<(f32, usize), Malforme
     }
 }
 
-/// The token id at `at` and the index behind it.
+/// Parses the token id at `at`. Returns it and the index after it.
 #[inline(always)]
 pub(super) fn integer(bytes: &[u8], at: usize) -> Result<(u32, usize), Malformed> {
     let mut value = 0u64;
     let mut end = at;
-    // Ten digits hold every u32, and no u64 overflows on them.
+    // Ten digits hold every u32 and do not overflow a u64.
     while let Some(digit @ b'0'..=b'9') = bytes.get(end)
         && end - at < 10
     {
@@ -50,7 +50,7 @@ pub(super) fn integer(bytes: &[u8], at: usize) -> Result<(u32, usize), Malformed
     }
 }
 
-/// The number at `at` and the index behind it.
+/// Parses the number at `at`. Returns it and the index after it.
 pub(super) fn float(bytes: &[u8], at: usize) -> Result<(f32, usize), Malformed> {
     let negative = bytes.get(at) == Some(&b'-');
     let first = at + usize::from(negative);
@@ -71,11 +71,11 @@ fn word(bytes: &[u8], at: usize, word: &[u8], value: f32) -> Result<(f32, usize)
     lex::word(bytes, at, word).map(|at| (value, at)).ok_or(Malformed { at })
 }
 
-/// The value of the well-formed number `bytes[at..end]`, rounded by the standard library.
+/// Parses the well-formed number `bytes[at..end]` with the standard library.
 #[cold]
 fn exact(bytes: &[u8], at: usize, end: usize) -> Result<f32, Malformed> {
     let value = std::str::from_utf8(&bytes[at..end]).ok().and_then(|text| text.parse::<f64>().ok());
-    // JSON has no infinity: what overflows an f64 is refused, as by `serde_json`. An f32 may still overflow.
+    // JSON has no infinity: a number that overflows an f64 is refused, as by `serde_json`. It may still overflow the f32.
     value.filter(|value| value.is_finite()).map(|value| value as f32).ok_or(Malformed { at })
 }
 
@@ -83,15 +83,15 @@ fn exact(bytes: &[u8], at: usize, end: usize) -> Result<f32, Malformed> {
 struct Decimal {
     /// Its digits as one number, modulo 2^64.
     digits: u64,
-    /// How many digits there are, leading zeros left out.
+    /// The number of digits without leading zeros.
     count: usize,
     exponent: i64,
-    /// The index behind it.
+    /// The index after it.
     end: usize,
 }
 
 impl Decimal {
-    /// Reads the decimal that starts with the digit at `at`.
+    /// Parses the decimal that starts with the digit at `at`.
     #[inline(always)]
     fn read(bytes: &[u8], at: usize) -> Result<Self, Malformed> {
         let (mut digits, mut count, mut end) = (0, 0, at + 1);
@@ -116,20 +116,20 @@ impl Decimal {
             exponent -= (end - start) as i64;
         }
         if let Some(b'e' | b'E') = bytes.get(end) {
-            let (power, behind) = power(bytes, end + 1)?;
+            let (power, after) = power(bytes, end + 1)?;
             exponent += power;
-            end = behind;
+            end = after;
         }
         Ok(Self { digits, count, exponent, end })
     }
 
-    /// The f32 it rounds to, unless that takes more care than two f64 operations.
+    /// The nearest f32; `None` if two f64 operations are not precise enough.
     #[inline(always)]
     fn value(&self) -> Option<f32> {
         if self.count == 0 {
             return Some(0.0);
         }
-        // More than 19 digits may not have fitted in the u64.
+        // More than 19 digits may overflow the u64.
         let power = *POW10.get(usize::try_from(self.exponent.unsigned_abs()).ok()?)?;
         if self.count > 19 {
             return None;
@@ -141,7 +141,7 @@ impl Decimal {
     }
 }
 
-/// Appends the digits from `at` on to `value`; the index behind them.
+/// Appends the digits from `at` on to `value`. Returns the index after them.
 #[inline(always)]
 fn run(bytes: &[u8], mut at: usize, value: &mut u64) -> usize {
     while let Some(eight) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -156,11 +156,11 @@ fn run(bytes: &[u8], mut at: usize, value: &mut u64) -> usize {
     at
 }
 
-/// The number spelled by eight characters, the first in the lowest byte, if they all are digits.
+/// The number of eight digit characters, the first in the lowest byte; `None` if one is not a digit.
 #[inline(always)]
 fn eight_digits(text: u64) -> Option<u64> {
     const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
-    // A digit has the high half 3, and still has it after adding 6.
+    // The high half of a digit is 3, and remains 3 after adding 6.
     let carried = text.wrapping_add(0x0606_0606_0606_0606);
     let digits = text & HIGH == 0x3030_3030_3030_3030 && carried & HIGH == 0x3030_3030_3030_3030;
     digits.then(|| joined(text & !HIGH))
@@ -169,13 +169,13 @@ fn eight_digits(text: u64) -> Option<u64> {
 /// The number whose decimal digits are the bytes of `digits`, the first in the lowest byte.
 #[inline(always)]
 pub(super) fn joined(digits: u64) -> u64 {
-    // Neighbours are joined to pairs, pairs to fours, fours to eight: each in the lower lane of the two.
+    // Adjacent digits are joined to pairs, pairs to fours, fours to eight, each in the lower lane of the two.
     let pairs = (digits.wrapping_mul(10).wrapping_add(digits >> 8)) & 0x00FF_00FF_00FF_00FF;
     let fours = (pairs.wrapping_mul(100).wrapping_add(pairs >> 16)) & 0x0000_FFFF_0000_FFFF;
     fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xFFFF_FFFF
 }
 
-/// The power of ten at `at`, behind the `e`, and the index behind it. A huge one is cut to a merely large one.
+/// Parses the exponent at `at`, the index after the `e`. Returns it and the index after it. A huge exponent is clamped to a large one.
 fn power(bytes: &[u8], at: usize) -> Result<(i64, usize), Malformed> {
     let negative = bytes.get(at) == Some(&b'-');
     let start = at + usize::from(negative || bytes.get(at) == Some(&b'+'));

@@ -1,4 +1,4 @@
-//! The scanner against `serde_json`, on lists it should read and lists it should not.
+//! Compares the scanner with `serde_json`, on valid and on malformed lists.
 
 mod oracle;
 mod recorded;
@@ -13,7 +13,7 @@ type TriplesFn = fn(&[u8], usize, &mut Vec<f32>, &mut Vec<u32>) -> Result<usize,
 const ROWS: [RowsFn; 2] = [rows, rows_portable];
 const TRIPLES: [TriplesFn; 2] = [triples, triples_portable];
 
-/// What follows an array in a reply: enough for the vector path to reach the array's last triple.
+/// The bytes after an array in a reply: enough for the vector path to read the array's last triple.
 const TAIL: &str =
     r#","completion_tokens":1,"cached_tokens":0,"e2e_latency":0.5,"weight_version":"default"},"index":0}    "#;
 
@@ -30,9 +30,9 @@ fn read_triples(read: TriplesFn, bytes: &[u8], at: usize) -> Result<(Columns, us
     Ok(((bits(&logprobs), ids), end?))
 }
 
-/// Checks every reader on the array that should start at `bytes[start]` against `serde_json`'s reading of it.
+/// Compares every reader with `serde_json` on the array at `bytes[start]`.
 fn agree(bytes: &[u8], start: usize) {
-    // An allocation of its own, for valgrind to see a read behind the last byte.
+    // A separate allocation, so that valgrind detects a read past the last byte.
     let bytes = &*Box::<[u8]>::from(bytes);
     let shown = || String::from_utf8_lossy(&bytes[start..]).into_owned();
     let foreign = oracle::foreign(bytes);
@@ -72,7 +72,7 @@ fn agree(bytes: &[u8], start: usize) {
     }
 }
 
-/// `agree` on `array` with its end near to and far from the end of the buffer.
+/// Calls `agree` on `array` with its end near and far from the end of the buffer.
 fn agree_anywhere(array: &str) {
     agree(array.as_bytes(), 0);
     agree(format!("{array}{TAIL}").as_bytes(), 0);
@@ -109,7 +109,7 @@ fn numbers_in_every_spelling() {
 }
 
 #[test]
-fn not_a_number_and_infinities_of_other_engines() {
+fn nan_and_infinities_of_other_engines_are_accepted() {
     let array = b"[[[NaN,1,null],[Infinity,2,null],[-Infinity, 3, null],[null,4,null]]]";
     let wanted = bits(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
     for read in ROWS {
@@ -146,7 +146,7 @@ fn texts_in_every_spelling() {
 }
 
 #[test]
-fn shapes() {
+fn structures_agree_with_serde_json() {
     let shapes = "[] [null] [null,null] [[]] [[],null] [[null]] [,] [,null] [null,] [null,,null] [[,]] [[[]]] [{}] \
         [[[-1.5,7]]] [[[-1.5,7,null,null]]] [[[-1.5,7,null],]] [[[-1.5,7,null]],] [[[-1.5,7,null]] [[[-1.5,7,null]]} \
         [[-1.5,7,null]] [[[-1.5,7,null][-1.5,7,null]]] [[[-1.5,7,null]][[-1.5,7,null]]] [[-1.5,7,null][-1.5,7,null]] \
@@ -158,7 +158,7 @@ fn shapes() {
 }
 
 #[test]
-fn any_index_is_safe() {
+fn any_start_index_is_safe() {
     let array = br#"[[[-1.2345678806304932,12345,null],[-2.5,7,"]]"]],null]"#;
     for at in (0..=array.len() + 2).chain([usize::MAX - 1, usize::MAX]) {
         for read in ROWS {
@@ -204,10 +204,10 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_noticed(list in spelling::either(), damage in spelling::damage()) {
+    fn mutated_lists_are_read_as_serde_json_reads_them(list in spelling::either(), mutations in spelling::mutations()) {
         for tail in ["", TAIL] {
             let mut bytes = format!("{}{tail}", list.join()).into_bytes();
-            damage.iter().for_each(|damage| damage.apply(&mut bytes));
+            mutations.iter().for_each(|mutation| mutation.apply(&mut bytes));
             if bytes.first() == Some(&b'[') {
                 agree(&bytes, 0);
             }
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_off_is_malformed(list in spelling::either(), at in any::<prop::sample::Index>()) {
+    fn truncated_list_is_malformed(list in spelling::either(), at in any::<prop::sample::Index>()) {
         let whole = list.join();
         let bytes = Box::<[u8]>::from(&whole.as_bytes()[..1 + at.index(whole.len() - 1)]);
         for read in ROWS {
@@ -228,13 +228,13 @@ proptest! {
     }
 
     #[test]
-    fn a_growing_list_is_read_on(list in spelling::nested(), grown in any::<prop::sample::Index>()) {
+    fn growing_list_can_be_resumed(list in spelling::nested(), grown in any::<prop::sample::Index>()) {
         let part = list.head(grown.index(list.len() + 1));
         let (whole, part) = (list.join() + TAIL, part.join() + TAIL);
         for read in ROWS {
             let (mut resumed, mut at_once) = (Rows::new(), Rows::new());
             let end = read(part.as_bytes(), 1, &mut resumed).unwrap();
-            // Of an empty list the place behind `[` is kept, of others that of the `]`, where a comma is now.
+            // An empty list resumes after its `[`, others at the former `]`, where a comma is now.
             let at = if resumed.is_empty() { 1 } else { end - 1 };
             prop_assert_eq!(read(whole.as_bytes(), at, &mut resumed), read(whole.as_bytes(), 1, &mut at_once));
             prop_assert_eq!(resumed.len(), at_once.len());
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn cuts_are_what_a_shorter_request_returns(list in spelling::nested(), keep in 1usize..4) {
+    fn cuts_leave_the_reply_to_a_smaller_k(list in spelling::nested(), keep in 1usize..4) {
         let whole = list.join();
         let (mut ranges, mut left) = (vec![], whole.clone());
         prop_assert_eq!(cuts(whole.as_bytes(), 1, keep, &mut ranges), Ok(whole.len()));

@@ -1,44 +1,44 @@
-//! The shape of the lists: arrays of rows, rows of triples. Written once, for whatever reads the numbers of a triple.
+//! Walks the structure of the lists: arrays of rows, rows of triples. Generic over the reader of a triple's numbers.
 
 use super::{Malformed, lex, number};
 use crate::logprobs::Rows;
 use std::ops::Range;
 
-/// The numbers of a triple, if a comma follows at the index behind them.
-pub(super) struct Numbers {
+/// The numbers of a triple. They are valid only if a comma follows at `end`.
+pub(super) struct TripleNumbers {
     pub(super) logprob: f32,
     pub(super) id: u32,
     pub(super) end: usize,
 }
 
-/// A reader of the spelling of a triple that SGLang uses.
-pub(super) trait Fast: Copy {
-    /// The numbers of the triple whose `[` is at `at`, or `None` if it is spelled otherwise or is not one. Whether the
-    /// id ends where it seems to is left to the caller, who looks at what follows anyway.
-    fn numbers(self, bytes: &[u8], at: usize) -> Option<Numbers>;
+/// A fast reader for triples in SGLang's usual format.
+pub(super) trait TripleReader: Copy {
+    /// Reads the triple whose `[` is at `at`; `None` if it has another format or is no triple. The caller must check the byte after the id,
+    /// which it reads anyway.
+    fn numbers(self, bytes: &[u8], at: usize) -> Option<TripleNumbers>;
 }
 
-/// Leaves every triple to the general reader.
+/// Has no fast path: the general reader reads every triple.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
-impl Fast for Portable {
+impl TripleReader for Portable {
     #[inline(always)]
-    fn numbers(self, _: &[u8], _: usize) -> Option<Numbers> {
+    fn numbers(self, _: &[u8], _: usize) -> Option<TripleNumbers> {
         None
     }
 }
 
 /// See [`super::rows`].
 #[inline(always)]
-pub(super) fn rows(fast: impl Fast, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+pub(super) fn rows(fast: impl TripleReader, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
     let mut row = first(bytes, at);
-    while let Step::Element(at) = row {
+    while let ArrayStep::Element(at) = row {
         let end = match lex::word(bytes, at, b"null") {
             Some(end) => end,
             None => {
                 let mut triple = first(bytes, lex::byte(bytes, at, b'[')?);
-                while let Step::Element(at) = triple {
+                while let ArrayStep::Element(at) = triple {
                     triple = next(bytes, run::<false>(fast, bytes, at, |logprob, _| out.push(logprob))?)?;
                 }
                 triple.end()
@@ -53,14 +53,14 @@ pub(super) fn rows(fast: impl Fast, bytes: &[u8], at: usize, out: &mut Rows) -> 
 /// See [`super::triples`].
 #[inline(always)]
 pub(super) fn triples(
-    fast: impl Fast,
+    fast: impl TripleReader,
     bytes: &[u8],
     at: usize,
     logprobs: &mut Vec<f32>,
     ids: &mut Vec<u32>,
 ) -> Result<usize, Malformed> {
     let mut triple = first(bytes, at);
-    while let Step::Element(at) = triple {
+    while let ArrayStep::Element(at) = triple {
         let end = run::<true>(fast, bytes, at, |logprob, id| {
             logprobs.push(logprob);
             ids.push(id);
@@ -73,7 +73,7 @@ pub(super) fn triples(
 /// See [`super::cuts`].
 pub(super) fn cuts(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Result<usize, Malformed> {
     let mut row = first(bytes, at);
-    while let Step::Element(at) = row {
+    while let ArrayStep::Element(at) = row {
         let end = match lex::word(bytes, at, b"null") {
             Some(end) => end,
             None => cut(bytes, lex::byte(bytes, at, b'[')?, keep, out)?,
@@ -83,11 +83,11 @@ pub(super) fn cuts(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usi
     Ok(row.end())
 }
 
-/// Appends what follows the first `keep` triples of the row whose `[` is just before `at`; the index behind the row.
+/// Appends the range after the first `keep` triples of the row whose `[` is just before `at`. Returns the index after the row.
 fn cut(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Result<usize, Malformed> {
     let (mut read, mut kept) = (0, at);
     let mut step = first(bytes, at);
-    while let Step::Element(at) = step {
+    while let ArrayStep::Element(at) = step {
         let end = triple::<false>(bytes, at, |_, _| ())?;
         if read < keep {
             kept = end;
@@ -105,7 +105,7 @@ fn cut(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Res
 /// See [`super::ids`].
 pub(super) fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, Malformed> {
     let mut step = first(bytes, at);
-    while let Step::Element(at) = step {
+    while let ArrayStep::Element(at) = step {
         let (id, end) = number::integer(bytes, at)?;
         out.push(id);
         step = next(bytes, end)?;
@@ -116,7 +116,7 @@ pub(super) fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, 
 /// See [`super::numbers`].
 pub(super) fn numbers(bytes: &[u8], at: usize, mut each: impl FnMut(f32)) -> Result<usize, Malformed> {
     let mut step = first(bytes, at);
-    while let Step::Element(at) = step {
+    while let ArrayStep::Element(at) = step {
         let (number, end) = number::nullable(bytes, at)?;
         each(number);
         step = next(bytes, end)?;
@@ -127,7 +127,7 @@ pub(super) fn numbers(bytes: &[u8], at: usize, mut each: impl FnMut(f32)) -> Res
 /// See [`super::lists`].
 pub(super) fn lists(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
     let mut row = first(bytes, at);
-    while let Step::Element(at) = row {
+    while let ArrayStep::Element(at) = row {
         let end = match lex::byte(bytes, at, b'[') {
             Ok(at) => numbers(bytes, at, |number| out.push(number))?,
             Err(_) => number::nullable(bytes, at)?.1,
@@ -138,15 +138,15 @@ pub(super) fn lists(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Ma
     Ok(row.end())
 }
 
-/// Where the walk through an array stands.
-enum Step {
+/// The position in an array.
+enum ArrayStep {
     /// Before the element at this index.
     Element(usize),
-    /// At its end: this index is just behind the `]`.
+    /// At its end: this is the index after the `]`.
     End(usize),
 }
 
-impl Step {
+impl ArrayStep {
     #[inline(always)]
     fn end(self) -> usize {
         match self {
@@ -155,38 +155,38 @@ impl Step {
     }
 }
 
-/// The first step from `at`, which is just behind an array's `[` or between two of its elements.
+/// The first step from `at`, the index after an array's `[` or between two of its elements.
 #[inline(always)]
-fn first(bytes: &[u8], at: usize) -> Step {
+fn first(bytes: &[u8], at: usize) -> ArrayStep {
     let opened = at.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'[');
     let at = lex::blank(bytes, at);
     match bytes.get(at) {
-        Some(b']') => Step::End(at + 1),
-        Some(b',') if !opened => Step::Element(lex::blank(bytes, at + 1)),
-        _ => Step::Element(at),
+        Some(b']') => ArrayStep::End(at + 1),
+        Some(b',') if !opened => ArrayStep::Element(lex::blank(bytes, at + 1)),
+        _ => ArrayStep::Element(at),
     }
 }
 
-/// The step behind the element that ends at `at`.
+/// The step after the element that ends at `at`.
 #[inline(always)]
-fn next(bytes: &[u8], at: usize) -> Result<Step, Malformed> {
+fn next(bytes: &[u8], at: usize) -> Result<ArrayStep, Malformed> {
     let at = lex::blank(bytes, at);
     match bytes.get(at) {
-        Some(b',') => Ok(Step::Element(lex::blank(bytes, at + 1))),
-        Some(b']') => Ok(Step::End(at + 1)),
+        Some(b',') => Ok(ArrayStep::Element(lex::blank(bytes, at + 1))),
+        Some(b']') => Ok(ArrayStep::End(at + 1)),
         _ => Err(Malformed { at }),
     }
 }
 
-/// Reads the triple at `at`, and on while they come as SGLang spells them; the index behind the last one read.
+/// Reads the triple at `at` and those that follow while they are in SGLang's usual format. Returns the index after the last one.
 #[inline(always)]
 fn run<const IDS: bool>(
-    fast: impl Fast,
+    fast: impl TripleReader,
     bytes: &[u8],
     mut at: usize,
     mut each: impl FnMut(f32, u32),
 ) -> Result<usize, Malformed> {
-    while let Some(Numbers { logprob, id, end }) = fast.numbers(bytes, at) {
+    while let Some(TripleNumbers { logprob, id, end }) = fast.numbers(bytes, at) {
         if bytes.get(end..).and_then(|rest| rest.first_chunk()) == Some(b",null],[") {
             each(logprob, id);
             at = end + 7;
@@ -201,7 +201,7 @@ fn run<const IDS: bool>(
     triple::<IDS>(bytes, at, each)
 }
 
-/// Reads the triple at `at`, whatever its spelling; the index behind it. Without `IDS` any number will do as an id.
+/// Reads the triple at `at` in any JSON format. Returns the index after it. Without `IDS` any number is accepted as an id.
 #[inline(always)]
 fn triple<const IDS: bool>(bytes: &[u8], at: usize, each: impl FnOnce(f32, u32)) -> Result<usize, Malformed> {
     let at = lex::blank(bytes, lex::byte(bytes, at, b'[')?);
@@ -216,7 +216,7 @@ fn triple<const IDS: bool>(bytes: &[u8], at: usize, each: impl FnOnce(f32, u32))
     Ok(end)
 }
 
-/// The index behind the triple whose id ends at `at`.
+/// Returns the index after the triple whose id ends at `at`.
 #[inline(always)]
 fn rest(bytes: &[u8], at: usize) -> Result<usize, Malformed> {
     let at = lex::text(bytes, lex::comma(bytes, at)?)?;

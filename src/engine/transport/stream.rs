@@ -1,7 +1,7 @@
-//! A stream to the upstream on which a request is written only if the other side has not closed it.
+//! A stream to the upstream that detects a closed connection before a request is written.
 //!
-//! The runtime learns of the end of a connection when it next asks the system for events, which on a busy machine is later than the
-//! next request. So before a request is written the socket itself is asked.
+//! The runtime sees an EOF only when it next polls the system for events. On a busy machine that may be after the next request. So the
+//! socket itself is checked before a request is written.
 
 use std::io;
 use std::pin::Pin;
@@ -13,18 +13,18 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Asks a stream to look for the end of its connection before it is next written to. Cheap to clone.
+/// Makes a stream check for EOF before the next write. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EofCheck(Arc<AtomicBool>);
 
 impl EofCheck {
-    /// A request is about to be sent.
+    /// Arms the check, before a request is sent.
     pub(super) fn arm(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// The stream. hyper reads a connection before it takes a request for it, and returns the request if that read has ended.
+/// The stream. hyper reads from a connection before it accepts a request for it, and returns the request if that read is EOF.
 #[derive(Debug)]
 pub(super) struct UpstreamStream {
     stream: TcpStream,
@@ -36,11 +36,11 @@ impl UpstreamStream {
         Self { stream, eof_check }
     }
 
-    /// Whether the socket has received the end of the connection.
+    /// Whether the socket has received EOF.
     fn has_ended(&self) -> io::Result<bool> {
         match recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((0, _)) => Ok(true),
-            // it would be taken for the reply to the next request
+            // these bytes would be parsed as the reply to the next request
             Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the upstream sent a reply to no request")),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
@@ -52,7 +52,7 @@ impl AsyncRead for UpstreamStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_pending() && self.eof_check.0.load(Ordering::Acquire) && self.has_ended()? {
-            // nothing was read: the end
+            // no bytes read means EOF
             return Poll::Ready(Ok(()));
         }
         read

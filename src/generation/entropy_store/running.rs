@@ -1,36 +1,36 @@
-//! What is running at the moment: where somebody who knows no request id begins.
+//! Lists the running sequences, for a client that does not know any request id.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{EntropyStore, Entry, locked};
+use super::{EntropyStore, RequestEntry, locked};
 
-/// A sequence that has not ended.
+/// A running sequence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunningSequence {
-    /// A name of its request.
+    /// A request id that names it.
     pub rid: String,
-    /// Which of the request's sequences.
+    /// Its index in the request.
     pub index: usize,
-    /// The session it belongs to; `None` where it is not recorded.
+    /// The session it belongs to; `None` if it is not recorded.
     pub session: Option<Arc<str>>,
     /// Tokens so far.
     pub tokens: usize,
 }
 
 impl EntropyStore {
-    /// The sequences that are running, of all sessions or of one, by the names of their requests; at most `limit`.
+    /// Returns at most `limit` running sequences, of all sessions or of one, sorted by request id.
     #[must_use]
     pub fn running(&self, session: Option<&str>, limit: usize) -> Vec<RunningSequence> {
-        // nothing is locked behind the map's own locks
-        let named: Vec<(String, Arc<Entry>, usize)> = self
+        // the map's own locks are released before an entry is locked
+        let named: Vec<(String, Arc<RequestEntry>, usize)> = self
             .names
             .iter()
             .filter(|named| named.value().0.ended.get().is_none())
             .filter(|named| session.is_none_or(|id| named.value().0.session.get().is_some_and(|own| **own == *id)))
             .map(|named| (named.key().clone(), Arc::clone(&named.value().0), named.value().1))
             .collect();
-        let mut found: Vec<(RunningSequence, *const Entry)> = Vec::new();
+        let mut found: Vec<(RunningSequence, *const RequestEntry)> = Vec::new();
         for (rid, entry, index) in named {
             let (tokens, finished) = {
                 let sequences = locked(&entry.sequences);
@@ -42,7 +42,7 @@ impl EntropyStore {
             }
         }
         found.sort();
-        // a sequence may have several names
+        // a sequence may have several ids
         let mut seen = HashSet::new();
         found.retain(|(sequence, entry)| seen.insert((*entry, sequence.index)));
         found.into_iter().map(|(sequence, _)| sequence).take(limit).collect()
@@ -57,10 +57,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_what_has_not_ended_is_running_once_and_by_its_session() {
+    async fn running_lists_each_unfinished_sequence_once_and_filters_by_session() {
         let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
         let (first, second, nameless) = (store.begin(), store.begin(), store.begin());
-        first.belong("a".into());
+        first.set_session("a".into());
         first.name("r", 0);
         first.name("r-0", 0);
         first.name("r-1", 1);
@@ -81,11 +81,11 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_not_one_an_entropy_are_not_told() {
+    fn ids_are_empty_unless_there_is_one_per_entropy() {
         let store = EntropyStore::new(StoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
-        let ticket = store.begin();
-        ticket.name("r", 0);
-        ticket.append(0, [0.5, 0.25], &[7]);
+        let writer = store.begin();
+        writer.name("r", 0);
+        writer.append(0, [0.5, 0.25], &[7]);
         assert_eq!(store.read("r", None, 0).unwrap().1.ids, [0; 0]);
     }
 }

@@ -1,92 +1,92 @@
-//! When the engine itself can say an entropy exactly: by its plugin, or by naming what it sampled from.
+//! Decides when the engine can report an exact entropy: by its plugin, or by its sampling mask.
 
-use super::{Facts, Item};
+use super::{ForcingFacts, ItemPlan};
 use crate::engine::probe::Streaming;
-use crate::engine::request::{Custom, PerItem};
+use crate::engine::request::{CustomParams, PerItem};
 use crate::entropy::Estimator;
 use crate::generation::reason::Reason;
 
-/// What the engine itself is asked to say exactly.
+/// The source of the engine's exact entropies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exact {
-    /// Its plugin: the entropy of the full distribution.
+pub enum ExactSource {
+    /// The plugin: the entropy of the full distribution.
     Plugin,
-    /// Its sampling mask: the distribution that was sampled from.
+    /// The sampling mask: the entropy of the sampled distribution.
     Support,
 }
 
-/// What happened since the last probe.
+/// Failures since the last probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Since {
+pub struct FailuresSinceProbe {
     /// The engine refused this shape when it was forced.
     pub refused: bool,
-    /// The plugin was asked and said nothing, or not as it should.
+    /// The plugin returned no answer or a wrong one.
     pub plugin_failed: bool,
 }
 
-impl Item {
-    /// The item as the client wrote it.
+impl ItemPlan {
+    /// The item without anything forced.
     #[must_use]
-    pub fn as_asked(self) -> Self {
+    pub fn unforced(self) -> Self {
         Self { logprob: self.asked, k: self.asked_k, at_one: false, exact: None, ..self }
     }
 
-    /// Whether the engine is asked for something exact that the client did not ask for.
+    /// Whether exact values are requested that the client did not request.
     #[must_use]
-    pub fn is_asked_exactly(&self) -> bool {
+    pub fn forces_exact(&self) -> bool {
         match self.exact {
-            Some(Exact::Plugin) => !self.own_plugin,
-            Some(Exact::Support) => !self.own_support,
+            Some(ExactSource::Plugin) => !self.own_plugin,
+            Some(ExactSource::Support) => !self.own_support,
             None => false,
         }
     }
 }
 
-/// The mode of sampling masks is one for all items: where one item cannot have it, none has.
-pub(super) fn agree(items: &mut [Item]) {
-    let named = items.iter().filter(|item| item.exact == Some(Exact::Support)).count();
+/// Drops the sampling mask from all items unless every item can have it: a request has one mode for all items.
+pub(super) fn unify_support(items: &mut [ItemPlan]) {
+    let named = items.iter().filter(|item| item.exact == Some(ExactSource::Support)).count();
     if (1..items.len()).contains(&named) {
-        for item in items.iter_mut().filter(|item| item.exact == Some(Exact::Support)) {
+        for item in items.iter_mut().filter(|item| item.exact == Some(ExactSource::Support)) {
             (item.exact, item.reason) = (None, Some(Reason::OpenSupport));
         }
     }
 }
 
-impl Facts<'_> {
-    /// What the engine may be asked to say exactly of this item; `Err` where nothing else gives what is wanted.
-    pub(super) fn exact(&self, at: usize, whole: Option<(Reason, bool)>) -> Result<Option<Exact>, Reason> {
+impl ForcingFacts<'_> {
+    /// The exact source for this item; `Err` if the requested estimator needs one and none is available.
+    pub(super) fn exact(&self, at: usize, whole: Option<(Reason, bool)>) -> Result<Option<ExactSource>, Reason> {
         if self.entropy_request.estimator == Estimator::Sampled {
             return match (whole, self.support(at)) {
                 (Some((reason, _)), _) => Err(reason),
-                (None, Some(tokens)) => self.support_fits(at, tokens).map(|()| Some(Exact::Support)),
+                (None, Some(tokens)) => self.support_fits(at, tokens).map(|()| Some(ExactSource::Support)),
                 (None, None) => Err(Reason::OpenSupport),
             };
         }
         let sampling = self.request.sampling.get(at);
-        let custom = sampling.map_or(Custom::Absent, |sampling| sampling.custom);
-        // an item without parameters of its own, among others that have some, has nowhere to ask
+        let custom = sampling.map_or(CustomParams::Absent, |sampling| sampling.custom);
+        // in a batch with per-item parameters, an item without parameters has no member to hold the switch
         let place = sampling.is_some() || matches!(self.request.sampling, PerItem::Absent);
         let free = match custom {
-            // the server's own would be replaced: SGLang merges parameters, but not what is inside of them
-            Custom::Absent => self.upstream.preferred.is_some_and(|preferred| !preferred.custom_params),
-            Custom::Free | Custom::Switched(true) => true,
-            Custom::Switched(false) | Custom::Other => false,
+            // SGLang merges sampling parameters only at the top level: the server's default `custom_params` would be replaced
+            CustomParams::Absent => self.upstream.preferred.is_some_and(|preferred| !preferred.custom_params),
+            CustomParams::Free | CustomParams::Switched(true) => true,
+            CustomParams::Switched(false) | CustomParams::Other => false,
         };
-        // one number a token costs what the chosen logprob costs, which cumulative streams carry anyway
+        // one number per token costs as much as the chosen logprob, which cumulative streams carry anyway
         let blocked = whole.is_some_and(|(reason, _)| reason != Reason::CumulativeStream);
-        // a client's own processor changes logits behind the plugin
+        // a client's own logit processor changes logits after the plugin
         let silent = self.request.custom_processor || self.entropy_request.by_top_k || blocked;
-        Ok((self.plugin && place && free && !silent).then_some(Exact::Plugin))
+        Ok((self.plugin && place && free && !silent).then_some(ExactSource::Plugin))
     }
 
     /// Whether the client itself asks the engine's plugin about this item.
     pub(super) fn asks_plugin(&self, at: usize) -> bool {
-        self.request.sampling.get(at).is_some_and(|sampling| sampling.custom == Custom::Switched(true))
+        self.request.sampling.get(at).is_some_and(|sampling| sampling.custom == CustomParams::Switched(true))
     }
 
-    /// The temperature and `top_k` that this item is sampled with: its own, else the engine's defaults. No temperature where neither is
-    /// known.
-    pub(super) fn drawn(&self, at: usize) -> (Option<f64>, Option<i64>) {
+    /// The temperature and `top_k` that this item is sampled with: its own, otherwise the engine's defaults. The temperature is `None` if
+    /// neither is known.
+    pub(super) fn effective_sampling(&self, at: usize) -> (Option<f64>, Option<i64>) {
         let sampling = self.request.sampling.get(at);
         let preferred = self.upstream.preferred;
         let default = preferred.map(|preferred| preferred.temperature.unwrap_or(1.0));
@@ -95,21 +95,21 @@ impl Facts<'_> {
         (temperature, sampling.and_then(|sampling| sampling.top_k).or(top_k))
     }
 
-    /// Of how many tokens at most the engine says that this item's are sampled from them, where it does or can be asked to.
+    /// The largest support that the sampling mask reports for this item; `None` if it cannot be requested.
     fn support(&self, at: usize) -> Option<u64> {
         let (request, limit) = (self.request, self.upstream.sampling_mask?);
-        let (temperature, top_k) = self.drawn(at);
+        let (temperature, top_k) = self.effective_sampling(at);
         let tokens =
             if temperature.is_some_and(|temperature| temperature < 1e-6) { 1 } else { u64::try_from(top_k?).ok()? };
-        // tokens that are equally likely come on top, and above its limit the engine ends the request
+        // tied tokens enlarge the support, and the engine ends a request that exceeds its limit; half the limit leaves room for ties
         let finite = (1..=u64::from(limit) / 2).contains(&tokens);
         let asks_itself = !matches!(request.sampling_mask, PerItem::Absent) || request.sampling_mode.is_some();
         let whole = request.sampling_mask.get(at) == Some(&true) && request.sampling_mode.as_deref() == Some("support");
         (finite && !request.custom_processor && (!asks_itself || whole)).then_some(tokens)
     }
 
-    /// Whether the supports of all tokens fit the budget: an id and a logprob each, 28 bytes (measured). A cumulative stream repeats
-    /// them with each token, whoever asked; twice the budget is a top-k of 20 for 512 tokens.
+    /// Whether the supports of all tokens fit the budget: an id and a logprob each, 28 bytes (measured). A cumulative stream repeats them
+    /// with each token; twice the budget corresponds to a top-k of 20 for 512 tokens.
     fn support_fits(&self, at: usize, support: u64) -> Result<(), Reason> {
         let each = 48 + 28 * support;
         let all = self.new_tokens(at).saturating_mul((self.request.n() * self.prompts()) as u64);

@@ -1,11 +1,11 @@
-//! How large a reply is expected to be, and the k that keeps it within its bound.
+//! Estimates the size of a reply and the k that keeps it within its limit.
 
-use super::Facts;
+use super::ForcingFacts;
 use crate::engine::probe::Streaming;
 
 /// SGLang's default of `max_new_tokens` on /generate.
 const DEFAULT_NEW_TOKENS: u64 = 128;
-/// What `max_new_tokens: null` may come to when the context length is not known.
+/// Tokens assumed for `max_new_tokens: null` when the context length is unknown.
 const UNKNOWN_CONTEXT: u64 = 32_768;
 
 /// The largest of `k`, 20, 5, 0 with which a reply of `tokens` tokens is expected to have at most `bound` bytes.
@@ -17,7 +17,7 @@ pub fn affordable_k(k: u32, tokens: u64, flat: bool, bound: u64) -> u32 {
     [k, 20.min(k), 5.min(k)].into_iter().find(|k| bytes(*k) <= bound).unwrap_or(0)
 }
 
-impl Facts<'_> {
+impl ForcingFacts<'_> {
     pub(super) fn new_tokens(&self, at: usize) -> u64 {
         let context = self.upstream.context_length.unwrap_or(UNKNOWN_CONTEXT);
         match self.request.sampling.get(at).and_then(|sampling| sampling.max_new_tokens) {
@@ -28,8 +28,8 @@ impl Facts<'_> {
     }
 
     /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: `--reply-budget`, or `--max-reply-bytes` where the client
-    /// sets no length. Such a reply rarely is as long as the context allows, and its size is checked while it is read. Incremental streams
-    /// are never held whole.
+    /// sets no length. Such a reply is rarely as long as the context allows, and its size is checked while it is read. Incremental streams
+    /// are never buffered whole.
     pub(super) fn within_budget(&self) -> u32 {
         let k = self.wanted_k();
         if self.request.stream == Some(true) && self.upstream.streaming == Some(Streaming::Incremental) {

@@ -1,60 +1,61 @@
-//! One sequence that has not ended.
+//! The turn of a sequence that has not finished.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::Seen;
+use super::CapturedOutput;
 use crate::engine::response::Chunk;
-use crate::generation::forcing::Item;
-use crate::generation::sequence::{Anomaly, Content};
+use crate::generation::forcing::ItemPlan;
+use crate::generation::sequence::{Anomaly, ListContent};
 use crate::session::{Fault, Mark};
 
-/// What has come of it.
+/// Collects the tokens and members of one sequence.
 #[derive(Debug, Default)]
-pub(super) struct Running {
+pub(super) struct TurnBuilder {
     pub(super) ids: Vec<u32>,
     pub(super) logprobs: Vec<f32>,
     pub(super) entropy: Vec<f32>,
-    /// The `output_ids` of the last event that repeated all of them, not yet read.
+    /// The `output_ids` of the last event that listed all of them, not parsed yet.
     pub(super) unread: Bytes,
-    /// Ids at its beginning that stand there twice: an abort merged with the event before it lists that event's tokens in front of all.
-    pub(super) twice: usize,
+    /// How many leading ids of `unread` are repeated: an abort that is merged with the previous event lists that event's tokens before all
+    /// tokens.
+    pub(super) repeated_ids: usize,
     pub(super) marks: Vec<Mark>,
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,
     pub(super) label: Option<Box<str>>,
-    /// An event's two lists of ids are not the same.
-    differs: bool,
+    /// The two id lists of an event differ.
+    ids_differ: bool,
     /// The events contradict each other.
     contradicted: bool,
     pub(super) recorded: bool,
 }
 
-impl Running {
+impl TurnBuilder {
     /// Adds the tokens of an object.
-    pub(super) fn tokens(&mut self, seen: &Seen<'_>) {
-        let Seen { bytes, chunk, numbers, step, .. } = seen;
+    pub(super) fn add_tokens(&mut self, output: &CapturedOutput<'_>) {
+        let CapturedOutput { bytes, chunk, numbers, step, .. } = output;
         self.contradicted |= step.anomaly == Some(Anomaly::Contradiction);
         if chunk.chosen.is_some() {
             let new = step.chosen_from..step.chosen_from + step.new;
             let ids = numbers.ids.get(new.clone()).unwrap_or_default();
             self.ids.extend_from_slice(ids);
-            // the last object's lists are compared in `read`, and with them all that earlier ones of a cumulative stream held
-            if let (Content::Delta, None, Some(span)) = (step.content, &chunk.finish, &chunk.output_ids) {
+            // `resolve_ids` compares the lists of the last object, which in a cumulative stream include those of all earlier objects
+            if let (ListContent::Delta, None, Some(span)) = (step.content, &chunk.finish, &chunk.output_ids) {
                 let mut listed = Vec::new();
-                self.differs |= Chunk::ids(bytes, span, &mut listed).is_err() || listed != ids;
+                self.ids_differ |= Chunk::ids(bytes, span, &mut listed).is_err() || listed != ids;
             }
             self.logprobs.extend_from_slice(numbers.chosen.get(new).unwrap_or_default());
         } else if let Some(span) = &chunk.output_ids {
             match step.content {
-                // read only once nothing replaces it: the events of a long stream repeat it over and over
-                Content::Full => {
+                // parsed only at the end: each event of a cumulative stream repeats the list
+                ListContent::Full => {
                     self.unread = bytes.slice(span.clone());
-                    self.twice = step.chosen_from.saturating_sub(self.seen() as usize);
+                    self.repeated_ids = step.chosen_from.saturating_sub(self.tokens_before() as usize);
                 }
-                Content::Delta => {
+                ListContent::Delta => {
                     let before = self.ids.len();
                     if Chunk::ids(bytes, span, &mut self.ids).is_err() {
                         self.ids.truncate(before);
@@ -67,30 +68,30 @@ impl Running {
         }
     }
 
-    /// Tokens that had come before the object at hand.
-    fn seen(&self) -> u32 {
+    /// Tokens before the current object.
+    fn tokens_before(&self) -> u32 {
         self.marks.last().map_or(0, |mark| mark.last)
     }
 
-    pub(super) fn mark(&mut self, epoch: u64, new: usize) {
-        let tokens = self.seen().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+    pub(super) fn mark_epoch(&mut self, epoch: u64, new: usize) {
+        let tokens = self.tokens_before().saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
         match self.marks.last_mut() {
             Some(mark) if mark.epoch == epoch => mark.last = tokens,
             _ => self.marks.push(Mark { epoch, first: tokens, last: tokens }),
         }
     }
 
-    /// Keeps what the client asked for besides tokens.
-    pub(super) fn keep(&mut self, seen: &Seen<'_>) {
-        let Seen { bytes, chunk, item, step, edit, cuts, .. } = seen;
+    /// Keeps the other members that the client requested.
+    pub(super) fn add_extras(&mut self, output: &CapturedOutput<'_>) {
+        let CapturedOutput { bytes, chunk, item, step, edit, cuts, .. } = output;
         let whole = chunk.finish.is_some();
-        if !whole && step.content == Content::Full {
-            return; // a later object repeats it
+        if !whole && step.content == ListContent::Full {
+            return; // a later object repeats the members
         }
         let Some(meta) = &chunk.meta else { return };
         for member in &meta.members {
             let key = meta.key(bytes, member);
-            if !item.asked && !UNASKED.iter().any(|name| key.is(name)) {
+            if !item.asked && !REQUEST_ONLY_MEMBERS.iter().any(|name| key.is(name)) {
                 continue; // most requests, with each event
             }
             let name = key.decode();
@@ -102,9 +103,9 @@ impl Running {
             if matches!(&*value, "null" | "[]") {
                 continue;
             }
-            let grows = step.content == Content::Delta && name.starts_with("output_") && value.starts_with('[');
+            let grows = step.content == ListContent::Delta && name.starts_with("output_") && value.starts_with('[');
             match self.extras.get_mut(&*name) {
-                // in place: a long stream must not copy all of it with each event
+                // in place: a long stream must not copy the whole list for each event
                 Some(known) if grows && known.ends_with(']') => {
                     known.pop();
                     known.push(',');
@@ -117,13 +118,13 @@ impl Running {
         }
     }
 
-    /// Reads what is still unread, and compares the engine's two lists of ids where it sent both.
-    pub(super) fn read(&mut self, last: Option<(&Bytes, &Chunk)>, ids_are_sampled: bool) -> Result<(), Fault> {
+    /// Parses the ids that are not parsed yet, and compares the engine's two id lists if it sent both.
+    pub(super) fn resolve_ids(&mut self, last: Option<(&Bytes, &Chunk)>, ids_are_sampled: bool) -> Result<(), Fault> {
         let mut listed = Vec::new();
         let unread = std::mem::take(&mut self.unread);
         if !unread.is_empty() {
             Chunk::ids(&unread, &(0..unread.len()), &mut listed).map_err(|_| Fault::Unreadable)?;
-            listed.drain(..self.twice.min(listed.len()));
+            listed.drain(..self.repeated_ids.min(listed.len()));
             self.ids = listed;
             return if ids_are_sampled { Ok(()) } else { Err(Fault::IdsUnverified) };
         }
@@ -134,12 +135,12 @@ impl Running {
         let Some((bytes, chunk)) = last else { return Ok(()) };
         let (Some(span), Some(_)) = (&chunk.output_ids, &chunk.chosen) else { return Ok(()) };
         Chunk::ids(bytes, span, &mut listed).map_err(|_| Fault::Unreadable)?;
-        // the last event of an incremental stream lists only what is new
-        if self.ids.ends_with(&listed) && !self.differs { Ok(()) } else { Err(Fault::IdsMismatch) }
+        // the last event of an incremental stream lists only the new ids
+        if self.ids.ends_with(&listed) && !self.ids_differ { Ok(()) } else { Err(Fault::IdsMismatch) }
     }
 
-    /// What does not fit together.
-    pub(super) fn fault(&self, chunk: &Chunk, item: &Item, prompt: Option<&[u32]>) -> Option<Fault> {
+    /// Returns the first inconsistency of the turn.
+    pub(super) fn fault(&self, chunk: &Chunk, item: &ItemPlan, prompt: Option<&[u32]>) -> Option<Fault> {
         let is = |count: Option<u64>, len: usize| count.is_none_or(|count| count == len as u64);
         let Some(prompt) = prompt else { return Some(Fault::PromptUnknown) };
         let tokens = self.ids.len();
@@ -159,14 +160,14 @@ impl Running {
     }
 }
 
-/// What is kept also where no logprobs were asked for: the engine sends it on request only.
-const UNASKED: [&str; 2] = ["routed_experts", "indexer_topk"];
+/// Members that are kept even without logprobs: the engine sends them only on request.
+const REQUEST_ONLY_MEMBERS: [&str; 2] = ["routed_experts", "indexer_topk"];
 
-/// Whether a member of `meta_info` is kept with the turn: only what the client asked for.
-fn is_kept(name: &str, item: &Item) -> bool {
+/// Whether a member of `meta_info` is kept with the turn: only if the client requested it.
+fn is_kept(name: &str, item: &ItemPlan) -> bool {
     let prompt = ["input_token_logprobs", "input_token_ids_logprobs", "output_token_ids_logprobs"];
     let top = ["input_top_logprobs", "output_top_logprobs"];
-    UNASKED.contains(&name)
+    REQUEST_ONLY_MEMBERS.contains(&name)
         || item.asked && prompt.contains(&name)
         || item.asked_k > 0 && top.iter().any(|top| name.starts_with(top))
 }

@@ -1,44 +1,44 @@
-//! Bytes that are kept, counted together with those of all others.
+//! Counts the buffered bytes of an attempt in the total of all attempts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes of one attempt; given back when it is dropped.
+/// The buffered bytes of one attempt, subtracted from the total when it is dropped.
 #[derive(Debug)]
 pub(super) struct BufferedBytes {
     all: Arc<AtomicUsize>,
-    /// Of the request.
-    asked: usize,
-    /// Of the reply.
-    replied: usize,
+    /// Bytes of the request.
+    request: usize,
+    /// Bytes of the reply.
+    reply: usize,
 }
 
 impl BufferedBytes {
-    /// No bytes; `all` is where they are counted.
+    /// Starts at zero; `all` is the total.
     pub(super) fn new(all: Arc<AtomicUsize>) -> Self {
-        Self { all, asked: 0, replied: 0 }
+        Self { all, request: 0, reply: 0 }
     }
 
-    /// Bytes of the reply are kept.
+    /// Adds bytes of the reply.
     pub(super) fn add(&mut self, bytes: usize) {
-        self.replied += bytes;
+        self.reply += bytes;
         self.all.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// None of them are any more.
+    /// Removes the bytes of the reply.
     pub(super) fn clear(&mut self) {
-        self.all.fetch_sub(std::mem::take(&mut self.replied), Ordering::Relaxed);
+        self.all.fetch_sub(std::mem::take(&mut self.reply), Ordering::Relaxed);
     }
 
-    /// The request is kept; counted once.
-    pub(super) fn ask(&mut self, bytes: usize) {
+    /// Sets the bytes of the request.
+    pub(super) fn set_request(&mut self, bytes: usize) {
         self.all.fetch_add(bytes, Ordering::Relaxed);
-        self.all.fetch_sub(std::mem::replace(&mut self.asked, bytes), Ordering::Relaxed);
+        self.all.fetch_sub(std::mem::replace(&mut self.request, bytes), Ordering::Relaxed);
     }
 }
 
 impl Drop for BufferedBytes {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.asked + self.replied, Ordering::Relaxed);
+        self.all.fetch_sub(self.request + self.reply, Ordering::Relaxed);
     }
 }

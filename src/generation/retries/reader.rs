@@ -1,4 +1,4 @@
-//! One client of a reply that others may read too.
+//! One client's reader of a reply that other clients may read too.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 use http::response;
 use http_body::SizeHint;
 
-use super::shared_reply::Next;
+use super::shared_reply::NextEvent;
 use super::{Attempt, Retries};
 use crate::error::BoxError;
-use crate::generation::Observed;
+use crate::generation::ReplyStats;
 use crate::generation::event::GenerationEvent;
 use crate::generation::request::RequestId;
 
-/// Reads a reply from its beginning. When the last reader of an attempt is dropped, what has not ended is aborted.
+/// Reads a reply from its first event. Dropping the last reader of an attempt aborts the attempt if it is still running.
 pub struct Reader {
     pub(super) attempt: Arc<Attempt>,
     pub(super) retries: Retries,
@@ -34,9 +34,9 @@ impl Reader {
         &self.attempt.context.rid
     }
 
-    /// What has been seen of the reply: told to the reader that came first, so that it is counted once.
+    /// Statistics of the reply, returned only to the first reader so that they are counted once.
     #[must_use]
-    pub fn observed(&self) -> Option<Observed> {
+    pub fn observed(&self) -> Option<ReplyStats> {
         if self.id == 0 { self.attempt.reply().observed() } else { None }
     }
 
@@ -57,31 +57,31 @@ impl Reader {
             }
             pulled = true;
         };
-        let keeps = reply.keeps();
+        let is_buffering = reply.is_buffering();
         drop(reply);
         if pulled {
-            self.make_room(keeps);
+            self.make_room(is_buffering);
             self.attempt.wakers.wake_others(self.id);
         }
         polled
     }
 
-    /// Stops keeping events, where they are kept, if all attempts together hold too many bytes.
-    fn make_room(&self, keeps: bool) {
-        if keeps && !self.retries.has_room() {
-            self.attempt.reply().stop_keeping();
+    /// Stops keeping events for later readers if all attempts together exceed their byte limit.
+    fn make_room(&self, is_buffering: bool) {
+        if is_buffering && !self.retries.has_room() {
+            self.attempt.reply().stop_buffering();
         }
     }
 
-    /// The event of a reply that does not stream, until it was taken; after [`Self::head`].
+    /// Takes the event of a reply that does not stream. Call it after [`Self::head`].
     pub fn take_whole(&mut self) -> Option<Arc<GenerationEvent>> {
         let mut reply = self.attempt.reply();
         if !reply.is_whole() {
             return None;
         }
         match reply.take(self.id) {
-            Next::Event(event) => Some(event),
-            Next::End | Next::Failed(_) | Next::Warning | Next::Nothing => None,
+            NextEvent::Event(event) => Some(event),
+            NextEvent::End | NextEvent::Failed(_) | NextEvent::Yield | NextEvent::Nothing => None,
         }
     }
 
@@ -91,43 +91,43 @@ impl Reader {
         let mut reply = self.attempt.reply();
         let polled = loop {
             match reply.take(self.id) {
-                Next::Event(event) => break Poll::Ready(Some(Ok(event))),
-                Next::End => break Poll::Ready(None),
-                Next::Failed(error) => break Poll::Ready(Some(Err((*error).into()))),
-                Next::Warning => {
+                NextEvent::Event(event) => break Poll::Ready(Some(Ok(event))),
+                NextEvent::End => break Poll::Ready(None),
+                NextEvent::Failed(error) => break Poll::Ready(Some(Err((*error).into()))),
+                NextEvent::Yield => {
                     cx.waker().wake_by_ref();
                     break Poll::Pending;
                 }
-                Next::Nothing => {}
+                NextEvent::Nothing => {}
             }
             if self.attempt.pull(&mut reply, self.id, cx).is_pending() {
                 break Poll::Pending;
             }
             pulled = true;
         };
-        let keeps = reply.keeps();
+        let is_buffering = reply.is_buffering();
         drop(reply);
         if pulled {
-            self.make_room(keeps);
+            self.make_room(is_buffering);
         }
-        if pulled || !keeps {
+        if pulled || !is_buffering {
             self.attempt.wakers.wake_others(self.id);
         }
         polled
     }
 
-    /// The client was given all events that were taken here.
+    /// Records that all events taken so far were delivered to the client.
     pub fn acknowledge(&self) {
         self.attempt.reply().acknowledge(self.id);
     }
 
-    /// Whether nothing more will come.
+    /// Whether no event follows.
     #[must_use]
     pub fn is_end_stream(&self) -> bool {
         self.attempt.reply().is_at_end(self.id)
     }
 
-    /// How much will come.
+    /// The number of bytes that follow.
     #[must_use]
     pub fn size_hint(&self) -> SizeHint {
         self.attempt.reply().size_hint(self.id)

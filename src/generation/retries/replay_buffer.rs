@@ -1,4 +1,4 @@
-//! The events of a reply that can still be read.
+//! Buffers the events of a reply for its readers and for retries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,120 +6,120 @@ use std::sync::Arc;
 use super::buffered_bytes::BufferedBytes;
 use crate::generation::event::GenerationEvent;
 
-/// Events are compacted when this part of the limit is held.
+/// Events are compacted once the buffer holds this fraction of its limit: one part in 8.
 const COMPACT_FROM: usize = 8;
 
-/// The events: all of them, or from one too many on only those that a reader still needs.
+/// Holds all events until the limit is exceeded; from then on only those that a reader still needs.
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
     events: VecDeque<Arc<GenerationEvent>>,
-    /// Bytes of those.
+    /// Bytes of the buffered events.
     held: usize,
-    /// How many events came before those.
-    gone: usize,
-    all: bool,
-    /// More bytes than this are not kept.
+    /// The number of events that were dropped before those.
+    dropped: usize,
+    complete: bool,
+    /// The limit, in bytes.
     limit: usize,
-    weight: BufferedBytes,
+    accounting: BufferedBytes,
 }
 
 impl ReplayBuffer {
-    pub(super) fn new(limit: usize, weight: BufferedBytes) -> Self {
-        Self { events: VecDeque::new(), held: 0, gone: 0, all: true, limit, weight }
+    pub(super) fn new(limit: usize, accounting: BufferedBytes) -> Self {
+        Self { events: VecDeque::new(), held: 0, dropped: 0, complete: true, limit, accounting }
     }
 
     /// Whether the reply can be read from its beginning.
-    pub(super) fn is_all(&self) -> bool {
-        self.all
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
     }
 
-    /// Whether more is held than may be, so that nothing may come before some of it has been read.
+    /// Whether the limit is exceeded, so that no event may be pushed before a reader has taken some.
     pub(super) fn is_full(&self) -> bool {
-        !self.all && self.held > self.limit
+        !self.complete && self.held > self.limit
     }
 
-    /// Events that have come.
+    /// The number of events that were pushed.
     pub(super) fn count(&self) -> usize {
-        self.gone + self.events.len()
+        self.dropped + self.events.len()
     }
 
-    /// An event; `None` where it has not come yet.
+    /// Returns an event; `None` if it was not pushed yet.
     ///
     /// # Errors
-    /// When it is gone.
-    pub(super) fn get(&self, event: usize) -> Result<Option<&Arc<GenerationEvent>>, Gone> {
-        Ok(self.events.get(event.checked_sub(self.gone).ok_or(Gone)?))
+    /// When the event was dropped.
+    pub(super) fn get(&self, event: usize) -> Result<Option<&Arc<GenerationEvent>>, EventDropped> {
+        Ok(self.events.get(event.checked_sub(self.dropped).ok_or(EventDropped)?))
     }
 
     pub(super) fn push(&mut self, event: Arc<GenerationEvent>) {
-        // a long stream of a cumulative engine repeats the rows of logprobs that were forced: most of its bytes
-        let long = self.all && self.held > self.limit / COMPACT_FROM;
+        // in a long cumulative stream the repeated rows of forced logprobs are most of the bytes
+        let long = self.complete && self.held > self.limit / COMPACT_FROM;
         let event = if long { event.compacted().map_or(event, Arc::new) } else { event };
         self.held += event.size();
         if self.held > self.limit {
-            self.stop();
+            self.stop_buffering();
         }
-        if self.all {
-            self.weight.add(event.size());
+        if self.complete {
+            self.accounting.add(event.size());
         }
         self.events.push_back(event);
     }
 
-    /// Drops events when no reader needs them any more: from here on no reader can start at the first event.
-    pub(super) fn stop(&mut self) {
-        self.all = false;
-        self.weight.clear();
+    /// Stops keeping events for later readers: an event is dropped once no current reader needs it.
+    pub(super) fn stop_buffering(&mut self) {
+        self.complete = false;
+        self.accounting.clear();
     }
 
-    /// The events before this one are no longer needed.
+    /// Drops the events before `needed`, unless all events are kept.
     pub(super) fn trim(&mut self, needed: usize) {
-        while !self.all && self.gone < needed {
+        while !self.complete && self.dropped < needed {
             let Some(event) = self.events.pop_front() else { return };
             self.held -= event.size();
-            self.gone += 1;
+            self.dropped += 1;
         }
     }
 
-    /// Counts the request, which is kept as well.
-    pub(super) fn weigh_request(&mut self, bytes: usize) {
-        self.weight.ask(bytes);
+    /// Counts the bytes of the request, which is kept too.
+    pub(super) fn count_request(&mut self, bytes: usize) {
+        self.accounting.set_request(bytes);
     }
 }
 
-/// An event was not kept.
+/// The event was dropped from the buffer.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(super) struct EventDropped;
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::generation::event::{Framed, Reads};
+    use crate::generation::event::{EventAccess, EventFrame};
     use crate::json::Edit;
 
     /// An event whose `rows` are removed: most of its bytes.
     fn event() -> Arc<GenerationEvent> {
         let rows = "1,".repeat(5000);
         let raw = Bytes::from(format!("data: {{\"meta_info\":{{\"rows\":[{rows}1],\"id\":\"r\"}}}}\n\n"));
-        let framed = Framed { json: 6..raw.len() - 2, raw };
-        let mut parsed = framed.outline(Reads::Fields).unwrap();
+        let framed = EventFrame { json: 6..raw.len() - 2, raw };
+        let mut parsed = framed.outline(EventAccess::Fields).unwrap();
         let meta = parsed.outputs[0].chunk.meta.clone().unwrap();
         let mut edit = Edit::new(&framed.raw, &meta);
         edit.remove(|key| key.is("rows"));
         edit.finish(&mut parsed.changes);
-        Arc::new(GenerationEvent::streamed(framed, parsed, Reads::Fields))
+        Arc::new(GenerationEvent::streamed(framed, parsed, EventAccess::Fields))
     }
 
     #[test]
-    fn long_reply_is_kept_without_the_rows_that_were_forced() {
+    fn long_reply_is_buffered_without_forced_rows() {
         let all = Arc::default();
-        let mut kept = ReplayBuffer::new(200_000, BufferedBytes::new(Arc::clone(&all)));
+        let mut buffer = ReplayBuffer::new(200_000, BufferedBytes::new(Arc::clone(&all)));
         for _ in 0..100 {
-            kept.push(event());
+            buffer.push(event());
         }
-        assert!(kept.is_all(), "{} bytes", kept.held);
-        assert_eq!(kept.get(99).unwrap().unwrap().raw(), "data: {\"meta_info\":{\"id\":\"r\"}}\n\n");
-        assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), kept.held, "what is held is counted");
+        assert!(buffer.is_complete(), "{} bytes", buffer.held);
+        assert_eq!(buffer.get(99).unwrap().unwrap().raw(), "data: {\"meta_info\":{\"id\":\"r\"}}\n\n");
+        assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), buffer.held, "the buffered bytes are counted");
     }
 }

@@ -1,4 +1,4 @@
-//! The reply to an attempt, shared by several readers: the reader that is furthest polls the source, and events are kept for later readers.
+//! The reply to an attempt, shared by several readers. The most advanced reader polls the source, and events are buffered for the others.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,98 +10,98 @@ use http::{StatusCode, response};
 use http_body::SizeHint;
 
 use super::replay_buffer::ReplayBuffer;
-use crate::generation::Observed;
+use crate::generation::ReplyStats;
 use crate::generation::event::GenerationEvent;
 use crate::generation::events::{Events, Generation};
 
-/// A generation that will be answered; dropped before, it is aborted.
-pub type Pending = Pin<Box<dyn Future<Output = Generation> + Send>>;
+/// The future of a generation. Dropping it before it resolves aborts the generation.
+pub type PendingReply = Pin<Box<dyn Future<Output = Generation> + Send>>;
 
 /// The reply.
-pub(super) struct Reply {
-    source: Source,
+pub(super) struct SharedReply {
+    source: ReplySource,
     head: Option<response::Parts>,
     /// The reply does not stream.
     is_whole: bool,
-    /// Bytes that are not parsed, where they are known beforehand.
+    /// Length of a reply that is not parsed, in bytes, if known in advance.
     total: Option<u64>,
-    kept: ReplayBuffer,
+    buffer: ReplayBuffer,
     end: Option<Result<(), Arc<str>>>,
-    /// So many events are all that clients want, although the stream may not have ended.
+    /// The number of events after which clients have everything, although the stream may continue.
     complete: Option<usize>,
-    /// By the order in which they came.
-    readers: BTreeMap<u64, At>,
-    came: u64,
+    /// Readers by id, in order of arrival.
+    readers: BTreeMap<u64, ReaderPosition>,
+    next_reader: u64,
     delivered: bool,
-    observed: Option<Observed>,
+    observed: Option<ReplyStats>,
 }
 
-enum Source {
-    Head(Pending),
+enum ReplySource {
+    Head(PendingReply),
     Events(Events),
     Over,
 }
 
-/// How far a reader is.
+/// The position of a reader.
 #[derive(Debug, Default)]
-struct At {
-    /// It has the head.
+struct ReaderPosition {
+    /// It has taken the head.
     head: bool,
-    /// Events that it has.
+    /// Events that it has taken.
     taken: usize,
     /// Bytes of those.
     bytes: u64,
-    /// Events that its client was given.
+    /// Events that were delivered to its client.
     acknowledged: usize,
-    /// It was polled once after the reply failed, so that it can write what it has before the error.
-    warned: bool,
+    /// It has yielded once since the reply failed, so that the connection can write earlier bytes before the error.
+    yielded: bool,
 }
 
-/// What a reader gets.
+/// The result of taking an event.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextEvent {
     Event(Arc<GenerationEvent>),
     End,
     Failed(Arc<str>),
-    /// Once before a failure.
-    Warning,
-    /// Nothing has come yet.
+    /// The reader must yield once before it gets the failure.
+    Yield,
+    /// No event is buffered.
     Nothing,
 }
 
-impl Reply {
-    pub(super) fn new(pending: Pending, kept: ReplayBuffer) -> Self {
+impl SharedReply {
+    pub(super) fn new(pending: PendingReply, buffer: ReplayBuffer) -> Self {
         Self {
-            source: Source::Head(pending),
+            source: ReplySource::Head(pending),
             head: None,
             is_whole: false,
             total: None,
-            kept,
+            buffer,
             end: None,
             complete: None,
             readers: BTreeMap::new(),
-            came: 0,
+            next_reader: 0,
             delivered: false,
             observed: None,
         }
     }
 
-    /// A reader at the beginning; `None` where that is no longer to be had, the reply broke off, or it has arrived. One that nobody
-    /// reads must also be whole and good.
+    /// Adds a reader at the first event; `None` if that event was dropped, the reply broke off, or it was delivered. A reply without
+    /// readers must also be replayable.
     pub(super) fn join(&mut self) -> Option<u64> {
         let broken = matches!(self.end, Some(Err(_)));
         let arrived = self.delivered || self.readers.values().any(|at| self.has_all(at));
-        let idle = self.readers.is_empty() && self.came > 0;
-        let open = self.kept.is_all() && !broken && !arrived && (!idle || self.is_replayable());
+        let idle = self.readers.is_empty() && self.next_reader > 0;
+        let open = self.buffer.is_complete() && !broken && !arrived && (!idle || self.is_replayable());
         open.then(|| {
-            let reader = self.came;
-            self.came += 1;
-            self.readers.insert(reader, At::default());
+            let reader = self.next_reader;
+            self.next_reader += 1;
+            self.readers.insert(reader, ReaderPosition::default());
             reader
         })
     }
 
-    /// The reader goes; says whether it was the last. The source goes with it, which aborts what has not ended.
+    /// Removes a reader and returns whether it was the last. Without readers the source is dropped, which aborts a running generation.
     pub(super) fn leave(&mut self, reader: u64) -> bool {
         let Some(at) = self.readers.remove(&reader) else { return false };
         self.delivered |= self.has_all(&at);
@@ -110,16 +110,16 @@ impl Reply {
             return false;
         }
         if self.end.is_none() {
-            self.close(Err("nobody reads the reply any more".into()));
+            self.close(Err("the reply has no reader left".into()));
         }
         if !self.is_replayable() {
-            self.kept.stop();
-            self.kept.trim(usize::MAX);
+            self.buffer.stop_buffering();
+            self.buffer.trim(usize::MAX);
         }
         true
     }
 
-    /// The reader's client was given all events that the reader has.
+    /// Records that all events the reader has taken were delivered to its client.
     pub(super) fn acknowledge(&mut self, reader: u64) {
         let at = self.readers.entry(reader).or_default();
         at.acknowledged = at.taken;
@@ -131,86 +131,86 @@ impl Reply {
         Some(head)
     }
 
-    /// Whether the reply is one event that has come.
+    /// Whether the reply does not stream and its event has arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// What comes next for this reader.
-    pub(super) fn take(&mut self, reader: u64) -> Next {
+    /// Takes the next event of a reader.
+    pub(super) fn take(&mut self, reader: u64) -> NextEvent {
         let at = self.readers.entry(reader).or_default();
-        let Ok(event) = self.kept.get(at.taken) else {
-            return Next::Failed("the reply was too large to be kept for a client so far behind".into());
+        let Ok(event) = self.buffer.get(at.taken) else {
+            return NextEvent::Failed("the reply is too large to buffer for a client that reads this slowly".into());
         };
         let Some(event) = event.cloned() else {
             return match &self.end {
-                None => Next::Nothing,
-                Some(Ok(())) => Next::End,
-                Some(Err(_)) if !std::mem::replace(&mut at.warned, true) => Next::Warning,
-                Some(Err(error)) => Next::Failed(Arc::clone(error)),
+                None => NextEvent::Nothing,
+                Some(Ok(())) => NextEvent::End,
+                Some(Err(_)) if !std::mem::replace(&mut at.yielded, true) => NextEvent::Yield,
+                Some(Err(error)) => NextEvent::Failed(Arc::clone(error)),
             };
         };
         at.taken += 1;
         at.bytes += event.raw().len() as u64;
         self.trim();
-        Next::Event(event)
+        NextEvent::Event(event)
     }
 
-    /// Whether nothing may be pulled before the reader that came last has caught up: it is the one whose client has not given up.
+    /// Whether no event may be pulled before the newest reader catches up. Its client sent the latest retry, so it is still waiting.
     pub(super) fn is_stalled(&self) -> bool {
-        self.kept.is_full()
+        self.buffer.is_full()
     }
 
-    /// Takes a step: the head, an event, or the end. Not to be called after the end.
+    /// Pulls the head, an event, or the end. Must not be called after the end.
     pub(super) fn pull(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.source {
-            Source::Head(pending) => {
+            ReplySource::Head(pending) => {
                 let Generation { head, mut events } = ready!(pending.as_mut().poll(cx));
                 self.head = Some(head);
                 self.total = events.size_hint().exact();
                 let whole = events.take_whole();
-                self.source = Source::Events(events);
+                self.source = ReplySource::Events(events);
                 if let Some(event) = whole {
                     self.is_whole = true;
-                    self.kept.push(event);
+                    self.buffer.push(event);
                 }
             }
-            Source::Events(events) => match ready!(events.poll_next(cx)) {
+            ReplySource::Events(events) => match ready!(events.poll_next(cx)) {
                 Some(Ok(event)) => {
                     let completes = event.completes;
-                    self.kept.push(event);
+                    self.buffer.push(event);
                     self.trim();
                     if completes && self.complete.is_none() {
-                        self.complete = Some(self.kept.count());
+                        self.complete = Some(self.buffer.count());
                     }
                 }
                 Some(Err(error)) => self.close(Err(error.to_string().into())),
                 None => self.close(Ok(())),
             },
-            Source::Over => {}
+            ReplySource::Over => {}
         }
-        if matches!(&self.source, Source::Events(events) if events.is_end_stream()) {
+        if matches!(&self.source, ReplySource::Events(events) if events.is_end_stream()) {
             self.close(Ok(()));
         }
         Poll::Ready(())
     }
 
-    /// Keeps events only until the newest reader has taken them: from here on no reader can start at the first event.
-    pub(super) fn stop_keeping(&mut self) {
-        self.kept.stop();
+    /// Keeps events only until the newest reader has taken them. From now on no reader can start at the first event.
+    pub(super) fn stop_buffering(&mut self) {
+        self.buffer.stop_buffering();
         self.trim();
     }
 
     fn trim(&mut self) {
         if let Some((_, last)) = self.readers.last_key_value() {
-            self.kept.trim(last.taken);
+            self.buffer.trim(last.taken);
         }
     }
 
-    /// Lets go of the source.
+    /// Drops the source and records how the reply ended.
     fn close(&mut self, end: Result<(), Arc<str>>) {
         self.observed = self.observed();
-        self.source = Source::Over;
+        self.source = ReplySource::Over;
         self.end = Some(end);
     }
 
@@ -218,42 +218,42 @@ impl Reply {
         matches!(self.end, Some(Ok(())))
     }
 
-    /// Whether the reader's client was given everything it asked for.
-    fn has_all(&self, at: &At) -> bool {
-        let all = self.complete.or_else(|| self.has_ended_well().then(|| self.kept.count()));
+    /// Whether everything the client requested was delivered to it.
+    fn has_all(&self, at: &ReaderPosition) -> bool {
+        let all = self.complete.or_else(|| self.has_ended_well().then(|| self.buffer.count()));
         at.head && all.is_some_and(|all| at.acknowledged >= all)
     }
 
     fn is_replayable(&self) -> bool {
         let good = self.head.as_ref().is_some_and(|head| head.status == StatusCode::OK);
-        good && self.has_ended_well() && self.kept.is_all() && !self.delivered
+        good && self.has_ended_well() && self.buffer.is_complete() && !self.delivered
     }
 
-    /// Whether some reader's client was given all of it.
+    /// Whether the reply was delivered to some client.
     pub(super) fn is_delivered(&self) -> bool {
         self.delivered
     }
 
-    /// Whether every event is kept; where not, some readers may wait for another one.
-    pub(super) fn keeps(&self) -> bool {
-        self.kept.is_all()
+    /// Whether every event is kept. If not, a reader may have to wait for another reader.
+    pub(super) fn is_buffering(&self) -> bool {
+        self.buffer.is_complete()
     }
 
-    /// Counts the request, which is kept as well.
-    pub(super) fn weigh_request(&mut self, bytes: usize) {
-        self.kept.weigh_request(bytes);
+    /// Counts the bytes of the request, which is kept too.
+    pub(super) fn count_request(&mut self, bytes: usize) {
+        self.buffer.count_request(bytes);
     }
 
-    pub(super) fn observed(&self) -> Option<Observed> {
+    pub(super) fn observed(&self) -> Option<ReplyStats> {
         match &self.source {
-            Source::Events(events) => events.observed(),
-            Source::Head(_) | Source::Over => self.observed,
+            ReplySource::Events(events) => events.observed(),
+            ReplySource::Head(_) | ReplySource::Over => self.observed,
         }
     }
 
-    /// Whether the reader has taken everything.
+    /// Whether the reader has taken all events of a completed reply.
     pub(super) fn is_at_end(&self, reader: u64) -> bool {
-        self.has_ended_well() && self.readers.get(&reader).is_some_and(|at| at.taken >= self.kept.count())
+        self.has_ended_well() && self.readers.get(&reader).is_some_and(|at| at.taken >= self.buffer.count())
     }
 
     pub(super) fn size_hint(&self, reader: u64) -> SizeHint {

@@ -1,12 +1,13 @@
-//! Those who wait for one reply. Whoever polls it does so for all of them: the one that polled last may leave, or read no further.
+//! The readers that wait for one reply. The reply is polled with a waker that wakes all of them, because the reader that polled last may be
+//! dropped or stop reading.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-/// The wakers of the readers that found nothing to read. As a waker itself it wakes all of them.
+/// The wakers of the waiting readers. As a [`Wake`] it wakes all of them.
 #[derive(Debug, Default)]
 pub(super) struct Wakers {
-    // held to add or to take wakers, never while they are woken
+    // held to add or to take wakers, never while waking them
     wakers: Mutex<Vec<(u64, Waker)>>,
 }
 
@@ -15,7 +16,7 @@ impl Wakers {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This reader waits.
+    /// Registers a waiting reader.
     pub(super) fn add(&self, reader: u64, waker: &Waker) {
         let mut wakers = self.wakers();
         match wakers.iter_mut().find(|(id, _)| *id == reader) {
@@ -24,7 +25,7 @@ impl Wakers {
         }
     }
 
-    /// This reader has moved: it waits no more, and the others look again.
+    /// Wakes all readers except this one, which has made progress and is no longer waiting.
     pub(super) fn wake_others(&self, reader: u64) {
         let mut wakers = std::mem::take(&mut *self.wakers());
         wakers.retain(|(id, _)| *id != reader);

@@ -1,20 +1,20 @@
-//! The engine's own numbers of a sequence, and whether they are those of its tokens.
+//! The engine's exact values of a sequence, and whether they belong to its tokens.
 
-use super::{Sequence, Step};
-use crate::generation::forcing::Exact;
+use super::{EventStep, Sequence};
+use crate::generation::forcing::ExactSource;
 
-/// What became of numbers that the engine itself was to say.
+/// Why exact values that were requested from the engine cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
-    /// It said none.
+pub enum ExactFailure {
+    /// The engine returned none.
     Missing,
-    /// It did not say one a token, so that nobody knows whose they are.
+    /// The engine did not return one per token, so they cannot be assigned to tokens.
     Misaligned,
-    /// It said that it knows none of them.
+    /// The engine returned only nulls.
     Null,
 }
 
-impl Lost {
+impl ExactFailure {
     /// The label of the metric.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -27,30 +27,30 @@ impl Lost {
 }
 
 impl Sequence {
-    /// Takes the engine's own numbers of the tokens of `step` from `said`, what was read of its list; `listed` is how many tokens the
-    /// event's own lists were read to have. One NaN a token where they do not belong to the tokens, which is then so for good.
-    pub fn take_exact(&mut self, said: Option<&[f32]>, listed: usize, step: &Step, out: &mut Vec<f32>) {
+    /// Writes the exact values of the tokens of `step` to `out`. `values` is the parsed list; `listed` is the number of tokens in the
+    /// event's other lists. If the values do not belong to the tokens, it writes one NaN per token, for this event and all later ones.
+    pub fn take_exact(&mut self, values: Option<&[f32]>, listed: usize, step: &EventStep, out: &mut Vec<f32>) {
         out.clear();
-        if step.new > 0 && self.lost.is_none() {
-            self.lost = match said {
-                // an event may end a sequence that has shown no token yet
-                None if self.exact_seen == 0 => Some(Lost::Missing),
-                Some(said) if said.len() == listed || step.merged > 0 && said.len() == step.merged => None,
-                _ => Some(Lost::Misaligned),
+        if step.new > 0 && self.exact_failure.is_none() {
+            self.exact_failure = match values {
+                // an event may end a sequence without any token so far
+                None if self.exact_seen == 0 => Some(ExactFailure::Missing),
+                Some(values) if values.len() == listed || step.merged > 0 && values.len() == step.merged => None,
+                _ => Some(ExactFailure::Misaligned),
             };
         }
-        // what an abort was merged with is the delta alone
-        let from = if said.is_some_and(|said| said.len() == listed) { step.chosen_from } else { 0 };
-        let taken = said.filter(|_| self.lost.is_none()).and_then(|said| said.get(from..));
+        // in an event merged with an abort the list holds only the delta
+        let from = if values.is_some_and(|values| values.len() == listed) { step.chosen_from } else { 0 };
+        let taken = values.filter(|_| self.exact_failure.is_none()).and_then(|values| values.get(from..));
         out.extend(taken.unwrap_or_default().iter().take(step.new));
         self.exact_seen += out.len();
         out.resize(step.new, f32::NAN);
     }
 
-    /// What became of the engine's own numbers of a sequence that has ended.
+    /// Why a finished sequence has no exact values; `None` if it has them or none were requested.
     #[must_use]
-    pub fn lost_exact(&self, exact: Option<Exact>) -> Option<Lost> {
+    pub fn exact_failure(&self, exact: Option<ExactSource>) -> Option<ExactFailure> {
         exact?;
-        self.lost.or_else(|| (self.tokens > 0 && self.measured == 0).then_some(Lost::Null))
+        self.exact_failure.or_else(|| (self.tokens > 0 && self.measured == 0).then_some(ExactFailure::Null))
     }
 }

@@ -1,4 +1,4 @@
-//! The body of an answered generation: events encoded as the client reads them.
+//! The body of a generation's reply. Events are encoded as the client reads them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,136 +11,136 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::BoxError;
-use crate::generation::Observed;
+use crate::generation::ReplyStats;
 use crate::generation::event::{EventKind, GenerationEvent};
 use crate::generation::events::Events;
 
-/// Encodes events for the clients of one API.
+/// Encodes events in the format of one API.
 pub trait Encoder: Send + std::fmt::Debug {
-    /// Appends the bytes of an event to `out`.
+    /// Appends an encoded event to `out`.
     ///
     /// # Errors
-    /// When the event cannot be encoded; the stream then breaks off.
+    /// When the event cannot be encoded. The stream then fails.
     fn encode(&mut self, event: &GenerationEvent, out: &mut Vec<u8>) -> Result<(), BoxError>;
 
-    /// The same bytes where an event has them already: an event that is sent alone is then not copied.
+    /// Returns the encoded event if it exists already, so that an event that fills a frame alone is not copied.
     fn encoded(&self, _event: &GenerationEvent) -> Option<Bytes> {
         None
     }
 
-    /// Whether events that are not parsed are as long as they were.
+    /// Whether the encoding of an unparsed event has the event's length.
     fn keeps_length(&self) -> bool {
         false
     }
 }
 
-/// Bytes after which events that are ready are no longer gathered into one frame.
+/// Bytes of a frame. Events that are ready are joined up to this size.
 const FRAME: usize = 64 * 1024;
 
-/// Bytes of a frame of a reply that retries may read. The server asks for more only when it has written nearly all of what it was given, so to
-/// have taken the last frame of a large reply means that the system has taken all but the last hundred kilobytes.
+/// Bytes of a frame of a reply that retries may read. hyper polls for the next frame only after it has written nearly all of the last one.
+/// So when it polls for the last frame of a large reply, the kernel has accepted all but about 100 KB.
 const SHARED_FRAME: usize = 64 * 1024;
 
-/// The body. Dropped before its end, it drops the events, which aborts the generation.
+/// The body. Dropping it before its end drops the events, which aborts the generation.
 #[derive(Debug)]
 pub struct EncodedBody {
     events: Events,
-    source: Source,
-    /// The first event that was encoded, and not given to the client yet, where its bytes need no copy.
+    source: EncodedSource,
+    /// The first event of the next frame, if it can be sent without a copy.
     first: Bytes,
-    /// All events that were, where more than that one has come or it had to be copied.
+    /// The events of the next frame, if it has more than one or the first had to be copied.
     out: Vec<u8>,
-    /// Comes after `out`.
+    /// The end of the stream, sent after `out`.
     end: Option<Result<HeaderMap, BoxError>>,
     keepalive: Keepalive,
 }
 
 #[derive(Debug)]
-enum Source {
-    /// All of a reply that does not stream.
+enum EncodedSource {
+    /// A complete reply that does not stream.
     Whole(Bytes),
     Events(Box<dyn Encoder>),
     Ended,
 }
 
 impl EncodedBody {
-    /// A reply that does not stream: `bytes` encode all of its events, which were taken.
+    /// Creates the body of a reply that does not stream. `bytes` encode all of its events.
     #[must_use]
     pub fn whole(bytes: Bytes, mut events: Events) -> Self {
         if bytes.is_empty() {
             events.acknowledge();
         }
-        Self::new(events, Source::Whole(bytes), None)
+        Self::new(events, EncodedSource::Whole(bytes), None)
     }
 
-    /// A stream. A comment keeps the connection alive when nothing was sent for as long as `keepalive`.
+    /// Creates the body of a stream. It sends a comment whenever nothing was sent for `keepalive`.
     #[must_use]
     pub fn stream(events: Events, encoder: Box<dyn Encoder>, keepalive: Option<Duration>) -> Self {
-        Self::new(events, Source::Events(encoder), keepalive)
+        Self::new(events, EncodedSource::Events(encoder), keepalive)
     }
 
-    fn new(events: Events, source: Source, keepalive: Option<Duration>) -> Self {
+    fn new(events: Events, source: EncodedSource, keepalive: Option<Duration>) -> Self {
         Self { events, source, first: Bytes::new(), out: Vec::new(), end: None, keepalive: Keepalive::new(keepalive) }
     }
 
-    /// The stream with bytes in front that encode the events which were taken so far.
+    /// Prepends `bytes`, which encode the events that the caller has read.
     #[must_use]
-    pub fn begun(mut self, bytes: Vec<u8>) -> Self {
+    pub fn with_prefix(mut self, bytes: Vec<u8>) -> Self {
         self.out = bytes;
         self
     }
 
-    /// What has been seen of the reply.
+    /// The token counts and the entropy of the reply so far.
     #[must_use]
-    pub fn observed(&self) -> Option<Observed> {
+    pub fn observed(&self) -> Option<ReplyStats> {
         self.events.observed()
     }
 
-    /// Whether nothing follows.
+    /// Whether the body has ended.
     #[must_use]
     pub fn is_end_stream(&self) -> bool {
         let is_over = match &self.source {
-            Source::Whole(bytes) => bytes.is_empty(),
-            Source::Events(_) => self.events.is_end_stream(),
-            Source::Ended => true,
+            EncodedSource::Whole(bytes) => bytes.is_empty(),
+            EncodedSource::Events(_) => self.events.is_end_stream(),
+            EncodedSource::Ended => true,
         };
-        is_over && self.encoded() == 0 && self.end.is_none()
+        is_over && self.buffered_bytes() == 0 && self.end.is_none()
     }
 
-    /// How much follows.
+    /// The remaining length, if known.
     #[must_use]
     pub fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Events(encoder) if encoder.keeps_length() => {
+            EncodedSource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            EncodedSource::Events(encoder) if encoder.keeps_length() => {
                 let exact = self.events.size_hint().exact();
-                exact.map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + self.encoded() as u64))
+                exact.map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + self.buffered_bytes() as u64))
             }
-            Source::Events(_) => SizeHint::default(),
-            Source::Ended => SizeHint::with_exact(self.encoded() as u64),
+            EncodedSource::Events(_) => SizeHint::default(),
+            EncodedSource::Ended => SizeHint::with_exact(self.buffered_bytes() as u64),
         }
     }
 
-    /// Bytes that were encoded, and not given to the client yet.
-    fn encoded(&self) -> usize {
+    /// Bytes that are encoded and not sent yet.
+    fn buffered_bytes(&self) -> usize {
         self.first.len() + self.out.len()
     }
 
-    /// The next bytes for the client.
+    /// Polls for the next frame.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             let encoder = match &mut self.source {
-                Source::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),
-                Source::Whole(bytes) => {
-                    let most = if self.events.is_shared() { SHARED_FRAME } else { usize::MAX };
-                    let frame = bytes.split_to(bytes.len().min(most));
+                EncodedSource::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),
+                EncodedSource::Whole(bytes) => {
+                    let max = if self.events.is_shared() { SHARED_FRAME } else { usize::MAX };
+                    let frame = bytes.split_to(bytes.len().min(max));
                     if bytes.is_empty() {
                         self.events.acknowledge();
                     }
                     return Poll::Ready(Some(Ok(Frame::data(frame))));
                 }
-                Source::Ended => return Poll::Ready(self.last_frame()),
-                Source::Events(encoder) => encoder,
+                EncodedSource::Ended => return Poll::Ready(self.last_frame()),
+                EncodedSource::Events(encoder) => encoder,
             };
             if self.first.len() + self.out.len() >= FRAME {
                 return Poll::Ready(self.flush());
@@ -174,11 +174,11 @@ impl EncodedBody {
                 Poll::Ready(Some(Err(error))) => Some(Err(error)),
                 Poll::Ready(None) => None,
             };
-            (self.source, self.end) = (Source::Ended, end);
+            (self.source, self.end) = (EncodedSource::Ended, end);
         }
     }
 
-    /// What was encoded, which the client has from here on.
+    /// Returns the buffered bytes as a frame and acknowledges their events.
     fn flush(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         self.events.acknowledge();
         let frame = match std::mem::take(&mut self.first) {
@@ -189,7 +189,7 @@ impl EncodedBody {
     }
 
     fn last_frame(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
-        if self.encoded() > 0 {
+        if self.buffered_bytes() > 0 {
             return self.flush();
         }
         match self.end.take() {
@@ -206,10 +206,10 @@ impl EncodedBody {
     }
 }
 
-/// When a stream has been silent for too long.
+/// The timer of keep-alive comments.
 #[derive(Debug)]
 struct Keepalive {
-    /// The pause, and when it ends; `None`: never.
+    /// The interval and its timer; `None` if comments are off.
     sleep: Option<(Duration, Pin<Box<Sleep>>)>,
 }
 
@@ -224,7 +224,7 @@ impl Keepalive {
         }
     }
 
-    /// Ready once for each pause.
+    /// Ready once for each interval without an event.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some((pause, sleep)) = &mut self.sleep else { return Poll::Pending };
         ready!(sleep.as_mut().poll(cx));

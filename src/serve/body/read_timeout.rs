@@ -1,6 +1,6 @@
-//! How long a client's body is waited for.
+//! The read timeout of a request body, which also enforces a minimum rate.
 //!
-//! A limit for each pause alone would let a client hold its place forever with a byte now and then.
+//! A limit on each pause alone would let a client that sends a byte now and then hold its connection forever.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,42 +9,42 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// Bytes that give back a second of waiting.
-const A_SECOND: f64 = 1024.0;
+/// Bytes that restore one second of the budget.
+const BYTES_PER_SECOND: f64 = 1024.0;
 
-/// Waiting uses it up, and bytes give it back, up to where it began.
+/// A budget of waiting time. Waiting spends it, and received bytes restore it, up to the limit.
 #[derive(Debug)]
 pub(super) struct ReadTimeout {
     limit: Duration,
-    left: Duration,
-    /// Since when nothing has come, if it has been asked for.
+    budget: Duration,
+    /// When the current wait began; `None` while nothing polls for bytes.
     since: Option<Instant>,
     sleep: Pin<Box<Sleep>>,
 }
 
 impl ReadTimeout {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, left: limit, since: None, sleep: Box::pin(tokio::time::sleep(limit)) }
+        Self { limit, budget: limit, since: None, sleep: Box::pin(tokio::time::sleep(limit)) }
     }
 
-    /// So many bytes have come.
-    pub(super) fn came(&mut self, bytes: usize) {
+    /// Records received bytes, which ends the current wait.
+    pub(super) fn record(&mut self, bytes: usize) {
         let waited = self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
-        let back = Duration::from_secs_f64(bytes as f64 / A_SECOND);
-        self.left = (self.left.saturating_sub(waited) + back).min(self.limit);
+        let restored = Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND);
+        self.budget = (self.budget.saturating_sub(waited) + restored).min(self.limit);
     }
 
-    /// It is as at the beginning.
-    pub(super) fn renew(&mut self) {
-        (self.since, self.left) = (None, self.limit);
+    /// Restores the whole budget.
+    pub(super) fn reset(&mut self) {
+        (self.since, self.budget) = (None, self.limit);
     }
 
-    /// Nothing is there; ready when it has been waited for too long.
+    /// Starts a wait, or continues it; ready when the budget is spent.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.since.is_none() {
             let now = Instant::now();
             self.since = Some(now);
-            self.sleep.as_mut().reset(now + self.left);
+            self.sleep.as_mut().reset(now + self.budget);
         }
         self.sleep.as_mut().poll(cx)
     }
@@ -56,41 +56,41 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// How often bytes that come at this pace are waited for, up to a hundred times.
-    async fn endured(bytes: usize, pace: Duration) -> usize {
-        let mut patience = ReadTimeout::new(LIMIT);
+    /// Sends `bytes` every `pace`, at most 100 times; returns how many arrive before the timeout.
+    async fn received(bytes: usize, pace: Duration) -> usize {
+        let mut timeout = ReadTimeout::new(LIMIT);
         for times in 0..100 {
-            let slow = std::future::poll_fn(|cx| patience.poll(cx));
+            let slow = std::future::poll_fn(|cx| timeout.poll(cx));
             if tokio::time::timeout(pace, slow).await.is_ok() {
                 return times;
             }
-            patience.came(bytes);
+            timeout.record(bytes);
         }
         100
     }
 
     #[tokio::test(start_paused = true)]
-    async fn drops_are_not_waited_for_for_good() {
+    async fn body_below_the_minimum_rate_times_out() {
         let second = Duration::from_secs(1);
-        assert_eq!(endured(10, 5 * second).await, 6, "a few bytes every five seconds");
-        assert_eq!(endured(0, LIMIT + second).await, 0, "a pause longer than the limit");
-        assert_eq!(endured(1 << 20, LIMIT + second).await, 0, "however much comes behind it");
-        assert_eq!(endured(5 * 1024, 5 * second).await, 100, "a kilobyte a second");
-        assert_eq!(endured(30 * 1024, 29 * second).await, 100, "pauses that are made up for");
+        assert_eq!(received(10, 5 * second).await, 6, "a few bytes every five seconds");
+        assert_eq!(received(0, LIMIT + second).await, 0, "a pause longer than the limit");
+        assert_eq!(received(1 << 20, LIMIT + second).await, 0, "however many bytes follow");
+        assert_eq!(received(5 * 1024, 5 * second).await, 100, "a kilobyte a second");
+        assert_eq!(received(30 * 1024, 29 * second).await, 100, "pauses whose bytes restore the budget");
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_without_a_reader_does_not_count() {
-        let mut patience = ReadTimeout::new(LIMIT);
+        let mut timeout = ReadTimeout::new(LIMIT);
         for _ in 0..10 {
-            // the reader of the bytes was busy
+            // the reader was busy and did not poll
             tokio::time::advance(LIMIT).await;
-            patience.came(1);
+            timeout.record(1);
         }
-        assert_eq!(patience.left, LIMIT);
-        assert!(std::future::poll_fn(|cx| Poll::Ready(patience.poll(cx))).await.is_pending());
+        assert_eq!(timeout.budget, LIMIT);
+        assert!(std::future::poll_fn(|cx| Poll::Ready(timeout.poll(cx))).await.is_pending());
         tokio::time::advance(LIMIT / 2).await;
-        patience.renew();
-        assert_eq!(patience.left, LIMIT);
+        timeout.reset();
+        assert_eq!(timeout.budget, LIMIT);
     }
 }

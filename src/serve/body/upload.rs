@@ -1,4 +1,4 @@
-//! A client's body on its way upstream.
+//! The body of a client's request.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,41 +16,41 @@ use crate::engine::client::{Failure, UploadError, innermost};
 use crate::error::BoxError;
 use crate::error::Error;
 
-/// The body; it must not come too slowly.
+/// The body, with a read timeout.
 #[derive(Debug)]
 pub struct Upload {
     body: Incoming,
-    patience: ReadTimeout,
-    /// What its bytes take of the budget, where they are held.
+    timeout: ReadTimeout,
+    /// The share of the memory budget that its bytes take, if they are buffered.
     share: Option<Share>,
 }
 
 impl Upload {
-    /// An upload that may keep whoever waits for it waiting for `limit`, which waiting uses up and bytes give back.
+    /// Creates an upload. It fails once the reader has waited for `limit` in total; received bytes restore a part of that time.
     #[must_use]
     pub fn new(body: Incoming, limit: Duration) -> Self {
-        Self { body, patience: ReadTimeout::new(limit), share: None }
+        Self { body, timeout: ReadTimeout::new(limit), share: None }
     }
 
-    /// An upload whose bytes are held, and take that of the budget.
+    /// Counts the bytes, which the reader buffers, against the memory budget.
     #[must_use]
-    pub fn counted(mut self, share: Option<Share>) -> Self {
+    pub fn with_share(mut self, share: Option<Share>) -> Self {
         self.share = share;
         self
     }
 
-    /// What has passed since the last bytes was not the client's doing.
-    pub fn forgive(&mut self) {
-        self.patience.renew();
+    /// Restarts the read timeout: tokentap, not the client, caused the delay since the last bytes.
+    pub fn reset_timeout(&mut self) {
+        self.timeout.reset();
     }
 
-    /// Reads on, up to `limit` bytes, for nothing: a client that is still sending would not see the answer.
+    /// Reads and discards up to `limit` bytes. A client that is still sending would not read the reply.
     pub async fn discard(&mut self, limit: usize) {
-        let mut left = limit;
+        let mut remaining = limit;
         while let Some(Ok(frame)) = self.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);
-            match left.checked_sub(length) {
-                Some(rest) => left = rest,
+            match remaining.checked_sub(length) {
+                Some(rest) => remaining = rest,
                 None => return,
             }
         }
@@ -59,28 +59,28 @@ impl Upload {
     /// Reads the upload to its end.
     ///
     /// # Errors
-    /// When it is larger than `limit` bytes, comes too slowly, breaks off, or there is no room for it.
+    /// When it is larger than `limit` bytes, arrives too slowly, is cut off, or does not fit into the memory budget.
     pub async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut gathered = BodyBuffer::new(self.share.take(), self.body.size_hint().exact());
+        let mut buffer = BodyBuffer::new(self.share.take(), self.body.size_hint().exact());
         while let Some(frame) = self.frame().await {
-            let Ok(piece) = frame.map_err(|error| broken(&error))?.into_data() else { continue };
-            if piece.len() > limit_bytes - gathered.len() {
+            let Ok(data) = frame.map_err(|error| upload_error(&error))?.into_data() else { continue };
+            if data.len() > limit_bytes - buffer.len() {
                 let message =
                     format!("the request body is larger than {limit} bytes; that of /generate is --max-request-bytes");
                 return Err(Error::Client { status: http::StatusCode::PAYLOAD_TOO_LARGE, message });
             }
-            if gathered.push(&piece).is_err() {
-                gathered.shed();
-                // a client that is still sending would not read an answer that says to try again
+            if buffer.push(&data).is_err() {
+                buffer.shed();
+                // a client that is still sending would not read the reply, which asks it to retry
                 self.discard(limit_bytes).await;
                 return Err(Failure::from(UploadError::NoRoom).into());
             }
         }
-        Ok(gathered.into_bytes())
+        Ok(buffer.into_bytes())
     }
 
-    /// Counts what has come.
+    /// Counts a frame against the memory budget.
     fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), UploadError> {
         let Some(share) = &mut self.share else { return Ok(()) };
         if share.grow(frame.data_ref().map_or(0, Bytes::len)).is_ok() {
@@ -91,9 +91,9 @@ impl Upload {
     }
 }
 
-/// The error for the sender of an upload that is not complete.
+/// Returns the error for the client whose upload failed.
 #[must_use]
-pub fn broken(error: &BoxError) -> Error {
+pub fn upload_error(error: &BoxError) -> Error {
     match error.downcast_ref::<UploadError>() {
         Some(upload) => Failure::from(upload.clone()).into(),
         None => Error::bad_request(error.to_string()),
@@ -108,7 +108,7 @@ impl http_body::Body for Upload {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 let length = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
-                self.patience.came(frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, length));
+                self.timeout.record(frame.as_ref().and_then(|frame| frame.as_ref().ok()).map_or(0, length));
                 let frame = frame.map(|frame| {
                     let frame = frame.map_err(|error| UploadError::Broken(innermost(&error)))?;
                     self.count(&frame)?;
@@ -117,7 +117,7 @@ impl http_body::Body for Upload {
                 Poll::Ready(frame)
             }
             Poll::Pending => {
-                ready!(self.patience.poll(cx));
+                ready!(self.timeout.poll(cx));
                 Poll::Ready(Some(Err(UploadError::Slow.into())))
             }
         }

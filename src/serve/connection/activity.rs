@@ -1,7 +1,7 @@
-//! Whether a connection of HTTP/2 has anything to do.
+//! The activity of an HTTP/2 connection, for its idle timeout.
 //!
-//! Over HTTP/1 hyper has a time limit for each head, which ends a connection that is kept and not used. Over HTTP/2 it has none: a client
-//! that does no more than answer pings would keep its place for good.
+//! Over HTTP/1 hyper has a timeout for each head, which closes an idle connection. Over HTTP/2 it has none: a client that only answers
+//! pings would hold its connection forever.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,76 +18,75 @@ use hyper::service::service_fn;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
-use super::last_reply::{Replies, Sending};
+use super::last_reply::{Replies, ReplyGuard};
 
-/// Stands for no time.
+/// The value of `idle_since` on a connection that is not HTTP/2.
 const NEVER: u64 = u64::MAX;
 
 /// The streams of a connection. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Streams(Arc<Counted>);
+pub(super) struct Streams(Arc<StreamCounter>);
 
 #[derive(Debug)]
-struct Counted {
-    /// When the connection came.
+struct StreamCounter {
+    /// When the connection was accepted.
     began: Instant,
-    /// Requests, and answers of which something waits to be sent.
+    /// Requests, and replies that are not completely sent.
     running: AtomicUsize,
-    /// Since when there are none, in milliseconds from `began`: of no meaning while there are, and [`NEVER`] where it is not HTTP/2.
-    quiet: AtomicU64,
+    /// When the last stream ended, in milliseconds after `began`. Only valid while `running` is 0; [`NEVER`] if it is not HTTP/2.
+    idle_since: AtomicU64,
 }
 
-impl Counted {
-    fn rest(&self) {
+impl StreamCounter {
+    fn mark_idle(&self) {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NEVER - 1);
-        self.quiet.store(now, Ordering::Release);
+        self.idle_since.store(now, Ordering::Release);
     }
 }
 
 impl Streams {
-    /// None yet.
+    /// A connection without streams.
     pub(super) fn new() -> Self {
-        let (running, quiet) = (AtomicUsize::new(0), AtomicU64::new(NEVER));
-        Self(Arc::new(Counted { began: Instant::now(), running, quiet }))
+        let (running, idle_since) = (AtomicUsize::new(0), AtomicU64::new(NEVER));
+        Self(Arc::new(StreamCounter { began: Instant::now(), running, idle_since }))
     }
 
-    /// The client has said that it speaks HTTP/2. Until then there is no connection to be quiet.
-    pub(super) fn greeted(&self) {
-        self.0.rest();
+    /// The client has sent the HTTP/2 preface. The idle time begins here.
+    pub(super) fn preface_received(&self) {
+        self.0.mark_idle();
     }
 
-    /// Whether there are none now.
-    pub(super) fn are_none(&self) -> bool {
+    /// Whether no stream is active now.
+    pub(super) fn is_idle(&self) -> bool {
         self.0.running.load(Ordering::Relaxed) == 0
     }
 
-    fn begin(&self) -> Arc<Running> {
+    fn begin(&self) -> Arc<ActiveStream> {
         self.0.running.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Running(Arc::clone(&self.0)))
+        Arc::new(ActiveStream(Arc::clone(&self.0)))
     }
 
-    /// Ends when there has been none for so long, on a connection of HTTP/2.
-    pub(super) async fn are_over(&self, patience: Duration) {
+    /// Completes when an HTTP/2 connection has had no stream for `timeout`.
+    pub(super) async fn wait_idle(&self, timeout: Duration) {
         loop {
-            // before the time, which is written before it
+            // read before `idle_since`, which is written first
             let running = self.0.running.load(Ordering::Acquire);
-            let quiet = Duration::from_millis(self.0.quiet.load(Ordering::Acquire));
-            let since = self.0.began.elapsed().saturating_sub(quiet);
-            let rest = if running > 0 { patience } else { patience.saturating_sub(since) };
-            if rest.is_zero() {
+            let idle_since = Duration::from_millis(self.0.idle_since.load(Ordering::Acquire));
+            let idle = self.0.began.elapsed().saturating_sub(idle_since);
+            let remaining = if running > 0 { timeout } else { timeout.saturating_sub(idle) };
+            if remaining.is_zero() {
                 return;
             }
-            tokio::time::sleep(rest).await;
+            tokio::time::sleep(remaining).await;
         }
     }
 
-    /// A service whose requests over HTTP/2 are counted here, each until the last byte of its answer has gone out. Those over HTTP/1 are
-    /// told to `replies`.
-    pub(super) fn counted<S, B>(
+    /// Wraps a service. Counts each HTTP/2 request until the last byte of its reply is sent, and reports HTTP/1 requests to `replies`.
+    pub(super) fn track<S, B>(
         self,
         replies: Replies,
         service: S,
-    ) -> impl hyper::service::Service<Request<Incoming>, Response = Response<Answer<B>>, Error = Infallible, Future: Send>
+    ) -> impl hyper::service::Service<Request<Incoming>, Response = Response<TrackedBody<B>>, Error = Infallible, Future: Send>
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send,
         B: http_body::Body<Data = Bytes> + Unpin,
@@ -96,56 +95,56 @@ impl Streams {
             let running = (request.version() == Version::HTTP_2).then(|| self.begin());
             let replies = running.is_none().then(|| replies.clone());
             replies.iter().for_each(Replies::request);
-            let answer = service.clone().oneshot(request);
+            let reply = service.clone().oneshot(request);
             async move {
-                let mut reply = answer.await?;
-                let sending = replies.map(|replies| replies.begin(reply.headers_mut()));
-                Ok(reply.map(|body| Answer { body, running, _sending: sending }))
+                let mut reply = reply.await?;
+                let guard = replies.map(|replies| replies.begin(reply.headers_mut()));
+                Ok(reply.map(|body| TrackedBody { body, running, _guard: guard }))
             }
         })
     }
 }
 
-/// A request, until it is dropped.
+/// An active stream. It ends when the last reference is dropped.
 #[derive(Debug)]
-struct Running(Arc<Counted>);
+struct ActiveStream(Arc<StreamCounter>);
 
-impl Drop for Running {
+impl Drop for ActiveStream {
     fn drop(&mut self) {
-        self.0.rest();
+        self.0.mark_idle();
         self.0.running.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The body of an answer.
+/// The body of a reply.
 #[derive(Debug)]
-pub(super) struct Answer<B> {
+pub(super) struct TrackedBody<B> {
     body: B,
-    running: Option<Arc<Running>>,
-    _sending: Option<Sending>,
+    running: Option<Arc<ActiveStream>>,
+    _guard: Option<ReplyGuard>,
 }
 
-/// Bytes of an answer: hyper lets go of a body once it has the last of them, and of them once they are sent.
-struct Sent {
+/// Bytes of a reply. hyper drops a body once it has polled the last frame, and drops the bytes once they are sent.
+struct TrackedBytes {
     bytes: Bytes,
-    _running: Arc<Running>,
+    _running: Arc<ActiveStream>,
 }
 
-impl AsRef<[u8]> for Sent {
+impl AsRef<[u8]> for TrackedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Answer<B> {
+impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         let Some(running) = &self.running else { return frame };
-        let sent = |bytes| Bytes::from_owner(Sent { bytes, _running: Arc::clone(running) });
-        frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(sent))))
+        let track = |bytes| Bytes::from_owner(TrackedBytes { bytes, _running: Arc::clone(running) });
+        frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(track))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -161,23 +160,23 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> http_body::Body for Answer<B> {
 mod tests {
     use super::*;
 
-    /// How long it takes until they are over.
-    async fn over(streams: &Streams) -> Duration {
+    /// Returns the time until `wait_idle` completes.
+    async fn time_until_idle(streams: &Streams) -> Duration {
         let began = Instant::now();
-        streams.are_over(Duration::from_secs(10)).await;
+        streams.wait_idle(Duration::from_secs(10)).await;
         began.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_quiet_since_its_greeting_or_the_end_of_its_last_request() {
+    async fn idle_time_starts_at_the_preface_or_at_the_last_byte_of_the_last_reply() {
         let pause = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         let streams = Streams::new();
-        let greets = async {
+        let preface = async {
             pause(100).await;
-            streams.greeted();
+            streams.preface_received();
         };
-        let (took, ()) = tokio::join!(over(&streams), greets);
-        assert_eq!(took, Duration::from_secs(110), "it said so after a hundred seconds");
+        let (took, ()) = tokio::join!(time_until_idle(&streams), preface);
+        assert_eq!(took, Duration::from_secs(110), "the preface came after a hundred seconds");
         let (first, second) = (streams.begin(), streams.begin());
         let sent = Arc::clone(&second);
         let ends = async {
@@ -188,8 +187,8 @@ mod tests {
             pause(5).await;
             drop(sent);
         };
-        let (took, ()) = tokio::join!(over(&streams), ends);
-        assert_eq!(took, Duration::from_secs(42), "ten seconds behind the last byte of the last of them");
-        assert_eq!(over(&streams).await, Duration::ZERO);
+        let (took, ()) = tokio::join!(time_until_idle(&streams), ends);
+        assert_eq!(took, Duration::from_secs(42), "ten seconds after the last byte of the last reply");
+        assert_eq!(time_until_idle(&streams).await, Duration::ZERO);
     }
 }

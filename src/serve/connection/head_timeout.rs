@@ -1,8 +1,7 @@
-//! A connection that must greet in time.
+//! The timeout of the first head of a connection.
 //!
-//! hyper waits without a timer until it knows the version, and its one time limit for headers is also the one for idle connections.
-//! So the first head has a limit of its own here, and a connection that says nothing, or says it byte by byte, does not hold its
-//! permit for good.
+//! hyper waits without a timer until it knows the version, and its only header timeout is also the idle timeout. So the first head has a
+//! separate timeout here. A connection that sends nothing, or sends byte by byte, does not hold its permit forever.
 
 use std::future::Future;
 use std::io;
@@ -14,17 +13,17 @@ use tokio::time::{Instant, Sleep};
 
 use super::activity::Streams;
 
-/// What HTTP/2 begins with; its first half ends as a head of HTTP/1 does.
+/// The HTTP/2 connection preface. Its first half ends like an HTTP/1 head.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Where the bytes of an HTTP/1 head stand. Lines end in CRLF or in bare LF, for hyper accepts both (RFC 9112, 2.2).
+/// The position in an HTTP/1 head. Lines end in CRLF or in bare LF, because hyper accepts both (RFC 9112, 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeadLine {
     /// Before the request line, where empty lines are skipped.
     Before,
-    /// Within a line that has characters.
+    /// In a line, after its first character.
     Within,
-    /// At the start of a line after the request line, or behind a CR there.
+    /// At the start of a line after the request line, or after a CR there.
     Start,
 }
 
@@ -32,16 +31,16 @@ enum HeadLine {
 #[derive(Debug)]
 pub(super) struct HeadTimeout<S> {
     stream: S,
-    /// How much of the HTTP/2 preface has come, as long as nothing else has.
+    /// The length of the HTTP/2 preface received so far; `None` if the connection began with something else.
     preface: Option<usize>,
     line: HeadLine,
-    /// `None` once the first head is there.
+    /// `None` once the first head is complete.
     deadline: Option<Pin<Box<Sleep>>>,
     streams: Streams,
 }
 
 impl<S> HeadTimeout<S> {
-    /// A stream that tells `streams` when the preface has come.
+    /// Wraps `stream`. Reports the HTTP/2 preface to `streams`.
     pub(super) fn new(stream: S, deadline: Instant, streams: Streams) -> Self {
         let deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));
         Self { stream, preface: Some(0), line: HeadLine::Before, deadline, streams }
@@ -53,7 +52,7 @@ impl<S> HeadTimeout<S> {
             self.preface = self.preface.filter(|at| PREFACE[*at] == *byte).map(|at| at + 1);
             if let Some(at) = self.preface {
                 if at == PREFACE.len() {
-                    self.streams.greeted();
+                    self.streams.preface_received();
                     return true;
                 }
                 continue;

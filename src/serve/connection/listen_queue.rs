@@ -1,4 +1,4 @@
-//! The queue of connections that the system has accepted and this process has not: its length, and what did not fit in.
+//! The kernel's queue of connections that this process has not accepted yet: its length, and a count of handshakes that did not fit.
 #![cfg_attr(
     all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")),
     allow(unsafe_code, reason = "no library reads SO_MEMINFO")
@@ -9,37 +9,37 @@ use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that may wait to be accepted; the system's own limit (`net.core.somaxconn`) may be lower. The standard library asks for
-/// 128, which a burst of clients overflows: each client whose handshake is dropped tries again a second later.
+/// Connections that may wait to be accepted. The kernel's limit (`net.core.somaxconn`) may be lower. The standard library uses 128, which
+/// a burst of clients overflows: a client whose handshake is dropped retries a second later.
 const BACKLOG: u32 = 4096;
 
 /// Binds a listener whose queue is long enough for a burst.
 ///
 /// # Errors
-/// When the system refuses.
+/// When a system call fails.
 pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // as the standard library does: a port is free again as soon as its process has ended
+    // as the standard library does: a port can be bound again as soon as its process has ended
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
 
-/// How many handshakes the system has dropped because the queue of this listener was full; `None` where it does not say.
+/// Returns how many handshakes the kernel has dropped because the queue of this listener was full; `None` if it is not known.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) fn dropped(listener: &TcpListener) -> Option<u64> {
     use std::os::fd::AsRawFd;
 
-    /// Of asm-generic/socket.h; libc does not have it.
+    /// From asm-generic/socket.h; libc does not define it.
     const SO_MEMINFO: libc::c_int = 55;
-    /// `SK_MEMINFO_DROPS` of linux/sock_diag.h, and how many counters there are.
+    /// `SK_MEMINFO_DROPS` and `SK_MEMINFO_VARS` from linux/sock_diag.h.
     const DROPS: usize = 8;
     const COUNTERS: usize = 9;
 
     let mut counters = [0_u32; COUNTERS];
     let mut length = libc::socklen_t::try_from(size_of_val(&counters)).ok()?;
-    // SAFETY: the descriptor is open for as long as `listener` is borrowed; the kernel writes at most `length` bytes, the size of
-    // `counters`, and all bit patterns are numbers.
+    // SAFETY: the descriptor is open while `listener` is borrowed. The kernel writes at most `length` bytes, which is the size of
+    // `counters`. Every bit pattern is a valid u32.
     let result = unsafe {
         libc::getsockopt(
             listener.as_raw_fd(),
@@ -52,7 +52,7 @@ pub(super) fn dropped(listener: &TcpListener) -> Option<u64> {
     (result == 0 && length as usize == size_of_val(&counters)).then(|| u64::from(counters[DROPS]))
 }
 
-/// How many handshakes the system has dropped because the queue of this listener was full; `None` where it does not say.
+/// Returns how many handshakes the kernel has dropped because the queue of this listener was full; `None` if it is not known.
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(super) fn dropped(_: &TcpListener) -> Option<u64> {
     None
@@ -63,21 +63,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_burst_fits_into_the_queue() {
-        // the hundreds that a process may open everywhere are more than the 128 of the standard library
+    async fn burst_of_connections_fits_into_the_queue() {
+        // more than the 128 of the standard library, and fewer than the descriptors that a process may open
         const BURST: usize = 500;
-        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse::<usize>().unwrap();
+        let max = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse::<usize>().unwrap();
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let addr = listener.local_addr().unwrap();
         let mut clients = Vec::new();
-        for _ in 0..BURST.min(most) {
+        for _ in 0..BURST.min(max) {
             clients.push(tokio::net::TcpStream::connect(addr).await.unwrap());
         }
-        assert_eq!(dropped(&listener), Some(0), "none of them is accepted yet, and all are connected");
+        assert_eq!(dropped(&listener), Some(0), "all clients are connected, and none is accepted yet");
     }
 
     #[tokio::test]
-    async fn handshakes_that_do_not_fit_into_the_queue_are_counted() {
+    async fn dropped_handshakes_are_counted() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let listener = socket.listen(1).unwrap();

@@ -1,4 +1,4 @@
-//! Where connections come in: a listener, and the TLS that it speaks.
+//! The listener of a port, with its TLS.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{Tls, listen_queue};
 use crate::metrics::Metrics;
 
-/// A port.
+/// The listener of a port.
 #[derive(Debug)]
 pub struct Listener {
-    /// Accepts its connections.
+    /// Accepts the connections.
     pub listener: TcpListener,
-    /// What they begin with; `None` is plain HTTP.
+    /// The TLS of the connections; `None` for plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// Counts the handshakes that the system dropped because the listener's queue was full.
+    /// Counts the handshakes that the kernel dropped because the listener's queue was full.
     pub drops: Option<ListenDrops>,
 }
 
@@ -25,18 +25,19 @@ pub struct Listener {
 #[derive(Debug)]
 pub struct ListenDrops {
     metrics: Arc<Metrics>,
-    /// Those that were counted.
+    /// The kernel's count at the last read.
     counted: AtomicU64,
 }
 
 impl ListenDrops {
-    /// None yet.
+    /// Creates a counter at zero.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, counted: AtomicU64::new(0) }
     }
 
-    /// Counts what was dropped since the last look. Connections are waiting when some are dropped, so a look behind each accept misses none.
+    /// Adds the handshakes that were dropped since the last call. The queue is full when the kernel drops a handshake, so an accept
+    /// follows, and a call after each accept misses none.
     fn count(&self, listener: &TcpListener) {
         let Some(dropped) = listen_queue::dropped(listener) else { return };
         let before = self.counted.swap(dropped, Ordering::Relaxed);
@@ -54,16 +55,16 @@ impl From<TcpListener> for Listener {
 }
 
 impl Listener {
-    /// Its address as a URL.
+    /// Returns its address as a URL.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the local address cannot be read.
     pub fn url(&self) -> std::io::Result<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         Ok(format!("{scheme}://{}", self.listener.local_addr()?))
     }
 
-    /// The next connection, once it may be one of those at once; `None` where there was none after all.
+    /// Waits for a permit and accepts the next connection; `None` if accepting fails.
     pub(super) async fn accept(&self, permits: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
         let permit = Arc::clone(permits).acquire_owned().await.ok()?;
         match self.listener.accept().await {
@@ -71,14 +72,14 @@ impl Listener {
                 if let Some(drops) = &self.drops {
                     drops.count(&self.listener);
                 }
-                // small writes of a stream must not wait for the reader's delayed acknowledgement
+                // small writes of a stream must not wait for the client's delayed acknowledgement
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY");
                 }
                 Some((stream, permit))
             }
             Err(error) => {
-                // the usual cause is a lack of file descriptors: trying again at once would spin
+                // the usual cause is a lack of file descriptors: retrying at once would spin
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 None

@@ -1,8 +1,7 @@
-//! TLS on a port: the certificate that it shows comes from files, and is another once the files are.
+//! TLS on a port. The certificate comes from files and is reloaded when they change.
 //!
-//! The files are looked at by the clock, and by what is in them. A watch of the folder would need a crate, and would have to follow
-//! the links by which Kubernetes swaps a secret; times and inodes may stay the same; and two reads of a few kilobytes cost less than
-//! either can go wrong.
+//! The files are read at an interval and compared by content. A watch of the folder would need a crate and would have to follow the
+//! links by which Kubernetes swaps a secret. Times and inodes may stay the same. Two reads of a few kilobytes cost little.
 
 mod pair;
 
@@ -21,28 +20,28 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsFiles;
 use crate::metrics::Metrics;
-use pair::{Content, Pair};
+use pair::{FileContent, Pair};
 
-/// Between two looks at the files.
-const LOOK: Duration = Duration::from_millis(500);
+/// The interval between two reads of the files.
+const READ_INTERVAL: Duration = Duration::from_millis(500);
 
 /// TLS of one port.
 pub struct Tls {
     acceptor: TlsAcceptor,
-    shown: Arc<Shown>,
+    current: Arc<CurrentCertificate>,
     files: TlsFiles,
-    /// What the files held when the port was bound.
-    loaded: Content,
+    /// The content of the files when the port was bound.
+    loaded: FileContent,
     port: &'static str,
     metrics: Arc<Metrics>,
 }
 
-/// What new connections are shown; those that run keep theirs. The lock is held for a clone.
+/// The certificate of new connections; open connections keep theirs. The lock is held for a clone.
 #[derive(Debug)]
-struct Shown(RwLock<Arc<CertifiedKey>>);
+struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Shown {
-    /// The one there is, whatever name the client asks for.
+impl ResolvesServerCert for CurrentCertificate {
+    /// Returns the same certificate for every server name.
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -55,56 +54,56 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// TLS of `port` from these files.
+    /// Loads the TLS of `port` from these files.
     ///
     /// # Errors
-    /// A line for the user that names the flag, the file and what is wrong.
+    /// A message for the user that names the flag, the file and the cause.
     pub fn load(files: &TlsFiles, port: &'static str, metrics: &Arc<Metrics>) -> Result<Self, String> {
-        let loaded = Content::read(files);
+        let loaded = FileContent::read(files);
         let pair = loaded.pair(files)?;
-        let shown = Arc::new(Shown(RwLock::new(Arc::clone(&pair.key))));
+        let current = Arc::new(CurrentCertificate(RwLock::new(Arc::clone(&pair.key))));
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("ring has suites for TLS 1.2 and 1.3")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
+            .with_cert_resolver(Arc::clone(&current) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let tls = Self { acceptor, shown, files: files.clone(), loaded, port, metrics: Arc::clone(metrics) };
-        // so that a rate is known from the first failure on
+        let tls = Self { acceptor, current, files: files.clone(), loaded, port, metrics: Arc::clone(metrics) };
+        // both series begin at 0, so that `rate` sees the first failure
         for result in ["ok", "failed"] {
             tls.metrics.tls.reloads.with_label_values(&[port, result]);
         }
-        tls.tell(&pair);
+        tls.report_expiry(&pair);
         Ok(tls)
     }
 
-    /// Looks at the files for as long as it is polled. A pair is taken up once it was the same at two looks: nobody can read two
-    /// files at the same instant, and who writes them needs more than one.
+    /// Watches the files while it is polled. A pair is loaded once two reads in a row return the same content, because the two files are
+    /// neither written nor read atomically.
     pub async fn follow(&self) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut settled = self.loaded.clone();
-        let mut before = settled.clone();
+        let mut reads = interval(READ_INTERVAL);
+        reads.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut loaded = self.loaded.clone();
+        let mut before = loaded.clone();
         loop {
-            looks.tick().await;
+            reads.tick().await;
             let files = self.files.clone();
-            // a folder that hangs must not hang a thread that serves
-            let Ok(seen) = tokio::task::spawn_blocking(move || Content::read(&files)).await else { continue };
-            if seen == before && seen != settled {
-                self.take(&seen);
-                settled = seen.clone();
+            // a file system that hangs must not block a runtime thread
+            let Ok(content) = tokio::task::spawn_blocking(move || FileContent::read(&files)).await else { continue };
+            if content == before && content != loaded {
+                self.reload(&content);
+                loaded = content.clone();
             }
-            before = seen;
+            before = content;
         }
     }
 
-    fn take(&self, content: &Content) {
+    fn reload(&self, content: &FileContent) {
         let result = match content.pair(&self.files) {
             Ok(pair) => {
-                *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&pair.key);
+                *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&pair.key);
                 tracing::info!(port = self.port, "the certificate has changed");
-                self.tell(&pair);
+                self.report_expiry(&pair);
                 "ok"
             }
             Err(error) => {
@@ -115,7 +114,7 @@ impl Tls {
         self.metrics.tls.reloads.with_label_values(&[self.port, result]).inc();
     }
 
-    fn tell(&self, pair: &Pair) {
+    fn report_expiry(&self, pair: &Pair) {
         self.metrics.tls.expiry.with_label_values(&[self.port]).set(pair.expiry);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if pair.expiry < now.cast_signed() {
@@ -123,7 +122,7 @@ impl Tls {
         }
     }
 
-    /// A connection whose handshake has come to its end before `deadline`.
+    /// Performs the handshake; `None` if it fails or does not end before `deadline`.
     pub(super) async fn accept(&self, stream: TcpStream, deadline: Instant) -> Option<TlsStream<TcpStream>> {
         let reason = match timeout_at(deadline, self.acceptor.accept(stream)).await {
             Ok(Ok(stream)) => return Some(stream),
@@ -138,13 +137,13 @@ impl Tls {
     }
 }
 
-/// Why there is no TLS, in a word.
+/// The metric label of a failed handshake.
 fn reason(error: &std::io::Error) -> &'static str {
     match error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
-        // plain HTTP, mostly
+        // usually plain HTTP
         Some(rustls::Error::InvalidMessage(_)) => "not_tls",
         Some(rustls::Error::PeerIncompatible(_) | rustls::Error::NoApplicationProtocol) => "incompatible",
-        // the client does not take the certificate, mostly
+        // usually the client does not accept the certificate
         Some(rustls::Error::AlertReceived(_)) => "refused_by_client",
         Some(_) => "error",
         None => "closed",

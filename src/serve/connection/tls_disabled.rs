@@ -1,4 +1,4 @@
-//! In a tokentap without the feature `tls` no port has it; the settings refuse its flags.
+//! The stub of a build without the feature `tls`. The settings refuse the TLS flags.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use tokio::time::Instant;
 use crate::config::TlsFiles;
 use crate::metrics::Metrics;
 
-/// There is none.
+/// Cannot be constructed.
 #[derive(Debug)]
 pub enum Tls {}
 
 impl Tls {
-    /// Never comes to be.
+    /// Always fails.
     ///
     /// # Errors
-    /// A line for the user.
+    /// A message for the user.
     pub fn load(files: &TlsFiles, _: &'static str, _: &Arc<Metrics>) -> Result<Self, String> {
         Err(format!("{} needs the feature tls", files.flags[0]))
     }

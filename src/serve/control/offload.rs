@@ -1,7 +1,7 @@
-//! Work of the control port on blocking threads, so that agents are served while trainers read.
+//! Runs work of the control port on blocking threads, so that it does not delay agents.
 //!
-//! Long work is divided into steps. Each runs on a blocking thread and ends after a bounded amount of output; the next one begins when the
-//! client has taken that. So a slow client holds no thread, and an answer of any size takes the memory of one step.
+//! Long work is divided into steps. Each step runs on a blocking thread and ends after a bounded amount of output. The next step begins
+//! when the client has read that output. So a slow client holds no thread, and a reply of any size takes the memory of one step.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -16,11 +16,11 @@ use tokio::task::spawn_blocking;
 /// Bytes of output after which a step ends.
 const STEP: usize = 256 << 10;
 
-/// Steps of exports at a time: half of the processors, so that the runtime keeps the other half, and at least two, so that the first step
-/// of an export, whose work grows with its sessions, does not hold up every other export.
+/// Permits for concurrent export steps: half of the processors, so that the runtime keeps the other half. At least two, because the first
+/// step of an export grows with its sessions and must not block every other export.
 static EXPORTS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(2));
 
-/// Calls at a time that answer at once, such as a listing. They have permits of their own so that none waits for an export.
+/// Permits for concurrent short calls, such as a listing. They are separate so that no call waits for an export.
 static CALLS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| permits(4));
 
 fn permits(share: usize) -> Arc<Semaphore> {
@@ -31,21 +31,21 @@ fn permits(share: usize) -> Arc<Semaphore> {
 /// Runs a short call on a blocking thread.
 ///
 /// # Panics
-/// When the work does.
+/// When the work panics.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&CALLS, work).await
 }
 
-/// Runs a step of an export, or of an answer that may be as long, on a blocking thread.
+/// Runs a step of an export, or of another long reply, on a blocking thread.
 ///
 /// # Panics
-/// When the work does.
+/// When the work panics.
 pub async fn offload_export<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&EXPORTS, work).await
 }
 
 async fn run<T: Send + 'static>(permits: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let permit = Arc::clone(permits).acquire_owned().await.expect("it is never closed");
+    let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
     let step = spawn_blocking(move || {
         let result = work();
         drop(permit);
@@ -54,37 +54,37 @@ async fn run<T: Send + 'static>(permits: &Arc<Semaphore>, work: impl FnOnce() ->
     match step.await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // the runtime shuts down and drops this future
+        // the runtime is shutting down and drops this future
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Items that are made as they are taken.
+/// An iterator that produces items lazily.
 pub type Items<T> = Box<dyn Iterator<Item = T> + Send>;
 
-/// What a step leaves: what it made, and the rest, unless it came to the end.
-type Made<T> = (VecDeque<T>, Option<Items<T>>);
+/// The output of a step, and the remaining iterator unless it has ended.
+type StepOutput<T> = (VecDeque<T>, Option<Items<T>>);
 
-/// Items that blocking threads make, a step at a time.
+/// An iterator that runs on blocking threads, one step at a time.
 pub struct OffloadedIter<T: Send + 'static> {
-    /// Made and not taken yet.
+    /// Items of the last step that were not taken yet.
     ready: VecDeque<T>,
-    rest: Rest<T>,
-    /// Bytes of an item.
+    state: StepState<T>,
+    /// Returns the bytes of an item.
     size: fn(&T) -> usize,
 }
 
-enum Rest<T> {
+enum StepState<T> {
     Waiting(Items<T>),
-    Running(Pin<Box<dyn Future<Output = Made<T>> + Send>>),
+    Running(Pin<Box<dyn Future<Output = StepOutput<T>> + Send>>),
     Ended,
 }
 
 impl<T: Send + 'static> OffloadedIter<T> {
-    /// The steps that make these items. `size` returns the bytes of one.
+    /// Runs `items` in steps. `size` returns the bytes of an item.
     #[must_use]
     pub fn new(items: Items<T>, size: fn(&T) -> usize) -> Self {
-        Self { ready: VecDeque::new(), rest: Rest::Waiting(items), size }
+        Self { ready: VecDeque::new(), state: StepState::Waiting(items), size }
     }
 
     /// The next item.
@@ -93,35 +93,35 @@ impl<T: Send + 'static> OffloadedIter<T> {
             if let Some(item) = self.ready.pop_front() {
                 return Poll::Ready(Some(item));
             }
-            match std::mem::replace(&mut self.rest, Rest::Ended) {
-                Rest::Waiting(items) => {
+            match std::mem::replace(&mut self.state, StepState::Ended) {
+                StepState::Waiting(items) => {
                     let size = self.size;
-                    self.rest = Rest::Running(Box::pin(offload_export(move || step(items, size))));
+                    self.state = StepState::Running(Box::pin(offload_export(move || step(items, size))));
                 }
-                Rest::Running(mut running) => match running.as_mut().poll(cx) {
-                    Poll::Ready((made, rest)) => {
-                        self.ready = made;
-                        self.rest = rest.map_or(Rest::Ended, Rest::Waiting);
+                StepState::Running(mut running) => match running.as_mut().poll(cx) {
+                    Poll::Ready((ready, rest)) => {
+                        self.ready = ready;
+                        self.state = rest.map_or(StepState::Ended, StepState::Waiting);
                     }
                     Poll::Pending => {
-                        self.rest = Rest::Running(running);
+                        self.state = StepState::Running(running);
                         return Poll::Pending;
                     }
                 },
-                Rest::Ended => return Poll::Ready(None),
+                StepState::Ended => return Poll::Ready(None),
             }
         }
     }
 }
 
-fn step<T>(mut items: Items<T>, size: fn(&T) -> usize) -> Made<T> {
-    let (mut made, mut bytes) = (VecDeque::new(), 0);
+fn step<T>(mut items: Items<T>, size: fn(&T) -> usize) -> StepOutput<T> {
+    let (mut output, mut bytes) = (VecDeque::new(), 0);
     while bytes < STEP {
-        let Some(item) = items.next() else { return (made, None) };
+        let Some(item) = items.next() else { return (output, None) };
         bytes += size(&item);
-        made.push_back(item);
+        output.push_back(item);
     }
-    (made, Some(items))
+    (output, Some(items))
 }
 
 impl<T: Send + 'static> std::fmt::Debug for OffloadedIter<T> {
@@ -132,9 +132,9 @@ impl<T: Send + 'static> std::fmt::Debug for OffloadedIter<T> {
 
 impl<T: Send + 'static> Drop for OffloadedIter<T> {
     fn drop(&mut self) {
-        // what is left may hold the last reference to a large session
-        if let (Rest::Waiting(items), Ok(runtime)) =
-            (std::mem::replace(&mut self.rest, Rest::Ended), Handle::try_current())
+        // the iterator may hold the last reference to a large session, whose drop takes long
+        if let (StepState::Waiting(items), Ok(runtime)) =
+            (std::mem::replace(&mut self.state, StepState::Ended), Handle::try_current())
         {
             drop(runtime.spawn_blocking(move || drop(items)));
         }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn items_are_made_on_other_threads_and_only_as_far_as_they_are_taken() {
+    async fn items_are_produced_on_blocking_threads_one_step_ahead_of_the_reader() {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let items = (0..1000).map(|at| {
             MADE.fetch_add(1, Ordering::Relaxed);
@@ -170,10 +170,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_short_call_does_not_wait_for_exports() {
+    async fn short_call_does_not_wait_for_exports() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = Arc::new(std::sync::Mutex::new(held));
-        // more than there are permits, however many other tests hold
+        // more than the number of permits
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let exports: Vec<_> = (0..processors + 2)
             .map(|_| {
@@ -190,12 +190,12 @@ mod tests {
         for export in exports {
             export.await.unwrap();
         }
-        assert_eq!(answer, Ok("listed"), "a call waits for no export");
+        assert_eq!(answer, Ok("listed"), "a call does not wait for exports");
     }
 
     #[tokio::test]
     #[should_panic(expected = "the work")]
-    async fn a_panic_is_the_callers() {
+    async fn panic_of_the_work_reaches_the_caller() {
         offload(|| panic!("the work")).await;
     }
 }

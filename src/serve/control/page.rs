@@ -1,5 +1,5 @@
-//! The page at `/` of the control port, for people who want to look at tokens. Plain modules in the binary: nothing is built, nothing is
-//! loaded from elsewhere. It is open; what it shows comes from `/v1`, which asks for the control token.
+//! The page at `/` of the control port, which shows the tokens of sessions. It consists of plain modules in the binary: it has no build
+//! step and loads nothing from other hosts. The page itself needs no token. Its data comes from `/v1`, which needs the control token.
 
 use std::sync::LazyLock;
 
@@ -8,15 +8,15 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use crate::serve::body::Body;
 use crate::serve::reply::json_reply;
 
-/// What a browser may do with the page: run its own modules, use its own styles, ask its own port. Tokens are written by a model, and
-/// whatever they say must stay text.
+/// The Content-Security-Policy: the page may run its own modules, use its own styles and send requests to its own port. A model writes
+/// the tokens, and their text must never run as a script.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
                           frame-ancestors 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file of the page.
 #[derive(Debug)]
 pub struct Asset {
-    /// Where it is.
+    /// Its path.
     pub path: &'static str,
     /// Its text.
     pub text: &'static str,
@@ -37,7 +37,7 @@ macro_rules! module {
     };
 }
 
-/// All of them.
+/// All files of the page.
 pub const ASSETS: [Asset; 23] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
@@ -64,21 +64,21 @@ pub const ASSETS: [Asset; 23] = [
     module!("trajectory"),
 ];
 
-/// A name of all that the page is made of: another binary's modules must not meet this one's.
+/// The ETag of all files: a hash of the whole page, so that modules of two binaries never mix.
 static TAG: LazyLock<HeaderValue> = LazyLock::new(|| {
     let bytes = ASSETS.iter().flat_map(|asset| asset.path.bytes().chain([0]).chain(asset.text.bytes()).chain([0]));
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    HeaderValue::try_from(format!("\"{hash:016x}\"")).expect("hexadecimal digits can stand in a header")
+    HeaderValue::try_from(format!("\"{hash:016x}\"")).expect("hexadecimal digits are valid in a header")
 });
 
-/// The file of the page with this path.
+/// Returns the file with this path.
 #[must_use]
 pub fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 
-/// The file of the page that a request is for; `None` where it is for something else.
+/// Serves a file of the page; `None` if the path is not a file of the page.
 #[must_use]
 pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
     let asset = asset(request.uri().path())?;
@@ -96,7 +96,7 @@ pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
     let headers = reply.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.kind));
     headers.insert(header::ETAG, TAG.clone());
-    // asked again each time, and answered in a line where nothing has changed: a new binary must not run with old modules
+    // the browser revalidates each time, because a new binary must not run with old modules
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -107,7 +107,7 @@ pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
     Some(reply)
 }
 
-/// Whether the client has these very files.
+/// Whether the client has the current files in its cache.
 fn is_known(headers: &HeaderMap) -> bool {
     let tag = TAG.as_bytes();
     headers.get_all(header::IF_NONE_MATCH).iter().any(|value| {

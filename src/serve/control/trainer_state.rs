@@ -1,4 +1,4 @@
-//! What trainers are served with.
+//! The state of the trainers' routes.
 
 use std::sync::Arc;
 
@@ -15,31 +15,31 @@ use crate::logits::slices::Slices;
 use crate::rl::ThinkTokens;
 use crate::session::Store;
 
-/// What `/v1` of the control port and gRPC `Trajectories` are served with.
+/// The state of `/v1` on the control port and of gRPC `Trajectories`.
 #[derive(Debug)]
 pub struct TrainerState {
     /// The settings.
     pub config: Arc<Config>,
-    /// What was recorded.
+    /// The recorded sessions.
     pub sessions: Arc<Store>,
-    /// Entropies of requests that run, or ran a while ago.
+    /// The entropies of running requests and of recently ended ones.
     pub entropies: EntropyStore,
     /// Measures small slices.
     pub backend: Arc<dyn Backend>,
-    /// Where whole rows are measured.
+    /// Measures whole rows of logits.
     pub slices: Arc<Slices>,
-    /// What renders chats, and decodes tokens for exports.
+    /// Renders chats and decodes tokens for exports.
     pub chats: watch::Receiver<Arc<Chats>>,
-    /// What the probe found.
+    /// The capabilities that the probe found.
     pub upstream: watch::Receiver<Arc<Capabilities>>,
-    /// Bytes of requests that are held whole.
+    /// The memory budget of buffered requests.
     pub budget: Budget,
-    /// The wait for the log.
+    /// Waits for the log.
     pub log_wait: Arc<LogWait>,
 }
 
 impl TrainerState {
-    /// The tokens around the thinking, by the settings or by the tokenizer that chats are rendered with; `None` where neither names them.
+    /// Returns the think tokens from the settings, else from the tokenizer of chats; `None` if neither defines them.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {
         let sessions = &self.config.sessions;

@@ -1,4 +1,4 @@
-//! `/v1/*` of the control port: what trainers read and say.
+//! `/v1/*` of the control port: the routes for trainers.
 
 mod advantages;
 mod entropy;
@@ -29,20 +29,20 @@ use crate::session::ledger::log::Ack;
 use crate::session::{Session, SessionError};
 use query::Query;
 
-/// The largest request of a trainer's, which is a list of names, not of tokens.
+/// The maximum bytes of a trainer's request, which lists names, not tokens.
 pub const LARGEST: u64 = 64 << 20;
 
-/// The largest body with a reward. Every row of an export of the session holds the reward.
+/// The maximum bytes of a reward's body. Every exported row of the session holds the reward.
 const LARGEST_REWARD: u64 = 64 << 10;
 
-/// An answer that says no: `{"error":{"code","message"}}`.
+/// An error reply: `{"error":{"code","message"}}`.
 #[derive(Debug)]
 pub struct Problem {
     /// The status.
     pub status: StatusCode,
-    /// What is wrong, as a name.
+    /// The name of the error.
     pub code: &'static str,
-    /// What is wrong, and what to do.
+    /// The cause, and what to do about it.
     pub message: String,
 }
 
@@ -57,7 +57,7 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    /// No entropies are kept under this id, or of this sequence.
+    /// The 404 for an unknown request id or sequence.
     #[must_use]
     pub fn no_entropies() -> Self {
         let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
@@ -79,12 +79,12 @@ impl Problem {
 /// A route below `/v1/`.
 #[derive(Debug)]
 pub struct Route {
-    /// Its path, with a name in braces for each part that differs.
+    /// Its path, with a name in braces for each variable part.
     pub pattern: &'static str,
     methods: &'static [Method],
 }
 
-/// All of them.
+/// All routes.
 const ROUTES: [Route; 12] = [
     Route { pattern: "/v1/sessions", methods: &[Method::GET] },
     Route { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE] },
@@ -100,7 +100,7 @@ const ROUTES: [Route; 12] = [
     Route { pattern: "/v1/policy", methods: &[Method::GET, Method::POST] },
 ];
 
-/// The route of a path.
+/// Finds the route of a path.
 pub fn route(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.matches(path))
 }
@@ -129,7 +129,7 @@ pub async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Opt
     Some(answer(state, &names, request).await.unwrap_or_else(|problem| problem.reply()))
 }
 
-/// The answer to a method that a route does not have. Where there is GET there is HEAD.
+/// Builds the 405 reply. A route that allows GET also allows HEAD.
 #[must_use]
 pub fn not_allowed(allowed: &[Method]) -> Response<Body> {
     let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
@@ -172,8 +172,8 @@ async fn answer(
         ["policy"] => Ok(policy::show(state)),
         ["entropy"] => entropy::measure(state, request).await,
         ["samples"] => {
-            let said = read(state, request).await?;
-            long_answer(state, move |state| samples::export(state, &said).map(samples::reply)).await
+            let body = read(state, request).await?;
+            long_answer(state, move |state| samples::export(state, &body).map(samples::reply)).await
         }
         _ => {
             let body = bytes(state, request).await?;
@@ -182,7 +182,7 @@ async fn answer(
     }
 }
 
-/// An answer about a page of sessions, or about one.
+/// Runs a short call, such as one about a page of sessions.
 async fn short_answer(
     state: &Arc<TrainerState>,
     work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
@@ -191,7 +191,7 @@ async fn short_answer(
     offload(move || work(&state)).await
 }
 
-/// An answer whose work grows with all turns of the sessions that it is about.
+/// Runs a call whose work grows with the number of turns.
 async fn long_answer(
     state: &Arc<TrainerState>,
     work: impl FnOnce(&TrainerState) -> Result<Response<Body>, Problem> + Send + 'static,
@@ -205,14 +205,14 @@ async fn bytes(state: &TrainerState, request: Request<Incoming>) -> Result<bytes
 }
 
 async fn bytes_within(state: &TrainerState, request: Request<Incoming>, limit: u64) -> Result<bytes::Bytes, Problem> {
-    let patience = state.config.limits.client_body_timeout;
-    // all of the budget: agents may not keep trainers out
-    let upload = Upload::new(request.into_body(), patience).counted(Some(state.budget.reply()));
-    upload.read(limit).await.map_err(|error| unread(&error))
+    let timeout = state.config.limits.client_body_timeout;
+    // a share of the whole budget, so that agents cannot block trainers
+    let upload = Upload::new(request.into_body(), timeout).with_share(Some(state.budget.reply()));
+    upload.read(limit).await.map_err(|error| body_problem(&error))
 }
 
-/// The body did not come whole.
-fn unread(error: &crate::error::Error) -> Problem {
+/// The reply if the body could not be read.
+fn body_problem(error: &crate::error::Error) -> Problem {
     Problem::new(error.status(), "body", error.to_string())
 }
 
@@ -240,7 +240,7 @@ fn ok(body: &Value) -> Response<Body> {
     json_reply(StatusCode::OK, body.to_string().into_bytes())
 }
 
-/// The session with this name.
+/// Returns the session with this name.
 ///
 /// # Errors
 /// 404 for an unknown name, 410 for a session that was evicted.
@@ -256,9 +256,9 @@ pub fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> 
     state.sessions.session(id).ok_or_else(|| gone().unwrap_or_else(unknown))
 }
 
-/// What cannot be done with a session.
+/// Returns the reply for a session error.
 #[must_use]
-pub fn refused(id: &str, error: SessionError) -> Problem {
+pub fn session_problem(id: &str, error: SessionError) -> Problem {
     let (status, code) = match error {
         SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
         SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
@@ -268,14 +268,14 @@ pub fn refused(id: &str, error: SessionError) -> Problem {
     Problem::new(status, code, format!("session {id:?}: {error}"))
 }
 
-/// Waits until a record is on disk, as replies do.
-pub async fn written(state: &TrainerState, ack: Ack) {
+/// Waits until a record is on disk, or until the time limit of replies.
+pub async fn wait_written(state: &TrainerState, ack: Ack) {
     state.log_wait.wait(vec![ack]).await;
 }
 
-/// A reply made as it is taken.
-fn made(content_type: &'static str, length: Option<u64>, chunks: Items<bytes::Bytes>) -> Response<Body> {
-    let mut reply = Response::new(Body::made(chunks));
+/// Builds a reply that is produced as the client reads it.
+fn stream_reply(content_type: &'static str, length: Option<u64>, chunks: Items<bytes::Bytes>) -> Response<Body> {
+    let mut reply = Response::new(Body::offloaded(chunks));
     reply.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
     if let Some(length) = length {
         reply.headers_mut().insert(header::CONTENT_LENGTH, length.into());

@@ -1,4 +1,5 @@
-//! `/abort_request` behind a router, which has no such route: every engine gets it, and the one that runs the request ends it.
+//! `/abort_request` behind a router, which does not have this route. Every engine gets the abort, and the engine that runs the request
+//! ends it.
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header};
@@ -9,7 +10,7 @@ use crate::serve::body::Body;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::json_reply;
 
-/// More than any id needs.
+/// The maximum bytes of an abort's body.
 pub const LARGEST_ABORT: u64 = 64 << 10;
 
 /// Whether aborts go to the engines of a list, and not to the upstream.
@@ -18,13 +19,13 @@ pub fn are_sent_to_engines(state: &ProxyState) -> bool {
     !state.engines.current().engines.is_empty()
 }
 
-/// Whether an engine that may run the request did not take the abort.
+/// Whether an engine that may run the request did not accept the abort.
 fn has_failed(outcome: &AbortOutcome) -> bool {
     !outcome.is_accepted() && !outcome.is_unsupported() && !outcome.is_absent
 }
 
-/// Sends this abort to every engine. A failure of one is the answer, because that may be the one that runs the request; a 404 is not where
-/// another accepts the abort, because a tokentap before an engine answers so where the request does not run.
+/// Sends an abort to every engine. If one engine fails, replies its failure, because that engine may run the request. A 404 is no failure
+/// if another engine accepts the abort: a tokentap before an engine replies 404 if the request does not run there.
 pub async fn send_to_engines(state: &ProxyState, headers: &HeaderMap, body: &Bytes) -> Response<Body> {
     let body = String::from_utf8_lossy(body).into_owned();
     let outcomes = state.engines.send_abort(body, headers.get(header::AUTHORIZATION).cloned()).await;
@@ -38,6 +39,6 @@ pub async fn send_to_engines(state: &ProxyState, headers: &HeaderMap, body: &Byt
         .find(|outcome| has_failed(outcome))
         .or_else(|| outcomes.iter().find(|outcome| !outcome.is_accepted()));
     let status = failed.and_then(|outcome| outcome.answer.as_ref().ok()).copied().unwrap_or(StatusCode::BAD_GATEWAY);
-    let message = format!("an engine did not take the abort: {}", problems.join("; "));
+    let message = format!("an engine did not accept the abort: {}", problems.join("; "));
     json_reply(status, json!({"error": {"code": "abort", "message": message}}).to_string().into_bytes())
 }

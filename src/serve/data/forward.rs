@@ -1,4 +1,4 @@
-//! Everything that is not captured: streamed both ways, byte for byte.
+//! Forwards requests that are not captured. Bodies are streamed in both directions, byte for byte.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::engine::client::{Call, Failure, Reply};
-use crate::engine::forwarded::Forwarded;
+use crate::engine::client::{Failure, Reply, UpstreamCall};
+use crate::engine::forwarded::ForwardedBody;
 use crate::engine::headers;
 use crate::engine::routes::{Kind, Route};
 use crate::engine::upstream::{failed, send};
@@ -23,7 +23,7 @@ use crate::serve::proxy_state::ProxyState;
 /// Forwards a request.
 ///
 /// # Errors
-/// When no head of a reply came.
+/// When the engine sent no head of a reply.
 pub async fn forward(
     state: &Arc<ProxyState>,
     route: Route,
@@ -31,10 +31,10 @@ pub async fn forward(
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
     let generates = route.kind == Kind::Uncaptured && request.method() == Method::POST;
-    let unseen = if generates {
+    let uncaptured = if generates {
         let identity = Identity::of(&state.config, session.as_ref(), request.uri(), request.headers(), None)?;
         identity.report_ignored(state);
-        Some(Unseen::new(state, route, &identity))
+        Some(UncapturedGeneration::new(state, route, &identity))
     } else {
         None
     };
@@ -43,89 +43,89 @@ pub async fn forward(
         let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
         return Ok(aborts::send_to_engines(state, &head.headers, &body).await);
     }
-    let change = route.changes_policy().then(|| policy::Change::new(state));
+    let update = route.changes_policy().then(|| policy::WeightUpdate::new(state));
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, state.config.limits.client_body_timeout);
-    let call = Call::new(head.method, target, upstream_headers(head.headers), upload);
+    let call = UpstreamCall::new(head.method, target, upstream_headers(head.headers), upload);
     let limits = &state.config.limits;
-    let limit = |limit: Duration| (!limit.is_zero() && !route.is_patient()).then_some(limit);
+    let limit = |limit: Duration| (!limit.is_zero() && !route.allows_long_silence()).then_some(limit);
     let started = Instant::now();
     let deadline = limit(limits.upstream_total_timeout).map(|total| started + total);
     let reply = match limit(limits.upstream_header_timeout) {
-        Some(patience) => tokio::time::timeout(patience, send(&state.client, &state.metrics, route, call))
+        Some(timeout) => tokio::time::timeout(timeout, send(&state.client, &state.metrics, route, call))
             .await
             .map_err(|_| failed(&state.metrics, Failure::Timeout))??,
         None => send(&state.client, &state.metrics, route, call).await?,
     };
-    if let Some(unseen) = unseen {
-        unseen.answered(reply.status());
+    if let Some(uncaptured) = uncaptured {
+        uncaptured.answered(reply.status());
     }
-    if let Some(change) = change {
-        change.answered(reply.status());
+    if let Some(update) = update {
+        update.answered(reply.status());
         return policy::observe(state, reply).await;
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    let body = Forwarded::limited(&state.metrics, body, limit(limits.upstream_idle_timeout), deadline);
+    let body = ForwardedBody::limited(&state.metrics, body, limit(limits.upstream_idle_timeout), deadline);
     Ok(Response::from_parts(head, Body::forwarded(body)))
 }
 
-/// A reply, unchanged.
+/// Forwards a reply unchanged.
 #[must_use]
 pub fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Response::from_parts(head, Body::forwarded(Forwarded::patient(&state.metrics, Bytes::new(), body)))
+    Response::from_parts(head, Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)))
 }
 
-/// The path and query; the authority of an absolute target is ignored, because the upstream is given by the settings.
+/// The path and query of a request. The authority of an absolute target is ignored, because the settings name the upstream.
 #[must_use]
 pub fn target(uri: &http::Uri) -> String {
     uri.path_and_query().map_or_else(|| uri.path().to_owned(), |target| target.as_str().to_owned())
 }
 
-/// The headers that go upstream.
+/// Returns the headers that are sent upstream.
 #[must_use]
 pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers::upstream(&mut headers);
     headers
 }
 
-/// A generation that tokentap does not see. It is counted, and its session is marked, unless the engine's answer was an error; also
-/// where no answer came, for something may have been generated.
+/// A generation whose tokens tokentap does not capture. When it is dropped, the generation is counted and its session is marked as
+/// incomplete, unless the engine replied an error. It is counted without a reply too, because the engine may have generated tokens.
 #[derive(Debug)]
-pub struct Unseen {
+pub struct UncapturedGeneration {
     state: Arc<ProxyState>,
     route: Route,
     session: Option<Arc<str>>,
-    /// There is nothing that was not seen.
-    over: bool,
+    /// Nothing was generated, or its tokens were captured.
+    resolved: bool,
 }
 
-impl Unseen {
-    /// One that is about to be asked for.
+impl UncapturedGeneration {
+    /// Creates one before its request is sent.
     #[must_use]
     pub fn new(state: &Arc<ProxyState>, route: Route, identity: &Identity) -> Self {
         let named = identity.explicit && state.config.sessions.record;
         let session = named.then(|| Arc::clone(&identity.session));
-        Self { state: Arc::clone(state), route, session, over: false }
+        Self { state: Arc::clone(state), route, session, resolved: false }
     }
 
-    /// The engine has answered.
+    /// Records the status of the engine's reply.
     pub fn answered(mut self, status: http::StatusCode) {
-        self.over = status.is_client_error() || status.is_server_error();
+        self.resolved = status.is_client_error() || status.is_server_error();
     }
 
-    /// It was seen after all.
-    pub fn seen(mut self) {
-        self.over = true;
+    /// Records that the tokens were captured.
+    pub fn captured(mut self) {
+        self.resolved = true;
     }
 }
 
-impl Drop for Unseen {
+impl Drop for UncapturedGeneration {
     fn drop(&mut self) {
-        if self.over {
+        if self.resolved {
             return;
         }
         let Self { state, route, .. } = self;
@@ -137,7 +137,7 @@ impl Drop for Unseen {
         if first {
             tracing::warn!(
                 endpoint = route.endpoint,
-                "this request generates tokens that tokentap does not see; agents should send JSON to /generate"
+                "the tokens of this endpoint are not captured; agents should send JSON to /generate"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What agents may do on the data port: they share an engine, and none may stop or change it for the others.
+//! Control routes on the data port. Agents share an engine, so no agent may stop or change it for the others.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::engine::client::Call;
+use crate::engine::client::UpstreamCall;
 use crate::engine::engines::NOT_IN_FLIGHT;
 use crate::engine::routes::Route;
 use crate::engine::upstream::send;
@@ -17,13 +17,13 @@ use crate::serve::data::forward::{forwarded, upstream_headers};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::json_reply;
 
-/// The one control route of which agents have a part.
+/// The only control route that agents may use, with limits.
 pub(super) const ABORT: &str = "/abort_request";
 
-/// Answers a control route on the data port: the abort of a request that is in flight here passes, anything else is refused.
+/// Serves a control route on the data port. Forwards the abort of a request that is in flight here and refuses everything else.
 ///
 /// # Errors
-/// Why it is refused, or the error for the client when the engine gave no answer.
+/// When the request is refused, or the engine did not reply.
 pub(crate) async fn control(
     state: &Arc<ProxyState>,
     route: Route,
@@ -31,7 +31,7 @@ pub(crate) async fn control(
 ) -> Result<Response<Body>, Error> {
     if route.endpoint != ABORT {
         return Err(refused(format!(
-            "{} is SGLang's control route and is refused where agents are: send it to tokentap's control port, or see --allow-control",
+            "{} is a control route of SGLang, which the data port refuses: send it to tokentap's control port, or see --allow-control",
             route.endpoint
         )));
     }
@@ -39,22 +39,22 @@ pub(crate) async fn control(
     let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
     let rid = rid(&body)?;
     if !state.tools.flights.is_live(&rid) {
-        let message = format!("no request with the id {rid:?} is in flight here, and its beginning is not enough");
+        let message = format!("no request with the id {rid:?} is in flight here; a prefix of an id is not enough");
         // the code tells a tokentap that sends an abort to several engines that this one has the route
         let body = serde_json::json!({"error": {"code": NOT_IN_FLIGHT, "message": message}});
         return Ok(json_reply(StatusCode::NOT_FOUND, body.to_string().into_bytes()));
     }
     if state.tools.flights.is_prefix(&rid) {
         return Err(refused(format!(
-            "SGLang would also abort those whose ids begin with {rid:?}; use ids of one length"
+            "SGLang would also abort other requests whose ids begin with {rid:?}; use ids of equal length"
         )));
     }
-    if state.tools.flights.may_hide(&rid) {
+    if state.tools.flights.may_prefix_unknown_rid(&rid) {
         return Err(refused(format!(
-            "SGLang aborts all whose ids begin with {rid:?}, and some are running whose ids are not known here; use ids of 32 characters"
+            "SGLang aborts all requests whose ids begin with {rid:?}, and requests with unknown ids are running; use ids of 32 characters"
         )));
     }
-    // made anew, so that the engine reads what was read here
+    // serialized again, so that the engine parses the same id
     let body = serde_json::json!({ "rid": rid }).to_string();
     let mut headers = upstream_headers(head.headers);
     if state.config.keys.agent_token.is_some() {
@@ -63,31 +63,31 @@ pub(crate) async fn control(
     if aborts::are_sent_to_engines(state) {
         return Ok(aborts::send_to_engines(state, &headers, &Bytes::from(body)).await);
     }
-    let call = Call::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
+    let call = UpstreamCall::whole(Method::POST, ABORT.to_owned(), headers, Bytes::from(body));
     Ok(forwarded(state, send(&state.client, &state.metrics, route, call).await?))
 }
 
-/// What an abort asks for; an id that stands twice is refused.
+/// The body of an abort. A duplicate member is refused.
 #[derive(serde::Deserialize)]
-struct Abort {
+struct AbortBody {
     #[serde(default)]
     rid: Option<String>,
     #[serde(default)]
     abort_all: Option<bool>,
 }
 
-/// The id that is to be aborted.
+/// Parses the id of the request to abort.
 ///
 /// # Errors
-/// When it names none, or every request.
+/// When the body is not valid, has no id, or aborts every request.
 pub fn rid(body: &[u8]) -> Result<String, Error> {
-    let abort: Abort =
+    let abort: AbortBody =
         serde_json::from_slice(body).map_err(|error| Error::bad_request(format!("{ABORT}: the body: {error}")))?;
     if abort.abort_all == Some(true) {
-        return Err(refused("agents may not abort everything; see --allow-control".to_owned()));
+        return Err(refused("agents may not abort all requests; see --allow-control".to_owned()));
     }
     let rid = abort.rid.filter(|rid| !rid.is_empty());
-    rid.ok_or_else(|| refused("an abort without an id ends every request; name one that is in flight here".to_owned()))
+    rid.ok_or_else(|| refused("an abort without an id aborts all requests; name one that is in flight here".to_owned()))
 }
 
 fn refused(message: String) -> Error {

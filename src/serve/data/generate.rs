@@ -1,4 +1,4 @@
-//! POST and PUT /generate: captured.
+//! POST and PUT /generate, whose tokens are captured.
 
 use std::sync::Arc;
 
@@ -10,43 +10,43 @@ use crate::engine::request::{GenerateRequest, PerItem};
 use crate::engine::upstream::send;
 use crate::engine::{headers, routes};
 use crate::error::{BoxError, Error};
-use crate::generation::event::{GenerationEvent, Reads};
+use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::events::Generation;
-use crate::generation::request::{GenerationRequest, Head, Retry};
+use crate::generation::request::{GenerationRequest, RequestHead, Retry};
 use crate::generation::retries::Digest;
 use crate::long_work::on_body;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, Encoder, Upload};
-use crate::serve::data::forward::{Unseen, target, upstream_headers};
+use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers};
 use crate::serve::data::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::Chat;
 
-/// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine takes its request id from here, so none may be given in the body.
+/// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine reads the request id from this header, so the body must not have one.
 const OVERRIDE_RID: &str = "x-override-rid";
 
-/// How often the client has sent this call before, in the words of the SDKs that most agents use.
+/// The number of earlier attempts of this call. The SDKs that most agents use send this header.
 const RETRY_COUNT: &str = "x-stainless-retry-count";
 
-/// A generation that a client asks for, decoded from the body of its API.
+/// A generation, decoded from the body of an API's request.
 #[derive(Debug)]
 pub struct DecodedGeneration {
     /// The request for /generate.
     pub request: GenerateRequest,
     /// Its session.
     pub identity: Identity,
-    /// The digest of the body, where the call may be retried.
+    /// The digest of the body, if the call may be retried.
     pub digest: Option<Digest>,
-    /// What its turn remembers, where it is a turn of a chat.
+    /// The chat to record with the turn, if it is a turn of a chat.
     pub chat: Option<Box<Chat>>,
-    /// What is read of its events.
-    pub reads: Reads,
+    /// The parts of its events that are read.
+    pub reads: EventAccess,
 }
 
-/// Serves a generation; `session` is the one that the path names.
+/// Serves a generation. `session` is the session in the path.
 ///
 /// # Errors
-/// The error for the client, where the engine gave no answer.
+/// The error for the client, if the engine did not reply.
 pub async fn generate(
     state: &Arc<ProxyState>,
     request: Request<Incoming>,
@@ -55,15 +55,15 @@ pub async fn generate(
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
     let limits = &state.config.limits;
-    let upload = Upload::new(body, limits.client_body_timeout).counted(Some(state.budget.request()));
+    let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(state.budget.request()));
     let body = upload.read(limits.max_request_bytes).await?;
     Ok(native(answer(state, Request::from_parts(head, body), session, record).await?))
 }
 
-/// The same for a request that has been read.
+/// Serves a generation whose request body has been read.
 ///
 /// # Errors
-/// The error for the client, where the engine gave no answer.
+/// The error for the client, if the engine did not reply.
 pub async fn answer(
     state: &Arc<ProxyState>,
     request: Request<Bytes>,
@@ -79,38 +79,38 @@ pub async fn answer(
         Ok::<_, Error>((request, identity, digest))
     };
     let (request, identity, digest) = on_body(body.len(), read).await?;
-    let head = Head { target: target(&head.uri), method: head.method, headers: head.headers };
+    let head = RequestHead { target: target(&head.uri), method: head.method, headers: head.headers };
     if let Some(request) = request {
         drop(body);
-        let decoded = DecodedGeneration { request, identity, digest, chat: None, reads: Reads::Bytes };
+        let decoded = DecodedGeneration { request, identity, digest, chat: None, reads: EventAccess::Bytes };
         return run(state, head, decoded, record).await;
     }
     identity.report_ignored(state);
-    let mut head = Head { headers: upstream_headers(head.headers), ..head };
+    let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
     head.headers.remove(header::ACCEPT_ENCODING);
     let unnamed = state.tools.flights.unnamed();
-    let unseen = Unseen::new(state, routes::GENERATE, &identity);
+    let uncaptured = UncapturedGeneration::new(state, routes::GENERATE, &identity);
     let reply = send(&state.client, &state.metrics, routes::GENERATE, head.call(body)).await?;
-    unseen.answered(reply.status());
+    uncaptured.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).of_unnamed(unnamed))
 }
 
-/// The digest of a request that may be retried: one of a named session.
+/// The digest of a request that may be retried. Only requests of a named session may be retried.
 #[must_use]
 pub fn digest(state: &ProxyState, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
     (state.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
 }
 
-/// Runs a generation; `head` has the client's headers.
+/// Runs a generation. `head` has the client's headers.
 ///
 /// # Errors
-/// The error for the client, where the engine gave no answer.
+/// The error for the client, if the engine did not reply.
 pub async fn run(
     state: &Arc<ProxyState>,
-    head: Head,
+    head: RequestHead,
     decoded: DecodedGeneration,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
@@ -120,8 +120,8 @@ pub async fn run(
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
     let is_marked = is_retry(&head.headers) || header_rid.is_some() || has_rid(&request);
     let is_last = is_last(&head.headers);
-    let mut head = Head { headers: upstream_headers(head.headers), ..head };
-    // replies that are read must come as they are
+    let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
+    // the reply is parsed, so it must not be compressed
     head.headers.remove(header::ACCEPT_ENCODING);
     if request.stream == Some(true) {
         record.set_streaming();
@@ -132,7 +132,7 @@ pub async fn run(
     state.generator.run(request, record.rid()).await
 }
 
-/// The reply of the native API.
+/// Builds the reply of the native API.
 #[must_use]
 pub fn native(generation: Generation) -> Response<Body> {
     let Generation { head, mut events } = generation;
@@ -143,7 +143,7 @@ pub fn native(generation: Generation) -> Response<Body> {
     Response::from_parts(head, Body::encoded(body))
 }
 
-/// The engine's own format.
+/// Encodes events in the engine's own format.
 #[derive(Debug, Clone, Copy)]
 struct NativeEncoder;
 
@@ -162,20 +162,20 @@ impl Encoder for NativeEncoder {
     }
 }
 
-/// Whether the client says that nothing follows in this session.
+/// Whether the client marks this call as the last one of its session.
 #[must_use]
 pub fn is_last(headers: &HeaderMap) -> bool {
-    let said = headers.get("x-session-done").and_then(|value| value.to_str().ok());
-    said.is_some_and(|said| !matches!(said.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
+    let value = headers.get("x-session-done").and_then(|value| value.to_str().ok());
+    value.is_some_and(|value| !matches!(value.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
 }
 
-/// Whether the client says that it has sent this call before.
+/// Whether the client marks this call as a retry.
 fn is_retry(headers: &HeaderMap) -> bool {
     let count = headers.get(RETRY_COUNT).and_then(|value| value.to_str().ok()?.trim().parse::<u32>().ok());
     count.is_some_and(|count| count > 0)
 }
 
-/// Whether the client names the request: the same call under the same name is the same call.
+/// Whether the client gave a request id. Two equal calls with the same id are retries of one call.
 fn has_rid(request: &GenerateRequest) -> bool {
     match &request.rid {
         PerItem::One(_) => true,
@@ -184,7 +184,7 @@ fn has_rid(request: &GenerateRequest) -> bool {
     }
 }
 
-/// The request of a body; `None` for one that is not a JSON object, which is the engine's to refuse.
+/// Parses a body; `None` if it is not a JSON object, which the engine will refuse.
 fn parse(state: &ProxyState, body: &Bytes) -> Result<Option<GenerateRequest>, Error> {
     match GenerateRequest::parse(body.clone()) {
         Ok(request) => Ok(Some(request)),

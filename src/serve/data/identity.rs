@@ -1,4 +1,4 @@
-//! Whose session a call belongs to.
+//! Finds the session that a call belongs to.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::generation::rid;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::{LONGEST_NAME, is_name};
 
-/// Stands for a JSON value that is not a string; its blanks keep it from being a name.
+/// Replaces a JSON value that is not a string. The spaces make it an invalid name.
 const NO_STRING: &str = "a value that is not a string";
 
-/// Keys that clients send because a field must not be empty.
+/// Placeholder keys that clients send because the field must not be empty.
 const PLACEHOLDERS: [&str; 4] = ["EMPTY", "NONE", "DUMMY", "NULL"];
 
 /// The session that a call belongs to.
@@ -24,13 +24,13 @@ const PLACEHOLDERS: [&str; 4] = ["EMPTY", "NONE", "DUMMY", "NULL"];
 pub struct Identity {
     /// The name.
     pub session: Arc<str>,
-    /// The client gave it; otherwise the session is this request's alone.
+    /// Whether the client gave the name; otherwise the session holds this request only.
     pub explicit: bool,
-    /// The field whose value cannot name a session and was passed over; the call then has no other name.
+    /// The field whose invalid name was ignored. Set only if the call has no other name.
     pub ignored: Option<&'static str>,
 }
 
-/// A value that was given as the name of a session and cannot be one.
+/// A value that is not a valid session name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{value:?} in {source_name} cannot name a session: a name is [A-Za-z0-9._~-]{{1,128}} and neither \".\" nor \"..\""
@@ -41,7 +41,7 @@ pub struct InvalidName {
 }
 
 impl InvalidName {
-    /// The value as far as an error message repeats it.
+    /// Creates the error. The message repeats the value up to a maximum length.
     #[must_use]
     pub fn new(value: &str, source_name: &'static str) -> Self {
         Self { value: value.chars().take(LONGEST_NAME + 1).collect(), source_name }
@@ -54,26 +54,26 @@ impl From<InvalidName> for Error {
     }
 }
 
-/// A name that a request carries, and where.
+/// A session name in a request, and where it was found.
 struct Candidate<'a> {
     value: Cow<'a, str>,
-    source: Source,
+    source: NameSource,
 }
 
 #[derive(Clone, Copy)]
-enum Source {
-    /// The place exists to name a session, so another value is a mistake.
+enum NameSource {
+    /// The field is only for session names, so an invalid name is an error.
     Dedicated(&'static str),
-    /// Clients use the field for other things as well; the name is the label of the metric.
+    /// Clients use the field for other purposes too, so an invalid name is ignored. The string is the metric label.
     Shared(&'static str),
 }
 
 impl Identity {
-    /// The session of a call: of the names given, the first in the order path, headers, query, body. An empty value is no name.
+    /// Finds the session of a call: the first name in the order path, headers, query, body. Empty values are ignored.
     ///
     /// # Errors
-    /// [`InvalidName`] where the first name cannot be one and stands where nothing but a session is named. Without recording no name
-    /// is checked, because none is used.
+    /// [`InvalidName`] if the first name is invalid and its field is only for session names. Without recording, names are not checked,
+    /// because they are not used.
     pub fn of(
         config: &Config,
         path: Option<&Arc<str>>,
@@ -89,15 +89,15 @@ impl Identity {
             let Candidate { value, source } = candidate;
             match source {
                 _ if is_name(&value) => return Ok(Self { session: (&*value).into(), explicit: true, ignored: None }),
-                Source::Shared(field) => ignored = ignored.or(Some(field)),
-                Source::Dedicated(name) if config.sessions.record => return Err(InvalidName::new(&value, name)),
-                Source::Dedicated(_) => {}
+                NameSource::Shared(field) => ignored = ignored.or(Some(field)),
+                NameSource::Dedicated(name) if config.sessions.record => return Err(InvalidName::new(&value, name)),
+                NameSource::Dedicated(_) => {}
             }
         }
         Ok(Self { session: rid::fresh().into(), explicit: false, ignored })
     }
 
-    /// Counts a name that was passed over, and logs the first of each field.
+    /// Counts an ignored name, and logs the first one of each field.
     pub fn report_ignored(&self, state: &ProxyState) {
         let Some(field) = self.ignored.filter(|_| state.config.sessions.record) else { return };
         let counter = state.metrics.session.names_ignored.with_label_values(&[field]);
@@ -105,13 +105,14 @@ impl Identity {
         if counter.get() == 1 {
             tracing::warn!(
                 field,
-                "a value of this field cannot name a session ([A-Za-z0-9._~-]{{1,128}}), so the call has a session of its own; name sessions by /sessions/ID/ or X-Session-Id"
+                "a value of this field is not a valid session name ([A-Za-z0-9._~-]{{1,128}}), so the call gets a separate session; \
+                 name sessions by /sessions/ID/ or X-Session-Id"
             );
         }
     }
 }
 
-/// `/sessions/{id}/rest`: the name and the rest.
+/// Splits `/sessions/{id}/rest` into the name and the rest.
 #[must_use]
 pub fn in_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/sessions/")?;
@@ -120,49 +121,49 @@ pub fn in_path(path: &str) -> Option<(&str, &str)> {
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, str>> {
-    only(headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes().trim_ascii())))
+    single_value(headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes().trim_ascii())))
 }
 
-/// The value that a repeated field has each time; empty ones say nothing. Values that differ are joined as RFC 9110, 5.3, joins lines: a
-/// proxy in front may have read another of them, so they name no session.
-fn only<'a>(values: impl Iterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
+/// The value of a field that may be repeated. Empty values are ignored. Different values are joined as in RFC 9110, 5.3, which makes the
+/// name invalid: a proxy in front may have used another of them.
+fn single_value<'a>(values: impl Iterator<Item = Cow<'a, str>>) -> Option<Cow<'a, str>> {
     let mut values = values.filter(|value| !value.is_empty());
     let first = values.next()?;
     let others: Vec<Cow<'a, str>> = values.filter(|value| *value != first).collect();
     if others.is_empty() { Some(first) } else { Some(format!("{first}, {}", others.join(", ")).into()) }
 }
 
-/// Every name that a request carries, in the order of precedence.
+/// All session names in a request, in the order of precedence.
 fn candidates<'a>(
     config: &'a Config,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     body: Option<&'a SessionNames>,
 ) -> impl Iterator<Item = Candidate<'a>> {
-    let dedicated = |value, name| Candidate { value, source: Source::Dedicated(name) };
+    let dedicated = |value, name| Candidate { value, source: NameSource::Dedicated(name) };
     let in_headers =
         [("x-session-id", "the header x-session-id"), ("proxy-x-session-id", "the header proxy-x-session-id")];
     let in_headers =
         in_headers.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| routes::decode(value));
-    let in_query = only(in_query).map(|value| dedicated(value, "the query member session_id"));
+    let in_query = single_value(in_query).map(|value| dedicated(value, "the query member session_id"));
     let value = |name: &'a Option<SessionName>| match name.as_ref()? {
         SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),
         SessionName::NoString => Some(Cow::Borrowed(NO_STRING)),
     };
     let in_body = body.into_iter().flat_map(|names| {
         [
-            (&names.session_id, Source::Dedicated("the body member session_id")),
-            (&names.metadata, Source::Shared("metadata")),
-            (&names.proxy_session_id, Source::Dedicated("the body member _proxy_session_id")),
+            (&names.session_id, NameSource::Dedicated("the body member session_id")),
+            (&names.metadata, NameSource::Shared("metadata")),
+            (&names.proxy_session_id, NameSource::Dedicated("the body member _proxy_session_id")),
         ]
     });
     let in_body = in_body.filter_map(move |(name, source)| Some(Candidate { value: value(name)?, source }));
     let configured = config.sessions.session_from.iter().filter_map(move |source| {
         Some(match source {
-            SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: Source::Shared("key") },
-            SessionSource::User => Candidate { value: value(&body?.user)?, source: Source::Shared("user") },
+            SessionSource::Key => Candidate { value: key(config, headers)?.into(), source: NameSource::Shared("key") },
+            SessionSource::User => Candidate { value: value(&body?.user)?, source: NameSource::Shared("user") },
             SessionSource::RoutingKey => {
                 dedicated(header(headers, "x-smg-routing-key")?, "the header x-smg-routing-key")
             }
@@ -171,7 +172,7 @@ fn candidates<'a>(
     in_headers.chain(in_query).chain(in_body).chain(configured)
 }
 
-/// A key that says who the client is, rather than that it may come in.
+/// The client's key, if it identifies the client: neither a key of the settings nor a placeholder.
 fn key<'a>(config: &Config, headers: &'a HeaderMap) -> Option<&'a str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_go_before_the_query_and_that_before_the_body() {
+    fn session_name_precedence_is_headers_then_query_then_body() {
         let body = r#"{"session_id":"b","metadata":{"x":1,"session_id":"m"},"_proxy_session_id":"p","user":"u"}"#;
         let of = |headers: &[(&str, &str)], uri: &str, body: &str| session(&[], uri, headers, body);
         assert_eq!(of(&[("X-Session-ID", "h")], "/generate?session_id=q", body).as_deref(), Some("h"));
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn key_names_a_session_unless_it_is_a_placeholder_or_tokentap_s_own() {
+    fn key_names_a_session_unless_it_is_a_placeholder_or_configured() {
         let flags = ["--session-from", "key,user,routing-key", "--upstream-api-key", "ours"];
         let of = |headers: &[(&str, &str)], body: &str| session(&flags, "/generate", headers, body);
         assert_eq!(of(&[("authorization", "Bearer agent-7")], "{}").as_deref(), Some("agent-7"));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_the_path_is_one_segment() {
+    fn session_name_in_the_path_is_one_segment() {
         assert_eq!(in_path("/sessions/a.b~c_d-e/generate"), Some(("a.b~c_d-e", "/generate")));
         assert_eq!(in_path("/sessions/a"), None);
         assert!(is_name(&"x".repeat(128)) && !is_name(&"x".repeat(129)) && !is_name("a b") && !is_name(""));

@@ -1,4 +1,4 @@
-//! Requests that go to the engine's own endpoint unchanged. Where the engine tells the ids of a chat, they are recorded.
+//! Forwards calls to the engine's own endpoint unchanged. If the engine reports the token ids of a chat, they are recorded.
 
 mod recorder;
 mod stream;
@@ -11,7 +11,7 @@ use http::{HeaderValue, Response, StatusCode, header, response};
 use crate::api::openai_chat::passthrough::PassthroughRequest;
 use crate::api::openai_chat::sglext::{EngineIds, Remainder};
 use crate::engine::client::{self, Reply, ReplyBody};
-use crate::engine::forwarded::Forwarded;
+use crate::engine::forwarded::ForwardedBody;
 use crate::engine::headers;
 use crate::engine::request::SessionNames;
 use crate::engine::upstream::{failed, send};
@@ -24,17 +24,17 @@ use crate::long_work::on_body;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::data::api_call::ApiCall;
-use crate::serve::data::forward::{Unseen, forwarded, target, upstream_headers};
+use crate::serve::data::forward::{UncapturedGeneration, forwarded, target, upstream_headers};
 use crate::serve::data::generate::is_last;
 use crate::serve::data::identity::InvalidName;
 use crate::serve::proxy_state::ProxyState;
 use recorder::PassthroughRecorder;
 pub use stream::PassthroughStream;
 
-/// Hands a call to the engine's own endpoint.
+/// Forwards a call to the engine's own endpoint.
 ///
 /// # Errors
-/// The error for the client, where the engine gave no answer.
+/// The error for the client, if the engine did not reply.
 pub(super) async fn pass_through(
     state: &Arc<ProxyState>,
     call: ApiCall,
@@ -44,7 +44,7 @@ pub(super) async fn pass_through(
     let records = state.config.sessions.record && call.api.reads_passthrough();
     let read = || {
         let body = call.request.body();
-        // a body that is no object is the engine's to refuse
+        // the engine refuses a body that is not an object
         let object = Object::parse(body).ok();
         let identity = match call.identity.clone() {
             Some(identity) => identity,
@@ -54,20 +54,20 @@ pub(super) async fn pass_through(
             }
         };
         let object = object.filter(|_| records && identity.explicit);
-        let asked = object
+        let request = object
             .map(|object| PassthroughRequest::of(body, &object, call.request.headers(), &state.upstream.borrow().chat));
-        Ok::<_, InvalidName>((identity, asked))
+        Ok::<_, InvalidName>((identity, request))
     };
-    let (identity, asked) = on_body(length, read).await?;
+    let (identity, request) = on_body(length, read).await?;
     identity.report_ignored(state);
     let unnamed = Some(state.tools.flights.unnamed());
-    let unseen = Unseen::new(state, call.route, &identity);
+    let uncaptured = UncapturedGeneration::new(state, call.route, &identity);
     let (head, body) = call.request.into_parts();
-    let Some(asked) = asked else {
-        let forward = client::Call::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
+    let Some(request) = request else {
+        let forward = client::UpstreamCall::whole(head.method, target(&head.uri), upstream_headers(head.headers), body);
         let reply = send(&state.client, &state.metrics, call.route, forward).await?;
-        unseen.answered(reply.status());
-        return Ok(forwarded(state, reply).map(|body| body.holding(unnamed)));
+        uncaptured.answered(reply.status());
+        return Ok(forwarded(state, reply).map(|body| body.with_unnamed(unnamed)));
     };
     session_limits::check(&state.config.sessions, &state.sessions, &identity.session, 1)?;
     let name = HeaderValue::try_from(&*identity.session);
@@ -76,29 +76,33 @@ pub(super) async fn pass_through(
         turns.last();
     }
     let mut headers = upstream_headers(head.headers);
-    // what is read must come as it is
+    // the reply is parsed, so it must not be compressed
     headers.remove(header::ACCEPT_ENCODING);
-    asked.wanted.ask_for_all(&mut headers);
-    let recorder = PassthroughRecorder::new(state, (asked, call.remembered), turns, unseen);
+    request.wanted.ask_for_all(&mut headers);
+    let recorder = PassthroughRecorder::new(state, (request, call.remembered), turns, uncaptured);
     let reply = send(
         &state.client,
         &state.metrics,
         call.route,
-        client::Call::whole(head.method, target(&head.uri), headers, body),
+        client::UpstreamCall::whole(head.method, target(&head.uri), headers, body),
     )
     .await?;
-    let mut reply = recorded(recorder, reply, record).await?.map(|body| body.holding(unnamed));
+    let mut reply = record_reply(recorder, reply, record).await?.map(|body| body.with_unnamed(unnamed));
     if let Ok(name) = name {
         reply.headers_mut().insert(SESSION, name);
     }
     Ok(reply)
 }
 
-/// The reply to a call that is recorded.
-async fn recorded(recorder: PassthroughRecorder, reply: Reply, record: &AccessRecord) -> Result<Response<Body>, Error> {
+/// Forwards a reply and records its turns.
+async fn record_reply(
+    recorder: PassthroughRecorder,
+    reply: Reply,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
     if reply.status() != StatusCode::OK || reply.headers().contains_key(header::CONTENT_ENCODING) {
         let state = Arc::clone(&recorder.state);
-        recorder.unread(reply.status());
+        recorder.skip(reply.status());
         return Ok(forwarded(&state, reply));
     }
     let (mut head, body) = reply.into_parts();
@@ -108,11 +112,11 @@ async fn recorded(recorder: PassthroughRecorder, reply: Reply, record: &AccessRe
         head.headers.remove(header::CONTENT_LENGTH);
         return Ok(Response::from_parts(head, Body::passthrough(PassthroughStream::new(body, recorder))));
     }
-    whole(recorder, head, body).await
+    record_whole(recorder, head, body).await
 }
 
-/// A reply that is read to its end first.
-async fn whole(
+/// Reads a reply that does not stream, records it, then forwards it.
+async fn record_whole(
     recorder: PassthroughRecorder,
     mut head: response::Parts,
     body: ReplyBody,
@@ -123,18 +127,21 @@ async fn whole(
     let body = match whole.map_err(|failure| failed(&state.metrics, failure))? {
         BufferedReply::All(body) => body,
         BufferedReply::Passing { head: read, rest, .. } => {
-            return Ok(Response::from_parts(head, Body::forwarded(Forwarded::patient(&state.metrics, read, rest))));
+            return Ok(Response::from_parts(
+                head,
+                Body::forwarded(ForwardedBody::unlimited(&state.metrics, read, rest)),
+            ));
         }
     };
     let mut engine_ids = EngineIds::default();
     let read = on_body(body.len(), || {
-        catch_unwind(AssertUnwindSafe(|| engine_ids.read(&body, 0..body.len(), recorder.asked.wanted)))
+        catch_unwind(AssertUnwindSafe(|| engine_ids.read(&body, 0..body.len(), recorder.request.wanted)))
     })
     .await;
-    let left = match read {
-        Ok(Ok(left)) => left,
+    let remainder = match read {
+        Ok(Ok(remainder)) => remainder,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a reply of the engine's own endpoint could not be read and passes as it came");
+            tracing::debug!(%error, "a reply of the engine's own endpoint could not be parsed and passes unchanged");
             return Ok(Response::from_parts(head, Body::full(body)));
         }
         Err(_) => {
@@ -143,8 +150,8 @@ async fn whole(
         }
     };
     state.generator.log_wait.wait(recorder.record(engine_ids)).await;
-    let body = match left {
-        // a reply without a choice is no less a reply
+    let body = match remainder {
+        // a reply without choices is forwarded too
         Remainder::Same | Remainder::Nothing => body,
         Remainder::Changed(changed) => state.budget.hold(changed),
     };

@@ -1,10 +1,10 @@
-//! Calls that change the weights, as they pass.
+//! Observes calls that change the weights, and advances the policy epoch.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use crate::engine::client::Reply;
-use crate::engine::forwarded::Forwarded;
+use crate::engine::forwarded::ForwardedBody;
 use crate::engine::headers;
 use crate::engine::upstream::failed;
 use crate::error::Error;
@@ -12,31 +12,31 @@ use crate::generation::buffered::{BufferedReply, collect};
 use crate::serve::body::Body;
 use crate::serve::proxy_state::ProxyState;
 
-/// Answers of these routes are a line of JSON.
+/// The maximum bytes of a reply that is read. Replies of these routes are one line of JSON.
 const LARGEST: u64 = 64 << 10;
 
-/// A call that changes weights. Where its answer is not seen, or is an error of the engine's own, it is unknown whether it did: the epoch
-/// moves, for tokens of two policies must not pass for those of one.
+/// A call that changes weights. Without a reply, or with a server error, it is unknown whether the weights changed. The epoch then
+/// advances, because tokens of two policies must not have the same epoch.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct WeightUpdate<'a> {
     state: &'a ProxyState,
     answered: bool,
 }
 
-impl<'a> Change<'a> {
-    /// One that is about to be sent.
+impl<'a> WeightUpdate<'a> {
+    /// Creates one before its request is sent.
     #[must_use]
     pub fn new(state: &'a ProxyState) -> Self {
         Self { state, answered: false }
     }
 
-    /// It was answered with this status.
+    /// Records the status of the reply.
     pub fn answered(mut self, status: StatusCode) {
         self.answered = !status.is_server_error();
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for WeightUpdate<'_> {
     fn drop(&mut self) {
         if !self.answered {
             drop(self.state.sessions.policy_changed());
@@ -44,15 +44,15 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Takes note of an answer. The epoch moves with every success. It also moves with a 400 that says that the weights are new and only
-/// the cache could not be flushed, as 0.5.23 answers while requests are paused.
+/// Observes a reply. The epoch advances with every success. It also advances with a 400 that says that the weights changed but the cache
+/// could not be flushed, which SGLang 0.5.23 replies while requests are paused.
 ///
 /// # Errors
-/// When the answer breaks off.
+/// When the reply is cut off.
 pub async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     if head.status.is_success() {
-        changed(state).await;
+        advance_epoch(state).await;
     }
     let body = match head.status {
         StatusCode::BAD_REQUEST => {
@@ -61,33 +61,33 @@ pub async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>,
                 .map_err(|failure| failed(&state.metrics, failure))?
             {
                 BufferedReply::Passing { head, rest, .. } => {
-                    Body::forwarded(Forwarded::patient(&state.metrics, head, rest))
+                    Body::forwarded(ForwardedBody::unlimited(&state.metrics, head, rest))
                 }
                 BufferedReply::All(bytes) => {
-                    if has_moved(&bytes) {
-                        changed(state).await;
+                    if weights_changed(&bytes) {
+                        advance_epoch(state).await;
                     }
                     Body::full(bytes)
                 }
             }
         }
-        _ => Body::forwarded(Forwarded::patient(&state.metrics, Bytes::new(), body)),
+        _ => Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)),
     };
     headers::end_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
 }
 
-/// The epoch moves, and is on disk before the trainer hears of it: after a crash it must not be given again.
-async fn changed(state: &ProxyState) {
+/// Advances the epoch and waits until it is on disk, so that it is not used again after a crash. Then the trainer gets its reply.
+async fn advance_epoch(state: &ProxyState) {
     state.generator.log_wait.wait(vec![state.sessions.policy_changed()]).await;
 }
 
-/// Whether a refusal says that the weights were changed all the same.
-fn has_moved(body: &[u8]) -> bool {
+/// Whether an error reply says that the weights changed nevertheless.
+fn weights_changed(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
-    struct Refusal {
+    struct ErrorReply {
         message: String,
     }
-    let refusal = serde_json::from_slice::<Refusal>(body);
-    refusal.is_ok_and(|refusal| refusal.message.to_ascii_lowercase().contains("flush"))
+    let reply = serde_json::from_slice::<ErrorReply>(body);
+    reply.is_ok_and(|reply| reply.message.to_ascii_lowercase().contains("flush"))
 }

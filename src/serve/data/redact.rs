@@ -1,4 +1,4 @@
-//! What the engine says about itself, without its keys.
+//! Removes keys from the engine's replies about itself.
 
 use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -9,39 +9,39 @@ use crate::long_work::on_body;
 use crate::serve::body::Body;
 use crate::serve::proxy_state::ProxyState;
 
-/// More than a server's arguments and states take.
+/// The maximum bytes of a reply. A server's arguments and states are smaller.
 const LARGEST: usize = 16 << 20;
 
-/// Passes a reply on in which every key is null; one in which they cannot be found does not pass.
+/// Replaces every key in a reply by null. A reply that cannot be searched for keys is not forwarded.
 ///
 /// # Errors
-/// When the reply breaks off, is too large or is not JSON.
+/// When the reply is cut off, too large or not JSON.
 pub(crate) async fn redacted(state: &ProxyState, reply: Response<Body>) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     let unreadable = |why: &str| Error::Upstream {
         status: StatusCode::BAD_GATEWAY,
-        message: format!("the engine's answer may hold its keys and {why}; ask the engine itself"),
+        message: format!("the engine's reply may contain its keys and {why}; ask the engine directly"),
     };
     let bytes = Limited::new(body, LARGEST).collect().await.map_err(|error| unreadable(&error.to_string()))?.to_bytes();
     let bytes = match on_body(bytes.len(), || without_keys(&bytes)).await {
         Ok(bytes) => bytes,
-        // the answer to HEAD
+        // the reply to HEAD
         Err(_) if bytes.is_empty() => Vec::new(),
         Err(error) => return Err(unreadable(&format!("cannot be searched: {error}"))),
     };
     let keys = &state.config.keys;
     let known = [&keys.upstream_api_key, &keys.upstream_admin_key];
     if known.into_iter().flatten().any(|key| memchr::memmem::find(&bytes, key.expose().as_bytes()).is_some()) {
-        return Err(unreadable("names one where none was looked for"));
+        return Err(unreadable("has one in an unexpected place"));
     }
-    // they were those of other bytes
+    // both describe the original bytes
     for name in [header::CONTENT_LENGTH, header::ETAG] {
         head.headers.remove(name);
     }
     Ok(Response::from_parts(head, Body::full(bytes)))
 }
 
-/// JSON with `null` in the place of every secret, all else byte for byte.
+/// Replaces every secret in JSON by `null`. All other bytes are unchanged.
 ///
 /// # Errors
 /// When it is not JSON.
@@ -56,7 +56,7 @@ fn value(cursor: &mut Cursor<'_>, splice: &mut Splice, depth: usize) -> Result<(
     let depth = depth.checked_sub(1).ok_or(Malformed { at: cursor.position(), too_deep: true })?;
     match cursor.peek() {
         Some(b'{') => Object::read(cursor, |key, cursor| {
-            // some reader may take it for another name than this one does
+            // another parser may decode this name in another way
             if !key.is_well_escaped() {
                 return Err(Malformed { at: cursor.position(), too_deep: false });
             }
@@ -87,8 +87,8 @@ fn value(cursor: &mut Cursor<'_>, splice: &mut Splice, depth: usize) -> Result<(
     }
 }
 
-/// Whether a member of this name is a secret: SGLang's `api_key`, `admin_api_key`, `ssl_keyfile_password`, and what later versions
-/// may add to them.
+/// Whether a member with this name is a secret: SGLang's `api_key`, `admin_api_key` and `ssl_keyfile_password`, and names that later
+/// versions may add.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["api_key", "password", "secret", "auth_token", "access_token", "hf_token"].iter().any(|word| name.contains(word))
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_go_wherever_they_stand_and_nothing_else_changes() {
+    fn keys_at_any_depth_become_null_and_nothing_else_changes() {
         let text = r#"{"model_path": "m", "api_key":"k", "max_total_num_tokens":1e2,
             "internal_states": [{"admin_api_key" : ["a"], "x": [ ]}, {"ssl_keyfile_password":null}], "a\u0070i_key": "k"}"#;
         let want = r#"{"model_path": "m", "api_key":null, "max_total_num_tokens":1e2,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_reply_is_not_passed() {
+    fn malformed_json_is_refused() {
         for text in ["", "{", "{\"api_key\": \"k\"", "[1,]", &"[".repeat(1000)] {
             assert!(cleaned(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The calls of `Entropy.Compute` that go on at a time on one port.
+//! Limits the number of concurrent calls of `Entropy.Compute` on one port.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use tonic::Status;
 
 use crate::metrics::Metrics;
 
-/// Calls at a time. Not those of `--max-requests`: a trainer's call lasts, and agents must not wait for it.
-pub(super) const CALLS: usize = 64;
+/// The maximum number of calls. They do not count against `--max-requests`, because a trainer's call is long and agents must not wait.
+pub(super) const MAX_CALLS: usize = 64;
 
-/// Who has been silent for so long may have to make room for a newcomer.
-const SILENT: Duration = Duration::from_secs(30);
+/// A call that is idle for this time may lose its slot to a new call.
+const MIN_IDLE: Duration = Duration::from_secs(30);
 
-/// The places of a port.
+/// The call slots of a port.
 #[derive(Debug)]
 pub(super) struct CallSlots {
     metrics: Arc<Metrics>,
-    // held for a look at all of them, never across an await
+    // held while all slots are scanned, never across an await
     taken: Mutex<Vec<Weak<CallSlot>>>,
 }
 
@@ -28,90 +28,90 @@ impl CallSlots {
         Self { metrics, taken: Mutex::default() }
     }
 
-    /// A place for a call; where there is none, that of the call that has been silent for longest, which is told so.
+    /// Acquires a slot. If all are taken, takes that of the call that has been idle for longest, and notifies that call.
     ///
     /// # Errors
-    /// The answer, where nobody has been silent for long enough.
-    pub(super) fn enter(&self) -> Result<Arc<CallSlot>, Status> {
+    /// UNAVAILABLE, if all are taken and no call has been idle for long enough.
+    pub(super) fn acquire(&self) -> Result<Arc<CallSlot>, Status> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.retain(|place| place.strong_count() > 0);
-        if taken.len() >= CALLS {
-            let silent = taken.iter().enumerate().filter_map(|(at, place)| Some((place.upgrade()?.silent()?, at)));
-            let longest = silent.max().filter(|(silent, _)| *silent >= SILENT);
+        taken.retain(|slot| slot.strong_count() > 0);
+        if taken.len() >= MAX_CALLS {
+            let idle = taken.iter().enumerate().filter_map(|(at, slot)| Some((slot.upgrade()?.idle_time()?, at)));
+            let longest = idle.max().filter(|(idle, _)| *idle >= MIN_IDLE);
             let Some((_, at)) = longest else {
                 self.metrics.shed.with_label_values(&["entropy_calls"]).inc();
-                let message = format!("{CALLS} calls of Entropy.Compute are going on, none of them idle; try again");
+                let message = format!("{MAX_CALLS} calls of Entropy.Compute are running, and none is idle; try again");
                 return Err(Status::unavailable(message));
             };
             self.metrics.shed.with_label_values(&["entropy_silent"]).inc();
-            if let Some(place) = taken.swap_remove(at).upgrade() {
-                place.lost.notify_one();
+            if let Some(slot) = taken.swap_remove(at).upgrade() {
+                slot.revoked.notify_one();
             }
         }
-        let place = Arc::new(CallSlot::new());
-        taken.push(Arc::downgrade(&place));
-        Ok(place)
+        let slot = Arc::new(CallSlot::new());
+        taken.push(Arc::downgrade(&slot));
+        Ok(slot)
     }
 }
 
-/// The place of a call. Whatever belongs to the call holds it, and with the last of that it is free.
+/// The slot of a call. The parts of the call share it, and it is free when the last one drops it.
 #[derive(Debug)]
 pub(super) struct CallSlot {
-    // held for a change, never across an await
+    // held for an update, never across an await
     state: Mutex<State>,
-    lost: Notify,
+    revoked: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Slices that came and whose answers have not been taken.
+    /// Slices that were received and whose replies the client has not read.
     in_flight: usize,
-    /// The caller is waited for, and no part of a message is here.
+    /// The server waits for the next message and has received no part of it.
     waiting: bool,
-    /// When anything of this last changed.
+    /// When the state last changed.
     since: Instant,
 }
 
 impl CallSlot {
     fn new() -> Self {
         let state = State { in_flight: 0, waiting: false, since: Instant::now() };
-        Self { state: Mutex::new(state), lost: Notify::new() }
+        Self { state: Mutex::new(state), revoked: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether the next message is waited for.
-    pub(super) fn waits(&self, waiting: bool) {
+    /// Sets whether the server waits for the next message.
+    pub(super) fn set_waiting(&self, waiting: bool) {
         let mut state = self.state();
         if state.waiting != waiting {
             (state.waiting, state.since) = (waiting, Instant::now());
         }
     }
 
-    /// A slice came.
-    pub(super) fn came(&self) {
+    /// Records that a slice was received.
+    pub(super) fn record_slice(&self) {
         self.state().in_flight += 1;
     }
 
-    /// So many answers were taken.
-    pub(super) fn took(&self, answers: usize) {
+    /// Records how many replies the client has read.
+    pub(super) fn record_read(&self, replies: usize) {
         let mut state = self.state();
-        if answers > 0 {
-            state.in_flight = state.in_flight.saturating_sub(answers);
+        if replies > 0 {
+            state.in_flight = state.in_flight.saturating_sub(replies);
             state.since = Instant::now();
         }
     }
 
-    /// For how long the caller has had nothing to say and nothing to hear.
-    fn silent(&self) -> Option<Duration> {
+    /// How long the call has been idle: it sends nothing, and all its replies are read.
+    fn idle_time(&self) -> Option<Duration> {
         let state = self.state();
         (state.waiting && state.in_flight == 0).then(|| state.since.elapsed())
     }
 
-    /// Waits until the place is another's.
-    pub(super) async fn lost(&self) {
-        self.lost.notified().await;
+    /// Waits until another call takes the slot.
+    pub(super) async fn revoked(&self) {
+        self.revoked.notified().await;
     }
 }

@@ -1,4 +1,4 @@
-//! The body of an answer whose messages may be large.
+//! A reply body that splits large messages into small frames.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,11 +8,11 @@ use http_body::Frame;
 use tonic::Status;
 use tonic::body::Body;
 
-/// As much as is handed to the connection at once, as of a reply over HTTP.
-const PIECE: usize = 64 * 1024;
+/// The maximum bytes of a frame, as in a reply over HTTP.
+const FRAME: usize = 64 * 1024;
 
-/// A body in small frames. The connection asks for the next when the one before has found room, so that what comes behind a message is
-/// asked for when the caller has taken nearly all of it.
+/// A body in small frames. The connection polls for the next frame once it has sent the last one. So it polls for the data after a message
+/// only when the client has received nearly all of the message.
 pub(super) struct ChunkedMessages {
     body: Body,
     rest: Bytes,
@@ -38,7 +38,7 @@ impl http_body::Body for ChunkedMessages {
                 end => return Poll::Ready(end),
             }
         }
-        let length = self.rest.len().min(PIECE);
+        let length = self.rest.len().min(FRAME);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
 

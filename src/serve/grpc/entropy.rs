@@ -1,4 +1,4 @@
-//! `tokentap.v1.Entropy`: slices of logits in, their numbers out.
+//! `tokentap.v1.Entropy`: receives slices of logits and replies their measurements.
 
 use std::sync::Arc;
 
@@ -7,155 +7,155 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, yield_now};
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-use super::call_slots::{CALLS, CallSlot};
+use super::call_slots::{CallSlot, MAX_CALLS};
 use super::pb::entropy_server::Entropy;
-use super::{Answers, pb, status};
+use super::{ReplyStream, pb, status};
 use crate::entropy::{Dtype, RowStats};
 use crate::logits::slices::{Intake, MAX_ROWS, Misshapen, Rows, SLOT_BYTES, Side, Slices, Unmeasured};
 use crate::serve::connection::Phase;
 
-/// Slices of one call that are measured, or whose answers wait to be taken; more are not read.
+/// The maximum number of a call's slices that are being measured or whose replies the client has not read. More are not read.
 const AHEAD: usize = 16;
 
-/// Rows of these slices: what their numbers take, whoever does not take them.
+/// The maximum number of rows of these slices, which bounds the memory of unread replies.
 const ROWS_AHEAD: usize = MAX_ROWS;
 
-/// The largest message: the rows that fit a slot, an id of at most ten bytes and a temperature for each of as many as there may be,
-/// and what little else there is. The buffer of a call stays as large as its largest message. Ids grow eightfold as they are read:
-/// those that cannot belong to the rows are dropped before anything is waited for.
+/// The maximum bytes of a message: the rows of a slot, an id of at most ten bytes and a temperature for each of the maximum number of
+/// rows, and the small fields. The buffer of a call stays as large as its largest message. Decoded ids take up to eight times their
+/// encoded size, so ids that do not match the rows are dropped before the call waits.
 pub(super) const LARGEST_SLICE: usize = SLOT_BYTES + MAX_ROWS * (10 + 4) + 1024;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Measuring {
+pub(super) struct EntropyService {
     pub(super) slices: Arc<Slices>,
-    pub(super) place: Arc<CallSlot>,
+    pub(super) slot: Arc<CallSlot>,
     pub(super) phase: watch::Receiver<Phase>,
 }
 
 #[async_trait]
-impl Entropy for Measuring {
-    type ComputeStream = Answers<pb::Measurement>;
+impl Entropy for EntropyService {
+    type ComputeStream = ReplyStream<pb::Measurement>;
 
     async fn compute(&self, request: Request<Streaming<pb::Slice>>) -> Result<Response<Self::ComputeStream>, Status> {
-        let (sender, asked) = mpsc::channel(AHEAD);
-        let call = Call {
-            asked: request.into_inner(),
+        let (sender, pending) = mpsc::channel(AHEAD);
+        let reader = SliceReader {
+            messages: request.into_inner(),
             slices: Arc::clone(&self.slices),
-            place: Arc::clone(&self.place),
+            slot: Arc::clone(&self.slot),
             phase: self.phase.clone(),
             rows: Arc::new(Semaphore::new(ROWS_AHEAD)),
             sender,
         };
-        // Room is waited for by a task, never by the answers: whoever does not read those is not polled, and would keep the place in
-        // the queue that others wait behind.
-        let reading = tokio::spawn(call.read());
-        let answers = Answering { asked, reading, place: Arc::clone(&self.place), given: 0 };
-        let answers =
-            stream::unfold(answers, |mut answers| async move { answers.next().await.map(|answer| (answer, answers)) });
-        Ok(Response::new(answers.boxed()))
+        // A task waits for slots, not the reply stream. If the client does not read, the stream is not polled, and a wait in it would block
+        // the other calls in the queue.
+        let task = tokio::spawn(reader.run());
+        let replies = Measurements { pending, task, slot: Arc::clone(&self.slot), unread: 0 };
+        let replies =
+            stream::unfold(replies, |mut replies| async move { replies.next().await.map(|reply| (reply, replies)) });
+        Ok(Response::new(replies.boxed()))
     }
 }
 
-/// The answers of a call. Dropping them ends it.
-struct Answering {
-    asked: mpsc::Receiver<Result<Asked, Status>>,
-    reading: JoinHandle<()>,
-    place: Arc<CallSlot>,
-    /// Answers that were given out and may not have been taken.
-    given: usize,
+/// The replies of a call. Dropping them ends the call.
+struct Measurements {
+    pending: mpsc::Receiver<Result<PendingSlice, Status>>,
+    task: JoinHandle<()>,
+    slot: Arc<CallSlot>,
+    /// Replies that were returned and that the client may not have read.
+    unread: usize,
 }
 
-impl Answering {
+impl Measurements {
     async fn next(&mut self) -> Option<Result<pb::Measurement, Status>> {
-        if self.asked.is_empty() {
-            self.taken().await;
+        if self.pending.is_empty() {
+            self.record_read().await;
         }
-        let asked = match self.asked.recv().await? {
-            Ok(asked) => asked,
+        let slice = match self.pending.recv().await? {
+            Ok(slice) => slice,
             Err(status) => {
-                self.taken().await;
+                self.record_read().await;
                 return Some(Err(status));
             }
         };
-        self.given += 1;
-        Some(Ok(asked.answer().await))
+        self.unread += 1;
+        Some(Ok(slice.measure().await))
     }
 
-    /// More is asked for: what was given out is on its way.
-    async fn taken(&mut self) {
+    /// The connection polls for more, so the replies before were sent.
+    async fn record_read(&mut self) {
         yield_now().await;
-        self.place.took(std::mem::take(&mut self.given));
+        self.slot.record_read(std::mem::take(&mut self.unread));
     }
 }
 
-impl Drop for Answering {
+impl Drop for Measurements {
     fn drop(&mut self) {
-        self.reading.abort();
+        self.task.abort();
     }
 }
 
-/// A call that is being read.
-struct Call {
-    asked: Streaming<pb::Slice>,
+/// Reads the slices of a call.
+struct SliceReader {
+    messages: Streaming<pb::Slice>,
     slices: Arc<Slices>,
-    place: Arc<CallSlot>,
+    slot: Arc<CallSlot>,
     phase: watch::Receiver<Phase>,
-    /// Of this call alone, so that nobody waits for another's.
+    /// Row permits of this call alone, so that no call waits for another.
     rows: Arc<Semaphore>,
-    sender: mpsc::Sender<Result<Asked, Status>>,
+    sender: mpsc::Sender<Result<PendingSlice, Status>>,
 }
 
-/// A slice whose rows have been handed in, or one that is wrong.
-struct Asked {
+/// A slice that is being measured, or an invalid one.
+struct PendingSlice {
     id: u64,
     chosen: bool,
     intake: Result<Intake, Misshapen>,
-    /// What its numbers take of the call's share.
+    /// Row permits of the call, held until the reply is sent.
     _rows: OwnedSemaphorePermit,
 }
 
-impl Call {
-    /// Hands slices in, in their order, until there are no more, or nobody waits for their numbers.
-    async fn read(mut self) {
+impl SliceReader {
+    /// Submits slices in order, until the stream ends or the reply stream is dropped.
+    async fn run(mut self) {
         loop {
             let slice = tokio::select! {
-                slice = self.asked.message() => slice.map_err(status::sized).transpose(),
-                () = self.place.lost() => {
+                slice = self.messages.message() => slice.map_err(status::oversize).transpose(),
+                () = self.slot.revoked() => {
                     let message = format!(
-                        "{CALLS} calls of Entropy.Compute are going on, and this one was silent for longest: call again with the next slice"
+                        "{MAX_CALLS} calls of Entropy.Compute are running, and this one was idle longest: call again with the next slice"
                     );
                     Some(Err(Status::unavailable(message)))
                 }
-                // whoever tells has gone when this fails, and so has the server
+                // an error means that the server has ended
                 _ = self.phase.wait_for(|phase| *phase >= Phase::Draining) => {
                     Some(Err(Status::unavailable("tokentap is stopping")))
                 }
             };
-            let asked = match slice {
+            let pending = match slice {
                 None => return,
                 Some(Ok(slice)) => {
-                    self.place.came();
-                    Ok(self.hand_in(slice).await)
+                    self.slot.record_slice();
+                    Ok(self.submit(slice).await)
                 }
                 Some(Err(status)) => Err(status),
             };
-            let last = asked.is_err();
-            if self.sender.send(asked).await.is_err() || last {
+            let last = pending.is_err();
+            if self.sender.send(pending).await.is_err() || last {
                 return;
             }
         }
     }
 
-    /// The message of a slice is gone when this returns: what is being measured lies in slots, and for those it waits.
-    async fn hand_in(&self, slice: pb::Slice) -> Asked {
+    /// Copies the rows of a slice into device slots, for which it waits, and drops the message.
+    async fn submit(&self, slice: pb::Slice) -> PendingSlice {
         let (id, chosen) = (slice.id, !slice.token_ids.is_empty());
         let opened = rows(&slice).and_then(|rows| {
             let pb::Slice { logits, temperature, token_ids, .. } = slice;
             Ok((rows, logits, Intake::open(&self.slices, rows, Side { temperature, chosen: token_ids })?))
         });
         let count = opened.as_ref().map_or(0, |(rows, ..)| u32::try_from(rows.count()).unwrap_or(u32::MAX));
-        let permit = Arc::clone(&self.rows).acquire_many_owned(count).await.expect("it is never closed");
+        let permit = Arc::clone(&self.rows).acquire_many_owned(count).await.expect("the semaphore is never closed");
         let intake = match opened {
             Ok((_, logits, mut intake)) => {
                 intake.push(&logits).await;
@@ -163,11 +163,11 @@ impl Call {
             }
             Err(error) => Err(error),
         };
-        Asked { id, chosen, intake, _rows: permit }
+        PendingSlice { id, chosen, intake, _rows: permit }
     }
 }
 
-/// What a slice says it is.
+/// Parses the shape of a slice.
 fn rows(slice: &pb::Slice) -> Result<Rows, Misshapen> {
     let (dtype, vocab) = (slice.dtype, slice.vocab);
     let stored = match pb::Dtype::try_from(dtype) {
@@ -188,9 +188,9 @@ fn rows(slice: &pb::Slice) -> Result<Rows, Misshapen> {
     Rows::try_new(stored, slice.logits.len() / width, vocab as usize, MAX_ROWS)
 }
 
-impl Asked {
-    /// A wrong slice is answered like any other, so that it costs its neighbours nothing.
-    async fn answer(self) -> pb::Measurement {
+impl PendingSlice {
+    /// Returns the measurement. An invalid slice gets a reply with an error, so that the other slices are not affected.
+    async fn measure(self) -> pb::Measurement {
         let Self { id, chosen, intake, _rows } = self;
         let measured = match intake {
             Ok(intake) => intake.rest().await.map_err(|error| (code(error), error.to_string())),

@@ -1,4 +1,4 @@
-//! `Generate`: POST /generate in another encoding.
+//! `tokentap.v1.Generate`: POST /generate over gRPC.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::pb::generate_server::Generate;
-use super::{Answers, pb, status};
+use super::{ReplyStream, pb, status};
 use crate::budget::Share;
 use crate::engine::headers;
 use crate::engine::routes;
 use crate::error::BoxError;
-use crate::generation::event::{EventKind, GenerationEvent, Unparsed};
+use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::control::v1::Problem;
@@ -34,7 +34,7 @@ pub(super) struct GenerateService {
 }
 
 impl GenerateService {
-    /// The headers that HTTP would have had.
+    /// Converts the metadata to the headers of an HTTP request.
     fn headers(&self, metadata: MetadataMap) -> HeaderMap {
         let mut headers = metadata.into_headers();
         let names: Vec<_> = headers.keys().cloned().collect();
@@ -45,7 +45,7 @@ impl GenerateService {
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if self.port == Port::Control && self.state.config.keys.control_token.is_some() {
-            // the token opens this port and is nobody else's to know
+            // the token of this port must not reach the engine
             self.state.client.sign_generation(&mut headers);
         }
         headers
@@ -54,7 +54,7 @@ impl GenerateService {
 
 #[async_trait]
 impl Generate for GenerateService {
-    type GenerateStream = Answers<pb::GenerateReply>;
+    type GenerateStream = ReplyStream<pb::GenerateReply>;
 
     async fn generate(&self, request: Request<pb::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
@@ -71,94 +71,98 @@ impl Generate for GenerateService {
         let generation = generate::answer(&self.state, request, session, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         if generation.head.status != StatusCode::OK {
-            return Err(status::answer(generate::native(generation).map(|body| body.observed_by(record))).await);
+            return Err(status::from_reply(generate::native(generation).map(|body| body.with_record(record))).await);
         }
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);
         for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::DATE] {
             head.headers.remove(name);
         }
-        let reply = Reply { events, record };
+        let reply = RecordedEvents { events, record };
         let limit = self.state.config.limits.max_reply_bytes;
-        let answers = if is_stream {
-            Objects::new(reply, limit).answers()
+        let replies = if is_stream {
+            ObjectStream::new(reply, limit).into_replies()
         } else {
-            whole(reply, limit, self.state.budget.reply()).await?
+            single_reply(reply, limit, self.state.budget.reply()).await?
         };
-        Ok(Response::from_parts(MetadataMap::from_headers(head.headers), answers, tonic::Extensions::new()))
+        Ok(Response::from_parts(MetadataMap::from_headers(head.headers), replies, tonic::Extensions::new()))
     }
 }
 
-/// The events of a reply, with the log line of its request.
-struct Reply {
+/// The events of a reply, with the access record of its request.
+struct RecordedEvents {
     events: Events,
     record: AccessRecord,
 }
 
-impl Drop for Reply {
+impl Drop for RecordedEvents {
     fn drop(&mut self) {
         self.record.observe(self.events.observed());
     }
 }
 
-/// A reply that is one object, which the client has once it has been taken: not when all of it is here.
-async fn whole(mut reply: Reply, limit: u64, share: Share) -> Result<Answers<pb::GenerateReply>, Status> {
+/// Replies one object. The events are acknowledged when the object is sent, not when it is complete here.
+async fn single_reply(
+    mut reply: RecordedEvents,
+    limit: u64,
+    share: Share,
+) -> Result<ReplyStream<pb::GenerateReply>, Status> {
     let json = match reply.events.take_whole() {
         Some(event) => event.native().clone(),
         None => match reply.events.gather(limit, share).await {
             Ok(json) => json,
             Err(error) => {
                 let message = error.to_string();
-                let (status, told) = match error {
+                let (http_status, status) = match error {
                     GatherError::Broken(_) => (StatusCode::BAD_GATEWAY, Status::unavailable(message)),
                     GatherError::TooLarge { .. } => {
                         (StatusCode::PAYLOAD_TOO_LARGE, Status::resource_exhausted(message))
                     }
                     GatherError::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, Status::unavailable(message)),
                 };
-                reply.record.set_status(status);
-                return Err(told);
+                reply.record.set_status(http_status);
+                return Err(status);
             }
         },
     };
-    let answers = stream::unfold((Some(json), reply), |(json, mut reply)| async move {
+    let replies = stream::unfold((Some(json), reply), |(json, mut reply)| async move {
         let Some(json) = json else {
-            taken().await;
+            wait_sent().await;
             reply.events.acknowledge();
             return None;
         };
         Some((Ok(pb::GenerateReply { json }), (None, reply)))
     });
-    Ok(answers.boxed())
+    Ok(replies.boxed())
 }
 
-/// Waits until what was given out has found room on its way to the caller. What encodes it asks for more before it hands anything on,
-/// unless there is nothing for the moment; it asks again when the connection does.
-async fn taken() {
+/// Waits until the last message is sent. tonic's encoder polls for more messages before it passes a buffer on, unless the stream is
+/// pending. It polls again only when the connection does.
+async fn wait_sent() {
     yield_now().await;
 }
 
-/// The objects of an event stream. The client has one when what comes after it is asked for.
-struct Objects {
-    reply: Reply,
-    /// Something was given out that may not have been taken.
-    given: bool,
-    /// The end mark has come.
+/// The objects of an event stream. The client has an object once the connection polls for the data after it.
+struct ObjectStream {
+    reply: RecordedEvents,
+    /// An object was returned that may not be sent yet.
+    unsent: bool,
+    /// The end mark was received.
     done: bool,
     /// `--max-reply-bytes`.
     limit: u64,
 }
 
-impl Objects {
-    fn new(reply: Reply, limit: u64) -> Self {
-        Self { reply, given: false, done: false, limit }
+impl ObjectStream {
+    fn new(reply: RecordedEvents, limit: u64) -> Self {
+        Self { reply, unsent: false, done: false, limit }
     }
 
-    /// The next object; `None` at the end of a stream that has come to its end mark.
+    /// Returns the next object; `None` after the end mark.
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            if std::mem::take(&mut self.given) {
-                taken().await;
+            if std::mem::take(&mut self.unsent) {
+                wait_sent().await;
             }
             let event = match poll_fn(|cx| self.poll_event(cx)).await {
                 Some(Ok(event)) => event,
@@ -167,23 +171,23 @@ impl Objects {
                 None => return Err(Status::unavailable("the engine's stream ended before its end mark")),
             };
             match &event.kind {
-                EventKind::Outputs(_) | EventKind::Failed(_) | EventKind::Unparsed(Unparsed::Unreadable) => {
-                    // an error of tokentap's is the last event
+                EventKind::Outputs(_) | EventKind::Failed(_) | EventKind::Unparsed(UnparsedReason::Unreadable) => {
+                    // an error of tokentap is the last event
                     self.done |= matches!(event.kind, EventKind::Failed(_));
-                    self.given = true;
+                    self.unsent = true;
                     return Ok(Some(event.native_json()));
                 }
                 EventKind::Done => self.done = true,
                 EventKind::Trailers(_) => {}
-                EventKind::Unparsed(Unparsed::Piece) => {
+                EventKind::Unparsed(UnparsedReason::Piece) => {
                     let limit = self.limit;
                     let message = format!("an event is larger than {limit} bytes; see --max-reply-bytes");
                     return Err(Status::resource_exhausted(message));
                 }
-                EventKind::Unparsed(Unparsed::NoData) => {
+                EventKind::Unparsed(UnparsedReason::NoData) => {
                     let raw = event.raw();
                     if !raw.starts_with(b":") && !raw.trim_ascii().is_empty() {
-                        // SGLang writes one line; to leave any out would be a lie
+                        // SGLang writes one line per event; dropping a line would falsify the reply
                         return Err(Status::internal("the engine sent an event that is not one line of JSON"));
                     }
                 }
@@ -191,7 +195,7 @@ impl Objects {
         }
     }
 
-    /// What comes next. While that is nothing, the client has all that came.
+    /// Polls for the next event. If none is ready, all events before have been sent.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
         let polled = self.reply.events.poll_next(cx);
         if !matches!(polled, Poll::Ready(Some(_))) {
@@ -200,7 +204,7 @@ impl Objects {
         polled
     }
 
-    fn answers(self) -> Answers<pb::GenerateReply> {
+    fn into_replies(self) -> ReplyStream<pb::GenerateReply> {
         let objects = stream::unfold(Some(self), |objects| async move {
             let mut objects = objects?;
             match objects.next().await {

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: what `/readyz` says.
+//! `grpc.health.v1.Health`: the readiness of `/readyz` over gRPC.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::entropy::Measuring;
-use super::trajectories::Recorded;
-use super::{Answers, generate};
+use super::entropy::EntropyService;
+use super::trajectories::TrajectoriesService;
+use super::{ReplyStream, generate};
 use crate::serve::connection::Phase;
 use crate::serve::grpc::pb::entropy_server::EntropyServer;
 use crate::serve::grpc::pb::generate_server::GenerateServer;
@@ -20,7 +20,7 @@ use crate::serve::grpc::pb::trajectories_server::TrajectoriesServer;
 use crate::serve::readiness::Readiness;
 use crate::serve::request_info::Port;
 
-/// Whether the port, or one of its services, serves.
+/// Reports whether the port or one of its services serves.
 #[derive(Debug)]
 pub(super) struct HealthService {
     pub(super) readiness: Arc<Readiness>,
@@ -28,12 +28,12 @@ pub(super) struct HealthService {
 }
 
 impl HealthService {
-    /// Trajectories can be read and logits be measured while the engine is away; everything else cannot do without it.
+    /// Trajectories and Entropy also work while the engine is down. The other services need it.
     fn needs(&self, service: &str) -> Result<Needs, Status> {
         match service {
             "" | <GenerateServer<generate::GenerateService>>::NAME => Ok(Needs { engine: true, sessions: true }),
-            <EntropyServer<Measuring>>::NAME => Ok(Needs { engine: false, sessions: false }),
-            <TrajectoriesServer<Recorded>>::NAME if self.port == Port::Control => {
+            <EntropyServer<EntropyService>>::NAME => Ok(Needs { engine: false, sessions: false }),
+            <TrajectoriesServer<TrajectoriesService>>::NAME if self.port == Port::Control => {
                 Ok(Needs { engine: false, sessions: true })
             }
             _ => Err(Status::not_found(format!("there is no service {service:?} on this port"))),
@@ -41,34 +41,35 @@ impl HealthService {
     }
 }
 
-/// What a service cannot do without.
+/// The requirements of a service.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     engine: bool,
-    /// Sessions that have been restored.
+    /// Restored sessions.
     sessions: bool,
 }
 
-fn said(needs: Needs, ready: bool, restoring: bool, phase: Phase) -> HealthCheckResponse {
+fn response(needs: Needs, ready: bool, restoring: bool, phase: Phase) -> HealthCheckResponse {
     let serves = phase == Phase::Serving && (ready || !needs.engine) && !(restoring && needs.sessions);
     let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
     HealthCheckResponse { status: status.into() }
 }
 
-/// What of a watch is left: the states, and what was said last.
-struct Watching {
+/// The state of a watch call.
+struct HealthWatch {
     needs: Needs,
     ready: watch::Receiver<bool>,
     restoring: watch::Receiver<bool>,
     phase: watch::Receiver<Phase>,
+    /// The last response.
     last: Option<HealthCheckResponse>,
 }
 
-impl Watching {
+impl HealthWatch {
     async fn next(&mut self) -> Option<HealthCheckResponse> {
         loop {
             let (ready, restoring) = (*self.ready.borrow_and_update(), *self.restoring.borrow_and_update());
-            let now = said(self.needs, ready, restoring, *self.phase.borrow_and_update());
+            let now = response(self.needs, ready, restoring, *self.phase.borrow_and_update());
             if self.last.as_ref() != Some(&now) {
                 self.last = Some(now);
                 return Some(now);
@@ -78,7 +79,7 @@ impl Watching {
                 changed = self.restoring.changed() => changed,
                 changed = self.phase.changed() => changed,
             };
-            // whoever knew has gone
+            // an error means that the server has ended
             changed.ok()?;
         }
     }
@@ -90,20 +91,20 @@ impl Health for HealthService {
         let needs = self.needs(&request.get_ref().service)?;
         let (ready, phase) = (*self.readiness.is_up.borrow(), *self.readiness.phase.borrow());
         let restoring = self.readiness.sessions.restore_progress().is_some();
-        Ok(Response::new(said(needs, ready, restoring, phase)))
+        Ok(Response::new(response(needs, ready, restoring, phase)))
     }
 
-    type WatchStream = Answers<HealthCheckResponse>;
+    type WatchStream = ReplyStream<HealthCheckResponse>;
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
         let (ready, phase) = (self.readiness.is_up.clone(), self.readiness.phase.clone());
         let restoring = self.readiness.sessions.watch_restoring();
-        let watching = Watching { needs, ready, restoring, phase, last: None };
-        let answers = stream::unfold(watching, |mut watching| async move {
+        let watching = HealthWatch { needs, ready, restoring, phase, last: None };
+        let responses = stream::unfold(watching, |mut watching| async move {
             let now = watching.next().await?;
             Some((Ok(now), watching))
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(Box::pin(responses)))
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller of `Entropy.Compute` sends: slices that may be far apart, each of which must come in one go.
+//! The read timeouts of `Entropy.Compute`: a long one between messages, and a short one within a message.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -18,37 +18,37 @@ use super::status;
 use crate::engine::client::{UploadError, innermost};
 use crate::error::Error;
 
-/// A trainer may send its slices step by step, and a step takes its time.
+/// The time limit between messages. A trainer may send a slice per training step, and a step may be long.
 const BETWEEN: Duration = Duration::from_secs(3600);
 
-/// A flag and a length of four bytes.
+/// The bytes of a message header: a flag, and a length of four bytes.
 const HEAD: usize = 5;
 
-/// How far the messages have come.
+/// The position in the stream of messages.
 #[derive(Debug, Default)]
 struct Framing {
-    /// Bytes of a head; none between messages.
+    /// Received bytes of the current header; 0 between messages.
     head: usize,
-    /// What its length says is still to come.
-    left: usize,
+    /// Bytes of the current message that are not received yet.
+    remaining: usize,
 }
 
 impl Framing {
-    /// Counts these bytes; says whether a message ended within them.
+    /// Parses received bytes. Returns whether a message ended in them.
     fn push(&mut self, mut bytes: &[u8]) -> bool {
         let mut ended = false;
         while let Some((first, rest)) = bytes.split_first() {
             if self.head < HEAD {
                 let is_flag = self.head == 0;
-                self.left = if is_flag { 0 } else { (self.left << 8) | usize::from(*first) };
+                self.remaining = if is_flag { 0 } else { (self.remaining << 8) | usize::from(*first) };
                 self.head += 1;
                 bytes = rest;
             } else {
-                let taken = self.left.min(bytes.len());
-                self.left -= taken;
+                let taken = self.remaining.min(bytes.len());
+                self.remaining -= taken;
                 bytes = &bytes[taken..];
             }
-            if self.head == HEAD && self.left == 0 {
+            if self.head == HEAD && self.remaining == 0 {
                 self.head = 0;
                 ended = true;
             }
@@ -61,29 +61,29 @@ impl Framing {
     }
 }
 
-/// The body. A message that has begun must be whole within a time, and the next begin within an hour; neither runs while tokentap
-/// itself does not ask for more.
+/// A body with read timeouts. A message must be complete within a time limit, and the next one must begin within an hour. The time only
+/// runs while tokentap polls for bytes.
 #[derive(Debug)]
 pub(super) struct MessageReadTimeout<B> {
     body: B,
-    place: Arc<CallSlot>,
-    within: Duration,
+    slot: Arc<CallSlot>,
+    message_timeout: Duration,
     framing: Framing,
-    /// Runs from when the caller was first waited for.
-    limit: Option<Pin<Box<Sleep>>>,
+    /// The timer of the current wait.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> MessageReadTimeout<B> {
-    /// Messages each of which comes `within` a time.
-    pub(super) fn new(body: B, place: Arc<CallSlot>, within: Duration) -> Self {
-        Self { body, place, within, framing: Framing::default(), limit: None }
+    /// Wraps `body`. Each message must be complete within `message_timeout`.
+    pub(super) fn new(body: B, slot: Arc<CallSlot>, message_timeout: Duration) -> Self {
+        Self { body, slot, message_timeout, framing: Framing::default(), timer: None }
     }
 
-    fn late(&self) -> Status {
+    fn timeout_status(&self) -> Status {
         let message = if self.framing.is_between() {
-            "no slice came for an hour".to_owned()
+            "no slice was received for an hour".to_owned()
         } else {
-            format!("a slice took longer than the {} s of --client-body-timeout", self.within.as_secs_f64())
+            format!("a slice took longer than the {} s of --client-body-timeout", self.message_timeout.as_secs_f64())
         };
         status::error(&Error::Client { status: StatusCode::REQUEST_TIMEOUT, message })
     }
@@ -100,23 +100,23 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
             let is_between = self.framing.is_between();
-            self.place.waits(is_between);
-            let time = if is_between { BETWEEN } else { self.within };
-            let limit = self.limit.get_or_insert_with(|| Box::pin(sleep(time)));
-            return limit.as_mut().poll(cx).map(|()| Some(Err(self.late())));
+            self.slot.set_waiting(is_between);
+            let limit = if is_between { BETWEEN } else { self.message_timeout };
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+            return timer.as_mut().poll(cx).map(|()| Some(Err(self.timeout_status())));
         };
-        // frames without a byte are no sign of a slice
+        // empty frames do not begin a slice
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref().filter(|data| !data.is_empty())
         {
-            self.place.waits(false);
+            self.slot.set_waiting(false);
             let was_between = self.framing.is_between();
-            // bytes of a message that goes on are no reason to wait longer for the rest
+            // more bytes of the same message do not restart its timer
             if self.framing.push(data) || was_between {
-                self.limit = None;
+                self.timer = None;
             }
         }
-        let broken = |error: B::Error| status::upload(&UploadError::Broken(innermost(&error)).into());
+        let broken = |error: B::Error| status::upload_error(&UploadError::Broken(innermost(&error)).into());
         Poll::Ready(frame.map(|frame| frame.map_err(broken)))
     }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart_however_they_are_cut() {
+    fn framing_finds_message_ends_at_any_chunk_size() {
         let long = vec![7; 300];
         let messages: [&[u8]; 4] = [b"abc", b"", &long, b"x"];
         let mut bytes = Vec::new();

@@ -1,11 +1,11 @@
-//! A path as arrays.
+//! Converts a path to a `Sample` message.
 
 use super::pb;
 use super::session::{policy_span, turn, wide};
 use crate::export::{Annotate, flags};
 use crate::session::Path;
 
-/// The path with what `annotate` computes from it: one item of each array for each of its tokens.
+/// Converts a path and the statistics that `annotate` computes from it. Each array has one item per token.
 pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
     let length = path.len();
     let leaf = path.leaf();
@@ -45,7 +45,7 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
     sample
 }
 
-/// Adds the numbers of a segment that ends at `end`, or as many NaN where it has none.
+/// Appends the numbers of a segment that ends at `end`, or NaN for each token if it has none.
 fn add(column: &mut Vec<f32>, numbers: &[f32], end: usize) {
     if column.len() + numbers.len() == end {
         column.extend_from_slice(numbers);

@@ -1,4 +1,4 @@
-//! Which services a port has.
+//! The gRPC services of a port.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,7 +18,7 @@ use tower::Service;
 
 use super::call_slots::CallSlots;
 use super::chunked_messages::ChunkedMessages;
-use super::entropy::{LARGEST_SLICE, Measuring};
+use super::entropy::{EntropyService, LARGEST_SLICE};
 use super::generate::GenerateService;
 use super::health::HealthService;
 use super::pb::entropy_server::EntropyServer;
@@ -26,7 +26,7 @@ use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
 use super::read_timeout::MessageReadTimeout;
 use super::stream_shutdown::StreamShutdown;
-use super::trajectories::Recorded;
+use super::trajectories::TrajectoriesService;
 use super::{pb, status};
 use crate::budget::Share;
 use crate::engine::routes;
@@ -37,54 +37,54 @@ use crate::serve::control::Control;
 use crate::serve::control::v1;
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 
-/// The answer to a call, when it is there.
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// The future of a call's reply.
+type ReplyFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-type Readings = TrajectoriesServer<Recorded>;
-type Measurements = EntropyServer<Measuring>;
-type Generations = GenerateServer<GenerateService>;
+type Trajectories = TrajectoriesServer<TrajectoriesService>;
+type Entropy = EntropyServer<EntropyService>;
+type Generate = GenerateServer<GenerateService>;
 type Health = HealthServer<HealthService>;
 
-/// What a caller sends: messages that must not pause for too long.
-type Message = MapErr<Upload, fn(BoxError) -> Status>;
+/// The request body of a call, with a read timeout.
+type RequestBody = MapErr<Upload, fn(BoxError) -> Status>;
 
-/// The service that says which services there are; its type has no name.
-type Reflection = Arc<dyn Fn(Request<Message>) -> Answering + Send + Sync>;
+/// The reflection service, whose type cannot be named.
+type Reflection = Arc<dyn Fn(Request<RequestBody>) -> ReplyFuture + Send + Sync>;
 
-/// What reflection calls itself.
+/// The name of the reflection service.
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 
-/// What a message takes besides the body of a request.
+/// The bytes of a GenerateRequest besides its JSON body.
 const FRAME: u64 = 1024;
 
-/// What a call to a port is.
+/// Classifies a call.
 pub fn classify(port: Port, path: &str) -> RequestInfo {
     let (service, method) = split(path);
     let open = |endpoint| RequestInfo::open(port, Protocol::Grpc, endpoint);
     if service == Health::NAME {
         return RequestInfo { is_probe: true, ..open("/grpc.health.v1.Health") };
     }
-    let generates = service == Generations::NAME && method == "Generate";
+    let generates = service == Generate::NAME && method == "Generate";
     let endpoint = match (service, method) {
         _ if generates => routes::GENERATE.endpoint,
-        (Readings::NAME, "List") => "/tokentap.v1.Trajectories/List",
-        (Readings::NAME, "Get") => "/tokentap.v1.Trajectories/Get",
-        (Readings::NAME, "Watch") => "/tokentap.v1.Trajectories/Watch",
-        (Readings::NAME, "Export") => "/tokentap.v1.Trajectories/Export",
-        (Readings::NAME, "Samples") => "/tokentap.v1.Trajectories/Samples",
-        (Measurements::NAME, "Compute") => "/tokentap.v1.Entropy/Compute",
+        (Trajectories::NAME, "List") => "/tokentap.v1.Trajectories/List",
+        (Trajectories::NAME, "Get") => "/tokentap.v1.Trajectories/Get",
+        (Trajectories::NAME, "Watch") => "/tokentap.v1.Trajectories/Watch",
+        (Trajectories::NAME, "Export") => "/tokentap.v1.Trajectories/Export",
+        (Trajectories::NAME, "Samples") => "/tokentap.v1.Trajectories/Samples",
+        (Entropy::NAME, "Compute") => "/tokentap.v1.Entropy/Compute",
         (REFLECTION, _) => "/grpc.reflection.v1.ServerReflection",
         _ => "other",
     };
     RequestInfo {
         access: if port == Port::Control { Access::Control } else { Access::Agent },
         needs_permit: generates,
-        needs_sessions: matches!(service, Readings::NAME | Generations::NAME),
+        needs_sessions: matches!(service, Trajectories::NAME | Generate::NAME),
         ..open(endpoint)
     }
 }
 
-/// The service and the method of a path.
+/// Splits a path into service and method.
 fn split(path: &str) -> (&str, &str) {
     path.trim_start_matches('/').split_once('/').unwrap_or((path, ""))
 }
@@ -94,9 +94,9 @@ fn split(path: &str) -> (&str, &str) {
 pub struct Services {
     states: Control,
     port: Port,
-    end: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
     reflection: Reflection,
-    places: Arc<CallSlots>,
+    call_slots: Arc<CallSlots>,
 }
 
 impl std::fmt::Debug for Services {
@@ -106,91 +106,91 @@ impl std::fmt::Debug for Services {
 }
 
 impl Services {
-    /// The services of `port`; streams that have no end of their own end when `end` says [`Phase::Draining`].
+    /// Creates the services of `port`. Endless streams end when `phase` becomes [`Phase::Draining`].
     #[must_use]
-    pub fn new(states: Control, port: Port, end: watch::Receiver<Phase>) -> Self {
-        let places = Arc::new(CallSlots::new(Arc::clone(&states.proxy.metrics)));
-        Self { states, port, end, reflection: reflection(port), places }
+    pub fn new(states: Control, port: Port, phase: watch::Receiver<Phase>) -> Self {
+        let call_slots = Arc::new(CallSlots::new(Arc::clone(&states.proxy.metrics)));
+        Self { states, port, phase, reflection: reflection(port), call_slots }
     }
 
-    /// Answers a call that the layers let pass.
+    /// Serves a call that passed the layers.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
         let Ok(reply) = self.call(split(&path), request).await;
         reply
     }
 
-    fn call(&self, (name, method): (&str, &str), request: Request<Incoming>) -> Answering {
+    fn call(&self, (name, method): (&str, &str), request: Request<Incoming>) -> ReplyFuture {
         let is_control = self.port == Port::Control;
-        let endless = matches!(method, "Watch" | "ServerReflectionInfo");
-        let largest = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let is_endless = matches!(method, "Watch" | "ServerReflectionInfo");
+        let max_size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let Control { proxy, trainers, readiness } = self.states.clone();
         let limits = &proxy.config.limits;
-        let answering: Answering = match name {
-            Readings::NAME if is_control => {
-                let server = Readings::new(Recorded(trainers)).max_decoding_message_size(largest(v1::LARGEST));
-                // agents may not keep trainers out
+        let reply: ReplyFuture = match name {
+            Trajectories::NAME if is_control => {
+                let server =
+                    Trajectories::new(TrajectoriesService(trainers)).max_decoding_message_size(max_size(v1::LARGEST));
+                // a share of the whole budget, so that agents cannot block trainers
                 let share = proxy.budget.reply();
                 call(server, self.upload(request, Some(share)))
             }
-            Readings::NAME => {
-                let message = "Trajectories is on the control port, because an agent may not read what others did";
+            Trajectories::NAME => {
+                let message =
+                    "Trajectories is on the control port, because agents must not read each other's trajectories";
                 return refuse(Status::unimplemented(message));
             }
-            Generations::NAME if method != "Generate" => {
-                return refuse(Status::unimplemented(format!("{name} has Generate, and no {method:?}")));
+            Generate::NAME if method != "Generate" => {
+                return refuse(Status::unimplemented(format!("{name} has no method {method:?}, only Generate")));
             }
-            Generations::NAME => {
-                let limit = largest(limits.max_request_bytes.saturating_add(FRAME));
-                let server = Generations::new(GenerateService { state: Arc::clone(&proxy), port: self.port })
+            Generate::NAME => {
+                let limit = max_size(limits.max_request_bytes.saturating_add(FRAME));
+                let server = Generate::new(GenerateService { state: Arc::clone(&proxy), port: self.port })
                     .max_decoding_message_size(limit);
-                let answering = call(server, self.upload(request, Some(proxy.budget.request())));
+                let reply = call(server, self.upload(request, Some(proxy.budget.request())));
                 Box::pin(
-                    async move { answering.await.map(|reply| reply.map(|body| Body::new(ChunkedMessages::new(body)))) },
+                    async move { reply.await.map(|reply| reply.map(|body| Body::new(ChunkedMessages::new(body)))) },
                 )
             }
-            Measurements::NAME => {
-                let place = match self.places.enter() {
-                    Ok(place) => place,
+            Entropy::NAME => {
+                let slot = match self.call_slots.acquire() {
+                    Ok(slot) => slot,
                     Err(status) => return refuse(status),
                 };
                 let request =
-                    request.map(|body| MessageReadTimeout::new(body, Arc::clone(&place), limits.client_body_timeout));
-                let (slices, phase) = (Arc::clone(&trainers.slices), self.end.clone());
-                let server = Measurements::new(Measuring { slices, place, phase });
+                    request.map(|body| MessageReadTimeout::new(body, Arc::clone(&slot), limits.client_body_timeout));
+                let (slices, phase) = (Arc::clone(&trainers.slices), self.phase.clone());
+                let server = Entropy::new(EntropyService { slices, slot, phase });
                 call(server.max_decoding_message_size(LARGEST_SLICE), request)
             }
             Health::NAME => call(Health::new(HealthService { readiness, port: self.port }), self.upload(request, None)),
             REFLECTION => (self.reflection)(self.upload(request, None)),
             _ => return refuse(Status::unimplemented(format!("there is no service {name:?}; reflection lists them"))),
         };
-        if !endless {
-            return answering;
+        if !is_endless {
+            return reply;
         }
-        let end = self.end.clone();
-        Box::pin(
-            async move { answering.await.map(|reply| reply.map(|body| Body::new(StreamShutdown::new(body, end)))) },
-        )
+        let phase = self.phase.clone();
+        Box::pin(async move { reply.await.map(|reply| reply.map(|body| Body::new(StreamShutdown::new(body, phase)))) })
     }
 
-    /// What comes in; `share` is what its bytes take of the budget, where they are held.
-    fn upload(&self, request: Request<Incoming>, share: Option<Share>) -> Request<Message> {
+    /// Adds the read timeout to the request body. `share` counts its bytes against the memory budget, if they are buffered.
+    fn upload(&self, request: Request<Incoming>, share: Option<Share>) -> Request<RequestBody> {
         let limit = self.states.proxy.config.limits.client_body_timeout;
-        let told: fn(BoxError) -> Status = |error| status::upload(&error);
-        request.map(|body| Upload::new(body, limit).counted(share).map_err(told))
+        let to_status: fn(BoxError) -> Status = |error| status::upload_error(&error);
+        request.map(|body| Upload::new(body, limit).with_share(share).map_err(to_status))
     }
 }
 
-fn call<S, B>(mut server: S, request: Request<B>) -> Answering
+fn call<S, B>(mut server: S, request: Request<B>) -> ReplyFuture
 where
     S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
 {
-    let answering = server.call(request);
-    Box::pin(async move { answering.await.map(status::with_http_status) })
+    let reply = server.call(request);
+    Box::pin(async move { reply.await.map(status::with_http_status) })
 }
 
-fn refuse(status: Status) -> Answering {
+fn refuse(status: Status) -> ReplyFuture {
     Box::pin(std::future::ready(Ok(status.into_http())))
 }
 
@@ -198,11 +198,11 @@ fn reflection(port: Port) -> Reflection {
     let mut builder = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    let everywhere = [Generations::NAME, Measurements::NAME, Health::NAME, REFLECTION];
-    let here = (port == Port::Control).then_some(Readings::NAME);
-    for name in everywhere.into_iter().chain(here) {
+    let on_both_ports = [Generate::NAME, Entropy::NAME, Health::NAME, REFLECTION];
+    let on_control_port = (port == Port::Control).then_some(Trajectories::NAME);
+    for name in on_both_ports.into_iter().chain(on_control_port) {
         builder = builder.with_service_name(name);
     }
-    let server = builder.build_v1().expect("tests/codegen.rs and tonic-health made these descriptors");
+    let server = builder.build_v1().expect("tests/codegen.rs and tonic-health generate valid descriptors");
     Arc::new(move |request| call(server.clone(), request))
 }

@@ -1,11 +1,11 @@
-//! Sessions and turns as messages.
+//! Converts sessions and turns to messages.
 
 use std::collections::BTreeMap;
 
 use super::pb;
 use crate::session::{About, Fault, Gone, Measured, Session, Snapshot, Span, Turn};
 
-/// A number as the messages have them.
+/// Converts to the integer type of the messages.
 pub(super) fn wide(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -19,19 +19,19 @@ fn text(text: Option<&str>) -> Option<String> {
 }
 
 pub(super) fn summary(session: &Session) -> pb::SessionSummary {
-    let seen = session.summary();
+    let summary = session.summary();
     pb::SessionSummary {
         session: session.id.to_string(),
-        created_ms: seen.created_ms,
-        turns: wide(seen.turns),
-        sampled_tokens: wide(seen.sampled_tokens),
-        faults: counts(seen.faults),
-        causes: counts(seen.causes),
-        frozen_versions: wide(seen.frozen),
-        done: seen.done,
-        incomplete: seen.incomplete,
-        running: seen.running,
-        bytes: seen.bytes,
+        created_ms: summary.created_ms,
+        turns: wide(summary.turns),
+        sampled_tokens: wide(summary.sampled_tokens),
+        faults: counts(summary.faults),
+        causes: counts(summary.causes),
+        frozen_versions: wide(summary.frozen),
+        done: summary.done,
+        incomplete: summary.incomplete,
+        running: summary.running,
+        bytes: summary.bytes,
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn evicted(gone: &Gone) -> pb::Evicted {
     pb::Evicted { session: gone.session.to_string(), reason: gone.reason.to_owned(), at_ms: gone.at_ms }
 }
 
-/// A session as it looks, and its turns without what is large.
+/// Converts a session and its turns, without the large members of the turns.
 pub(super) fn session(session: &Session, snapshot: &Snapshot) -> pb::Session {
     let light = |turn: pb::Turn| pb::Turn { extras: BTreeMap::new(), ..turn };
     pb::Session {
@@ -50,7 +50,7 @@ pub(super) fn session(session: &Session, snapshot: &Snapshot) -> pb::Session {
     }
 }
 
-/// A turn, its policy spans counted from its first sampled token.
+/// Converts a turn. Its policy spans count from its first sampled token.
 pub(super) fn turn(turn: &Turn) -> pb::Turn {
     let Turn { id, parent, prompt, response, about, .. } = turn;
     let About { rid, index, cause, finish, fault, supersedes, policy, measured: how, sampling, .. } = about;
@@ -80,8 +80,8 @@ pub(super) fn turn(turn: &Turn) -> pb::Turn {
     }
 }
 
-/// A turn with its tokens.
-pub(super) fn ended(session: &str, ended: &Turn) -> pb::EndedTurn {
+/// Converts a turn with its tokens.
+pub(super) fn ended_turn(session: &str, ended: &Turn) -> pb::EndedTurn {
     pb::EndedTurn {
         session: session.to_owned(),
         turn: Some(turn(ended)),
@@ -92,7 +92,7 @@ pub(super) fn ended(session: &str, ended: &Turn) -> pb::EndedTurn {
     }
 }
 
-/// A span of a response that begins at token `start`.
+/// Converts a span of a response that begins at token `start`.
 pub(super) fn policy_span(span: &Span, start: usize) -> pb::PolicySpan {
     let start = wide(start);
     pb::PolicySpan {

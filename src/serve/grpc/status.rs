@@ -1,4 +1,4 @@
-//! What a call is told that cannot be served: the statuses of HTTP in gRPC's words.
+//! Converts errors and HTTP statuses to gRPC statuses.
 
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -7,26 +7,26 @@ use tonic::{Code, Status};
 
 use crate::error::BoxError;
 use crate::error::Error;
-use crate::serve::body::{Body, broken};
+use crate::serve::body::{self, Body};
 use crate::serve::control::v1::Problem;
 use crate::serve::denied::Denied;
 
-/// The status that HTTP answers in this case.
+/// The trailer with the status that HTTP would reply.
 const HTTP_STATUS: &str = "tokentap-http-status";
 
-/// The name of what is wrong.
+/// The trailer with the name of the error.
 const PROBLEM: &str = "tokentap-code";
 
-/// The body of the engine's answer.
+/// The trailer with the body of the engine's reply.
 const BODY: &str = "tokentap-body-bin";
 
-/// Bytes of such a body that trailers have room for: clients refuse more than 8 KiB of metadata, and these grow by a third on the way.
+/// The maximum bytes of such a body. Clients refuse more than 8 KiB of metadata, and base64 makes it a third larger.
 const LARGEST_BODY: usize = 3 << 10;
 
-/// Bytes of a message on the way, where each that is not ASCII takes three.
+/// The maximum bytes of an encoded message. Each byte that is not ASCII takes three.
 const LONGEST_MESSAGE: usize = 3 << 10;
 
-/// Bytes of an answer that are read for the sake of its message.
+/// The maximum bytes of a reply that are read to find its message.
 const READ: usize = 1 << 20;
 
 fn code(status: StatusCode) -> Code {
@@ -57,19 +57,19 @@ fn with_trailers(status: StatusCode, message: &str, more: impl FnOnce(&mut Metad
     Status::with_metadata(code(status), message, trailers)
 }
 
-/// What a trainer is told.
+/// The status of a control port error.
 pub(super) fn problem(problem: &Problem) -> Status {
     with_trailers(problem.status, &problem.message, |trailers| {
         trailers.insert(PROBLEM, MetadataValue::from_static(problem.code));
     })
 }
 
-/// What an agent is told by tokentap itself.
+/// The status of a data port error.
 pub(super) fn error(error: &Error) -> Status {
     with_trailers(error.status(), &error.to_string(), |_| {})
 }
 
-/// The reply to a call that its sender may not make.
+/// The reply to a call that fails authentication.
 #[must_use]
 pub fn denied(denied: Denied) -> Response<tonic::body::Body> {
     let status = with_trailers(denied.status(), denied.message(), |trailers| {
@@ -78,26 +78,26 @@ pub fn denied(denied: Denied) -> Response<tonic::body::Body> {
     status.into_http()
 }
 
-/// The reply to a call that a layer refuses.
+/// The reply to a call that a layer rejects.
 #[must_use]
 pub fn refused(error: &Error) -> Response<tonic::body::Body> {
     self::error(error).into_http()
 }
 
-/// What somebody is told whose message did not come whole.
-pub(super) fn upload(error: &BoxError) -> Status {
-    self::error(&broken(error))
+/// The status of a message that could not be read.
+pub(super) fn upload_error(error: &BoxError) -> Status {
+    self::error(&body::upload_error(error))
 }
 
-/// What somebody is told whose message is larger than its limit, which is not looked at beyond its length.
-pub(super) fn sized(mut status: Status) -> Status {
+/// Adds the HTTP status to tonic's error for a message larger than its limit.
+pub(super) fn oversize(mut status: Status) -> Status {
     if status.code() == Code::OutOfRange {
         status.metadata_mut().insert(HTTP_STATUS, MetadataValue::from(StatusCode::PAYLOAD_TOO_LARGE.as_u16()));
     }
     status
 }
 
-/// Adds the HTTP status to a reply of tonic's own: to a message that is too large, or is no message.
+/// Adds the HTTP status to tonic's own error replies, for a message that is too large or malformed.
 pub(super) fn with_http_status<B>(mut reply: Response<B>) -> Response<B> {
     let refused = Status::from_header_map(reply.headers()).filter(|_| !reply.headers().contains_key(HTTP_STATUS));
     let status = match refused.map(|status| status.code()) {
@@ -109,7 +109,7 @@ pub(super) fn with_http_status<B>(mut reply: Response<B>) -> Response<B> {
     reply
 }
 
-/// The status of HTTP for a call that failed, from the headers or trailers that say so.
+/// Returns the HTTP status of a failed call from its headers or trailers.
 #[must_use]
 pub fn failed_status(headers: &HeaderMap) -> Option<StatusCode> {
     let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)?;
@@ -117,7 +117,7 @@ pub fn failed_status(headers: &HeaderMap) -> Option<StatusCode> {
     Some(named.unwrap_or_else(|| http_status(status.code())))
 }
 
-/// The status of HTTP for a code of gRPC.
+/// Converts a gRPC code to an HTTP status.
 fn http_status(code: Code) -> StatusCode {
     let status = match code {
         Code::Ok => 200,
@@ -133,13 +133,13 @@ fn http_status(code: Code) -> StatusCode {
         Code::DeadlineExceeded => 504,
         Code::Unknown | Code::Internal | Code::DataLoss => 500,
     };
-    StatusCode::from_u16(status).expect("all of them are from 200 to 599")
+    StatusCode::from_u16(status).expect("all statuses are between 200 and 599")
 }
 
-/// What an agent is told by an answer that is no success.
-pub(super) async fn answer(reply: Response<Body>) -> Status {
+/// Converts an error reply of the engine.
+pub(super) async fn from_reply(reply: Response<Body>) -> Status {
     let (head, body) = reply.into_parts();
-    // an answer that breaks off, or goes on for ever, has said its status
+    // without a readable body, the status of the reply is enough
     let body = Limited::new(body, READ).collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     with_trailers(head.status, &message(&body), |trailers| {
         if !body.is_empty() && body.len() <= LARGEST_BODY {
@@ -148,12 +148,12 @@ pub(super) async fn answer(reply: Response<Body>) -> Status {
     })
 }
 
-/// The message of an error as SGLang and FastAPI write it, else the text.
+/// Finds the message in an error body of SGLang or FastAPI; otherwise returns the whole text.
 fn message(body: &[u8]) -> String {
     let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let said = [&value["error"]["message"], &value["message"], &value["detail"], &value["error"]];
-    let said = said.into_iter().find_map(serde_json::Value::as_str);
-    said.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned)
+    let members = [&value["error"]["message"], &value["message"], &value["detail"], &value["error"]];
+    let message = members.into_iter().find_map(serde_json::Value::as_str);
+    message.map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned)
 }
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_of_http_have_their_codes() {
+    fn http_statuses_map_to_grpc_codes() {
         let of = |status: u16| code(StatusCode::from_u16(status).unwrap());
         assert_eq!([400, 401, 403].map(of), [Code::InvalidArgument, Code::Unauthenticated, Code::PermissionDenied]);
         assert_eq!([404, 410, 409].map(of), [Code::NotFound, Code::NotFound, Code::FailedPrecondition]);
@@ -174,26 +174,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_keeps_its_body_where_there_is_room() {
+    async fn status_has_the_body_of_the_reply_up_to_the_size_limit() {
         let reply = |text: String| {
             let mut reply = Response::new(Body::full(text));
             *reply.status_mut() = StatusCode::BAD_REQUEST;
             reply
         };
         let text = r#"{"error":{"message":"no such é"}}"#;
-        let status = answer(reply(text.to_owned())).await;
+        let status = from_reply(reply(text.to_owned())).await;
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "no such é"));
         assert_eq!(status.metadata().get(HTTP_STATUS).unwrap(), "400");
         assert_eq!(status.metadata().get_bin(BODY).unwrap().to_bytes().unwrap(), text);
-        let long = answer(reply("x".repeat(5000))).await;
+        let long = from_reply(reply("x".repeat(5000))).await;
         assert_eq!(long.message().len(), LONGEST_MESSAGE);
-        let wide = answer(reply("漢".repeat(5000))).await;
+        let wide = from_reply(reply("漢".repeat(5000))).await;
         assert_eq!(wide.message().chars().count(), LONGEST_MESSAGE / 9);
         assert!(long.metadata().get_bin(BODY).is_none());
     }
 
     #[test]
-    fn messages_are_found_where_servers_put_them() {
+    fn message_is_read_from_the_error_formats_of_sglang_and_fastapi() {
         assert_eq!(message(br#"{"detail":"Not Found"}"#), "Not Found");
         assert_eq!(message(br#"{"object":"error","message":"m"}"#), "m");
         assert_eq!(message(b"plain\n"), "plain");

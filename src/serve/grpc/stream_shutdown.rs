@@ -1,4 +1,4 @@
-//! The body of a stream that has no end of its own.
+//! Ends endless streams when the server drains.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,22 +13,22 @@ use tonic::body::Body;
 
 use crate::serve::connection::Phase;
 
-/// A body that ends when the server does: whoever watches would hold up the end until it is cut.
+/// A body that ends when the server drains. Without it, an endless stream would delay the drain until its time limit.
 pub(super) struct StreamShutdown {
     body: Body,
-    end: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The server ends.
+    draining: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The server drains.
     ending: bool,
     ended: bool,
 }
 
 impl StreamShutdown {
-    pub(super) fn new(body: Body, mut end: watch::Receiver<Phase>) -> Self {
-        let end = Box::pin(async move {
-            // whoever tells has gone when this fails, and so has the server
-            let _ = end.wait_for(|phase| *phase >= Phase::Draining).await;
+    pub(super) fn new(body: Body, mut phase: watch::Receiver<Phase>) -> Self {
+        let draining = Box::pin(async move {
+            // an error means that the server has ended
+            let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         });
-        Self { body, end, ending: false, ended: false }
+        Self { body, draining, ending: false, ended: false }
     }
 }
 
@@ -40,9 +40,9 @@ impl http_body::Body for StreamShutdown {
         if self.ended {
             return Poll::Ready(None);
         }
-        // what is there already goes first, also what came with the end, after the body had been asked
+        // frames that are ready are sent first. The body is polled again after the drain began, so that no frame is lost.
         let mut frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_pending() && !self.ending && self.end.as_mut().poll(cx).is_ready() {
+        if frame.is_pending() && !self.ending && self.draining.as_mut().poll(cx).is_ready() {
             self.ending = true;
             frame = Pin::new(&mut self.body).poll_frame(cx);
         }

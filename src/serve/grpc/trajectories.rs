@@ -1,4 +1,4 @@
-//! `Trajectories`: what was recorded, for whoever trains from it.
+//! `tokentap.v1.Trajectories`: the recorded sessions, for trainers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::pb::trajectories_server::Trajectories;
 use super::pb::{export_reply, samples_reply, watch_request};
 use super::sample::sample;
 use super::session::{counts, evicted, session, summary, wide};
-use super::{Answers, pb, status, watch};
+use super::{ReplyStream, pb, status, watch};
 use crate::export::{Export, Needs, settle};
 use crate::serve::control::offload::{Items, OffloadedIter, offload, offload_export};
 use crate::serve::control::trainer_state::TrainerState;
@@ -19,20 +19,20 @@ use crate::serve::control::v1::Problem;
 
 /// The service.
 #[derive(Debug)]
-pub(super) struct Recorded(pub(super) Arc<TrainerState>);
+pub(super) struct TrajectoriesService(pub(super) Arc<TrainerState>);
 
 fn narrow(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// Answers that blocking threads make as they are taken; `size` returns the bytes of one.
-fn answers<T: Send + 'static>(items: Items<T>, size: fn(&T) -> usize) -> Answers<T> {
+/// A reply stream that blocking threads produce as the client reads it. `size` returns the bytes of a reply.
+fn offloaded_stream<T: Send + 'static>(items: Items<T>, size: fn(&T) -> usize) -> ReplyStream<T> {
     let mut steps = OffloadedIter::new(items, size);
     stream::poll_fn(move |cx| steps.poll_next(cx)).map(Ok).boxed()
 }
 
 #[async_trait]
-impl Trajectories for Recorded {
+impl Trajectories for TrajectoriesService {
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListReply>, Status> {
         let pb::ListRequest { after, limit } = request.into_inner();
         let state = Arc::clone(&self.0);
@@ -50,44 +50,44 @@ impl Trajectories for Recorded {
     async fn get(&self, request: Request<pb::GetRequest>) -> Result<Response<pb::Session>, Status> {
         let pb::GetRequest { session: id, version } = request.into_inner();
         let state = Arc::clone(&self.0);
-        let found = offload(move || {
-            let found = v1::session(&state, &id)?;
-            let snapshot = found.snapshot(version).map_err(|error| v1::refused(&id, error))?;
-            Ok(session(&found, &snapshot))
+        let reply = offload(move || {
+            let stored = v1::session(&state, &id)?;
+            let snapshot = stored.snapshot(version).map_err(|error| v1::session_problem(&id, error))?;
+            Ok(session(&stored, &snapshot))
         });
-        Ok(Response::new(found.await.map_err(|problem| status::problem(&problem))?))
+        Ok(Response::new(reply.await.map_err(|problem| status::problem(&problem))?))
     }
 
-    type WatchStream = Answers<pb::WatchReply>;
+    type WatchStream = ReplyStream<pb::WatchReply>;
 
     async fn watch(&self, request: Request<pb::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let what =
             request.into_inner().what.unwrap_or(watch_request::What::Finished(watch_request::Finished::default()));
-        let answers = match what {
+        let replies = match what {
             watch_request::What::Finished(from) => watch::finished(&self.0, &from.since)?,
             watch_request::What::Turns(of) => watch::turns(&self.0, of.session),
             watch_request::What::Entropies(of) => watch::entropies(&self.0, &of)?,
         };
-        Ok(Response::new(answers))
+        Ok(Response::new(replies))
     }
 
-    type ExportStream = Answers<pb::ExportReply>;
+    type ExportStream = ReplyStream<pb::ExportReply>;
 
     async fn export(&self, request: Request<pb::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
-        let said = request.into_inner();
-        let said = v1::samples::SamplesRequest {
-            sessions: said.sessions,
-            format: said.format,
-            pad_token_id: said.pad_token_id,
-            max_prompt_length: said.max_prompt_length.map(narrow),
-            max_response_length: said.max_response_length.map(narrow),
-            version: said.version,
-            include_branches: !said.no_branches,
-            entropies: said.entropies,
-            text: said.text,
+        let message = request.into_inner();
+        let request = v1::samples::SamplesRequest {
+            sessions: message.sessions,
+            format: message.format,
+            pad_token_id: message.pad_token_id,
+            max_prompt_length: message.max_prompt_length.map(narrow),
+            max_response_length: message.max_response_length.map(narrow),
+            version: message.version,
+            include_branches: !message.no_branches,
+            entropies: message.entropies,
+            text: message.text,
         };
         let state = Arc::clone(&self.0);
-        let export = offload_export(move || v1::samples::export(&state, &said)).await;
+        let export = offload_export(move || v1::samples::export(&state, &request)).await;
         let export = export.map_err(|problem| status::problem(&problem))?;
         let Export { content_type, length, chunks, tally, .. } = export;
         let head = pb::ExportHead {
@@ -97,15 +97,15 @@ impl Trajectories for Recorded {
             refused: counts(tally.refused),
         };
         let head = export_reply::Part::Head(head);
-        let state = std::iter::once(head).chain(chunks.map(export_reply::Part::Data));
-        let replies = state.map(|part| pb::ExportReply { part: Some(part) });
-        Ok(Response::new(answers(Box::new(replies), |reply| match &reply.part {
+        let parts = std::iter::once(head).chain(chunks.map(export_reply::Part::Data));
+        let replies = parts.map(|part| pb::ExportReply { part: Some(part) });
+        Ok(Response::new(offloaded_stream(Box::new(replies), |reply| match &reply.part {
             Some(export_reply::Part::Data(data)) => data.len(),
             _ => 0,
         })))
     }
 
-    type SamplesStream = Answers<pb::SamplesReply>;
+    type SamplesStream = ReplyStream<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
         let pb::SamplesRequest { sessions, version, no_branches } = request.into_inner();
@@ -126,6 +126,6 @@ impl Trajectories for Recorded {
             })
         });
         let replies = samples.chain(refused).map(|what| pb::SamplesReply { what: Some(what) });
-        Ok(Response::new(answers(Box::new(replies), Message::encoded_len)))
+        Ok(Response::new(offloaded_stream(Box::new(replies), Message::encoded_len)))
     }
 }

@@ -1,4 +1,4 @@
-//! Limits how many requests are served at a time.
+//! Limits the number of concurrent requests.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -19,20 +19,20 @@ use crate::serve::grpc;
 use crate::serve::rejection::Rejection;
 use crate::serve::request_info::RequestInfo;
 
-/// The permits of requests, of both ports.
+/// The request permits, shared by both ports.
 #[derive(Debug, Clone)]
 pub struct Permits {
-    /// `--max-requests` of them.
+    /// The free permits.
     pub semaphore: Arc<Semaphore>,
-    /// How many there are.
+    /// The number of permits, `--max-requests`.
     pub limit: usize,
-    /// Where refused requests are counted.
+    /// Counts refused requests.
     pub metrics: Arc<Metrics>,
 }
 
 impl Permits {
-    /// Takes one.
-    fn take(&self) -> Result<AdmissionPermit, Rejection> {
+    /// Acquires a permit without waiting.
+    fn acquire(&self) -> Result<AdmissionPermit, Rejection> {
         if let Ok(permit) = Arc::clone(&self.semaphore).try_acquire_owned() {
             return Ok(AdmissionPermit(Some(permit)));
         }
@@ -44,7 +44,7 @@ impl Permits {
     }
 }
 
-/// Takes a permit for each request that needs one. The body of the reply holds it.
+/// Acquires a permit for each request that needs one. The body of the reply holds it.
 #[derive(Debug, Clone)]
 pub struct Admit<S> {
     /// The permits.
@@ -68,7 +68,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let info = RequestInfo::of(&request);
-        let permit = if info.needs_permit { self.permits.take() } else { Ok(AdmissionPermit(None)) };
+        let permit = if info.needs_permit { self.permits.acquire() } else { Ok(AdmissionPermit(None)) };
         match permit {
             Ok(permit) => Either::Left(OnReply::new(self.inner.call(request), permit)),
             Err(rejection) => Either::Right(ready(Ok(rejection.reply(info)))),
@@ -83,7 +83,7 @@ pub struct AdmissionPermit(Option<OwnedSemaphorePermit>);
 impl ReplyChange for AdmissionPermit {
     fn apply(self, reply: &mut Response<ReplyBody>) {
         let Self(Some(permit)) = self else { return };
-        // the engine does nothing for a request that has failed: while its client does not read the error, it keeps no other request out
+        // a failed request takes no work of the engine, so a client that does not read its error must not hold a permit
         if reply.status().is_success() && grpc::failed_status(reply.headers()).is_none() {
             reply.body_mut().set_permit(permit);
         }

@@ -1,4 +1,4 @@
-//! Who may send a request.
+//! Checks whether a client may send a request.
 
 use http::{HeaderMap, HeaderName, Request, Uri, header};
 use subtle::ConstantTimeEq;
@@ -8,40 +8,40 @@ use crate::engine::client::Client;
 use crate::serve::denied::Denied;
 use crate::serve::request_info::{Access, RequestInfo};
 
-/// Where some clients put their key.
+/// The header in which some clients send their key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What browsers say of where a request comes from.
+/// The header in which browsers report where a request comes from.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Whether the sender of a request may send it. Where that takes tokentap's own token on the data port, the request is then signed for the engine.
+/// Checks whether the client may send the request. On the data port with a token, replaces that token by the engine's key.
 ///
 /// # Errors
-/// [`Denied`] where it may not.
+/// [`Denied`] if it may not.
 pub fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Denied> {
     match RequestInfo::of(request).access {
         Access::Open => Ok(()),
-        Access::Metrics => token(config.keys.metrics_token.as_ref(), request.headers()),
-        Access::Page => place(config, request.uri(), request.headers()),
+        Access::Metrics => check_token(config.keys.metrics_token.as_ref(), request.headers()),
+        Access::Page => check_origin(config, request.uri(), request.headers()),
         Access::Control => {
-            place(config, request.uri(), request.headers())?;
-            token(config.keys.control_token.as_ref(), request.headers())
+            check_origin(config, request.uri(), request.headers())?;
+            check_token(config.keys.control_token.as_ref(), request.headers())
         }
-        Access::Agent => agent(config, client, request.headers_mut()),
+        Access::Agent => check_agent(config, client, request.headers_mut()),
     }
 }
 
-/// Whether a request comes by a name that is ours, and from no foreign page.
+/// Checks that the `Host` is a name of this port and that the request does not come from a page of another site.
 ///
 /// # Errors
-/// [`Denied::Host`] or [`Denied::Origin`] when it does not.
-fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+/// [`Denied::Host`] or [`Denied::Origin`].
+fn check_origin(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
     let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
-    if !host.as_deref().is_some_and(|host| is_ours(config, host)) {
+    if !host.as_deref().is_some_and(|host| is_own_host(config, host)) {
         return Err(Denied::Host);
     }
-    // of a page that only asks for an image or follows a link a browser says no origin; a link to the page itself may be followed
+    // browsers send no `Origin` for images and links; only links to the page at `/` are allowed
     let site = headers.get(SITE).map_or(&b"none"[..], |site| site.as_bytes());
     if !matches!(site, b"none" | b"same-origin") && uri.path() != "/" {
         return Err(Denied::Origin);
@@ -56,40 +56,40 @@ fn place(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> 
     Ok(())
 }
 
-/// Whether the bearer token is the expected one, if one is expected.
+/// Checks the bearer token, if one is configured.
 ///
 /// # Errors
-/// [`Denied::Token`] when it is not.
-fn token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
+/// [`Denied::Token`] if it is missing or wrong.
+fn check_token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
     let Some(expected) = expected else { return Ok(()) };
     let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
     let given = given.split_at_checked(7).filter(|(kind, _)| kind.eq_ignore_ascii_case(b"Bearer "));
     let given = given.map_or(&[][..], |(_, token)| token);
-    if same(given, expected.expose().as_bytes()) { Ok(()) } else { Err(Denied::Token) }
+    if constant_time_eq(given, expected.expose().as_bytes()) { Ok(()) } else { Err(Denied::Token) }
 }
 
-/// Whether an agent has the token, if one is expected. The request is then signed for the engine: the token is for tokentap alone.
+/// Checks an agent's token, if one is configured. Then replaces it by the engine's key, because the token is for tokentap only.
 ///
 /// # Errors
-/// [`Denied::Agent`] when it may not.
-fn agent(config: &Config, client: &Client, headers: &mut HeaderMap) -> Result<(), Denied> {
+/// [`Denied::Agent`] if it is missing or wrong.
+fn check_agent(config: &Config, client: &Client, headers: &mut HeaderMap) -> Result<(), Denied> {
     let expected = config.keys.agent_token.as_ref();
     let Some(secret) = expected else { return Ok(()) };
-    let key = headers.get(API_KEY).is_some_and(|key| same(key.as_bytes(), secret.expose().as_bytes()));
+    let key = headers.get(API_KEY).is_some_and(|key| constant_time_eq(key.as_bytes(), secret.expose().as_bytes()));
     if !key {
-        token(expected, headers).map_err(|_| Denied::Agent)?;
+        check_token(expected, headers).map_err(|_| Denied::Agent)?;
     }
     headers.remove(API_KEY);
     client.sign_generation(headers);
     Ok(())
 }
 
-/// Compares in a time that depends on the lengths alone.
-fn same(a: &[u8], b: &[u8]) -> bool {
+/// Compares in a time that depends only on the lengths.
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
 }
 
-fn is_ours(config: &Config, host: &str) -> bool {
+fn is_own_host(config: &Config, host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
@@ -97,11 +97,11 @@ fn is_ours(config: &Config, host: &str) -> bool {
     let loopback = name.eq_ignore_ascii_case("localhost")
         || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == config.control_listen.ip());
     let name = name.strip_suffix('.').unwrap_or(name);
-    loopback || config.keys.control_host.iter().any(|own| is_named(own, name))
+    loopback || config.keys.control_host.iter().any(|own| matches_host(own, name))
 }
 
-/// Whether a name is the one of the settings, or, where that begins with a dot, one label before it.
-fn is_named(own: &str, name: &str) -> bool {
+/// Whether a name equals the configured one. If that begins with a dot, whether it is one label followed by the configured name.
+fn matches_host(own: &str, name: &str) -> bool {
     if !own.starts_with('.') {
         return own.eq_ignore_ascii_case(name);
     }
@@ -114,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dot_stands_for_one_label() {
-        assert!(is_named(".control.rl.svc", "sglang-0.control.rl.svc") && is_named("Control", "control"));
+    fn control_host_with_a_leading_dot_matches_exactly_one_label() {
+        assert!(matches_host(".control.rl.svc", "sglang-0.control.rl.svc") && matches_host("Control", "control"));
         for name in
             ["control.rl.svc", ".control.rl.svc", "a.b.control.rl.svc", "evil-control.rl.svc", "é.control.rl.svc.x", ""]
         {
-            assert!(!is_named(".control.rl.svc", name), "{name}");
+            assert!(!matches_host(".control.rl.svc", name), "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Refuses requests that a check refuses.
+//! A layer that runs a check and rejects the requests that fail it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -24,14 +24,14 @@ impl<C: Clone, S> Layer<S> for CheckLayer<C> {
     }
 }
 
-/// Its service.
+/// The service of [`CheckLayer`].
 #[derive(Debug, Clone)]
 pub struct Check<C, S> {
     check: C,
     inner: S,
 }
 
-/// A reply that was made without the routes.
+/// The future of a reply that is ready at once.
 pub type Immediate = Ready<Result<Response<ReplyBody>, Infallible>>;
 
 impl<C, S, B> Service<Request<B>> for Check<C, S>

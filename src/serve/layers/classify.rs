@@ -1,4 +1,4 @@
-//! Finds out what a request is.
+//! Classifies requests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::serve::grpc;
 use crate::serve::request_info::Port;
 use crate::serve::{control, data};
 
-/// Puts a [`RequestInfo`](crate::serve::request_info::RequestInfo) among the extensions of each request.
+/// Adds a [`RequestInfo`](crate::serve::request_info::RequestInfo) to the extensions of each request.
 #[derive(Debug, Clone)]
 pub struct Classify<S> {
-    /// Where the requests come in.
+    /// The port that receives the requests.
     pub port: Port,
     /// The APIs of the data port.
     pub apis: Arc<Apis>,
@@ -47,7 +47,7 @@ where
     }
 }
 
-/// Whether a request is a gRPC call. Over HTTP/1 no request is, whatever its content type.
+/// Whether a request is a gRPC call. Over HTTP/1 it never is, whatever its content type.
 fn is_grpc<B>(request: &Request<B>) -> bool {
     if request.version() != Version::HTTP_2 {
         return false;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_call_is_known_by_its_content_type_over_http_2() {
+    fn grpc_content_type_over_http_2_is_a_grpc_call() {
         let request = |version, kind: &str| {
             Request::builder().version(version).header(header::CONTENT_TYPE, kind).body(()).unwrap()
         };

@@ -1,4 +1,4 @@
-//! Ends HTTP/1 connections while the server drains.
+//! Closes HTTP/1 connections while the server drains.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -27,26 +27,26 @@ where
 {
     type Response = S::Response;
     type Error = Infallible;
-    type Future = OnReply<S::Future, CloseWhile>;
+    type Future = OnReply<S::Future, CloseConnection>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // one connection of HTTP/2 has other requests
+        // an HTTP/2 connection has other requests
         let phase = (request.version() < Version::HTTP_2).then(|| self.phase.clone());
-        OnReply::new(self.inner.call(request), CloseWhile { phase })
+        OnReply::new(self.inner.call(request), CloseConnection { phase })
     }
 }
 
-/// Closes the connection of a reply; `None` over HTTP/2.
+/// Adds `connection: close` to a reply if needed; `phase` is `None` over HTTP/2.
 #[derive(Debug)]
-pub struct CloseWhile {
+pub struct CloseConnection {
     phase: Option<watch::Receiver<Phase>>,
 }
 
-impl ReplyChange for CloseWhile {
+impl ReplyChange for CloseConnection {
     fn apply(self, reply: &mut Response<ReplyBody>) {
         let Some(phase) = self.phase else { return };
         if *phase.borrow() != Phase::Serving || reply.body().ends_connection() {

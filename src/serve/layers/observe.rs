@@ -1,4 +1,4 @@
-//! Counts and logs each request when its reply has ended.
+//! Counts and logs each request when its reply ends.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::serve::access_log::AccessRecord;
 use crate::serve::grpc;
 use crate::serve::request_info::RequestInfo;
 
-/// Puts an [`AccessRecord`] among the extensions of each request, and into the body of its reply.
+/// Adds an [`AccessRecord`] to the extensions of each request and to the body of its reply.
 #[derive(Debug, Clone)]
 pub struct Observe<S> {
-    /// Where requests are counted.
+    /// Counts the requests.
     pub metrics: Arc<Metrics>,
-    /// Set when the server cuts connections.
+    /// True once the server closes the remaining connections.
     pub cutting: Arc<AtomicBool>,
     /// The next layer.
     pub inner: S,

@@ -9,13 +9,13 @@ use http::Response;
 
 use crate::serve::ReplyBody;
 
-/// What a layer does with the reply to a request.
+/// A change that a layer makes to a reply.
 pub trait ReplyChange: Unpin {
     /// Changes the reply.
     fn apply(self, reply: &mut Response<ReplyBody>);
 }
 
-/// The future of a layer that changes replies. Dropped before there is a reply, it drops what the layer kept for it.
+/// The future of a layer that changes replies. If it is dropped before the reply, it drops the change too.
 #[derive(Debug)]
 pub struct OnReply<F, C> {
     future: F,
@@ -23,7 +23,7 @@ pub struct OnReply<F, C> {
 }
 
 impl<F, C> OnReply<F, C> {
-    /// `change` is applied to the reply of `future`.
+    /// Applies `change` to the reply of `future`.
     pub fn new(future: F, change: C) -> Self {
         Self { future, change: Some(change) }
     }

@@ -1,4 +1,5 @@
-//! Refuses what needs sessions while those are restored from the log: a call would begin a session anew that the log has.
+//! Refuses requests that need sessions while sessions are restored from the log. Such a call could start a session again that is in the
+//! log.
 
 use http::Request;
 
@@ -6,17 +7,17 @@ use crate::error::Error;
 use crate::serve::request_info::RequestInfo;
 use crate::session::Store;
 
-/// Whether the sessions that a request needs have been restored.
+/// Checks that sessions are restored, if the request needs them.
 ///
 /// # Errors
-/// A 503 while they have not.
+/// A 503 until they are restored.
 pub fn check<B>(sessions: &Store, request: &Request<B>) -> Result<(), Error> {
     if !RequestInfo::of(request).needs_sessions {
         return Ok(());
     }
     let Some(progress) = sessions.restore_progress() else { return Ok(()) };
     let message = format!(
-        "sessions are restored from the log, {} of {} bytes are read; try again in a moment, or when /readyz is 200",
+        "sessions are being restored from the log, {} of {} bytes are read; try again in a moment, or when /readyz is 200",
         progress.read, progress.total
     );
     Err(Error::Unavailable { message })

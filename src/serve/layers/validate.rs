@@ -1,19 +1,20 @@
-//! Refuses requests that hyper takes and a proxy could read in two ways: exactly one valid `Host`, and no transfer coding but chunked.
+//! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host` and no
+//! transfer coding except chunked.
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header, uri::Authority};
 
 use crate::error::Error;
 
-/// Whether a request is valid.
+/// Checks the headers of a request.
 ///
 /// # Errors
-/// Why it is refused. Over HTTP/1 the connection must then be closed: its client may also count the bytes of the body in another way.
+/// When a header is not valid. An HTTP/1 connection must then be closed, because its client may frame the body in another way.
 pub fn check<B>(request: &Request<B>) -> Result<(), Error> {
     host(request.version(), request.headers())?;
     coding(request.headers())
 }
 
-/// RFC 9112, 3.2: none, several, or one that is no host is answered with 400. An empty one is a host.
+/// RFC 9112, 3.2: a missing, repeated or invalid `Host` is answered with 400. An empty one is valid.
 fn host(version: Version, headers: &HeaderMap) -> Result<(), Error> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let good = match (hosts.next(), hosts.next()) {
@@ -21,7 +22,7 @@ fn host(version: Version, headers: &HeaderMap) -> Result<(), Error> {
         (Some(host), None) => host.is_empty() || is_host(host),
         (Some(_), Some(_)) => false,
     };
-    let message = "a request has one Host header, and a host in it";
+    let message = "a request must have exactly one Host header with a valid host";
     if good { Ok(()) } else { Err(Error::bad_request(message.to_owned())) }
 }
 
@@ -32,8 +33,8 @@ fn is_host(host: &HeaderValue) -> bool {
     !host.contains('@') && port.is_none_or(|port| port.is_empty() || is_port(port))
 }
 
-/// RFC 9112, 6.1 and 7: hyper looks at the last coding alone, takes chunked off and leaves the others on, of which the engine would not
-/// hear any more.
+/// RFC 9112, 6.1 and 7: hyper checks only the last coding. It decodes chunked and leaves the others, and the engine would not learn that
+/// they are applied.
 fn coding(headers: &HeaderMap) -> Result<(), Error> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let good = match (codings.next(), codings.next()) {
@@ -41,7 +42,7 @@ fn coding(headers: &HeaderMap) -> Result<(), Error> {
         (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
         (Some(_), Some(_)) => false,
     };
-    let message = "no Transfer-Encoding is read but chunked, and that once".to_owned();
+    let message = "the only supported Transfer-Encoding is chunked, once".to_owned();
     if good { Ok(()) } else { Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message }) }
 }
 
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_that_is_one() {
+    fn request_needs_exactly_one_valid_host() {
         for good in ["", "localhost", "a_b.c:30000", "a:", "127.0.0.1:1", "[::1]", "[::1]:80", "a:0", "a:65535"] {
             assert!(is_valid(Version::HTTP_11, &[("host", good)]), "{good:?}");
         }
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn chunked_and_nothing_else() {
+    fn only_the_chunked_transfer_coding_is_accepted() {
         let of = |value| is_valid(Version::HTTP_11, &[("host", "a"), ("transfer-encoding", value)]);
         assert!(of("chunked") && of("Chunked"));
         assert!(!of("gzip, chunked") && !of("chunked, chunked") && !of("identity") && !of(""));

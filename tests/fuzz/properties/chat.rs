@@ -12,7 +12,7 @@ use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::engine::request::GenerateRequest;
-use tokentap::generation::event::{GenerationEvent, Reads};
+use tokentap::generation::event::{EventAccess, GenerationEvent};
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
 use super::grammar::shown;
@@ -22,7 +22,7 @@ static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::fold
 /// What is served is a native request with the ids of the prompt, one token of control a turn; a reply is read or refused.
 pub fn chat(bytes: &[u8]) {
     let body = Bytes::copy_from_slice(bytes);
-    let _ = GenerationEvent::outline(body.clone(), Reads::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
+    let _ = GenerationEvent::outline(body.clone(), EventAccess::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
     if let Ok(request) = CompletionRequest::parse(body.clone())
         && let Err(unserved) = request.native("m", false, Bytes::from)
     {

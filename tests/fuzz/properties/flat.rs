@@ -1,7 +1,7 @@
 //! The flat forms of top logprobs.
 
 use serde_json::{Value, json};
-use tokentap::engine::flat::{Side, keep_columns, read};
+use tokentap::engine::flat::{TopLogprobsField, keep_columns, read};
 use tokentap::json::{Edit, Object, Splice};
 use tokentap::logprobs::Rows;
 
@@ -25,7 +25,7 @@ pub fn flat(bytes: &[u8]) {
         let got = done.map(|is_flat| (is_flat, rows.len(), bits(&rows))).ok();
         assert_eq!(got, naive(value), "{}", shown(bytes));
     }
-    for (side, name) in [(Side::Input, "input"), (Side::Output, "output")] {
+    for (side, name) in [(TopLogprobsField::Input, "input"), (TopLogprobsField::Output, "output")] {
         let mut edit = Edit::new(meta, &object);
         let done = keep_columns(side, keep, meta, &object, &mut edit);
         let wanted = value.as_ref().map(|value| cut(value, name, keep));

@@ -1,7 +1,7 @@
 //! One object of a reply.
 
 use serde_json::Value;
-use tokentap::engine::response::{Chunk, Nothing, Numbers};
+use tokentap::engine::response::{Chunk, NoKnownPrefix, Numbers};
 use tokentap::json::{Cursor, Object};
 
 use super::grammar::{Plain, shown};
@@ -9,7 +9,7 @@ use super::grammar::{Plain, shown};
 /// Of an object that is JSON, everything is found that is there, and no logprob that is not.
 pub fn reply(bytes: &[u8]) {
     let (mut cursor, mut numbers) = (Cursor::new(bytes), Numbers::default());
-    let read = Chunk::read(&mut cursor, &Nothing, &mut numbers).and_then(|chunk| cursor.end().map(|()| chunk));
+    let read = Chunk::read(&mut cursor, &NoKnownPrefix, &mut numbers).and_then(|chunk| cursor.end().map(|()| chunk));
     if let Ok(chunk) = &read {
         let _ =
             (chunk.count_ids(bytes), chunk.weight_versions(bytes), chunk.text(bytes, "model"), chunk.count(bytes, "n"));

@@ -1,6 +1,6 @@
 //! The reader of server-sent events.
 
-use tokentap::engine::sse::{Decoder, Event};
+use tokentap::engine::sse::{SseDecoder, SseEvent};
 
 use super::grammar::shown;
 
@@ -25,11 +25,11 @@ pub fn sse(bytes: &[u8]) {
 }
 
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Read {
-    let (mut decoder, mut events, mut given) = (Decoder::default(), Vec::new(), 0);
+    let (mut decoder, mut events, mut given) = (SseDecoder::default(), Vec::new(), 0);
     for piece in pieces {
         decoder.push(piece);
         given += piece.len();
-        events.extend(decoder.by_ref().map(|event: Event| {
+        events.extend(decoder.by_ref().map(|event: SseEvent| {
             assert_eq!(event.is_done(), event.data() == Some(b"[DONE]"));
             given -= event.raw.len();
             (event.raw.to_vec(), event.data().map(<[u8]>::to_vec))

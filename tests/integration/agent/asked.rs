@@ -1,12 +1,12 @@
-//! Clients that want less than is recorded, or more.
+//! Clients that request fewer or more fields than tokentap records.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, Streaming};
 
-use super::lab::{Agent, Lab, Said, length};
+use super::lab::{Agent, Lab, SequenceReply, length};
 
-/// What a client can ask for that is kept with its turn.
-const KEPT: [&str; 5] = [
+/// Fields that a client can request and that its turn records as extras.
+const EXTRAS: [&str; 5] = [
     "input_token_logprobs",
     "input_top_logprobs",
     "input_token_ids_logprobs",
@@ -15,23 +15,23 @@ const KEPT: [&str; 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_entropy_the_ids_are_recorded_and_the_logprobs_only_where_they_were_asked_for() {
+async fn without_entropy_ids_are_recorded_and_logprobs_only_on_request() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let lab = Lab::exact(EngineOptions { streaming, ..EngineOptions::default() }).await;
-        for (asked, stream) in [(false, false), (false, true), (true, false), (true, true)] {
-            let session = format!("plain-{asked}-{stream}");
+        for (requested, stream) in [(false, false), (false, true), (true, false), (true, true)] {
+            let session = format!("plain-{requested}-{stream}");
             let mut agent = Agent::new(&lab, &session, "What did the keeper write?");
             agent.stream = stream;
             for result in ["one", "two"] {
                 let mut body = agent.body(&length(6));
                 body["return_entropy"] = json!(false);
-                if asked {
+                if requested {
                     body["return_logprob"] = json!(true);
                 }
-                let said = lab.ask(&session, &body).await;
-                assert_eq!(said.meta["output_token_logprobs"].is_null(), !asked, "the client has its own view");
-                assert!(said.meta["output_token_entropy"].is_null(), "and no entropies");
-                agent.tokens.extend(said.output);
+                let reply = lab.ask(&session, &body).await;
+                assert_eq!(reply.meta["output_token_logprobs"].is_null(), !requested, "the client has its own view");
+                assert!(reply.meta["output_token_entropy"].is_null(), "and no entropies");
+                agent.tokens.extend(reply.output);
                 agent.observe(result);
             }
             let audit = lab.audit(&session).await;
@@ -41,24 +41,24 @@ async fn without_entropy_the_ids_are_recorded_and_the_logprobs_only_where_they_w
     }
 }
 
-/// What the turn keeps of a reply is what its client saw.
-async fn kept(lab: &Lab, said: &Said, seen: impl Fn(&str) -> Value, about: &str) {
-    let audit = lab.audit(&said.session).await;
-    let leaf = audit.turn(&said.rid)["turn"].as_u64().unwrap();
+/// Asserts that the extras of the turn equal the fields that its client received.
+async fn assert_extras(lab: &Lab, reply: &SequenceReply, seen: impl Fn(&str) -> Value, about: &str) {
+    let audit = lab.audit(&reply.session).await;
+    let leaf = audit.turn(&reply.rid)["turn"].as_u64().unwrap();
     let row = audit.row(leaf);
     let extras = row["turns"].as_array().unwrap().last().unwrap()["extras"].as_object().unwrap();
-    for name in KEPT {
+    for name in EXTRAS {
         let seen = seen(name);
-        let said_something = seen.as_array().is_some_and(|list| !list.is_empty());
-        let kept = extras.get(name);
-        assert_eq!(kept, said_something.then_some(&seen), "{about}: {name}");
+        let is_present = seen.as_array().is_some_and(|list| !list.is_empty());
+        let extra = extras.get(name);
+        assert_eq!(extra, is_present.then_some(&seen), "{about}: {name}");
     }
-    let more: Vec<&String> = extras.keys().filter(|name| !KEPT.contains(&name.as_str())).collect();
-    assert!(more.is_empty(), "{about}: nothing else is kept, but {more:?} are");
+    let more: Vec<&String> = extras.keys().filter(|name| !EXTRAS.contains(&name.as_str())).collect();
+    assert!(more.is_empty(), "{about}: no other extras, but found {more:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_asked_for_itself_is_kept_as_it_saw_it() {
+async fn requested_logprobs_are_recorded_as_the_client_received_them() {
     let plain = EngineOptions::default();
     for options in [plain.clone(), EngineOptions { dialect: Dialect::Sglang056, ..plain }] {
         let lab = Lab::exact(options.clone()).await;
@@ -74,24 +74,27 @@ async fn what_a_client_asked_for_itself_is_kept_as_it_saw_it() {
             if !start.is_null() {
                 body["logprob_start_len"] = start.clone();
             }
-            let said = lab.ask(&session, &body).await;
-            let rows = said.meta["output_top_logprobs"].as_array().unwrap();
+            let reply = lab.ask(&session, &body).await;
+            let rows = reply.meta["output_top_logprobs"].as_array().unwrap();
             assert!(rows.iter().all(|row| row.as_array().unwrap().len() == 2), "{about}: cut to the client's own k");
-            let prompt = said.meta["input_token_logprobs"].as_array().map_or(0, Vec::len);
+            let prompt = reply.meta["input_token_logprobs"].as_array().map_or(0, Vec::len);
             let from = start.as_u64().map_or(agent.tokens.len(), |start| start as usize);
             assert!(prompt >= agent.tokens.len() - from, "{about}: {prompt} of the prompt");
             let direct =
                 crate::support::client::post(lab.demo.direct, "/generate", body.to_string().as_bytes()).await.json();
-            for name in KEPT {
-                assert_eq!(said.meta[name], direct["meta_info"][name], "{about}: {name} is what the engine says");
+            for name in EXTRAS {
+                assert_eq!(
+                    reply.meta[name], direct["meta_info"][name],
+                    "{about}: {name} equals the engine's own reply"
+                );
             }
-            kept(&lab, &said, |name| said.meta[name].clone(), &about).await;
+            assert_extras(&lab, &reply, |name| reply.meta[name].clone(), &about).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_asked_for_itself_is_kept_of_a_stream_too() {
+async fn requested_logprobs_of_a_stream_are_recorded_as_the_client_received_them() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let lab = Lab::exact(EngineOptions { streaming, ..EngineOptions::default() }).await;
         for start in [-1, 0] {
@@ -104,14 +107,14 @@ async fn what_a_client_asked_for_itself_is_kept_of_a_stream_too() {
             body["top_logprobs_num"] = json!(2);
             body["token_ids_logprob"] = json!([5, 7]);
             body["logprob_start_len"] = json!(start);
-            let said = lab.ask(&session, &body).await;
+            let reply = lab.ask(&session, &body).await;
             let seen = |name: &str| match (streaming, name.starts_with("output_")) {
                 (Streaming::Incremental, true) => {
-                    let lists = said.metas.iter().filter_map(|meta| meta[name].as_array());
+                    let lists = reply.metas.iter().filter_map(|meta| meta[name].as_array());
                     Value::Array(lists.flatten().cloned().collect())
                 }
-                // the prompt's come with the first event, and may or may not come again
-                _ => said
+                // prompt logprobs are in the first event, and later events may repeat them
+                _ => reply
                     .metas
                     .iter()
                     .map(|meta| &meta[name])
@@ -120,13 +123,13 @@ async fn what_a_client_asked_for_itself_is_kept_of_a_stream_too() {
                     .unwrap_or_default(),
             };
             assert_eq!(seen("output_top_logprobs").as_array().unwrap().len(), 6, "{about}");
-            kept(&lab, &said, seen, &about).await;
+            assert_extras(&lab, &reply, seen, &about).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_samples_nothing_is_a_turn_that_nobody_trains_or_continues() {
+async fn call_without_sampled_tokens_is_neither_trained_nor_continued() {
     let lab = Lab::exact(EngineOptions::default()).await;
     for stream in [false, true] {
         let session = format!("empty-{stream}");
@@ -143,7 +146,7 @@ async fn a_call_that_samples_nothing_is_a_turn_that_nobody_trains_or_continues()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_engine_refuses_is_no_turn() {
+async fn request_that_the_engine_rejects_leaves_no_turn() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "refused", "What did the keeper write?");
     for stream in [false, true] {
@@ -151,22 +154,22 @@ async fn what_the_engine_refuses_is_no_turn() {
         let body = agent.body(&json!({"max_new_tokens": 100_000}));
         let answer = lab.demo.post("/sessions/refused/generate", &body).await;
         assert!(answer.status == 400 || stream && answer.text().contains("error"), "{}", answer.text());
-        let known = crate::support::client::get(lab.demo.proxy.control, "/v1/sessions/refused").await;
-        assert_eq!(known.status, 404, "stream {stream}: {}", known.text());
+        let listed = crate::support::client::get(lab.demo.proxy.control, "/v1/sessions/refused").await;
+        assert_eq!(listed.status, 404, "stream {stream}: {}", listed.text());
     }
     agent.act(&agent.stops(3)).await;
     assert_eq!(lab.audit("refused").await.causes(), ["first"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cumulative_stream_that_may_be_long_has_logprobs_and_no_entropies() {
+async fn long_cumulative_stream_records_logprobs_without_entropies() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "long", "What did the keeper write?");
     agent.stream = true;
     let mut sampling = agent.stops(5);
     sampling["max_new_tokens"] = json!(600);
-    let said = agent.act(&sampling).await;
-    assert!(said.meta["output_token_logprobs"].is_null(), "the client did not ask for them");
+    let reply = agent.act(&sampling).await;
+    assert!(reply.meta["output_token_logprobs"].is_null(), "the client did not ask for them");
     let audit = lab.audit("long").await;
     assert_eq!(audit.samples[0]["turns"][0]["entropy_reason"], "cumulative_stream");
 }

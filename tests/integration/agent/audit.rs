@@ -5,26 +5,26 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use tokentap::demo::{End, Entry};
 
-use super::lab::{Lab, Said};
+use super::lab::{Lab, SequenceReply};
 use crate::support::client::{get, post};
 use crate::support::demo::numbers;
 
-/// What may part an entropy from the truth where k is the whole vocabulary, nats: the engine's logprobs are float32.
-const EXACTLY: f64 = 1e-5;
+/// Tolerance of an exact entropy (k is the whole vocabulary), in nats: the engine's logprobs are float32.
+const EXACT_TOLERANCE: f64 = 1e-5;
 
-/// What may part the truth from a certified interval, nats, for the same reason.
-const SLACK: f64 = 1e-4;
+/// Tolerance of an interval's bounds, in nats, for the same reason.
+const BOUND_TOLERANCE: f64 = 1e-4;
 
-/// The exports of a session, each of them found right.
+/// The verified exports of a session.
 #[derive(Debug)]
 pub struct Audit {
     /// All paths.
     pub rows: Vec<Value>,
     /// Lines of `POST /v1/samples`.
     pub samples: Vec<Value>,
-    /// The leaves that are none, with the reasons.
+    /// Leaves that are not exported, with the reasons.
     pub refused: Vec<(u64, String)>,
-    /// What the session says of each of its turns.
+    /// The session's list of turns.
     pub turns: Vec<Value>,
 }
 
@@ -64,11 +64,11 @@ pub async fn control(lab: &Lab, path: &str) -> Value {
 
 /// The lines of these sessions in `jsonl`.
 pub async fn samples(lab: &Lab, sessions: &[&str]) -> Vec<Value> {
-    counted(lab, sessions).await.0
+    samples_and_refusals(lab, sessions).await.0
 }
 
-/// The lines, and how many leaves were refused for each reason.
-async fn counted(lab: &Lab, sessions: &[&str]) -> (Vec<Value>, HashMap<String, usize>) {
+/// The lines, and the number of refused leaves by reason.
+async fn samples_and_refusals(lab: &Lab, sessions: &[&str]) -> (Vec<Value>, HashMap<String, usize>) {
     let body = json!({"sessions": sessions, "format": "jsonl"}).to_string();
     let answer = post(lab.demo.proxy.control, "/v1/samples", body.as_bytes()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -76,7 +76,7 @@ async fn counted(lab: &Lab, sessions: &[&str]) -> (Vec<Value>, HashMap<String, u
     (answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect(), refused)
 }
 
-/// The members that an entry of the trajectories shares with a line of `jsonl`, as the line has them.
+/// The members that an entry of the trajectories shares with a line of `jsonl`, in the line's form.
 pub fn shared(entry: &Value) -> Value {
     let text = |value: &Value| if value.is_null() { Value::Null } else { value.to_string().into() };
     let mut line = entry.clone();
@@ -99,7 +99,7 @@ pub fn shared(entry: &Value) -> Value {
             turn.insert(name.to_owned(), measured[member].clone());
         }
         turn.insert("temperature".to_owned(), measured["temperature"].clone());
-        // a text has the client's own order and spaces
+        // the text keeps the client's member order and white space
         turn.remove("sampling");
         turn["extras"] = if turn["extras"] == json!({}) { Value::Null } else { turn["extras"].clone() };
     }
@@ -128,7 +128,7 @@ impl Lab {
         let mut head = control(self, &format!("/v1/sessions/{session}/trajectories")).await;
         let rows = head.as_object_mut().unwrap().remove("trajectories").unwrap().as_array().unwrap().clone();
         let turns = control(self, &format!("/v1/sessions/{session}")).await["list"].as_array().unwrap().clone();
-        let (samples, counts) = counted(self, &[session]).await;
+        let (samples, counts) = samples_and_refusals(self, &[session]).await;
         let refused = head["refused"].as_array().unwrap().iter();
         let refused: Vec<(u64, String)> =
             refused.map(|leaf| (leaf["leaf"].as_u64().unwrap(), leaf["reason"].as_str().unwrap().to_owned())).collect();
@@ -136,28 +136,28 @@ impl Lab {
         for (_, reason) in &refused {
             *reasons.entry(reason.clone()).or_default() += 1;
         }
-        assert_eq!(counts, reasons, "both refuse the same");
+        assert_eq!(counts, reasons, "both exports refuse the same leaves");
         let audit = Audit { rows, samples, refused, turns };
         let journal: HashMap<String, Entry> =
             self.journal().into_iter().map(|entry| (entry.rid.clone(), entry)).collect();
-        let heard: HashMap<String, Said> =
-            self.heard(session).into_iter().map(|said| (said.rid.clone(), said)).collect();
-        let judge = Judge { journal, heard, exact: self.exact };
-        audit.rows.iter().for_each(|row| judge.row(row));
-        judge.whole(&audit);
+        let replies: HashMap<String, SequenceReply> =
+            self.replies(session).into_iter().map(|reply| (reply.rid.clone(), reply)).collect();
+        let verifier = Verifier { journal, replies, exact: self.exact };
+        audit.rows.iter().for_each(|row| verifier.row(row));
+        verifier.session(&audit);
         audit
     }
 }
 
-/// What is known of the truth.
-struct Judge {
+/// The engine's journal and the clients' replies, against which exports are verified.
+struct Verifier {
     journal: HashMap<String, Entry>,
-    heard: HashMap<String, Said>,
+    replies: HashMap<String, SequenceReply>,
     exact: bool,
 }
 
-impl Judge {
-    /// The tokens and numbers of one path.
+impl Verifier {
+    /// Verifies the tokens and numbers of one path.
     fn row(&self, row: &Value) {
         let (ids, mask) = (integers(&row["token_ids"]), integers(&row["loss_mask"]));
         let (logprobs, entropy) = (numbers(&row["logprobs"]), numbers(&row["entropy"]));
@@ -166,7 +166,7 @@ impl Judge {
         let mut end = 0;
         for segment in row["segments"].as_array().unwrap() {
             let start = end;
-            assert_eq!(segment["start"], start, "segments stand side by side");
+            assert_eq!(segment["start"], start, "segments are contiguous");
             end = segment["end"].as_u64().unwrap() as usize;
             let turn = turns.iter().find(|turn| turn["id"] == segment["turn"]).unwrap();
             let (logprobs, entropy) = (&logprobs[start..end], &entropy[start..end]);
@@ -191,34 +191,38 @@ impl Judge {
     fn response(&self, turn: &Value, entry: &Entry, ids: &[u32]) {
         let output = entry.output();
         if turn["fault"] == "disconnected" {
-            assert!(output.starts_with(ids), "{ids:?} begin what the engine sampled, {output:?}");
+            assert!(output.starts_with(ids), "{ids:?} is a prefix of the sampled {output:?}");
             return;
         }
         assert_eq!(*ids, output, "the engine sampled this in {turn}");
         assert_eq!(turn["finish_reason"], json!(entry.end.and_then(End::name)), "{turn}");
-        assert_eq!(self.heard[&entry.rid].output, output, "the client heard the same");
+        assert_eq!(self.replies[&entry.rid].output, output, "the client received the same");
     }
 
-    fn logprobs(&self, turn: &Value, entry: &Entry, said: &[Option<f64>]) {
-        let body = self.heard.get(&entry.rid).map_or(&Value::Null, |said| &said.body);
+    fn logprobs(&self, turn: &Value, entry: &Entry, recorded: &[Option<f64>]) {
+        let body = self.replies.get(&entry.rid).map_or(&Value::Null, |reply| &reply.body);
         if body["return_entropy"] == false && body["return_logprob"] != true {
-            assert!(said.iter().all(Option::is_none), "nobody asked the engine: {turn}");
+            assert!(recorded.iter().all(Option::is_none), "the client did not request logprobs: {turn}");
             return;
         }
-        let said: Vec<Option<u32>> = said.iter().map(|said| said.map(|said| (said as f32).to_bits())).collect();
-        let truth = entry.sampled[..said.len()].iter().map(|token| Some(token.logprob.to_bits()));
-        assert_eq!(said, truth.collect::<Vec<_>>(), "the logprobs of {turn}, bit by bit");
+        let recorded: Vec<Option<u32>> =
+            recorded.iter().map(|recorded| recorded.map(|recorded| (recorded as f32).to_bits())).collect();
+        let truth = entry.sampled[..recorded.len()].iter().map(|token| Some(token.logprob.to_bits()));
+        assert_eq!(recorded, truth.collect::<Vec<_>>(), "the logprobs of {turn}, bit by bit");
     }
 
-    fn entropies(&self, turn: &Value, entry: &Entry, said: &[Option<f64>]) {
-        let heard = self.heard.get(&entry.rid);
-        let body = heard.map_or(&Value::Null, |said| &said.body);
+    fn entropies(&self, turn: &Value, entry: &Entry, recorded: &[Option<f64>]) {
+        let reply = self.replies.get(&entry.rid);
+        let body = reply.map_or(&Value::Null, |reply| &reply.body);
         if body["return_entropy"] == false {
-            assert!(said.iter().all(Option::is_none) && turn["measured"].is_null(), "nobody wanted them: {turn}");
+            assert!(
+                recorded.iter().all(Option::is_none) && turn["measured"].is_null(),
+                "the client did not request entropies: {turn}"
+            );
             return;
         }
         if body["stream"] == true && body["sampling_params"]["max_new_tokens"].as_u64() > Some(512) {
-            let nothing = said.iter().all(Option::is_none) && turn["measured"]["source"] == "none";
+            let nothing = recorded.iter().all(Option::is_none) && turn["measured"]["source"] == "none";
             assert!(nothing, "a cumulative stream would repeat too much: {turn}");
             return;
         }
@@ -228,32 +232,38 @@ impl Judge {
             assert_eq!(turn["measured"]["source"], source, "{turn}");
         }
         let bounds =
-            heard.map(|said| ["lower", "upper"].map(|side| &said.meta[format!("output_token_entropy_{side}")]));
-        for (at, (said, token)) in said.iter().zip(&entry.sampled).enumerate() {
-            let said = said.unwrap_or_else(|| panic!("token {at} of {turn} has an entropy"));
+            reply.map(|reply| ["lower", "upper"].map(|side| &reply.meta[format!("output_token_entropy_{side}")]));
+        for (at, (recorded, token)) in recorded.iter().zip(&entry.sampled).enumerate() {
+            let recorded = recorded.unwrap_or_else(|| panic!("token {at} of {turn} has an entropy"));
             let truth = token.entropy;
-            assert!(!exact || (said - truth).abs() <= EXACTLY, "token {at} of {turn}: {said}, and {truth} is true");
+            assert!(
+                !exact || (recorded - truth).abs() <= EXACT_TOLERANCE,
+                "token {at} of {turn}: {recorded}, expected {truth}"
+            );
             let Some([lower, upper]) = bounds.map(|bounds| bounds.map(|side| side[at].as_f64())) else { continue };
             if let (Some(lower), Some(upper)) = (lower, upper) {
-                assert!(lower <= said && said <= upper, "token {at} of {turn}: {said} lies in [{lower}, {upper}]");
-                let within = lower - SLACK <= truth && truth <= upper + SLACK;
+                assert!(
+                    lower <= recorded && recorded <= upper,
+                    "token {at} of {turn}: {recorded} lies in [{lower}, {upper}]"
+                );
+                let within = lower - BOUND_TOLERANCE <= truth && truth <= upper + BOUND_TOLERANCE;
                 assert!(within, "token {at} of {turn}: {truth} lies in [{lower}, {upper}]");
             }
         }
     }
 
-    /// All paths together.
-    fn whole(&self, audit: &Audit) {
+    /// Verifies all paths together.
+    fn session(&self, audit: &Audit) {
         for sample in &audit.samples {
             let row = audit.row(sample["leaf"].as_u64().unwrap());
-            assert_eq!(comparable(sample), shared(row), "both exports say the same");
+            assert_eq!(comparable(sample), shared(row), "both exports are equal");
         }
-        assert_eq!(audit.rows.len(), audit.samples.len() + audit.refused.len(), "every path is somewhere");
-        for rid in self.heard.keys() {
+        assert_eq!(audit.rows.len(), audit.samples.len() + audit.refused.len(), "every path is exported or refused");
+        for rid in self.replies.keys() {
             let turns = audit.turns.iter().filter(|turn| turn["rid"] == **rid).count();
-            assert_eq!(turns, 1, "what was heard is one turn: {rid}");
+            assert_eq!(turns, 1, "each reply is one turn: {rid}");
         }
-        let ended = self.heard.keys().map(|rid| &self.journal[rid]);
+        let ended = self.replies.keys().map(|rid| &self.journal[rid]);
         let delivered = ended.filter(|entry| matches!(entry.end, Some(End::Stop | End::Length)));
         let sampled: usize = delivered.map(|entry| entry.sampled.len()).sum();
         let trained: u32 = audit.samples.iter().flat_map(|row| integers(&row["loss_mask"])).sum();
@@ -261,16 +271,16 @@ impl Judge {
     }
 }
 
-/// The spans of a response, which say whose tokens they are.
+/// Verifies that the policy spans cover a response and name the weights of its tokens.
 fn policy(row: &Value, entry: &Entry, start: usize, end: usize) {
-    let place = |span: &Value, name: &str| span[name].as_u64().unwrap() as usize;
+    let position = |span: &Value, name: &str| span[name].as_u64().unwrap() as usize;
     let spans = row["policy"].as_array().unwrap().iter();
-    let spans: Vec<&Value> = spans.filter(|span| (start..end).contains(&place(span, "start"))).collect();
+    let spans: Vec<&Value> = spans.filter(|span| (start..end).contains(&position(span, "start"))).collect();
     let mut at = start;
     for span in spans {
-        assert_eq!(place(span, "start"), at, "the spans cover the response without a gap");
-        at = place(span, "end");
-        for token in &entry.sampled[place(span, "start") - start..at - start] {
+        assert_eq!(position(span, "start"), at, "the spans cover the response without a gap");
+        at = position(span, "end");
+        for token in &entry.sampled[position(span, "start") - start..at - start] {
             assert_eq!(span["weight_version"], token.label.as_str(), "{span} names the weights");
         }
     }

@@ -1,4 +1,4 @@
-//! Several at once: branches, samples and batches, and sessions that have nothing to do with each other.
+//! Concurrent calls: branches, samples and batches, and unrelated sessions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::lab::{Agent, Lab, length};
 use crate::support::client::post;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn branches_that_run_at_once_share_their_beginning_and_it_is_trained_once() {
+async fn concurrent_branches_share_a_prefix_that_is_trained_once() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "tree", "Where do the trawlers go?");
     agent.act(&agent.stops(5)).await;
@@ -21,7 +21,7 @@ async fn branches_that_run_at_once_share_their_beginning_and_it_is_trained_once(
             agent.body(&length(6 + at))
         })
         .collect();
-    let said = lab.all("tree", bodies).await;
+    let replies = lab.call_all("tree", bodies).await;
     let audit = lab.audit("tree").await;
     let mut causes = audit.causes();
     causes[1..].sort();
@@ -29,14 +29,14 @@ async fn branches_that_run_at_once_share_their_beginning_and_it_is_trained_once(
     assert_eq!(audit.each("parent")[1..], [json!(0), json!(0), json!(0), json!(0)]);
     assert_eq!(audit.samples.len(), 4, "four ends");
     let trained = audit.samples.iter().filter(|row| row["turns"][0]["trained"] == true).count();
-    assert_eq!(trained, 1, "what they share is trained in one of them");
+    assert_eq!(trained, 1, "the shared prefix is trained in one of them");
     assert_eq!(audit.samples[0]["turns"][0]["trained"], true, "in the earliest");
-    for (at, said) in said.iter().enumerate() {
-        assert_eq!(said[0].output.len(), 6 + at, "each answer went to whom it belongs");
+    for (at, reply) in replies.iter().enumerate() {
+        assert_eq!(reply[0].output.len(), 6 + at, "each call got its own reply");
     }
     let longest = json!({"sessions": ["tree"], "format": "jsonl", "include_branches": false}).to_string();
     let line = post(lab.demo.proxy.control, "/v1/samples", longest.as_bytes()).await.json();
-    assert_eq!(line["leaf"], audit.turn(&said[3][0].rid)["turn"], "without branches the longest is left");
+    assert_eq!(line["leaf"], audit.turn(&replies[3][0].rid)["turn"], "without branches the longest path is exported");
     let trained: u32 = super::audit::integers(&line["loss_mask"]).iter().sum();
     assert_eq!(trained, 6 + 9, "and all of it is trained");
 }
@@ -50,16 +50,16 @@ async fn three_samples_of_a_prompt_are_siblings_and_any_may_be_continued() {
         agent.stream = stream;
         let mut sampling = agent.stops(7);
         sampling["n"] = json!(3);
-        let said = lab.call(&session, &agent.body(&sampling)).await;
-        assert_eq!(said.len(), 3);
-        agent.tokens.extend_from_slice(&said[1].output);
+        let replies = lab.call(&session, &agent.body(&sampling)).await;
+        assert_eq!(replies.len(), 3);
+        agent.tokens.extend_from_slice(&replies[1].output);
         agent.observe("one hundred and nineteen");
         agent.act(&agent.stops(4)).await;
         let audit = lab.audit(&session).await;
-        let chosen = audit.turn(&said[1].rid);
+        let chosen = audit.turn(&replies[1].rid);
         assert_eq!(audit.causes(), ["first", "sample", "sample", "extends"]);
         assert_eq!(audit.turns[3]["parent"], chosen["turn"], "the one that was continued is its parent");
-        assert_eq!(audit.samples.len(), 3, "two samples end, one goes on");
+        assert_eq!(audit.samples.len(), 3, "two samples end, one is continued");
         let row = audit.row(3);
         assert_eq!(row["token_ids"], json!(agent.tokens));
         let indices: BTreeSet<u64> = audit.rows.iter().map(|row| row["turns"][0]["index"].as_u64().unwrap()).collect();
@@ -76,15 +76,15 @@ async fn a_batch_of_three_prompts_has_three_roots() {
         let session = format!("batch-{stream}");
         let limits = [json!({"max_new_tokens": 4}), json!({"max_new_tokens": 6, "temperature": 0.5}), length(8)];
         let body = json!({"input_ids": prompts, "stream": stream, "sampling_params": limits});
-        let said = lab.call(&session, &body).await;
+        let replies = lab.call(&session, &body).await;
         let audit = lab.audit(&session).await;
         assert_eq!(audit.each("parent"), [Value::Null, Value::Null, Value::Null]);
         assert_eq!(audit.samples.len(), 3);
-        for (at, said) in said.iter().enumerate() {
-            assert_eq!(lab.entry(&said.rid).prompt, prompts[at], "the rid is that of its prompt");
-            let turn = audit.turn(&said.rid)["turn"].as_u64().unwrap();
+        for (at, reply) in replies.iter().enumerate() {
+            assert_eq!(lab.entry(&reply.rid).prompt, prompts[at], "the rid is that of its prompt");
+            let turn = audit.turn(&reply.rid)["turn"].as_u64().unwrap();
             let row = audit.row(turn);
-            assert_eq!(row["token_ids"], json!([&prompts[at][..], &said.output].concat()));
+            assert_eq!(row["token_ids"], json!([&prompts[at][..], &reply.output].concat()));
             assert_eq!(row["turns"][0]["sampling"], limits[at], "each with its own parameters");
             assert_eq!(row["turns"][0]["index"], at);
         }
@@ -96,12 +96,12 @@ async fn eight_identical_calls_at_once_are_eight_samples() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let agent = Agent::new(&lab, "eight", "Which ship came in?");
     let body = agent.body(&length(6));
-    let said = lab.all("eight", vec![body; 8]).await;
+    let replies = lab.call_all("eight", vec![body; 8]).await;
     let entries: Vec<_> = lab.journal();
     assert_eq!(entries.len(), 8, "the engine was asked eight times");
     assert!(entries.iter().all(|entry| entry.prompt == agent.tokens), "each time the same");
-    let rids: BTreeSet<&str> = said.iter().map(|said| said[0].rid.as_str()).collect();
-    assert_eq!(rids.len(), 8, "each was named");
+    let rids: BTreeSet<&str> = replies.iter().map(|reply| reply[0].rid.as_str()).collect();
+    assert_eq!(rids.len(), 8, "each has its own rid");
     let audit = lab.audit("eight").await;
     assert_eq!(audit.turns.len(), 8);
     assert!(audit.each("parent").iter().all(Value::is_null), "siblings");
@@ -143,8 +143,8 @@ async fn two_sessions_with_the_same_prompts_share_nothing() {
     assert_eq!(left.row(1)["token_ids"], right.row(1)["token_ids"], "of the same tokens");
     let rids = |turns: &[Value]| -> BTreeSet<String> { turns.iter().map(|turn| turn["rid"].to_string()).collect() };
     assert!(rids(&left.turns).is_disjoint(&rids(&right.turns)), "of other turns");
-    assert_eq!(left.turns[0]["cause"], right.turns[0]["cause"], "neither knows of the other");
-    assert_eq!(lab.journal().len(), 6, "and each was generated for itself");
+    assert_eq!(left.turns[0]["cause"], right.turns[0]["cause"], "the sessions are independent");
+    assert_eq!(lab.journal().len(), 6, "each was generated separately");
     let both = super::audit::samples(&lab, &["left", "right"]).await;
-    assert_eq!(both, [&left.samples[..], &right.samples].concat(), "together they are what each is");
+    assert_eq!(both, [&left.samples[..], &right.samples].concat(), "the joint export concatenates both");
 }

@@ -1,4 +1,4 @@
-//! Turns that were cut short: kept, not trained, and a place to go on from.
+//! Turns that were cut short are kept, are not trained, and can be resumed.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::lab::{Agent, Lab, length};
 use crate::support::client::{Connection, written};
 use crate::support::hand::soon;
 
-/// An engine that is slow enough to be left.
+/// An engine that is slow enough for a client to leave before the end.
 async fn slow(streaming: Streaming) -> Lab {
     let delay = Some(Duration::from_millis(8));
     Lab::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await
 }
 
-/// A stream under way, of which something has come.
-async fn begun(agent: &Agent<'_>, body: &Value) -> Connection {
+/// Starts a stream and reads its first events.
+async fn begin_stream(agent: &Agent<'_>, body: &Value) -> Connection {
     let addr = agent.lab.demo.proxy.data;
     let mut connection = Connection::open(addr).await;
     let headers = [("x-session-id", agent.session.as_str())];
@@ -27,27 +27,27 @@ async fn begun(agent: &Agent<'_>, body: &Value) -> Connection {
     connection
 }
 
-/// A long stream with this id.
-fn long(agent: &Agent<'_>, rid: &str) -> Value {
+/// The body of a long stream with this rid.
+fn long_stream_body(agent: &Agent<'_>, rid: &str) -> Value {
     let mut body = agent.body(&json!({"max_new_tokens": 400, "ignore_eos": true, "temperature": 0.8}));
     (body["rid"], body["stream"]) = (json!(rid), json!(true));
     body
 }
 
-/// Waits until nothing of a session runs any more.
-async fn settled(lab: &Lab, session: &str, turns: u64) {
+/// Waits until a session has this many turns and no running call.
+async fn wait_until_idle(lab: &Lab, session: &str, turns: u64) {
     let over = |seen: &Value| seen["turns"].as_u64() >= Some(turns) && seen["running"] == 0;
     lab.until(session, "the call is over", over).await;
 }
 
-/// Goes on exactly behind the turn that was cut, which is the second; then a tool answers and a last turn follows.
-async fn resumed(agent: &mut Agent<'_>, fault: &str) {
+/// Resumes the second turn, which was cut short, without a token in between; then a tool answers and a last turn follows.
+async fn assert_resumable(agent: &mut Agent<'_>, fault: &str) {
     agent.act(&length(5)).await;
     agent.observe("go on");
     agent.act(&agent.stops(3)).await;
     let audit = agent.lab.audit(&agent.session).await;
     assert_eq!(audit.causes(), ["first", "extends", "resumes", "extends_length"], "{fault}");
-    assert_eq!(audit.turns[2]["parent"], 1, "{fault}: it goes on behind the turn that was cut");
+    assert_eq!(audit.turns[2]["parent"], 1, "{fault}: it continues the turn that was cut");
     assert_eq!(audit.turns[2]["prompt_tokens"], 0, "{fault}: without a token in between");
     assert_eq!((audit.samples.len(), audit.refused.len()), (1, 0), "{fault}: the cut turn is context now");
     let row = &audit.samples[0];
@@ -58,27 +58,27 @@ async fn resumed(agent: &mut Agent<'_>, fault: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_leaves_a_turn_behind_that_can_be_resumed() {
+async fn turn_of_a_disconnected_client_can_be_resumed() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let lab = slow(streaming).await;
         let mut agent = Agent::new(&lab, "left", "Tell me everything");
         agent.act(&agent.stops(4)).await;
         agent.observe("at length");
-        drop(begun(&agent, &long(&agent, "leaving")).await);
-        settled(&lab, "left", 2).await;
+        drop(begin_stream(&agent, &long_stream_body(&agent, "leaving")).await);
+        wait_until_idle(&lab, "left", 2).await;
         let audit = lab.audit("left").await;
         assert_eq!(audit.refused, [(1, "disconnected".to_owned())]);
         assert_eq!(audit.turns[1]["rid"], "leaving");
         assert_eq!(audit.samples.len(), 1, "what came before is a row");
         let row = audit.row(1);
         let mask = super::audit::integers(&row["loss_mask"]);
-        assert_eq!(mask.iter().sum::<u32>(), 0, "a path that ends so trains nothing");
+        assert_eq!(mask.iter().sum::<u32>(), 0, "a path that ends in a cut turn trains nothing");
         let entry = lab.entry("leaving");
         let kept = audit.turns[1]["sampled_tokens"].as_u64().unwrap() as usize;
         assert!((3..=entry.sampled.len()).contains(&kept) && kept < 400, "{kept} tokens had come");
         agent.tokens = super::audit::integers(&row["token_ids"]);
         assert!(agent.tokens.ends_with(&entry.output()[..kept]), "and those are kept");
-        resumed(&mut agent, "disconnected").await;
+        assert_resumable(&mut agent, "disconnected").await;
         let left = async {
             while lab.entry("leaving").end.is_none() {
                 tokio::task::yield_now().await;
@@ -90,34 +90,34 @@ async fn a_client_that_leaves_leaves_a_turn_behind_that_can_be_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_somebody_aborts_leaves_a_turn_behind_that_can_be_resumed() {
+async fn aborted_stream_leaves_a_turn_that_can_be_resumed() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let lab = slow(streaming).await;
         let mut agent = Agent::new(&lab, "aborted", "Tell me everything");
         agent.act(&agent.stops(4)).await;
         agent.observe("at length");
-        let body = long(&agent, "doomed");
-        let mut stream = begun(&agent, &body).await;
+        let body = long_stream_body(&agent, "doomed");
+        let mut stream = begin_stream(&agent, &body).await;
         assert_eq!(lab.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
         let answer = soon("the stream ends", stream.answer()).await;
-        let said = lab.hear("aborted", &body, &answer).remove(0);
+        let reply = lab.record("aborted", &body, &answer).remove(0);
         assert_eq!(lab.entry("doomed").end, Some(End::Abort));
         let audit = lab.audit("aborted").await;
         assert_eq!(audit.refused, [(1, "aborted".to_owned())]);
-        agent.tokens.extend(said.output);
+        agent.tokens.extend(reply.output);
         assert_eq!(audit.row(1)["token_ids"], json!(agent.tokens), "all that was sampled is kept");
         assert_eq!(super::audit::integers(&audit.row(1)["loss_mask"]).iter().sum::<u32>(), 0);
-        resumed(&mut agent, "aborted").await;
+        assert_resumable(&mut agent, "aborted").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_reply_that_somebody_aborts_is_kept_too() {
+async fn aborted_non_streaming_reply_leaves_a_turn_that_can_be_resumed() {
     let lab = slow(Streaming::Cumulative).await;
     let mut agent = Agent::new(&lab, "whole", "Tell me everything");
     agent.act(&agent.stops(4)).await;
     agent.observe("at length");
-    let mut body = long(&agent, "doomed");
+    let mut body = long_stream_body(&agent, "doomed");
     body["stream"] = json!(false);
     let addr = lab.demo.proxy.data;
     let mut client = Connection::open(addr).await;
@@ -132,17 +132,17 @@ async fn a_whole_reply_that_somebody_aborts_is_kept_too() {
     soon("the engine samples", wait).await;
     assert_eq!(lab.demo.post("/abort_request", &json!({"rid": "doomed"})).await.status, 200);
     let answer = soon("the reply comes", client.answer()).await;
-    let said = lab.hear("whole", &body, &answer).remove(0);
-    assert_eq!(said.meta["finish_reason"]["type"], "abort");
-    agent.tokens.extend(said.output);
-    resumed(&mut agent, "aborted").await;
+    let reply = lab.record("whole", &body, &answer).remove(0);
+    assert_eq!(reply.meta["finish_reason"]["type"], "abort");
+    agent.tokens.extend(reply.output);
+    assert_resumable(&mut agent, "aborted").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_waited_for_is_nowhere_in_the_forest() {
+async fn client_that_leaves_before_a_non_streaming_reply_leaves_no_session() {
     let lab = slow(Streaming::Cumulative).await;
     let agent = Agent::new(&lab, "impatient", "Tell me everything");
-    let mut body = long(&agent, "gone");
+    let mut body = long_stream_body(&agent, "gone");
     body["stream"] = json!(false);
     let addr = lab.demo.proxy.data;
     let mut client = Connection::open(addr).await;
@@ -162,11 +162,11 @@ async fn what_nobody_waited_for_is_nowhere_in_the_forest() {
     };
     soon("the engine stops", wait).await;
     let sessions = control(&lab, "/v1/sessions").await;
-    assert_eq!(sessions["sessions"], json!([]), "of a reply that never came nothing is known");
+    assert_eq!(sessions["sessions"], json!([]), "an undelivered reply leaves no session");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_is_kept_whatever_was_asked() {
+async fn turn_of_a_disconnected_client_is_kept_for_every_request_option() {
     let lab = slow(Streaming::Incremental).await;
     let cumulative = slow(Streaming::Cumulative).await;
     let extras = [
@@ -180,12 +180,12 @@ async fn what_is_left_is_kept_whatever_was_asked() {
             let session = format!("{kind}-{at}");
             let agent = Agent::new(lab, &session, "Tell me everything");
             let rid = format!("{session}.left");
-            let mut body = long(&agent, &rid);
+            let mut body = long_stream_body(&agent, &rid);
             for (name, value) in extra.as_object().unwrap() {
                 body[name] = value.clone();
             }
-            drop(begun(&agent, &body).await);
-            settled(lab, &session, 1).await;
+            drop(begin_stream(&agent, &body).await);
+            wait_until_idle(lab, &session, 1).await;
             let listed = control(lab, &format!("/v1/sessions/{session}")).await["list"][0].clone();
             assert_eq!((&listed["fault"], &listed["cause"]), (&json!("disconnected"), &json!("first")), "{body}");
             let exported = control(lab, &format!("/v1/sessions/{session}/trajectories")).await;

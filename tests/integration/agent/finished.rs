@@ -1,4 +1,4 @@
-//! Paths that have finished, each given out once, and versions that stay as they are.
+//! Each finished path is returned once, and frozen versions do not change.
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
@@ -7,37 +7,37 @@ use super::audit::control;
 use super::lab::{Agent, Lab};
 use crate::support::client::{get, post, request};
 
-/// The lines behind a cursor.
-async fn behind(lab: &Lab, cursor: &str) -> Vec<Value> {
+/// The lines after a cursor.
+async fn finished_after(lab: &Lab, cursor: &str) -> Vec<Value> {
     let answer = get(lab.demo.proxy.control, &format!("/v1/trajectories?since={cursor}")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A turn which its agent says is the last.
-async fn last(agent: &mut Agent<'_>) {
+/// A turn that its agent marks as the last.
+async fn final_turn(agent: &mut Agent<'_>) {
     let lab = agent.lab;
     let body = agent.body(&agent.stops(3));
     let headers = [("x-session-id", agent.session.as_str()), ("x-session-done", "1")];
     let answer = request(lab.demo.proxy.data, "POST", "/generate", &headers, body.to_string().as_bytes()).await;
-    let said = lab.hear(&agent.session, &body, &answer).remove(0);
-    agent.tokens.extend(said.output);
-    // the call is over when its connection has read the whole reply, a moment behind its last byte
+    let reply = lab.record(&agent.session, &body, &answer).remove(0);
+    agent.tokens.extend(reply.output);
+    // the call ends when its connection has read the whole reply, shortly after the last byte
     lab.until(&agent.session, "the session is done", |seen| seen["done"] == true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_has_finished_is_given_out_once() {
+async fn finished_path_is_returned_once() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut first = Agent::new(&lab, "first", "What did the keeper write?");
     first.act(&first.stops(4)).await;
-    assert_eq!(behind(&lab, "").await, Vec::<Value>::new(), "nobody has said that it is over");
+    assert_eq!(finished_after(&lab, "").await, Vec::<Value>::new(), "the session is not done");
     first.observe("the end");
-    last(&mut first).await;
-    // the path appears when the call has left its session
+    final_turn(&mut first).await;
+    // the path appears after the call has ended
     let wait = async {
         loop {
-            let lines = behind(&lab, "").await;
+            let lines = finished_after(&lab, "").await;
             if !lines.is_empty() {
                 return lines;
             }
@@ -50,25 +50,25 @@ async fn a_path_that_has_finished_is_given_out_once() {
     line.as_object_mut().unwrap().remove("cursor");
     let audit = lab.audit("first").await;
     assert_eq!(line, *audit.row(1), "it is the row of every export");
-    assert_eq!(behind(&lab, "").await, lines, "from the beginning it is there again");
-    assert_eq!(behind(&lab, cursor).await, Vec::<Value>::new(), "behind its cursor it is not");
+    assert_eq!(finished_after(&lab, "").await, lines, "without a cursor it is returned again");
+    assert_eq!(finished_after(&lab, cursor).await, Vec::<Value>::new(), "after its cursor it is not");
 
     let mut second = Agent::new(&lab, "second", "And what else?");
     second.stream = true;
-    last(&mut second).await;
+    final_turn(&mut second).await;
     let freeze = post(lab.demo.proxy.control, "/v1/sessions/second/freeze", b"").await;
     assert_eq!(freeze.status, 200, "{}", freeze.text());
-    let next = behind(&lab, cursor).await;
-    assert_eq!(next.len(), 1, "finished twice, given out once");
+    let next = finished_after(&lab, cursor).await;
+    assert_eq!(next.len(), 1, "finished twice, returned once");
     assert_eq!((&next[0]["session"], &next[0]["token_ids"]), (&json!("second"), &json!(second.tokens)));
     let page = get(lab.demo.proxy.control, "/v1/trajectories?limit=1").await.text();
-    assert_eq!(page.lines().count(), 1, "a page is as long as it is asked to be");
+    assert_eq!(page.lines().count(), 1, "a page respects its limit");
 
     first.observe("one more thing");
-    last(&mut first).await;
+    final_turn(&mut first).await;
     let wait = async {
         loop {
-            let lines = behind(&lab, next[0]["cursor"].as_str().unwrap()).await;
+            let lines = finished_after(&lab, next[0]["cursor"].as_str().unwrap()).await;
             if !lines.is_empty() {
                 return lines;
             }
@@ -78,12 +78,12 @@ async fn a_path_that_has_finished_is_given_out_once() {
     assert_eq!(more.len(), 1, "a session may go on");
     assert_eq!(more[0]["token_ids"], json!(first.tokens));
     let masks: u32 = [&lines[0], &more[0]].iter().flat_map(|line| super::audit::integers(&line["loss_mask"])).sum();
-    let sampled: usize = lab.heard("first").iter().map(|said| said.output.len()).sum();
-    assert_eq!(masks as usize, sampled, "what was given out before is context now");
+    let sampled: usize = lab.replies("first").iter().map(|reply| reply.output.len()).sum();
+    assert_eq!(masks as usize, sampled, "tokens that were returned before are context now");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_version_keeps_its_bytes_and_what_follows_is_another_version() {
+async fn frozen_version_keeps_its_bytes_and_later_turns_open_a_new_version() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let addr = lab.demo.proxy.control;
     let mut agent = Agent::new(&lab, "frozen", "What did the keeper write?");
@@ -92,7 +92,7 @@ async fn a_frozen_version_keeps_its_bytes_and_what_follows_is_another_version() 
     assert_eq!(reward.status, 200, "{}", reward.text());
     let freeze = async || post(addr, "/v1/sessions/frozen/freeze", b"").await.json();
     assert_eq!(freeze().await, json!({"session": "frozen", "version": 1, "turns": 1}));
-    assert_eq!(freeze().await["version"], 1, "nothing is new");
+    assert_eq!(freeze().await["version"], 1, "no new turns");
     let paths = ["", "?version=1"].map(|query| format!("/v1/sessions/frozen/trajectories{query}"));
     let read = async || {
         let mut bytes = Vec::new();
@@ -106,14 +106,14 @@ async fn a_frozen_version_keeps_its_bytes_and_what_follows_is_another_version() 
         bytes
     };
     let before = read().await;
-    assert_eq!(before[0], before[1], "the last frozen version is what is read unless another is named");
+    assert_eq!(before[0], before[1], "without a version the last frozen one is read");
 
     agent.observe("and then?");
     agent.act(&agent.stops(3)).await;
     let conflict = post(addr, "/v1/sessions/frozen/reward", b"{\"reward\":2,\"leaf\":1}").await;
     assert_eq!(conflict.status, 200, "version 2 is open: {}", conflict.text());
     let chat = request(lab.demo.proxy.data, "POST", "/v1/chat/completions", &[("x-session-id", "frozen")], b"{}").await;
-    assert_eq!(chat.status, 404, "the demo engine does not chat, but who knows what would have been generated");
+    assert_eq!(chat.status, 404, "the demo engine has no chat endpoint");
     assert_eq!(read().await, before, "not a byte of version 1 has changed");
 
     let open = control(&lab, "/v1/sessions/frozen/trajectories?version=2").await;

@@ -1,4 +1,4 @@
-//! Whose session a call belongs to, and what of that goes upstream.
+//! Which session a call belongs to, and which of its names are forwarded upstream.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ struct Case {
     session: &'static str,
 }
 
-async fn started() -> (Upstream, Proxy) {
+async fn start() -> (Upstream, Proxy) {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     (upstream, proxy)
@@ -35,8 +35,8 @@ fn body(more: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_named_by_the_path_a_header_the_query_or_the_body() {
-    let (upstream, proxy) = started().await;
+async fn session_name_comes_from_path_header_query_or_body() {
+    let (upstream, proxy) = start().await;
     let all = json!({"session_id": "body", "metadata": {"session_id": "meta"}, "_proxy_session_id": "proxied"});
     let case = |path, headers: &[_], more: Value, session| Case { path, headers: headers.to_vec(), more, session };
     let cases = [
@@ -58,12 +58,12 @@ async fn a_session_is_named_by_the_path_a_header_the_query_or_the_body() {
         assert_eq!(session["turns"], 1, "{session}");
         let asked = upstream.asked().pop().unwrap();
         let rest = case.path.strip_prefix("/sessions/path").unwrap_or(case.path);
-        assert_eq!(asked.path, rest, "the path's name is not SGLang's to know");
+        assert_eq!(asked.path, rest, "the session prefix is not forwarded");
         let sent = asked.json();
-        assert!(sent["_proxy_session_id"].is_null(), "nor is that: {sent}");
+        assert!(sent["_proxy_session_id"].is_null(), "_proxy_session_id is not forwarded: {sent}");
         assert_eq!(sent["input_ids"], json!([1, 2, 3]));
         let kept = ["session_id", "metadata"].iter().all(|name| sent[name] == case.more[name]);
-        assert!(kept, "what may be SGLang's own is left alone: {sent}");
+        assert!(kept, "members that SGLang may use are forwarded: {sent}");
     }
     let (mut listed, mut after) = (Vec::new(), Some("0".to_owned()));
     while let Some(from) = after {
@@ -72,12 +72,12 @@ async fn a_session_is_named_by_the_path_a_header_the_query_or_the_body() {
         after = page["next"].as_str().map(str::to_owned);
     }
     let named: Vec<&str> = cases.iter().map(|case| case.session).collect();
-    assert_eq!(listed, named, "in the order of their birth, page by page");
+    assert_eq!(listed, named, "in the order of creation, page by page");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_without_a_name_have_sessions_of_their_own() {
-    let (upstream, proxy) = started().await;
+async fn calls_without_a_name_get_separate_sessions() {
+    let (upstream, proxy) = start().await;
     let text = body(&json!({})).to_string();
     let answer = request(proxy.data, "PUT", "/sessions/put/generate", &[], text.as_bytes()).await;
     assert_eq!(answer.header("x-tokentap-session"), Some("put"), "the engine knows both methods");
@@ -86,7 +86,7 @@ async fn calls_without_a_name_have_sessions_of_their_own() {
         let answer = request(proxy.data, "POST", "/generate", headers, text.as_bytes()).await;
         names.insert(answer.header("x-tokentap-session").unwrap().to_owned());
     }
-    assert_eq!(names.len(), 3, "neither a key nor a routing key is a name unless settings say so");
+    assert_eq!(names.len(), 3, "neither a key nor a routing key is a name unless configured");
     for name in &names {
         let session = get(proxy.control, &format!("/v1/sessions/{name}")).await.json();
         assert_eq!((&session["turns"], &session["list"][0]["cause"]), (&json!(1), &json!("first")));
@@ -95,8 +95,8 @@ async fn calls_without_a_name_have_sessions_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_names_no_session_is_refused_and_a_refused_call_leaves_none_behind() {
-    let (upstream, proxy) = started().await;
+async fn rejected_path_or_body_leaves_no_session() {
+    let (upstream, proxy) = start().await;
     for path in ["/sessions/a%20b/generate", "/sessions//generate"] {
         let answer = request(proxy.data, "POST", path, &[], body(&json!({})).to_string().as_bytes()).await;
         assert_eq!(answer.status, 400, "{path}: {}", answer.text());
@@ -111,7 +111,7 @@ async fn a_path_that_names_no_session_is_refused_and_a_refused_call_leaves_none_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_session_name_returns_400_with_the_rule_and_its_source() {
-    let (upstream, proxy) = started().await;
+    let (upstream, proxy) = start().await;
     let names = ["run:7", "a@b", "a/b", "a+b", "a=b", "a b", "\u{fc}ber", ".", &"x".repeat(129)];
     for name in names {
         let query =
@@ -155,7 +155,7 @@ fn member_of(name: &str, value: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn field_with_other_uses_is_passed_over_and_counted() {
+async fn field_with_other_uses_is_ignored_and_counted() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &["--session-from", "key,user"]).await;
     for (headers, more) in [

@@ -1,4 +1,4 @@
-//! The engine with its journal, the tokentap in front of it, and the agents that speak to both.
+//! A demo engine with its journal, a tokentap in front of it, and scripted agents.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,43 +10,43 @@ use crate::support::client::{Answer, get, request};
 use crate::support::demo::{Demo, ids};
 use crate::support::hand::soon;
 
-/// k is the whole vocabulary, so that entropies are exact.
+/// Sets k to the whole vocabulary, so that entropies are exact.
 pub const EXACT: [&str; 4] = ["--top-logprobs", "1024", "--max-top-logprobs", "1024"];
 
-/// What a client heard of one sequence.
+/// One sequence of a reply, as its client received it.
 #[derive(Debug, Clone)]
-pub struct Said {
+pub struct SequenceReply {
     pub session: String,
-    /// What it had asked.
+    /// The request's body.
     pub body: Value,
     pub rid: String,
     /// The tokens, those of all events together.
     pub output: Vec<u32>,
-    /// The last `meta_info`; of an incremental stream its lists are the last event's.
+    /// The last `meta_info`; in an incremental stream its lists cover the last event only.
     pub meta: Value,
-    /// `meta_info` of each event, of a reply that came whole its own.
+    /// `meta_info` of each event; a non-streaming reply has one.
     pub metas: Vec<Value>,
 }
 
-/// An engine, a tokentap, and what was heard.
+/// An engine, a tokentap, and the replies that clients received.
 pub struct Lab {
     pub demo: Demo,
     pub exact: bool,
-    heard: Mutex<Vec<Said>>,
+    replies: Mutex<Vec<SequenceReply>>,
 }
 
 impl Lab {
-    /// Entropies are exact.
+    /// Starts a lab in which entropies are exact.
     pub async fn exact(options: EngineOptions) -> Self {
         Self { exact: true, ..Self::start(options, &EXACT).await }
     }
 
     pub async fn start(options: EngineOptions, flags: &[&str]) -> Self {
         let demo = Demo::start(EngineOptions { journal: true, ..options }, flags).await;
-        Self { demo, exact: false, heard: Mutex::default() }
+        Self { demo, exact: false, replies: Mutex::default() }
     }
 
-    /// What the engine says it was asked; the probe's questions, of three tokens each, left out.
+    /// The engine's journal without the probe's requests, whose prompts have at most three tokens.
     pub fn journal(&self) -> Vec<Entry> {
         self.demo.engine.journal().into_iter().filter(|entry| entry.prompt.len() > 3).collect()
     }
@@ -58,26 +58,26 @@ impl Lab {
         found.remove(0)
     }
 
-    /// What the clients of a session heard.
-    pub fn heard(&self, session: &str) -> Vec<Said> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.iter().filter(|said| said.session == session).cloned().collect()
+    /// The replies that the clients of a session received.
+    pub fn replies(&self, session: &str) -> Vec<SequenceReply> {
+        let replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        replies.iter().filter(|reply| reply.session == session).cloned().collect()
     }
 
-    /// A generation of a session: what came of each of its sequences.
-    pub async fn call(&self, session: &str, body: &Value) -> Vec<Said> {
-        self.all(session, vec![body.clone()]).await.remove(0)
+    /// Sends one generation of a session and returns the reply of each of its sequences.
+    pub async fn call(&self, session: &str, body: &Value) -> Vec<SequenceReply> {
+        self.call_all(session, vec![body.clone()]).await.remove(0)
     }
 
-    /// The same of one sequence.
-    pub async fn ask(&self, session: &str, body: &Value) -> Said {
-        let mut said = self.call(session, body).await;
-        assert_eq!(said.len(), 1, "{body} is one sequence");
-        said.remove(0)
+    /// Sends a generation of one sequence and returns its reply.
+    pub async fn ask(&self, session: &str, body: &Value) -> SequenceReply {
+        let mut replies = self.call(session, body).await;
+        assert_eq!(replies.len(), 1, "{body} is one sequence");
+        replies.remove(0)
     }
 
-    /// Generations at once, in their order.
-    pub async fn all(&self, session: &str, bodies: Vec<Value>) -> Vec<Vec<Said>> {
+    /// Sends generations concurrently; returns their replies in the order of `bodies`.
+    pub async fn call_all(&self, session: &str, bodies: Vec<Value>) -> Vec<Vec<SequenceReply>> {
         let mut running = JoinSet::new();
         for (at, body) in bodies.iter().enumerate() {
             let (addr, session, body) = (self.demo.proxy.data, session.to_owned(), body.to_string());
@@ -87,10 +87,10 @@ impl Lab {
         }
         let mut answers = running.join_all().await;
         answers.sort_by_key(|(at, _)| *at);
-        answers.iter().map(|(at, answer)| self.hear(session, &bodies[*at], answer)).collect()
+        answers.iter().map(|(at, answer)| self.record(session, &bodies[*at], answer)).collect()
     }
 
-    /// Asks the control port about a session until this holds.
+    /// Polls the control port until the session satisfies `holds`.
     pub async fn until(&self, session: &str, what: &str, holds: impl Fn(&Value) -> bool) {
         let path = format!("/v1/sessions/{session}");
         let ask = async {
@@ -104,27 +104,27 @@ impl Lab {
         soon(what, ask).await;
     }
 
-    /// Takes note of an answer.
-    pub fn hear(&self, session: &str, body: &Value, answer: &Answer) -> Vec<Said> {
+    /// Checks an answer, and records and returns the reply of each sequence.
+    pub fn record(&self, session: &str, body: &Value, answer: &Answer) -> Vec<SequenceReply> {
         assert_eq!(answer.status, 200, "{body} was answered {}", answer.text());
         assert!(answer.complete, "the answer to {body} ended as it should");
         assert_eq!(answer.header("x-tokentap-session"), Some(session), "the reply names its session");
-        let said = match body["stream"] == true {
+        let sequences = match body["stream"] == true {
             true => self.streamed(&answer.events()),
             false => match answer.json() {
                 Value::Array(objects) => objects.iter().map(|object| (ids(object), vec![object.clone()])).collect(),
                 object => vec![(ids(&object), vec![object])],
             },
         };
-        let said = said.into_iter().map(|(output, events)| {
+        let replies = sequences.into_iter().map(|(output, events)| {
             let metas: Vec<Value> = events.iter().map(|event| event["meta_info"].clone()).collect();
             let meta = metas.last().unwrap().clone();
             let (session, body) = (session.to_owned(), body.clone());
-            Said { session, body, rid: meta["id"].as_str().unwrap().to_owned(), output, meta, metas }
+            SequenceReply { session, body, rid: meta["id"].as_str().unwrap().to_owned(), output, meta, metas }
         });
-        let said: Vec<Said> = said.collect();
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).extend(said.iter().cloned());
-        said
+        let replies: Vec<SequenceReply> = replies.collect();
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner).extend(replies.iter().cloned());
+        replies
     }
 
     /// The tokens and the events of each sequence of a stream.
@@ -146,7 +146,7 @@ impl Lab {
     }
 }
 
-/// An agent that keeps its own list of tokens, as one must that wants no text to be tokenised twice.
+/// An agent that keeps its own list of tokens, so that no text is tokenised twice.
 pub struct Agent<'a> {
     pub lab: &'a Lab,
     pub session: String,
@@ -156,7 +156,7 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// An agent with nothing in mind.
+    /// An agent with an empty context.
     pub fn blank(lab: &'a Lab, session: &str) -> Self {
         let end_of_turn = lab.demo.engine.model().eos();
         Self { lab, session: session.to_owned(), tokens: Vec::new(), stream: false, end_of_turn }
@@ -169,12 +169,12 @@ impl<'a> Agent<'a> {
         agent
     }
 
-    /// Adds text to what it has in mind.
+    /// Appends text to the context.
     pub fn read(&mut self, text: &str) {
         self.tokens.extend(self.lab.demo.encode(text));
     }
 
-    /// A tool has answered; where the policy did not end its turn, its agent does.
+    /// Appends a tool's result; ends the turn first if the policy did not.
     pub fn observe(&mut self, result: &str) {
         if self.tokens.last() != Some(&self.end_of_turn) {
             self.tokens.push(self.end_of_turn);
@@ -182,26 +182,26 @@ impl<'a> Agent<'a> {
         self.read(&format!("\n<|im_start|>tool\n{result}<|im_end|>\n<|im_start|>assistant\n"));
     }
 
-    /// What it asks next.
+    /// The body of the next request.
     pub fn body(&self, sampling: &Value) -> Value {
         json!({"input_ids": self.tokens, "stream": self.stream, "sampling_params": sampling})
     }
 
-    /// Asks, and takes the answer to mind.
-    pub async fn act(&mut self, sampling: &Value) -> Said {
-        let said = self.lab.ask(&self.session, &self.body(sampling)).await;
-        self.tokens.extend_from_slice(&said.output);
-        said
+    /// Sends the next request and appends the reply to the context.
+    pub async fn act(&mut self, sampling: &Value) -> SequenceReply {
+        let reply = self.lab.ask(&self.session, &self.body(sampling)).await;
+        self.tokens.extend_from_slice(&reply.output);
+        reply
     }
 
-    /// Ends by itself behind so many tokens.
+    /// Sampling parameters with which a turn ends by a stop token after `tokens` tokens.
     pub fn stops(&self, tokens: usize) -> Value {
         let certain = json!({self.end_of_turn.to_string(): 30.0});
         json!({"min_new_tokens": tokens, "max_new_tokens": tokens + 4, "logit_bias": certain})
     }
 }
 
-/// Ends by its length.
+/// Sampling parameters with which a turn ends by its length, `tokens`.
 pub fn length(tokens: usize) -> Value {
     json!({"max_new_tokens": tokens, "ignore_eos": true})
 }

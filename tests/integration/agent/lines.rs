@@ -1,11 +1,11 @@
-//! One conversation after the other: what is continued is one row.
+//! Sequential turns: a continued conversation is one row.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, End, EngineOptions, Streaming};
 
 use super::lab::{Agent, Lab, length};
 
-/// The answers of a tool.
+/// Results of a tool.
 const RESULTS: [&str; 4] = [
     "{\"wind\": \"north-west\", \"force\": 4}",
     "{\"lamp\": \"lit at 18:02\"}",
@@ -35,15 +35,15 @@ async fn five_turns(agent: &mut Agent<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_turns_with_tools_are_one_row_of_exactly_what_was_given_and_sampled() {
+async fn five_turns_with_tools_are_one_row_of_the_given_and_sampled_tokens() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "five-turns", "What did the keeper write?");
     five_turns(&mut agent).await;
     let audit = lab.audit("five-turns").await;
     assert_eq!(audit.causes(), ["first", "extends", "extends", "extends_length", "extends"]);
-    assert_eq!((audit.samples.len(), audit.refused.len()), (1, 0), "a line has one end");
+    assert_eq!((audit.samples.len(), audit.refused.len()), (1, 0), "a conversation has one leaf");
     let row = &audit.samples[0];
-    assert_eq!(row["token_ids"], json!(agent.tokens), "the row is what the agent has in mind");
+    assert_eq!(row["token_ids"], json!(agent.tokens), "the row equals the agent's tokens");
     assert_eq!((&row["leaf"], &row["flags"]), (&json!(4), &json!(["extends_length"])));
     let parents = audit.each("parent");
     assert_eq!(parents, [json!(null), json!(0), json!(1), json!(2), json!(3)]);
@@ -52,7 +52,7 @@ async fn five_turns_with_tools_are_one_row_of_exactly_what_was_given_and_sampled
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_of_every_kind_leave_the_same_rows_as_replies_that_come_whole() {
+async fn streams_and_non_streaming_replies_record_the_same_rows() {
     let plain = EngineOptions::default();
     let kinds = [
         plain.clone(),
@@ -69,8 +69,8 @@ async fn streams_of_every_kind_leave_the_same_rows_as_replies_that_come_whole() 
             let audit = lab.audit("talk").await;
             assert_eq!(audit.samples.len(), 1, "{options:?}");
             assert_eq!(audit.samples[0]["token_ids"], json!(agent.tokens), "{options:?}");
-            let events = lab.heard("talk").iter().map(|said| said.metas.len()).max().unwrap();
-            assert_eq!(events > 1, stream, "a stream comes in pieces");
+            let events = lab.replies("talk").iter().map(|reply| reply.metas.len()).max().unwrap();
+            assert_eq!(events > 1, stream, "a stream has several events");
             let lists = ["token_ids", "loss_mask", "logprobs", "entropy"].map(|name| audit.samples[0][name].clone());
             rows.push((lists, audit.causes()));
         }
@@ -79,15 +79,15 @@ async fn streams_of_every_kind_leave_the_same_rows_as_replies_that_come_whole() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_twenty_logprobs_every_entropy_lies_within_what_is_certain() {
+async fn top_20_entropies_lie_within_their_bounds() {
     let lab = Lab::start(EngineOptions::default(), &["--top-logprobs", "20"]).await;
     let mut agent = Agent::new(&lab, "bounded", "Which way did the wind go?");
     for result in RESULTS {
         let mut body = agent.body(&json!({"max_new_tokens": 12, "temperature": 0.8, "ignore_eos": true}));
         body["entropy_options"] = json!({"bounds": true});
-        let said = lab.ask("bounded", &body).await;
-        assert_eq!(said.meta["output_token_entropy_upper"].as_array().unwrap().len(), 12, "bounds came");
-        agent.tokens.extend(said.output);
+        let reply = lab.ask("bounded", &body).await;
+        assert_eq!(reply.meta["output_token_entropy_upper"].as_array().unwrap().len(), 12, "the reply has bounds");
+        agent.tokens.extend(reply.output);
         agent.observe(result);
     }
     let audit = lab.audit("bounded").await;
@@ -95,7 +95,7 @@ async fn with_twenty_logprobs_every_entropy_lies_within_what_is_certain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sub_agent_has_a_row_of_its_own_and_the_main_line_goes_on() {
+async fn sub_agent_has_a_separate_row_and_the_main_conversation_continues() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut main = Agent::new(&lab, "team", "What did the keeper write about the weather of March?");
     main.act(&main.stops(6)).await;
@@ -115,21 +115,21 @@ async fn a_sub_agent_has_a_row_of_its_own_and_the_main_line_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ended_by_length_is_gone_on_with_or_extended_and_the_row_says_which() {
+async fn turn_that_ended_by_length_is_resumed_or_extended_and_flagged() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "long", "Tell me about the harbour");
     agent.act(&length(5)).await;
     agent.act(&length(7)).await;
     let resumed = lab.audit("long").await;
     assert_eq!(resumed.causes(), ["first", "resumes"]);
-    assert_eq!(resumed.samples[0]["flags"], json!([]), "the policy went on by itself");
+    assert_eq!(resumed.samples[0]["flags"], json!([]), "the policy continued its own turn");
     agent.observe("enough");
     agent.act(&agent.stops(2)).await;
     let audit = lab.audit("long").await;
     assert_eq!(audit.causes(), ["first", "resumes", "extends_length"]);
     assert_eq!(audit.samples.len(), 1);
-    assert_eq!(audit.samples[0]["flags"], json!(["extends_length"]), "the end of the turn was the agent's");
+    assert_eq!(audit.samples[0]["flags"], json!(["extends_length"]), "the agent ended the turn");
     let inserted = audit.samples[0]["segments"][2]["start"].as_u64().unwrap() as usize + 7;
     assert_eq!(audit.samples[0]["token_ids"][inserted], lab.demo.engine.model().eos());
-    assert_eq!(audit.samples[0]["loss_mask"][inserted], 0, "what the agent put in is not trained");
+    assert_eq!(audit.samples[0]["loss_mask"][inserted], 0, "a token that the agent inserted is not trained");
 }

@@ -1,5 +1,5 @@
-//! Aborts as 0.5.23 writes them into an incremental stream: the last event repeats everything, sometimes behind the tokens of an event
-//! that it was merged with.
+//! Aborts as SGLang 0.5.23 writes them into an incremental stream: the last event repeats all tokens, sometimes after the tokens of an
+//! event that it was merged with.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn event(ids: &[u32], completion: usize, finish: &Value, logprobs: bool) -> Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abort_that_repeats_tokens_is_recorded_without_the_repetition() {
+async fn abort_that_repeats_tokens_is_recorded_without_the_repetition() {
     for (last, logprobs) in [&[1, 2, 3][..], &[3, 1, 2, 3]].into_iter().flat_map(|ids| [(ids, false), (ids, true)]) {
         let events = [
             event(&[1], 1, &Value::Null, logprobs),
@@ -46,16 +46,13 @@ async fn an_abort_that_repeats_tokens_is_recorded_without_the_repetition() {
             let extras = &row["turns"][0]["extras"];
             let events = answer.events();
             let seen = &events.last().unwrap()["meta_info"]["output_token_ids_logprobs"];
-            assert_eq!(
-                extras["output_token_ids_logprobs"], *seen,
-                "{last:?}: what the client asked for is as it saw it"
-            );
+            assert_eq!(extras["output_token_ids_logprobs"], *seen, "{last:?}: the extras equal the client's reply");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_whose_two_lists_of_ids_differ_is_not_trained() {
+async fn event_with_mismatched_id_lists_is_not_trained() {
     for odd in [false, true] {
         let mut second = event(&[2], 2, &Value::Null, true);
         if odd {

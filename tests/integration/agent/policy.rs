@@ -1,4 +1,4 @@
-//! Weights that change between turns and within one: each token is said to be of those that sampled it.
+//! Weights that change between turns and within a turn: each token is attributed to the weights that sampled it.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use super::lab::{Agent, Lab, length};
 use crate::support::client::{Connection, post, written};
 use crate::support::hand::soon;
 
-async fn told(lab: &Lab, path: &str, body: Value) {
+async fn post_control(lab: &Lab, path: &str, body: Value) {
     let answer = post(lab.demo.proxy.control, path, body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_turn_is_of_the_weights_that_sampled_it() {
+async fn each_turn_names_the_weights_that_sampled_it() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "trained", "What did the keeper write?");
     for step in 0..3 {
         agent.act(&length(5)).await;
         agent.observe("go on");
         let update = json!({"model_path": "elsewhere", "weight_version": format!("step-{step}")});
-        told(&lab, "/update_weights_from_disk", update).await;
+        post_control(&lab, "/update_weights_from_disk", update).await;
     }
     let audit = lab.audit("trained").await;
     let row = &audit.samples[0];
@@ -34,12 +34,12 @@ async fn each_turn_is_of_the_weights_that_sampled_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_during_which_the_weights_change_says_where() {
+async fn turn_records_where_the_weights_changed() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let delay = Some(Duration::from_millis(20));
         let lab = Lab::exact(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }).await;
         let mut agent = Agent::new(&lab, "moved", "What did the keeper write?");
-        // from then on it is known what the weights are called
+        // the first turn reports the name of the weights
         agent.act(&agent.stops(3)).await;
         agent.observe("at length");
         agent.stream = true;
@@ -50,16 +50,16 @@ async fn a_turn_during_which_the_weights_change_says_where() {
         stream.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
         let first = |read: &[u8]| memchr::memmem::find(read, b"output_ids").is_some();
         assert!(soon("an event", stream.read_until(first)).await);
-        told(&lab, "/pause_generation", json!({"mode": "in_place"})).await;
+        post_control(&lab, "/pause_generation", json!({"mode": "in_place"})).await;
         let update = json!({"model_path": "elsewhere", "weight_version": "new", "flush_cache": false});
-        told(&lab, "/update_weights_from_disk", update).await;
-        told(&lab, "/continue_generation", json!({})).await;
+        post_control(&lab, "/update_weights_from_disk", update).await;
+        post_control(&lab, "/continue_generation", json!({})).await;
         let answer = soon("the stream ends", stream.answer()).await;
-        lab.hear("moved", &body, &answer);
+        lab.record("moved", &body, &answer);
         let audit = lab.audit("moved").await;
         let spans = audit.samples[0]["policy"].as_array().unwrap();
         let labels: Vec<&Value> = spans.iter().map(|span| &span["weight_version"]).collect();
-        assert_eq!(labels, ["default", "default", "new"], "of the first turn, and twice of the second");
-        assert!(spans.iter().all(|span| span["until"] == span["epoch"]), "the engine said where: {spans:?}");
+        assert_eq!(labels, ["default", "default", "new"], "one span of the first turn, two of the second");
+        assert!(spans.iter().all(|span| span["until"] == span["epoch"]), "the engine reported the position: {spans:?}");
     }
 }

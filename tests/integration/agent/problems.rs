@@ -1,4 +1,4 @@
-//! What the control port says no to: always `{"error":{"code","message"}}`.
+//! Errors of the control port: always `{"error":{"code","message"}}`.
 
 use serde_json::Value;
 use tokentap::demo::EngineOptions;
@@ -46,7 +46,7 @@ const REFUSED: [(&str, &str, &str, u16, &str); 35] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_refused_says_why() {
+async fn every_control_error_has_a_code_and_a_message() {
     let lab = Lab::exact(EngineOptions::default()).await;
     for session in ["open", "frozen"] {
         let mut agent = Agent::new(&lab, session, "What did the keeper write?");
@@ -56,21 +56,21 @@ async fn whatever_is_refused_says_why() {
     assert_eq!(request(control, "POST", "/v1/sessions/frozen/freeze", &[], b"").await.status, 200);
     for (method, path, body, status, code) in REFUSED {
         let answer = request(control, method, path, &[], body.as_bytes()).await;
-        let said = format!("{method} {path} {body}: {} {}", answer.status, answer.text());
-        assert_eq!(answer.status, status, "{said}");
-        assert_eq!(answer.header("content-type"), Some("application/json"), "{said}");
+        let about = format!("{method} {path} {body}: {} {}", answer.status, answer.text());
+        assert_eq!(answer.status, status, "{about}");
+        assert_eq!(answer.header("content-type"), Some("application/json"), "{about}");
         let answer: Value = answer.json();
-        let error = answer["error"].as_object().unwrap_or_else(|| panic!("{said}"));
-        assert_eq!(error["code"], code, "{said}");
-        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{said}");
-        assert_eq!((answer.as_object().unwrap().len(), error.len()), (1, 2), "nothing else is said: {said}");
+        let error = answer["error"].as_object().unwrap_or_else(|| panic!("{about}"));
+        assert_eq!(error["code"], code, "{about}");
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{about}");
+        assert_eq!((answer.as_object().unwrap().len(), error.len()), (1, 2), "no other members: {about}");
     }
     lab.audit("open").await;
     lab.audit("frozen").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_deleted_is_gone_and_its_name_is_free() {
+async fn deleted_session_is_gone_and_its_name_can_be_reused() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let mut agent = Agent::new(&lab, "again", "What did the keeper write?");
     let body = agent.body(&agent.stops(3));
@@ -80,5 +80,5 @@ async fn a_session_that_is_deleted_is_gone_and_its_name_is_free() {
     assert_eq!(request(control, "GET", "/v1/sessions/again", &[], b"").await.status, 404);
     agent.act(&agent.stops(3)).await;
     let audit = lab.audit("again").await;
-    assert_eq!(audit.causes(), ["first"], "what was there is not known any more");
+    assert_eq!(audit.causes(), ["first"], "the deleted turns are gone");
 }

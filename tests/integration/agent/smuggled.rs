@@ -1,4 +1,4 @@
-//! Session names where a proxy in front of tokentap might read another one, or none.
+//! Requests in which a proxy in front of tokentap might read another session name, or none.
 
 use tokentap::demo::EngineOptions;
 
@@ -8,27 +8,27 @@ use crate::support::hand::soon;
 
 const BODY: &str = r#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":2}}"#;
 
-/// What is sent besides the head of a plain call, and the session of the answer: `None` is one of the call's own.
+/// The parts that differ from a plain call, and the session of the answer: `None` is a generated session.
 struct Case {
-    what: &'static str,
+    label: &'static str,
     target: &'static str,
     lines: &'static str,
     body: String,
     named: Option<&'static str>,
 }
 
-fn case(what: &'static str, lines: &'static str, named: Option<&'static str>) -> Case {
+fn case(label: &'static str, lines: &'static str, named: Option<&'static str>) -> Case {
     let body = format!("Content-Length: {}\r\n\r\n{BODY}", BODY.len());
-    Case { what, target: "/generate", lines, body, named }
+    Case { label, target: "/generate", lines, body, named }
 }
 
 impl Case {
-    fn to(self, target: &'static str) -> Self {
+    fn with_target(self, target: &'static str) -> Self {
         Self { target, ..self }
     }
 
-    /// In chunks, with this behind the last.
-    fn ending(self, trailers: &str) -> Self {
+    /// Sends the body in chunks, followed by these trailers.
+    fn with_trailers(self, trailers: &str) -> Self {
         let body = format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{BODY}\r\n0\r\n{trailers}\r\n", BODY.len());
         Self { body, ..self }
     }
@@ -38,13 +38,13 @@ impl Case {
         Self { body: format!("Content-Length: {}\r\n\r\n{body}", body.len()), ..self }
     }
 
-    fn written(&self) -> String {
+    fn encode(&self) -> String {
         let Self { target, lines, body, .. } = self;
         format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{lines}{body}")
     }
 }
 
-fn readable() -> Vec<Case> {
+fn unambiguous() -> Vec<Case> {
     vec![
         case("other letters", "x-SESSION-iD: a\r\n", Some("a")),
         case("white space around it", "X-Session-Id:\t a \t\r\n", Some("a")),
@@ -57,16 +57,16 @@ fn readable() -> Vec<Case> {
             "Connection: X-Session-Id\r\nX-Session-Id: a\r\n",
             Some("a"),
         ),
-        case("in trailers", "", None).ending("X-Session-Id: b\r\n"),
-        case("in announced trailers", "Trailer: X-Session-Id\r\n", None).ending("X-Session-Id: b\r\n"),
-        case("in trailers and before", "X-Session-Id: a\r\n", Some("a")).ending("X-Session-Id: b\r\n"),
-        case("the header before the query", "X-Session-Id: a\r\n", Some("a")).to("/generate?session_id=b"),
-        case("the path before the header", "X-Session-Id: b\r\n", Some("a")).to("/sessions/a/generate"),
+        case("in trailers", "", None).with_trailers("X-Session-Id: b\r\n"),
+        case("in announced trailers", "Trailer: X-Session-Id\r\n", None).with_trailers("X-Session-Id: b\r\n"),
+        case("in trailers and before", "X-Session-Id: a\r\n", Some("a")).with_trailers("X-Session-Id: b\r\n"),
+        case("the header before the query", "X-Session-Id: a\r\n", Some("a")).with_target("/generate?session_id=b"),
+        case("the path before the header", "X-Session-Id: b\r\n", Some("a")).with_target("/sessions/a/generate"),
         case("the header before the body", "X-Session-Id: a\r\n", Some("a")).with_members(r#""session_id":"b""#),
         case("twice in the body: the last, as SGLang reads JSON", "", Some("a"))
             .with_members(r#""session_id":"b","session_id":"a""#),
         case("escaped in the body", "", Some("a")).with_members(r#""session\u005fid":"\u0061""#),
-        case("another name in the query", "", None).to("/generate?session%5Fid=b"),
+        case("another name in the query", "", None).with_target("/generate?session%5Fid=b"),
     ]
 }
 
@@ -76,43 +76,43 @@ fn ambiguous() -> Vec<Case> {
         case("a second one that is no name", "X-Session-Id: a\r\nX-Session-Id: b:c\r\n", None),
         case("a list", "X-Session-Id: a, b\r\n", None),
         case("two of the other header", "Proxy-X-Session-Id: a\r\nProxy-X-Session-Id: b\r\n", None),
-        case("twice in the query", "", None).to("/generate?session_id=a&session_id=b"),
+        case("twice in the query", "", None).with_target("/generate?session_id=a&session_id=b"),
         case("a folded line", "X-Session-Id: a\r\n b\r\n", None),
         case("within a folded line", "X-A: c\r\n X-Session-Id: a\r\n", None),
         case("white space before the colon", "X-Session-Id : a\r\n", None),
         case("a bare CR", "X-Session-Id: a\rX-Session-Id: b\r\n", None),
         case("a NUL", "X-Session-Id: a\0b\r\n", None),
-        case("a path within a path", "", None).to("/sessions/a%2fb/generate"),
-        case("an encoded path within a path", "", None).to("/sessions/a%252fb/generate"),
-        case("a parent in the path", "", None).to("/sessions/a/../b/generate"),
+        case("a path within a path", "", None).with_target("/sessions/a%2fb/generate"),
+        case("an encoded path within a path", "", None).with_target("/sessions/a%252fb/generate"),
+        case("a parent in the path", "", None).with_target("/sessions/a/../b/generate"),
         case("a list in the body", "", None).with_members(r#""session_id":["a"]"#),
     ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn session_is_the_one_that_the_documented_place_names() {
+async fn session_name_precedence_follows_the_documentation() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    for case in readable() {
+    for case in unambiguous() {
         let mut client = Connection::open(demo.proxy.data).await;
-        client.send(case.written().as_bytes()).await;
-        let answer = soon(case.what, client.answer()).await;
-        assert_eq!(answer.status, 200, "{}: {}", case.what, answer.text());
+        client.send(case.encode().as_bytes()).await;
+        let answer = soon(case.label, client.answer()).await;
+        assert_eq!(answer.status, 200, "{}: {}", case.label, answer.text());
         let session = answer.header("x-tokentap-session").unwrap();
         match case.named {
-            Some(name) => assert_eq!(session, name, "{}", case.what),
-            None => assert_eq!(session.len(), 32, "{}: a session of its own, not {session}", case.what),
+            Some(name) => assert_eq!(session, name, "{}", case.label),
+            None => assert_eq!(session.len(), 32, "{}: a generated session, not {session}", case.label),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn session_that_is_named_in_two_ways_is_refused() {
+async fn ambiguous_session_name_returns_400() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for case in ambiguous() {
         let mut client = Connection::open(demo.proxy.data).await;
-        client.send(case.written().as_bytes()).await;
-        let answer = soon(case.what, client.answer()).await;
-        assert_eq!(answer.status, 400, "{}: {}", case.what, answer.text());
+        client.send(case.encode().as_bytes()).await;
+        let answer = soon(case.label, client.answer()).await;
+        assert_eq!(answer.status, 400, "{}: {}", case.label, answer.text());
     }
     let listed = get(demo.proxy.control, "/v1/sessions").await.json();
     assert_eq!(listed["sessions"], serde_json::json!([]), "none of them was recorded");

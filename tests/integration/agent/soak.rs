@@ -1,4 +1,4 @@
-//! Agents that do whatever comes to their minds, several at once: nothing of it may be wrong in any export.
+//! Concurrent agents that take random actions: every export must be correct.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 use super::lab::{Agent, Lab, length};
 use crate::support::client::{Connection, written};
 
-/// Numbers that look random and are the same each time.
-struct Whims(u64);
+/// A deterministic generator of pseudo-random numbers.
+struct Random(u64);
 
-impl Whims {
+impl Random {
     fn below(&mut self, most: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % most
@@ -37,33 +37,33 @@ impl Whims {
     }
 }
 
-/// A number of steps of one agent.
-async fn wander(lab: &Lab, session: &str, seed: u64) {
-    let mut whims = Whims(seed);
+/// Runs ten random steps of one agent.
+async fn run_agent(lab: &Lab, session: &str, seed: u64) {
+    let mut random = Random(seed);
     let mut agent = Agent::new(lab, session, "What did the keeper write?");
-    let mut places = vec![agent.tokens.clone()];
+    let mut checkpoints = vec![agent.tokens.clone()];
     for step in 0..10 {
-        agent.stream = whims.below(2) == 0;
-        let sampling = whims.sampling(&agent);
-        match whims.below(9) {
+        agent.stream = random.below(2) == 0;
+        let sampling = random.sampling(&agent);
+        match random.below(9) {
             0 => {
                 let mut body = agent.body(&sampling);
-                body["sampling_params"]["n"] = json!(2 + whims.below(2));
-                let said = lab.call(session, &body).await;
-                agent.tokens.extend_from_slice(&said[whims.below(said.len())].output);
+                body["sampling_params"]["n"] = json!(2 + random.below(2));
+                let replies = lab.call(session, &body).await;
+                agent.tokens.extend_from_slice(&replies[random.below(replies.len())].output);
             }
             1 => {
-                let place = whims.below(places.len());
-                agent.tokens.clone_from(&places[place]);
+                let index = random.below(checkpoints.len());
+                agent.tokens.clone_from(&checkpoints[index]);
                 agent.act(&sampling).await;
             }
             2 => {
-                let at = 3 + whims.below(agent.tokens.len() - 3);
-                agent.tokens[at] = 40 + whims.below(800) as u32;
+                let at = 3 + random.below(agent.tokens.len() - 3);
+                agent.tokens[at] = 40 + random.below(800) as u32;
                 agent.act(&sampling).await;
             }
             3 => {
-                agent.tokens.truncate(4 + whims.below(agent.tokens.len() - 4));
+                agent.tokens.truncate(4 + random.below(agent.tokens.len() - 4));
                 agent.act(&sampling).await;
             }
             4 => {
@@ -73,7 +73,7 @@ async fn wander(lab: &Lab, session: &str, seed: u64) {
                 let mut client = Connection::open(addr).await;
                 let headers = [("x-session-id", session)];
                 client.send(&written(addr, "POST", "/generate", &headers, body.to_string().as_bytes())).await;
-                let events = 1 + whims.below(3);
+                let events = 1 + random.below(3);
                 let some = |read: &[u8]| memchr::memmem::find_iter(read, b"data: ").count() > events;
                 assert!(client.read_until(some).await, "{session}: the stream begins");
             }
@@ -84,36 +84,36 @@ async fn wander(lab: &Lab, session: &str, seed: u64) {
                     body["input_ids"] = json!([&agent.tokens[..], &more].concat());
                     body
                 });
-                let said = lab.all(session, bodies.collect()).await.remove(0).remove(0);
+                let reply = lab.call_all(session, bodies.collect()).await.remove(0).remove(0);
                 agent.tokens =
-                    said.body["input_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
-                agent.tokens.extend(said.output);
+                    reply.body["input_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+                agent.tokens.extend(reply.output);
             }
             6 => {
                 let body = json!({"input_ids": [agent.tokens], "stream": agent.stream, "sampling_params": sampling});
-                let said = lab.ask(session, &body).await;
-                agent.tokens.extend(said.output);
+                let reply = lab.ask(session, &body).await;
+                agent.tokens.extend(reply.output);
             }
             _ => {
                 agent.act(&sampling).await;
             }
         }
-        places.push(agent.tokens.clone());
-        if whims.below(3) > 0 {
+        checkpoints.push(agent.tokens.clone());
+        if random.below(3) > 0 {
             agent.observe(&format!("result {step}"));
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_agents_do_each_token_they_got_is_trained_once_and_is_what_the_engine_sampled() {
+async fn random_agents_have_each_delivered_token_trained_once() {
     let kinds = [
         EngineOptions::default(),
         EngineOptions { streaming: Streaming::Incremental, original_logprob: true, ..EngineOptions::default() },
         EngineOptions { dialect: Dialect::Sglang056, ..EngineOptions::default() },
     ];
     for (kind, options) in kinds.into_iter().enumerate() {
-        // slow enough to be left before the end
+        // slow enough for a client to leave before the end
         let lab = Arc::new(
             Lab::exact(EngineOptions { token_delay: Some(std::time::Duration::from_millis(1)), ..options }).await,
         );
@@ -122,12 +122,12 @@ async fn whatever_agents_do_each_token_they_got_is_trained_once_and_is_what_the_
             let lab = Arc::clone(&lab);
             agents.spawn(async move {
                 let session = format!("soak-{kind}-{at}");
-                wander(&lab, &session, 1000 * kind as u64 + at).await;
+                run_agent(&lab, &session, 1000 * kind as u64 + at).await;
                 session
             });
         }
         for session in agents.join_all().await {
-            lab.until(&session, "nothing runs any more", |seen| seen["running"] == 0).await;
+            lab.until(&session, "no call is running", |seen| seen["running"] == 0).await;
             let audit = lab.audit(&session).await;
             assert!(audit.turns.len() >= 10, "{session}: {} turns", audit.turns.len());
         }

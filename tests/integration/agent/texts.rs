@@ -1,4 +1,4 @@
-//! Conversations that begin with a text, which the engine tokenises: its ids are recorded all the same.
+//! Conversations that begin with a text prompt, which the engine tokenises: its ids are recorded.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, Streaming};
@@ -7,7 +7,7 @@ use super::lab::{Agent, Lab};
 
 const TASK: &str = "<|im_start|>user\nWhat did the keeper count?<|im_end|>\n<|im_start|>assistant\n";
 
-/// A first turn that is asked as text, a second as ids.
+/// Sends the first turn as text and the second as ids.
 async fn text_first(options: EngineOptions, extra: Value) {
     let about = format!("{options:?} {extra}");
     let lab = Lab::exact(options).await;
@@ -30,7 +30,7 @@ async fn text_first(options: EngineOptions, extra: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_text_prompt_is_recorded_as_the_ids_that_the_engine_made_of_it() {
+async fn text_prompt_is_recorded_as_the_ids_of_the_engine() {
     let older = EngineOptions { dialect: Dialect::Sglang056, ..EngineOptions::default() };
     let incremental = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     for options in [EngineOptions::default(), older, incremental] {
@@ -41,22 +41,22 @@ async fn a_text_prompt_is_recorded_as_the_ids_that_the_engine_made_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_text_prompt_is_recorded_whatever_the_client_wants_to_know() {
+async fn text_prompt_is_recorded_for_every_request_option() {
     for extra in [json!({"return_entropy": false}), json!({"return_prompt_token_ids": true})] {
         text_first(EngineOptions::default(), extra).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_does_not_see_that_the_engine_was_asked_to_repeat_its_prompt() {
+async fn prompt_token_ids_are_returned_only_on_request() {
     let lab = Lab::exact(EngineOptions::default()).await;
     let body = json!({"text": TASK, "sampling_params": {"max_new_tokens": 4}});
     let reply = lab.demo.ask(&body).await;
-    assert!(reply["prompt_token_ids"].is_null(), "it did not ask for them: {reply}");
+    assert!(reply["prompt_token_ids"].is_null(), "not requested: {reply}");
     let mut asked = body;
     asked["return_prompt_token_ids"] = json!(true);
     let reply = lab.demo.ask(&asked).await;
-    assert_eq!(reply["prompt_token_ids"], json!(lab.demo.encode(TASK)), "it did");
+    assert_eq!(reply["prompt_token_ids"], json!(lab.demo.encode(TASK)), "requested");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,23 +66,23 @@ async fn each_text_of_a_batch_has_its_own_ids() {
         let lab = Lab::exact(EngineOptions { dialect, ..EngineOptions::default() }).await;
         let texts = [TASK, "Lamp lit at 18:02", "\u{e9}t\u{e9} \u{1f30a} caf\u{e9}"];
         let body = json!({"text": texts, "stream": stream, "sampling_params": {"max_new_tokens": 4, "n": 2}});
-        let said = lab.call("texts", &body).await;
-        assert_eq!(said.len(), 6, "{dialect:?}");
+        let replies = lab.call("texts", &body).await;
+        assert_eq!(replies.len(), 6, "{dialect:?}");
         let audit = lab.audit("texts").await;
         assert_eq!((audit.samples.len(), audit.refused.len()), (6, 0), "{dialect:?}, stream {stream}");
-        for (at, said) in said.iter().enumerate() {
-            assert_eq!(lab.entry(&said.rid).prompt, lab.demo.encode(texts[at / 2]), "two samples of each text");
+        for (at, reply) in replies.iter().enumerate() {
+            assert_eq!(lab.entry(&reply.rid).prompt, lab.demo.encode(texts[at / 2]), "two samples of each text");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_ids_stand_beside_a_text_it_is_the_ids_that_are_recorded() {
-    // the engine runs the ids; the text, of as many tokens, only says whether it is a batch
+async fn input_ids_take_precedence_over_text() {
+    // the engine samples from the ids; the text, of the same length, only decides whether it is a batch
     let lab = Lab::exact(EngineOptions::default()).await;
     let [text, other] = ["Lamp lit at 18:02", "Lamp lit at 18:03"];
     let ids = [text, other].map(|text| lab.demo.encode(text));
-    assert_eq!(ids[0].len(), ids[1].len(), "no count gives it away");
+    assert_eq!(ids[0].len(), ids[1].len(), "the token counts are equal");
     for (at, stream) in [false, true].into_iter().enumerate() {
         let one =
             json!({"text": text, "input_ids": ids[1], "stream": stream, "sampling_params": {"max_new_tokens": 4}});

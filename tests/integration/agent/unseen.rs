@@ -1,4 +1,4 @@
-//! What tokentap could not see, and how everything that leaves says so.
+//! Generations that tokentap could not record, and how every export reports them.
 
 use serde_json::{Value, json};
 
@@ -9,8 +9,8 @@ use crate::support::upstream::{Asked, Nature, Upstream, json_message};
 
 const FORMATS: [&str; 8] = ["verl", "miles", "areal", "slime", "tunix", "strands", "rllm", "jsonl"];
 
-/// An engine that also chats.
-async fn started() -> (Upstream, Proxy) {
+/// An engine that also serves chats.
+async fn start() -> (Upstream, Proxy) {
     let script = |asked: &Asked| match asked.path.as_str() {
         "/generate" => engine::answer(asked),
         _ => json_message(200, b"{\"choices\":[]}"),
@@ -38,14 +38,14 @@ async fn exported(proxy: &Proxy, session: &str, format: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_of_which_something_passed_unseen_says_so_in_every_export() {
-    let (_upstream, proxy) = started().await;
+async fn session_with_an_unrecorded_generation_is_incomplete_in_every_export() {
+    let (_upstream, proxy) = start().await;
     for session in ["whole", "holed"] {
         generate(&proxy, session, json!({"input_ids": [1, 2, 3]})).await;
     }
     let headers = [("x-session-id", "holed")];
     let answer = request(proxy.data, "POST", "/v1/chat/completions", &headers, b"{\"messages\":[]}").await;
-    assert_eq!(answer.text(), "{\"choices\":[]}", "the reply passes as it came");
+    assert_eq!(answer.text(), "{\"choices\":[]}", "the reply is forwarded unchanged");
     for (session, incomplete) in [("whole", false), ("holed", true)] {
         let listed = get(proxy.control, &format!("/v1/sessions/{session}")).await.json();
         assert_eq!(listed["incomplete"], incomplete, "{session}");
@@ -56,9 +56,9 @@ async fn a_session_of_which_something_passed_unseen_says_so_in_every_export() {
         for format in FORMATS {
             let bytes = exported(&proxy, session, format).await;
             // jsonl has the member in every row
-            let said = memchr::memmem::find(&bytes, b"\"incomplete\"]").is_some()
+            let marked = memchr::memmem::find(&bytes, b"\"incomplete\"]").is_some()
                 || (format != "jsonl" && memchr::memmem::find(&bytes, b"incomplete").is_some());
-            assert_eq!(said, incomplete, "{format} of {session}: {}", String::from_utf8_lossy(&bytes));
+            assert_eq!(marked, incomplete, "{format} of {session}: {}", String::from_utf8_lossy(&bytes));
         }
         let freeze = post(proxy.control, &format!("/v1/sessions/{session}/freeze"), b"").await;
         assert_eq!(freeze.status, 200, "{}", freeze.text());
@@ -70,22 +70,22 @@ async fn a_session_of_which_something_passed_unseen_says_so_in_every_export() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_text_that_nobody_could_tokenise_is_refused_with_that_reason() {
-    let (_upstream, proxy) = started().await;
+async fn untokenised_text_prompt_is_refused_as_prompt_unknown() {
+    let (_upstream, proxy) = start().await;
     generate(&proxy, "text", json!({"text": "who knows"})).await;
     generate(&proxy, "text", json!({"input_ids": [1, 2, 3]})).await;
     let listed = get(proxy.control, "/v1/sessions/text").await.json();
     assert_eq!(listed["faults"], json!({"prompt_unknown": 1}));
     let causes: Vec<&Value> = listed["list"].as_array().unwrap().iter().map(|turn| &turn["cause"]).collect();
     assert_eq!(causes.len(), 2);
-    assert_eq!(causes[0], "unplaced", "it has no place, and is nobody's beginning");
+    assert_eq!(causes[0], "unplaced", "it has no place and no continuation");
     let lines = String::from_utf8(exported(&proxy, "text", "jsonl").await).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert_eq!(lines[0]["token_ids"], json!([1, 2, 3, 10, 10, 10, 10]), "the other is whole");
+    assert_eq!(lines[0]["token_ids"], json!([1, 2, 3, 10, 10, 10, 10]), "the other turn is exported");
     let all = get(proxy.control, "/v1/sessions/text/trajectories").await.json();
     assert_eq!(all["refused"], json!([{"leaf": 0, "reason": "prompt_unknown"}]));
     let kept = &all["trajectories"][0];
-    assert_eq!(kept["token_ids"], json!([10, 10, 10, 10]), "what was sampled is there to be looked at");
-    assert_eq!(kept["loss_mask"], json!([0, 0, 0, 0]), "and not to be trained");
+    assert_eq!(kept["token_ids"], json!([10, 10, 10, 10]), "the sampled tokens are readable");
+    assert_eq!(kept["loss_mask"], json!([0, 0, 0, 0]), "and are not trained");
 }

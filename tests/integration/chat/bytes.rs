@@ -1,4 +1,4 @@
-//! No bytes of a client or an engine make the readers panic, or loop.
+//! No input of a client or an engine makes the parsers panic or loop.
 
 use std::sync::LazyLock;
 
@@ -11,12 +11,12 @@ use tokentap::api::sample::Sample;
 use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::generation::event::{GenerationEvent, Reads};
+use tokentap::generation::event::{EventAccess, GenerationEvent};
 use tokentap::tokenizer::Renderer;
 
 static RENDERER: LazyLock<Renderer> = LazyLock::new(|| Renderer::new(Model::folder()));
 
-/// JSON that looks like what clients send, and is wrong in places.
+/// JSON that resembles requests and is invalid in places.
 fn value() -> impl Strategy<Value = String> {
     let words = [
         "user",
@@ -79,12 +79,12 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-fn read(body: &str, renderer: &Renderer) {
+fn parse(body: &str, renderer: &Renderer) {
     let bytes = Bytes::copy_from_slice(body.as_bytes());
     if let Ok(request) = CompletionRequest::parse(bytes.clone()) {
         let _ = request.native("m", false, Bytes::from);
     }
-    let _ = GenerationEvent::outline(bytes.clone(), Reads::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
+    let _ = GenerationEvent::outline(bytes.clone(), EventAccess::Fields).is_ok_and(|event| Sample::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: true };
     let preparation = Preparation { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
@@ -95,16 +95,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_nearly_a_request_is_read_or_refused(
+    fn malformed_requests_do_not_panic(
         messages in prop::collection::vec(value(), 0..4),
         rest in value(),
     ) {
-        read(&format!("{{\"messages\":[{}],\"tools\":{rest}}}", messages.join(",")), &RENDERER);
-        read(&rest, &RENDERER);
+        parse(&format!("{{\"messages\":[{}],\"tools\":{rest}}}", messages.join(",")), &RENDERER);
+        parse(&rest, &RENDERER);
     }
 
     #[test]
-    fn so_are_any_bytes(text in ".{0,80}") {
-        read(&text, &RENDERER);
+    fn arbitrary_text_does_not_panic(text in ".{0,80}") {
+        parse(&text, &RENDERER);
     }
 }

@@ -1,9 +1,9 @@
-//! Why a chat turn has its place, and whose assistant text its prompt holds.
+//! The cause of a chat turn's place in its session, and the origin of the assistant text in its prompt.
 
 use serde_json::{Value, json};
 
 use super::super::support::client::get;
-use super::{Chat, messages, said, tools};
+use super::{Chat, messages, tools, with_say};
 
 /// One session of a chat.
 struct Session<'a> {
@@ -12,10 +12,10 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Asks for a reply with this text and a stop token; the message that the client keeps.
+    /// Requests a reply with this text and a stop token; returns the message that the client keeps.
     async fn say(&self, body: &Value, text: &str) -> Value {
         let path = format!("/sessions/{}/v1/chat/completions", self.name);
-        let answer = self.chat.demo.post(&path, &said(body, &format!("{text}<|im_end|>"))).await;
+        let answer = self.chat.demo.post(&path, &with_say(body, &format!("{text}<|im_end|>"))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()["choices"][0]["message"].clone()
     }
@@ -30,7 +30,7 @@ impl Session<'_> {
     }
 }
 
-fn of(messages: &[Value]) -> Value {
+fn conversation(messages: &[Value]) -> Value {
     json!({ "messages": messages })
 }
 
@@ -46,11 +46,11 @@ fn assistant(text: &str) -> Value {
     json!({"role": "assistant", "content": text})
 }
 
-/// A conversation of two turns under each name; what a third call makes of it is its cause.
-async fn third(chat: &Chat, name: &str, call: &Value) -> String {
+/// Runs a conversation of two turns in the session `name`, then a third call; returns the cause of the third turn.
+async fn third_cause(chat: &Chat, name: &str, call: &Value) -> String {
     let session = Session { chat, name };
-    session.say(&of(&[system("Be brief."), user("One?")]), "Two.").await;
-    session.say(&of(&[system("Be brief."), user("One?"), assistant("Two."), user("Three?")]), "Four.").await;
+    session.say(&conversation(&[system("Be brief."), user("One?")]), "Two.").await;
+    session.say(&conversation(&[system("Be brief."), user("One?"), assistant("Two."), user("Three?")]), "Four.").await;
     session.say(call, "Six.").await;
     let causes = session.causes().await;
     assert_eq!(causes[..2], ["first", "extends"], "{name}");
@@ -58,42 +58,42 @@ async fn third(chat: &Chat, name: &str, call: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_cause_names_what_the_client_changed() {
+async fn cause_names_the_change_of_the_client() {
     let chat = Chat::start(&[]).await;
     let brief = || system("Be brief.");
     let history = [brief(), user("One?"), assistant("Two."), user("Three?"), assistant("Four."), user("Five?")];
     let changed = |at: usize, message: Value| {
         let mut messages = history.clone();
         messages[at] = message;
-        of(&messages)
+        conversation(&messages)
     };
-    let mut with_tools = of(&history);
+    let mut with_tools = conversation(&history);
     with_tools["tools"] = tools();
     for (name, call, cause) in [
-        ("extends", of(&history), "extends"),
-        ("sample", of(&history[..4]), "sample"),
-        ("forks", of(&[brief(), user("One?"), assistant("Two."), user("Seven?")]), "forks"),
-        ("forks-at-the-root", of(&[brief(), user("One?"), user("Or rather, two?")]), "forks"),
+        ("extends", conversation(&history), "extends"),
+        ("sample", conversation(&history[..4]), "sample"),
+        ("forks", conversation(&[brief(), user("One?"), assistant("Two."), user("Seven?")]), "forks"),
+        ("forks-at-the-root", conversation(&[brief(), user("One?"), user("Or rather, two?")]), "forks"),
         ("system", changed(0, system("Be verbose.")), "system_changed"),
-        ("no-system", of(&history[1..]), "system_changed"),
+        ("no-system", conversation(&history[1..]), "system_changed"),
         ("tools", with_tools, "tools_changed"),
-        ("new", of(&[brief(), user("Seven?")]), "new_conversation"),
-        ("other", of(&[system("You are a sub-agent."), user("Seven?")]), "new_conversation"),
+        ("new", conversation(&[brief(), user("Seven?")]), "new_conversation"),
+        ("other", conversation(&[system("You are a sub-agent."), user("Seven?")]), "new_conversation"),
         ("first-user", changed(1, user("Uno?")), "history_edited"),
         ("second-user", changed(3, user("Tres?")), "history_edited"),
         ("first-reply", changed(2, assistant("Deux.")), "response_edited"),
         ("second-reply", changed(4, assistant("Quatre.")), "response_edited"),
-        ("dropped", of(&[brief(), user("Three?"), assistant("Four."), user("Five?")]), "compacted"),
+        ("dropped", conversation(&[brief(), user("Three?"), assistant("Four."), user("Five?")]), "compacted"),
     ] {
-        assert_eq!(third(&chat, name, &call).await, cause, "{name}");
+        assert_eq!(third_cause(&chat, name, &call).await, cause, "{name}");
     }
 }
 
 #[tokio::test]
-async fn removed_tools_and_cleared_tool_results_have_causes_of_their_own() {
+async fn removed_tools_and_cleared_tool_results_have_separate_causes() {
     let chat = Chat::start(&[]).await;
     let session = Session { chat: &chat, name: "tools" };
-    let mut body = of(&[user("Oslo?")]);
+    let mut body = conversation(&[user("Oslo?")]);
     body["tools"] = tools();
     let call = r#"<tool_call>
 {"name": "weather", "arguments": {"city": "Oslo"}}
@@ -114,7 +114,7 @@ async fn removed_tools_and_cleared_tool_results_have_causes_of_their_own() {
         session.say(&body, "Bye.").await;
         assert_eq!(session.causes().await.last().unwrap(), cause);
     }
-    session.say(&of(&[user("Oslo?")]), "Where?").await;
+    session.say(&conversation(&[user("Oslo?")]), "Where?").await;
     assert_eq!(session.causes().await.last().unwrap(), "tools_changed", "the list was removed");
 }
 
@@ -124,24 +124,24 @@ async fn a_history_replaced_by_its_summary_is_compacted_and_parallel_conversatio
     let session = Session { chat: &chat, name: "compacted" };
     let mut list = vec![system("Be brief."), user("One?")];
     for (reply, next) in [("Two.", "Three?"), ("Four.", "Summarise what we said.")] {
-        session.say(&of(&list), reply).await;
+        session.say(&conversation(&list), reply).await;
         list.extend([assistant(reply), user(next)]);
     }
     let summary = "We counted from one to four, and every number was right.";
-    session.say(&of(&list), summary).await;
-    let told = format!("This is what came before:\n{summary}\nGo on.");
-    session.say(&of(&[system("Be brief."), user(&told)]), "Five.").await;
+    session.say(&conversation(&list), summary).await;
+    let prompt = format!("This is what came before:\n{summary}\nGo on.");
+    session.say(&conversation(&[system("Be brief."), user(&prompt)]), "Five.").await;
     let causes = session.causes().await;
     assert_eq!(causes, ["first", "extends", "extends", "compacted"]);
-    // a sub-agent is given words of its caller, and is no compaction
+    // a sub-agent that quotes its caller is not a compaction
     let task = format!("Your caller says: {summary}");
-    session.say(&of(&[system("You are a sub-agent."), user(&task)]), "Five.").await;
+    session.say(&conversation(&[system("You are a sub-agent."), user(&task)]), "Five.").await;
     assert_eq!(session.causes().await[4], "new_conversation");
 
     let parallel = Session { chat: &chat, name: "parallel" };
     let rules = "You are an agent with a long list of rules. ".repeat(8);
     for at in 0..8 {
-        parallel.say(&of(&[system(&rules), user(&format!("Task {at}."))]), "Done.").await;
+        parallel.say(&conversation(&[system(&rules), user(&format!("Task {at}."))]), "Done.").await;
     }
     let causes = parallel.causes().await;
     assert_eq!(causes[0], "first");
@@ -149,27 +149,27 @@ async fn a_history_replaced_by_its_summary_is_compacted_and_parallel_conversatio
 }
 
 #[tokio::test]
-async fn assistant_text_of_others_is_not_taken_for_sampled_text() {
+async fn unsampled_assistant_text_is_flagged_as_foreign() {
     let chat = Chat::start(&[]).await;
     let flags = |turn: &Value| (turn["context_retokenised"].clone(), turn["foreign_assistant_text"].clone());
     let shots = [user("1?"), assistant("A greeting."), user("2?")];
     let prefill = json!({"messages": [user("2?"), assistant("It is")], "continue_final_message": true});
-    for (name, call) in [("shots", of(&shots)), ("prefill", prefill)] {
+    for (name, call) in [("shots", conversation(&shots)), ("prefill", prefill)] {
         let session = Session { chat: &chat, name };
         session.say(&call, "Two.").await;
         assert_eq!(flags(&session.turns().await[0]), (json!(false), json!(true)), "{name}");
         let rows = get(chat.demo.proxy.control, &format!("/v1/sessions/{name}/trajectories")).await.json();
         assert_eq!(rows["trajectories"][0]["flags"], json!(["foreign_assistant_text"]), "{name}: {rows}");
     }
-    // the next turn adds no assistant text but what was sampled, which keeps its tokens
+    // the next turn adds only sampled assistant text, which keeps its tokens
     let session = Session { chat: &chat, name: "shots" };
     let mut list = shots.to_vec();
     list.extend([assistant("Two."), user("3?")]);
-    session.say(&of(&list), "Three.").await;
+    session.say(&conversation(&list), "Three.").await;
     assert_eq!(flags(&session.turns().await[1]), (json!(false), json!(false)));
     // another system prompt: both are rendered as text
     list.insert(0, system("Be brief."));
-    session.say(&of(&list), "Three.").await;
+    session.say(&conversation(&list), "Three.").await;
     assert_eq!(flags(&session.turns().await[2]), (json!(true), json!(true)));
     let greeted = messages(&[("user", "1?"), ("assistant", "A greeting."), ("user", "4?")]);
     session.say(&json!({ "messages": greeted }), "Four.").await;

@@ -11,10 +11,10 @@ async fn complete(chat: &Chat, body: Value) -> Answer {
 }
 
 #[tokio::test]
-async fn prompts_of_every_kind_are_answered_in_their_order() {
+async fn prompts_of_every_type_are_answered_in_order() {
     let chat = Chat::start(&[]).await;
     let ids = chat.demo.encode("The lamp");
-    let said = |body: Value| {
+    let with_say = |body: Value| {
         let mut body = body;
         body["custom_params"] = json!({"say": "is lit.<|im_end|>"});
         body
@@ -23,7 +23,7 @@ async fn prompts_of_every_kind_are_answered_in_their_order() {
         [(json!("The lamp"), 1), (json!(["The lamp", "A light"]), 2), (json!(ids), 1), (json!([ids, ids, ids]), 3)]
     {
         for n in [1, 2] {
-            let body = said(json!({"prompt": prompt, "n": n, "max_tokens": 20, "temperature": 0.9}));
+            let body = with_say(json!({"prompt": prompt, "n": n, "max_tokens": 20, "temperature": 0.9}));
             let reply = complete(&chat, body.clone()).await.json();
             let list = reply["choices"].as_array().unwrap();
             assert_eq!(list.len(), choices * n, "{reply}");
@@ -31,7 +31,7 @@ async fn prompts_of_every_kind_are_answered_in_their_order() {
                 assert_eq!((&choice["index"], &choice["text"]), (&json!(at), &json!("is lit.")));
                 assert_eq!(choice["finish_reason"], "stop");
             }
-            assert_eq!(reply["usage"]["prompt_tokens"], choices * reply_tokens(&prompt, &ids));
+            assert_eq!(reply["usage"]["prompt_tokens"], choices * prompt_tokens(&prompt, &ids));
             let mut streamed = body;
             streamed["stream"] = json!(true);
             streamed["stream_options"] = json!({"include_usage": true});
@@ -48,14 +48,14 @@ async fn prompts_of_every_kind_are_answered_in_their_order() {
     }
 }
 
-/// Tokens of one prompt: "A light" has as many as "The lamp", or this fails.
-fn reply_tokens(prompt: &Value, ids: &[u32]) -> usize {
+/// The number of tokens of one prompt: "A light" has as many as "The lamp".
+fn prompt_tokens(prompt: &Value, ids: &[u32]) -> usize {
     assert!(prompt.is_string() || prompt.is_array());
     ids.len()
 }
 
 #[tokio::test]
-async fn the_default_is_sixteen_tokens_and_the_turn_is_recorded() {
+async fn default_max_tokens_is_16_and_the_turn_is_recorded() {
     let chat = Chat::start(&[]).await;
     let reply =
         complete(&chat, json!({"prompt": "The lamp", "ignore_eos": true, "return_token_ids": true})).await.json();
@@ -69,7 +69,7 @@ async fn the_default_is_sixteen_tokens_and_the_turn_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_text_may_begin_with_its_prompt() {
+async fn echo_prepends_the_prompt() {
     let chat = Chat::start(&[]).await;
     let body = json!({"prompt": ["The lamp", "A light"], "echo": true, "max_tokens": 3, "custom_params": {"say": " glows.<|im_end|>"}});
     let reply = complete(&chat, body).await.json();
@@ -77,7 +77,7 @@ async fn a_text_may_begin_with_its_prompt() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_a_400_that_says_what() {
+async fn invalid_request_returns_400_with_the_cause() {
     let chat = Chat::start(&[]).await;
     for (body, expected) in [
         (json!({}), "prompt is missing"),
@@ -94,12 +94,12 @@ async fn what_is_wrong_is_a_400_that_says_what() {
     }
 }
 
-/// What SGLang itself answered to this.
+/// SGLang's recorded reply.
 fn recorded(name: &str) -> String {
     String::from_utf8(Fixture::named(name).reply).unwrap()
 }
 
-/// What SGLang itself answered, member by member in its order: only names, for the demo engine says other things.
+/// Compares names and order of the members with SGLang's recorded replies, not the values: the demo engine samples other text.
 #[tokio::test]
 async fn replies_have_the_members_of_recorded_ones() {
     let chat = Chat::start(&[]).await;

@@ -1,4 +1,4 @@
-//! Turn after turn in one session: what was sampled stays as it was sampled.
+//! Conversations in one session: later prompts keep the sampled tokens unchanged.
 
 use serde_json::{Value, json};
 
@@ -6,15 +6,15 @@ use super::{Chat, messages, tools};
 
 const CALL: &str = "<think>\nThe tool knows.\n</think>\n\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call><|im_end|>";
 
-/// Appends the reply as a client would, and what comes next.
-fn go_on(conversation: &mut Value, reply: &Value, next: Value) {
+/// Appends the reply as a client would, and the next message.
+fn append_turn(conversation: &mut Value, reply: &Value, next: Value) {
     let list = conversation.as_array_mut().unwrap();
     list.push(reply["choices"][0]["message"].clone());
     list.push(next);
 }
 
 #[tokio::test]
-async fn twenty_turns_with_tools_are_one_line_of_tokens() {
+async fn twenty_turns_with_tools_are_one_sequence_of_tokens() {
     let chat = Chat::start(&[]).await;
     let mut body = json!({
         "model": "demo",
@@ -30,18 +30,18 @@ async fn twenty_turns_with_tools_are_one_line_of_tokens() {
             let call = &choice["message"]["tool_calls"][0];
             assert_eq!(call["function"]["arguments"], "{\"city\": \"Oslo\"}");
             let answer = json!({"role": "tool", "tool_call_id": call["id"], "content": format!("rain {turn}")});
-            go_on(&mut body["messages"], &reply, answer);
+            append_turn(&mut body["messages"], &reply, answer);
         } else {
             let reply = chat.say(&body, "It rains.<|im_end|>").await;
             assert_eq!(reply["choices"][0]["message"]["content"], "It rains.", "{reply}");
-            go_on(&mut body["messages"], &reply, json!({"role": "user", "content": format!("And now, {turn}?")}));
+            append_turn(&mut body["messages"], &reply, json!({"role": "user", "content": format!("And now, {turn}?")}));
         }
     }
     let journal = chat.journal();
     assert_eq!(journal.len(), 20);
     for pair in journal.windows(2) {
         let before = [&pair[0].prompt[..], &pair[0].output()].concat();
-        assert!(pair[1].prompt.starts_with(&before), "what came before begins what comes next");
+        assert!(pair[1].prompt.starts_with(&before), "the previous turn is a prefix of the next prompt");
         let new = chat.decode(&pair[1].prompt[before.len()..]);
         assert!(new.starts_with("\n<|im_start|>user\n") && new.ends_with("<|im_start|>assistant\n"), "{new:?}");
     }
@@ -55,13 +55,13 @@ async fn twenty_turns_with_tools_are_one_line_of_tokens() {
 }
 
 #[tokio::test]
-async fn without_a_session_what_was_said_is_tokenised_anew_and_marked() {
+async fn without_a_session_assistant_text_is_retokenised_and_flagged() {
     let mut chat = Chat::start(&[]).await;
     chat.path = "/v1/chat/completions".into();
     let mut body = json!({"messages": messages(&[("user", "Say something.")])});
     let reply = chat.say(&body, "Some thing.<|im_end|>").await;
-    go_on(&mut body["messages"], &reply, json!({"role": "user", "content": "More."}));
-    let answer = chat.post(&super::said(&body, "No.<|im_end|>")).await;
+    append_turn(&mut body["messages"], &reply, json!({"role": "user", "content": "More."}));
+    let answer = chat.post(&super::with_say(&body, "No.<|im_end|>")).await;
     let session = answer.header("x-tokentap-session").unwrap().to_owned();
     let shown =
         super::super::support::client::get(chat.demo.proxy.control, &format!("/v1/sessions/{session}")).await.json();

@@ -1,4 +1,4 @@
-//! How turns end in families of models: the tokens of the next prompt, for templates that stand for them.
+//! How turns end in model families: the tokens of the next prompt, with one template for each family.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,10 +44,10 @@ impl Family {
         self.renderer.tokenizer().decode(ids, false).unwrap()
     }
 
-    /// What the prompt of the second call has behind the tokens of the first turn, which said `said` and ended so.
-    fn behind(&self, said: &str, finish: &str) -> (String, u32) {
+    /// The text that the second call's prompt has after the first turn, whose reply was `reply`, and the number of inserted end-of-turn tokens.
+    fn text_after_turn(&self, reply: &str, finish: &str) -> (String, u32) {
         let first = self.prepare(&json!([{"role": "user", "content": "U"}]));
-        let response = self.renderer.tokenizer().encode(said).unwrap();
+        let response = self.renderer.tokenizer().encode(reply).unwrap();
         let known = [&first.ids[..], &response].concat();
         let about = About { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..About::default() };
         let prompt = Some(first.ids.into());
@@ -57,7 +57,7 @@ impl Family {
             {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "V"},
         ]));
         assert!(!next.chat.retokenised, "the turn was found");
-        // a stop token of the next role may be given up for the one that came
+        // the stop token of an expected role may be replaced by that of the actual role
         let kept = known.iter().zip(&next.ids).take_while(|(a, b)| a == b).count();
         assert!(kept + 1 >= known.len(), "{:?} begins {:?}", self.decode(&known), self.decode(&next.ids));
         (self.decode(&next.ids[kept..]), next.chat.inserted_end_of_turn)
@@ -76,30 +76,34 @@ const NO_SEPARATOR: &str = "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m
 const LINE_BEFORE_END: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 #[test]
-fn what_follows_a_turn_is_what_the_template_writes_there() {
-    for (template, said, finish, expected, inserted) in [
+fn text_after_a_turn_equals_that_of_the_template() {
+    for (template, reply, finish, expected, inserted) in [
         (CHATML, "A<|im_end|>", "stop", "\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n", 0),
         (CHATML, "A", "length", "<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n", 1),
-        // stopped by a string, say: the turn has no end yet
+        // for example a stop string: the turn has no end token yet
         (CHATML, "A", "stop", "<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n", 1),
         (NEXT_ROLE, "A<|im_start|>", "stop", "user\nV<|im_start|>assistant\n", 0),
         (NEXT_ROLE, "A", "length", "<|im_start|>user\nV<|im_start|>assistant\n", 0),
-        // it stopped for a role that does not come
+        // it stopped at the token of a role that does not follow
         (NEXT_ROLE, "A<|im_end|>", "stop", "<|im_start|>user\nV<|im_start|>assistant\n", 0),
         (NO_SEPARATOR, "A<|im_end|>", "stop", "<|im_start|>user:V<|im_end|><|im_start|>assistant:", 0),
         (LINE_BEFORE_END, "A<|im_end|>", "stop", "\n<|im_start|>user\nV\n<|im_end|>\n<|im_start|>assistant\n", 0),
         (LINE_BEFORE_END, "A", "length", "\n<|im_end|>\n<|im_start|>user\nV\n<|im_end|>\n<|im_start|>assistant\n", 1),
     ] {
         let family = Family::new(template);
-        assert_eq!(family.behind(said, finish), (expected.to_owned(), inserted), "{said:?} {finish} in {template}");
+        assert_eq!(
+            family.text_after_turn(reply, finish),
+            (expected.to_owned(), inserted),
+            "{reply:?} {finish} in {template}"
+        );
         assert_eq!(family.renderer.trial().user, Fit::Exact, "{template}");
     }
 }
 
 #[test]
-fn a_template_that_rewrites_earlier_turns_is_known_for_it() {
+fn template_that_rewrites_earlier_turns_is_detected() {
     let dated = "{% for m in messages %}<|im_start|>{% if loop.first %}{{ loop.length }} {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    assert_eq!(Family::new(dated).renderer.trial().user, Fit::NoBoundary, "what is new changes the beginning");
+    assert_eq!(Family::new(dated).renderer.trial().user, Fit::NoBoundary, "a new message changes the beginning");
     let ageing = "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' and loop.index0 < loop.length - 3 %}old {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     assert_eq!(Family::new(ageing).renderer.trial().user, Fit::Rewrites);
     let refusing =

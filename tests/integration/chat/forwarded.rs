@@ -1,5 +1,5 @@
-//! Chats that SGLang's own endpoint serves, as it was recorded: what it tells of its ids becomes turns, and is the client's only where
-//! the client asked for it.
+//! Chats that SGLang's own endpoint serves, replayed from recordings: the ids that it reports become turns, and the client gets them only
+//! if it requested them.
 
 use serde_json::{Value, json};
 use tokentap::chat::model::Chats;
@@ -15,18 +15,18 @@ use super::super::support::proxy::Proxy;
 use super::super::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message, stream, torn_stream};
 
 const PATH: &str = "/sessions/s/v1/chat/completions";
-const UNSEEN: &str = "tokentap_uncaptured_generations_total{endpoint=\"/v1/chat/completions\"}";
+const UNCAPTURED: &str = "tokentap_uncaptured_generations_total{endpoint=\"/v1/chat/completions\"}";
 const NAMES: [&str; 3] = ["x-sglext-return-input-ids", "x-sglext-return-output-ids", "x-sglext-ids-framed"];
 
-/// A recorded reply in which the engine tells its ids.
-struct Recorded {
+/// A recorded reply in which the engine reports its ids.
+struct RecordedReply {
     reply: String,
     input: Vec<u32>,
     output: Vec<u32>,
     id: Value,
 }
 
-impl Recorded {
+impl RecordedReply {
     fn named(name: &str) -> Self {
         let fixture = Fixture::named(&format!("sglang-0.5.23/default/{name}"));
         let object = fixture.objects().pop().unwrap();
@@ -47,7 +47,7 @@ impl Recorded {
         Self::named("chat-stream-sglext-ids")
     }
 
-    /// The reply as it would be had nobody asked for ids.
+    /// The reply without ids.
     fn bare(&self) -> String {
         let at = self.reply.find(",\"sglext\":").unwrap();
         if !self.is_stream() {
@@ -58,7 +58,7 @@ impl Recorded {
         [&self.reply[..start], &self.reply[end..]].concat()
     }
 
-    /// The stream with its ids in an event of their own.
+    /// The stream with its ids in a separate event.
     fn framed(&self) -> String {
         let at = self.reply.find(",\"sglext\":").unwrap();
         let start = self.reply[..at].rfind("data: ").unwrap();
@@ -69,7 +69,7 @@ impl Recorded {
         self.reply.starts_with("data:")
     }
 
-    /// Says it, a stream in odd pieces.
+    /// Sends the reply, a stream in pieces of 97 bytes.
     fn deed(&self, reply: &str) -> Deed {
         match self.is_stream() {
             true => stream(&reply.as_bytes().chunks(97).collect::<Vec<_>>()),
@@ -83,8 +83,8 @@ fn body() -> Value {
     json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8, "temperature": 1})
 }
 
-/// An engine that says `deed` to chats, and a tokentap that leaves chats to it.
-async fn started(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
+/// An engine that answers chats with `deed`, and a tokentap that forwards chats to it.
+async fn start(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
     let upstream = Upstream::start(Nature::default(), move |asked: &Asked| match &*asked.path {
         "/v1/chat/completions" => deed.clone(),
         _ => native(asked),
@@ -94,7 +94,7 @@ async fn started(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
     (upstream, proxy)
 }
 
-/// Four tokens behind any prompt.
+/// Answers any prompt with four tokens.
 fn native(asked: &Asked) -> Deed {
     let body = asked.json();
     let logprobs = json!([[-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null]]);
@@ -103,8 +103,8 @@ fn native(asked: &Asked) -> Deed {
     json_message(200, json!({"text": "abcd", "output_ids": [10, 10, 10, 10], "meta_info": meta}).to_string().as_bytes())
 }
 
-/// A tokentap that renders chats for it.
-async fn rendering(upstream: &Upstream) -> Proxy {
+/// A tokentap that renders chats itself.
+async fn start_rendering(upstream: &Upstream) -> Proxy {
     let proxy = Proxy::probed(upstream.addr, &["--tokenizer", super::TOKENIZER]).await;
     let mut chats = proxy.parts.chats.clone();
     drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());
@@ -125,30 +125,30 @@ async fn tokens(proxy: &Proxy, leaf: usize) -> (Value, Value) {
     (part["token_ids"].take(), part["loss_mask"].take())
 }
 
-/// What the engine was asked for by header.
-fn asked_for(upstream: &Upstream) -> [bool; 3] {
+/// Which of the headers `NAMES` the last upstream request had.
+fn requested_ids(upstream: &Upstream) -> [bool; 3] {
     let asked = upstream.asked().pop().unwrap();
     NAMES.map(|name| asked.header(name) == Some("1"))
 }
 
-/// The generation passed unseen, and the client got `reply`.
-async fn is_unseen(proxy: &Proxy, answer: &Answer, reply: &str) {
+/// Asserts that the generation was not captured and that the client got `reply`.
+async fn assert_uncaptured(proxy: &Proxy, answer: &Answer, reply: &str) {
     assert_eq!((answer.status, answer.text().as_str()), (200, reply));
     let shown = session(proxy).await;
     assert_eq!((&shown["incomplete"], &shown["list"]), (&json!(true), &json!([])));
-    assert_eq!(proxy.metric(UNSEEN).await, 1.0);
+    assert_eq!(proxy.metric(UNCAPTURED).await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_that_the_engine_tells_become_a_turn_that_is_context_and_not_trained() {
-    for recorded in [Recorded::whole(), Recorded::streamed()] {
+async fn ids_that_the_engine_reports_become_an_untrained_turn() {
+    for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
         let framed = recorded.is_stream().then(|| recorded.framed());
         for reply in [Some(recorded.reply.clone()), framed].into_iter().flatten() {
-            let (upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+            let (upstream, proxy) = start(recorded.deed(&reply), &[]).await;
             let answer = ask(&proxy, &[("accept-encoding", "gzip")], &body()).await;
             assert_eq!((answer.status, answer.complete), (200, true));
-            assert_eq!(answer.text(), recorded.bare(), "nothing that was not asked for");
-            assert_eq!(asked_for(&upstream), [true; 3]);
+            assert_eq!(answer.text(), recorded.bare(), "only members that were requested");
+            assert_eq!(requested_ids(&upstream), [true; 3]);
             let asked = upstream.asked().pop().unwrap();
             assert_eq!((asked.json(), asked.header("accept-encoding")), (body(), None));
 
@@ -159,14 +159,14 @@ async fn ids_that_the_engine_tells_become_a_turn_that_is_context_and_not_trained
             assert_eq!((&turn["rid"], &turn["mean_entropy"]), (&recorded.id, &Value::Null));
             let ids = [&recorded.input[..], &recorded.output].concat();
             assert_eq!(tokens(&proxy, 0).await, (json!(ids), json!(vec![0; ids.len()])));
-            assert_eq!(proxy.metric(UNSEEN).await, 0.0);
+            assert_eq!(proxy.metric(UNCAPTURED).await, 0.0);
             assert_eq!(proxy.metric("tokentap_turns_total{outcome=\"forwarded\"}").await, 1.0);
             let sampling = get(proxy.control, "/v1/sessions/s/paths/0").await.json();
             assert_eq!(sampling["turns"][0]["sampling"], json!({"max_new_tokens": 8, "temperature": 1}));
             let refused = post(proxy.control, "/v1/samples", br#"{"sessions":["s"],"format":"jsonl"}"#).await;
-            assert_eq!(refused.header("tokentap-refused"), Some(r#"{"forwarded":1}"#), "it ends no row");
+            assert_eq!(refused.header("tokentap-refused"), Some(r#"{"forwarded":1}"#), "the leaf is refused");
 
-            // a generation that is seen goes on behind it
+            // a captured generation continues it
             let prompt = [&ids[..], &[5]].concat();
             let native = json!({"input_ids": prompt, "return_logprob": true, "sampling_params": {"max_new_tokens": 4}});
             let answer = post(proxy.data, "/sessions/s/generate", native.to_string().as_bytes()).await;
@@ -181,7 +181,7 @@ async fn ids_that_the_engine_tells_become_a_turn_that_is_context_and_not_trained
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_ids_gets_what_it_asked_for_in_the_form_it_asked_for() {
+async fn client_that_requests_ids_gets_them_in_the_requested_form() {
     let member = |name: &str| {
         let mut body = body();
         body[name] = json!(true);
@@ -191,7 +191,7 @@ async fn who_asks_for_ids_gets_what_it_asked_for_in_the_form_it_asked_for() {
     let mut both = member(input);
     both[output] = json!(true);
     let yes = |at: usize| (NAMES[at], "1");
-    for recorded in [Recorded::whole(), Recorded::streamed()] {
+    for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
         let ids = |input: bool, output: bool| {
             let mut sglext = serde_json::Map::new();
             let mut put = |is: bool, name: &str, ids: Value| is.then(|| sglext.insert(name.to_owned(), ids));
@@ -208,7 +208,7 @@ async fn who_asks_for_ids_gets_what_it_asked_for_in_the_form_it_asked_for() {
             (&[yes(2)], body(), true, None),
         ] {
             let reply = if framed && recorded.is_stream() { recorded.framed() } else { recorded.reply.clone() };
-            let (upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+            let (upstream, proxy) = start(recorded.deed(&reply), &[]).await;
             let answer = ask(&proxy, headers, &body).await;
             let about = format!("{headers:?} {body}");
             let all = recorded.reply.rfind(",\"sglext\":").unwrap();
@@ -219,15 +219,15 @@ async fn who_asks_for_ids_gets_what_it_asked_for_in_the_form_it_asked_for() {
             };
             assert_eq!(answer.text(), expected, "{about}");
             let wants = !expected.is_empty() && expected != recorded.bare();
-            assert_eq!(asked_for(&upstream), [true, true, framed || !wants], "{about}");
+            assert_eq!(requested_ids(&upstream), [true, true, framed || !wants], "{about}");
             assert_eq!(session(&proxy).await["list"][0]["sampled_tokens"], json!(recorded.output.len()), "{about}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_was_started_to_tell_ids_tells_them_to_its_clients() {
-    let recorded = Recorded::whole();
+async fn engine_configured_to_return_ids_returns_them_to_clients() {
+    let recorded = RecordedReply::whole();
     let reply = recorded.reply.clone();
     let nature =
         Nature { server_info: json!({"return_input_ids": true, "return_output_ids": true}), ..Nature::default() };
@@ -238,11 +238,11 @@ async fn an_engine_that_was_started_to_tell_ids_tells_them_to_its_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_else_is_told_beside_the_ids_stays() {
-    let recorded = Recorded::streamed();
+async fn other_sglext_members_are_kept() {
+    let recorded = RecordedReply::streamed();
     let details = ",\"sglext\":{\"cached_tokens_details\":{\"device\":9},\"spec_tokens_details\":null";
     let reply = recorded.reply.replace(",\"sglext\":{\"input_ids\"", &format!("{details},\"input_ids\""));
-    let (_upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+    let (_upstream, proxy) = start(recorded.deed(&reply), &[]).await;
     let at = reply.find(",\"input_ids\"").unwrap();
     let end = reply.find("]]}").unwrap() + 2;
     assert_eq!(ask(&proxy, &[], &body()).await.text(), [&reply[..at], &reply[end..]].concat());
@@ -256,16 +256,16 @@ async fn each_choice_is_a_turn() {
         "metadata": {"weight_version": "w2", "weight_versions":
             [{"version": "w1", "start": 0, "end": 1}, {"version": "w2", "start": 1, "end": 2}]},
         "sglext": {"input_ids": [1, 2], "output_ids": [[3, 4], [5]]}});
-    let (_upstream, proxy) = started(json_message(200, reply.to_string().as_bytes()), &[]).await;
+    let (_upstream, proxy) = start(json_message(200, reply.to_string().as_bytes()), &[]).await;
     let mut two = body();
     two["n"] = json!(2);
     let mut bare = reply.clone();
     bare.as_object_mut().unwrap().remove("sglext");
     assert_eq!(ask(&proxy, &[], &two).await.json(), bare);
     let list = session(&proxy).await["list"].take();
-    let told = |at: usize| [&list[at]["finish_reason"], &list[at]["cause"], &list[at]["sampled_tokens"]];
-    assert_eq!(told(0), [&json!("length"), &json!("first"), &json!(2)]);
-    assert_eq!(told(1), [&json!("stop"), &json!("sample"), &json!(1)]);
+    let summary = |at: usize| [&list[at]["finish_reason"], &list[at]["cause"], &list[at]["sampled_tokens"]];
+    assert_eq!(summary(0), [&json!("length"), &json!("first"), &json!(2)]);
+    assert_eq!(summary(1), [&json!("stop"), &json!("sample"), &json!(1)]);
     assert_eq!(tokens(&proxy, 1).await.0, json!([1, 2, 5]));
     let policy = get(proxy.control, "/v1/sessions/s/paths/0").await.json()["policy"].take();
     let labels: Vec<&Value> = policy.as_array().unwrap().iter().map(|span| &span["weight_version"]).collect();
@@ -273,59 +273,59 @@ async fn each_choice_is_a_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_without_ids_passes_as_it_came_and_marks_the_session() {
-    for recorded in [Recorded::whole(), Recorded::streamed()] {
+async fn reply_without_ids_passes_unchanged_and_marks_the_session_incomplete() {
+    for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
         let other = recorded.reply.replace("_ids\":", "\":");
         for reply in [recorded.bare(), other] {
-            let (_upstream, proxy) = started(recorded.deed(&reply), &[]).await;
+            let (_upstream, proxy) = start(recorded.deed(&reply), &[]).await;
             let answer = ask(&proxy, &[], &body()).await;
             assert!(answer.complete, "{reply}");
-            is_unseen(&proxy, &answer, &reply).await;
+            assert_uncaptured(&proxy, &answer, &reply).await;
         }
         let none = recorded.reply.replace("\"input_ids\":[", "\"input_ids\":[-1,");
-        let (_upstream, proxy) = started(recorded.deed(&none), &[]).await;
-        is_unseen(&proxy, &ask(&proxy, &[], &body()).await, &recorded.bare()).await;
-        let (_upstream, proxy) = started(recorded.deed(&recorded.reply), &["--max-reply-bytes", "100"]).await;
-        is_unseen(&proxy, &ask(&proxy, &[], &body()).await, &recorded.reply).await;
+        let (_upstream, proxy) = start(recorded.deed(&none), &[]).await;
+        assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, &recorded.bare()).await;
+        let (_upstream, proxy) = start(recorded.deed(&recorded.reply), &["--max-reply-bytes", "100"]).await;
+        assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, &recorded.reply).await;
     }
-    let (_upstream, proxy) = started(json_message(200, b"not JSON"), &[]).await;
-    is_unseen(&proxy, &ask(&proxy, &[], &body()).await, "not JSON").await;
+    let (_upstream, proxy) = start(json_message(200, b"not JSON"), &[]).await;
+    assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, "not JSON").await;
     let packed = Deed::Say(vec![message(200, &[("content-encoding", "gzip")], b"\x1f\x8b")]);
-    let (_upstream, proxy) = started(packed, &[]).await;
+    let (_upstream, proxy) = start(packed, &[]).await;
     assert_eq!(ask(&proxy, &[], &body()).await.body, b"\x1f\x8b");
-    assert_eq!(proxy.metric(UNSEEN).await, 1.0);
+    assert_eq!(proxy.metric(UNCAPTURED).await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_passes_and_nothing_was_generated() {
-    let (_upstream, proxy) = started(json_message(400, b"{\"message\":\"no\"}"), &[]).await;
+async fn upstream_error_passes_and_records_nothing() {
+    let (_upstream, proxy) = start(json_message(400, b"{\"message\":\"no\"}"), &[]).await;
     let answer = ask(&proxy, &[], &body()).await;
     assert_eq!((answer.status, answer.text().as_str()), (400, "{\"message\":\"no\"}"));
     assert_eq!(get(proxy.control, "/v1/sessions/s").await.status, 404);
-    assert_eq!(proxy.metric(UNSEEN).await, 0.0);
+    assert_eq!(proxy.metric(UNCAPTURED).await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_breaks_is_a_turn_only_behind_the_ids() {
-    let recorded = Recorded::streamed();
+async fn broken_stream_is_a_turn_only_after_the_ids() {
+    let recorded = RecordedReply::streamed();
     let framed = recorded.framed();
     let ids = framed.find("event: ").unwrap();
     let done = framed.find("data: [DONE]").unwrap();
     for (end, turns) in [(10, 0), (ids - 400, 0), (ids, 0), (ids + 40, 0), (done, 1), (done + 5, 1)] {
-        let (_upstream, proxy) = started(torn_stream(&[&framed.as_bytes()[..end]]), &[]).await;
+        let (_upstream, proxy) = start(torn_stream(&[&framed.as_bytes()[..end]]), &[]).await;
         let answer = ask(&proxy, &[], &body()).await;
         let expected =
             if turns == 1 { [&framed[..ids], &framed[done..end]].concat() } else { framed[..end].to_owned() };
-        assert_eq!((answer.text(), answer.complete), (expected, false), "{end}: it breaks for the client, too");
+        assert_eq!((answer.text(), answer.complete), (expected, false), "{end}: the client's stream breaks, too");
         let shown = session(&proxy).await;
         assert_eq!((&shown["turns"], &shown["incomplete"]), (&json!(turns), &json!(turns == 0)), "{end}");
-        assert_eq!(proxy.metric(UNSEEN).await, f64::from(1 - turns), "{end}");
+        assert_eq!(proxy.metric(UNCAPTURED).await, f64::from(1 - turns), "{end}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_has_the_end_of_every_choice_leaves_a_turn_and_one_that_left_before_none() {
-    let recorded = Recorded::streamed();
+async fn disconnected_client_leaves_a_turn_only_after_every_finish_reason() {
+    let recorded = RecordedReply::streamed();
     let framed = recorded.framed();
     let (ids, done) = (framed.find("event: ").unwrap(), framed.find("data: [DONE]").unwrap());
     let finish = framed[..ids].trim_end().rfind("data: ").unwrap();
@@ -339,7 +339,7 @@ async fn a_client_that_has_the_end_of_every_choice_leaves_a_turn_and_one_that_le
         call.say(STREAM).await;
         call.say(&chunk(&framed.as_bytes()[..finish])).await;
         let has = |text: &'static str| move |read: &[u8]| memchr::memmem::find(read, text.as_bytes()).is_some();
-        assert!(client.read_until(has("offee")).await, "what is said goes on at once");
+        assert!(client.read_until(has("offee")).await, "content is forwarded at once");
         if leaves_early {
             drop(client);
             call.gone().await;
@@ -360,17 +360,17 @@ async fn a_client_that_has_the_end_of_every_choice_leaves_a_turn_and_one_that_le
         call.say(&chunk(&framed.as_bytes()[ids..done])).await;
         assert!(client.read_until(ended).await, "the end mark is not waited for");
         let shown = get(proxy.control, "/v1/sessions/late").await.json();
-        assert_eq!(shown["turns"], 1, "it is kept before the client has the end");
+        assert_eq!(shown["turns"], 1, "it is recorded before the client has the end");
         drop(client);
     }
-    soon("the early one is counted", async { while proxy.metric(UNSEEN).await < 1.0 {} }).await;
+    soon("the early one is counted", async { while proxy.metric(UNCAPTURED).await < 1.0 {} }).await;
     assert_eq!(get(proxy.control, "/v1/sessions/early").await.json()["incomplete"], true);
     assert_eq!(get(proxy.control, "/v1/sessions/late").await.json()["incomplete"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_client_has_survives_a_crash() {
-    for recorded in [Recorded::whole(), Recorded::streamed()] {
+async fn delivered_reply_survives_a_crash() {
+    for recorded in [RecordedReply::whole(), RecordedReply::streamed()] {
         let reply = recorded.deed(&recorded.reply);
         let upstream = Upstream::start(Nature::default(), move |_| reply.clone()).await;
         let dir = tempfile::tempdir().unwrap();
@@ -388,8 +388,8 @@ async fn what_the_client_has_survives_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_is_the_engines_to_place_while_other_chats_are_rendered() {
-    let recorded = Recorded::whole();
+async fn image_chat_is_forwarded_while_other_chats_are_rendered() {
+    let recorded = RecordedReply::whole();
     let reply = recorded.deed(&recorded.reply);
     let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
     let upstream = Upstream::start(nature, move |asked: &Asked| match &*asked.path {
@@ -397,7 +397,7 @@ async fn an_image_is_the_engines_to_place_while_other_chats_are_rendered() {
         _ => native(asked),
     })
     .await;
-    let proxy = rendering(&upstream).await;
+    let proxy = start_rendering(&upstream).await;
     let image =
         json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]});
     assert_eq!(ask(&proxy, &[], &image).await.text(), recorded.bare());
@@ -407,11 +407,11 @@ async fn an_image_is_the_engines_to_place_while_other_chats_are_rendered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_engines_endpoint_sampled_is_kept_by_the_next_call_that_is_rendered() {
+async fn rendered_call_keeps_the_tokens_of_a_forwarded_turn() {
     let renderer = Renderer::new(Model::folder());
     let encode = |text: &str| renderer.tokenizer().encode(text).unwrap();
     let prompt = encode("<|im_start|>user\nIs it lit?<|im_end|>\n<|im_start|>assistant\n");
-    // not as the tokenizer would have it
+    // ids that the tokenizer would not produce
     let output = [encode("The"), encode(" la"), encode("mp."), vec![renderer.end_of_turn().unwrap()]].concat();
     assert_ne!(output[..output.len() - 1], encode("The lamp."));
     let reply = json!({"id": "r", "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop",
@@ -422,7 +422,7 @@ async fn what_the_engines_endpoint_sampled_is_kept_by_the_next_call_that_is_rend
         _ => native(asked),
     })
     .await;
-    let proxy = rendering(&upstream).await;
+    let proxy = start_rendering(&upstream).await;
     let mut body =
         json!({"messages": [{"role": "user", "content": "Is it lit?"}], "return_cached_tokens_details": true});
     assert_eq!(ask(&proxy, &[], &body).await.status, 200);
@@ -437,39 +437,39 @@ async fn what_the_engines_endpoint_sampled_is_kept_by_the_next_call_that_is_rend
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_too_long_to_hold_passes() {
-    let recorded = Recorded::whole();
-    let (_upstream, proxy) = started(recorded.deed(&recorded.reply), &["--max-request-bytes", "300"]).await;
+async fn oversize_body_passes_uncaptured() {
+    let recorded = RecordedReply::whole();
+    let (_upstream, proxy) = start(recorded.deed(&recorded.reply), &["--max-request-bytes", "300"]).await;
     let answer = ask(&proxy, &[], &body()).await;
     assert_eq!((answer.text(), answer.header("x-tokentap-session")), (recorded.bare(), Some("s")));
     let mut long = body();
     long["messages"][0]["content"] = json!("x".repeat(400));
     assert_eq!(ask(&proxy, &[], &long).await.text(), recorded.reply);
     let shown = session(&proxy).await;
-    assert_eq!((&shown["turns"], &shown["incomplete"], proxy.metric(UNSEEN).await), (&json!(1), &json!(true), 1.0));
+    assert_eq!((&shown["turns"], &shown["incomplete"], proxy.metric(UNCAPTURED).await), (&json!(1), &json!(true), 1.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_session_or_a_record_nothing_is_asked_for() {
-    let recorded = Recorded::whole();
+async fn ids_are_not_requested_without_a_session_or_recording() {
+    let recorded = RecordedReply::whole();
     for (flags, path) in [(&[][..], "/v1/chat/completions"), (&["--record", "false"], PATH)] {
-        let (upstream, proxy) = started(recorded.deed(&recorded.reply), flags).await;
+        let (upstream, proxy) = start(recorded.deed(&recorded.reply), flags).await;
         let answer = post(proxy.data, path, body().to_string().as_bytes()).await;
         assert_eq!(answer.text(), recorded.reply);
-        assert_eq!(asked_for(&upstream), [false; 3]);
-        assert_eq!(proxy.metric(UNSEEN).await, 1.0);
+        assert_eq!(requested_ids(&upstream), [false; 3]);
+        assert_eq!(proxy.metric(UNCAPTURED).await, 1.0);
     }
 }
 
 #[tokio::test]
-async fn who_asks_why_is_told_that_ids_are_taken() {
+async fn readyz_and_check_report_that_ids_are_recorded() {
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let demo = Demo::start(options, &["--chat", "passthrough"]).await;
     let line = "--chat passthrough; a session records the ids that the engine reports";
-    // what serves chats is decided once the engine has been asked
-    let is_told = async { while !get(demo.proxy.control, "/readyz").await.text().contains(line) {} };
-    soon("/readyz says so", is_told).await;
-    let told = output(&["check", "--upstream", &format!("http://{}", demo.direct), "--chat", "passthrough"]).await;
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("a session records the ids that the engine reports"), "{told}");
+    // the route of chats is decided after the probe
+    let reported = async { while !get(demo.proxy.control, "/readyz").await.text().contains(line) {} };
+    soon("/readyz reports it", reported).await;
+    let report = output(&["check", "--upstream", &format!("http://{}", demo.direct), "--chat", "passthrough"]).await;
+    let report = String::from_utf8(report.stdout).unwrap();
+    assert!(report.contains("a session records the ids that the engine reports"), "{report}");
 }

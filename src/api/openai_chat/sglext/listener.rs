@@ -4,12 +4,12 @@ use bytes::Bytes;
 use memchr::memmem;
 
 use super::{EngineIds, Remainder, Wanted};
-use crate::engine::sse::{Decoder, Event};
+use crate::engine::sse::{SseDecoder, SseEvent};
 
 /// Reads a stream, however its bytes are split. Of most events it reads no JSON.
 #[derive(Debug)]
 pub struct Listener {
-    decoder: Decoder,
+    decoder: SseDecoder,
     wanted: Wanted,
     /// How many choices there are.
     n: usize,
@@ -30,7 +30,7 @@ impl Listener {
     /// A reader at the start of a stream of `n` choices.
     #[must_use]
     pub fn new(wanted: Wanted, n: usize) -> Self {
-        Self { decoder: Decoder::default(), wanted, n, engine_ids: EngineIds::default(), state: State::Reading }
+        Self { decoder: SseDecoder::default(), wanted, n, engine_ids: EngineIds::default(), state: State::Reading }
     }
 
     /// Reads more; what goes on to the client is put behind `out`. Whatever becomes of it, no byte is lost.
@@ -98,7 +98,7 @@ impl Listener {
         (self.state != State::Passthrough).then(|| std::mem::take(&mut self.engine_ids))
     }
 
-    fn read(&mut self, event: &Event) -> Remainder {
+    fn read(&mut self, event: &SseEvent) -> Remainder {
         let Some(at) = event.data.clone().filter(|_| matters(&event.raw)) else { return Remainder::Same };
         // what cannot be read is not what was asked for
         self.engine_ids.read(&event.raw, at, self.wanted).unwrap_or(Remainder::Same)

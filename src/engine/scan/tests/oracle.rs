@@ -1,18 +1,18 @@
-//! What `serde_json` makes of a logprob list. Values are compared by their bits.
+//! Parses logprob lists with `serde_json`, as the reference. Values are compared by their bits.
 
 use serde_json::Value;
 
 /// The bits of logprobs and their token ids.
 pub(super) type Columns = (Vec<u32>, Vec<u32>);
 
-/// The JSON value that `bytes` starts with, and the index behind it.
+/// The JSON value at the start of `bytes`, and the index after it.
 pub(super) fn document(bytes: &[u8]) -> Option<(Value, usize)> {
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
     let value = values.next()?.ok()?;
     Some((value, values.byte_offset()))
 }
 
-/// Whether `bytes` may hold a number that is no JSON but that the scanner takes from other engines.
+/// Whether `bytes` may hold a number that is not JSON, but that the scanner accepts from other engines.
 pub(super) fn foreign(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     text.contains("NaN") || text.contains("Infinity")

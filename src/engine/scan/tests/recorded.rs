@@ -1,10 +1,10 @@
-//! The scanner against `serde_json`, on replies recorded from real servers.
+//! Compares the scanner with `serde_json`, on replies recorded from real servers.
 
 use super::{agree, oracle};
 use std::path::Path;
 
 #[test]
-fn recorded_replies() {
+fn recorded_replies_agree_with_serde_json() {
     let checked = recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"));
     assert!(checked.values > 0, "the recorded replies should be in tests/fixtures");
 }
@@ -34,7 +34,7 @@ fn recorded(directory: &Path) -> Checked {
     checked
 }
 
-/// Checks every logprob list of a reply. Its key cannot occur within a string, where the quotes would be escaped.
+/// Checks every logprob list of a reply. The key cannot match inside a string, where its quotes would be escaped.
 fn body(bytes: &[u8], checked: &mut Checked) {
     for event in bytes.split(|&byte| byte == b'\n') {
         for key in

@@ -1,8 +1,8 @@
-//! Logprob lists in all the ways a server may print them, and ways to damage them.
+//! Generates logprob lists in all formats that a server may print, and mutations of them.
 
 use proptest::prelude::*;
 
-/// Texts that look like the syntax around them, or are spelled with escapes.
+/// Texts that look like the surrounding syntax, or have escapes.
 pub(super) const TEXTS: [&str; 14] = [
     "null",
     r#""""#,
@@ -20,7 +20,7 @@ pub(super) const TEXTS: [&str; 14] = [
     r#""                                                                        ""#,
 ];
 
-/// An array: the spelling of its elements, and the blanks to put around them.
+/// An array: the text of its elements, and the white space around them.
 #[derive(Debug, Clone)]
 pub(super) struct List {
     elements: Vec<String>,
@@ -38,7 +38,7 @@ impl List {
     }
 
     pub(super) fn join(&self) -> String {
-        // No blank behind the first bracket and before the last, so that a grown list only adds to a shorter one.
+        // No white space after the first bracket and before the last, so that a shorter list is a prefix of a longer one.
         format!("[{}]", self.elements.join(&format!("{0},{0}", self.blank)))
     }
 }
@@ -117,7 +117,7 @@ fn any_f32() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits).prop_filter("JSON has no infinity", |value| value.is_finite())
 }
 
-/// Python's spelling: the exponent has a sign and two digits.
+/// Python's format: the exponent has a sign and two digits.
 fn python(value: f64) -> String {
     let text = format!("{value:?}");
     match text.split_once('e') {
@@ -130,7 +130,7 @@ fn python(value: f64) -> String {
     }
 }
 
-/// A decimal near the middle between an f32 and the next: `ulps` f64 off it, and cut to so many digits.
+/// A decimal near the middle between an f32 and the next: `ulps` f64 steps from the middle, with this many digits.
 fn tie(value: f32, ulps: i64, digits: usize) -> String {
     let middle = (f64::from(value) + f64::from(f32::from_bits(value.to_bits() ^ 1))) / 2.0;
     let near = f64::from_bits(middle.to_bits().saturating_add_signed(ulps));
@@ -139,14 +139,14 @@ fn tie(value: f32, ulps: i64, digits: usize) -> String {
 
 /// A change to the bytes of a list.
 #[derive(Debug, Clone)]
-pub(super) enum Damage {
+pub(super) enum Mutation {
     Replace(prop::sample::Index, u8),
     Insert(prop::sample::Index, u8),
     Remove(prop::sample::Index),
     CutOff(prop::sample::Index),
 }
 
-impl Damage {
+impl Mutation {
     pub(super) fn apply(&self, bytes: &mut Vec<u8>) {
         if bytes.is_empty() {
             return;
@@ -160,14 +160,14 @@ impl Damage {
     }
 }
 
-pub(super) fn damage() -> impl Strategy<Value = Vec<Damage>> {
+pub(super) fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
     let byte =
         || prop_oneof![3 => prop::sample::select(b"[],-+.0159eEnul\"\\ \n\t/:{}NI".as_slice()), 1 => any::<u8>()];
     let one = prop_oneof![
-        4 => (any::<prop::sample::Index>(), byte()).prop_map(|(at, byte)| Damage::Replace(at, byte)),
-        2 => (any::<prop::sample::Index>(), byte()).prop_map(|(at, byte)| Damage::Insert(at, byte)),
-        2 => any::<prop::sample::Index>().prop_map(Damage::Remove),
-        1 => any::<prop::sample::Index>().prop_map(Damage::CutOff),
+        4 => (any::<prop::sample::Index>(), byte()).prop_map(|(at, byte)| Mutation::Replace(at, byte)),
+        2 => (any::<prop::sample::Index>(), byte()).prop_map(|(at, byte)| Mutation::Insert(at, byte)),
+        2 => any::<prop::sample::Index>().prop_map(Mutation::Remove),
+        1 => any::<prop::sample::Index>().prop_map(Mutation::CutOff),
     ];
     prop::collection::vec(one, 1..4)
 }

@@ -1,4 +1,4 @@
-//! A certificate with its chain and its private key, as two files hold them.
+//! A certificate chain and its private key, read from two files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use x509_cert::der::Decode;
 
 use crate::config::TlsFiles;
 
-/// What the files held at one look, or the line that says why they could not be read. It holds a key: there is no `Debug`.
+/// The content of both files, or the message that says why they could not be read. It holds a private key, so it has no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Content(Result<Bytes, String>);
+pub(super) struct FileContent(Result<PemBytes, String>);
 
 #[derive(Clone, PartialEq, Eq)]
-struct Bytes {
+struct PemBytes {
     cert: Vec<u8>,
     key: Vec<u8>,
 }
 
-/// A pair that fits.
+/// A certificate and the key that matches it.
 pub(super) struct Pair {
     pub(super) key: Arc<CertifiedKey>,
-    /// When the certificate ends, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     pub(super) expiry: i64,
 }
 
-impl Content {
+impl FileContent {
     pub(super) fn read(files: &TlsFiles) -> Self {
         let read = |flag: &str, path: &Path| {
             std::fs::read(path).map_err(|error| format!("{flag} {}: cannot be read: {error}", path.display()))
         };
         let [cert, key] = files.flags;
-        Self(read(cert, &files.cert).and_then(|cert| Ok(Bytes { cert, key: read(key, &files.key)? })))
+        Self(read(cert, &files.cert).and_then(|cert| Ok(PemBytes { cert, key: read(key, &files.key)? })))
     }
 
-    /// The pair that it is.
+    /// Parses the files.
     ///
     /// # Errors
-    /// A line for the user; what a parser says of a file is left out, for it may quote it.
+    /// A message for the user. It leaves out the parser's message, which may quote the file.
     pub(super) fn pair(&self, files: &TlsFiles) -> Result<Pair, String> {
-        let Bytes { cert, key } = self.0.as_ref().map_err(Clone::clone)?;
+        let PemBytes { cert, key } = self.0.as_ref().map_err(Clone::clone)?;
         let of_cert = |cause: &str| format!("{} {}: {cause}", files.flags[0], files.cert.display());
         let of_key = |cause: &str| format!("{} {}: {cause}", files.flags[1], files.key.display());
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(cert)

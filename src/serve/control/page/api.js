@@ -1,13 +1,13 @@
-// What the control port is asked. The token, where one is needed, stays in this tab: in memory and in its session storage, in no URL.
+// Requests to the control port. The token, if one is needed, stays in this tab: in memory and session storage, never in a URL.
 
 import { part } from "./element.js";
 
-const KEPT = "tokentap-control-token";
+const STORAGE_KEY = "tokentap-control-token";
 let token = stored();
 let asking = null;
 
-/** An answer that says no. */
-export class Refusal extends Error {
+/** An error reply. */
+export class ReplyError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -16,18 +16,18 @@ export class Refusal extends Error {
 
 function stored() {
   try {
-    return sessionStorage.getItem(KEPT) ?? "";
+    return sessionStorage.getItem(STORAGE_KEY) ?? "";
   } catch {
-    return ""; // storage may be forbidden; then it is asked for again
+    return ""; // storage is not available, so the user enters the token again
   }
 }
 
-/** JSON of a route. Asks the person for the token where it is missing or wrong. */
+/** Sends GET and returns the JSON reply. Asks the user for the token if it is missing or wrong. */
 export async function get(path, signal) {
   return (await call(path, { signal })).json();
 }
 
-/** JSON of a route that is sent JSON. */
+/** Sends POST with JSON and returns the JSON reply. */
 export async function post(path, body, signal) {
   const headers = { "content-type": "application/json" };
   return (await call(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json();
@@ -40,18 +40,18 @@ async function call(path, options) {
     const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer" });
     if (answer.ok) return answer;
     if (answer.status === 401) {
-      // several calls may have found out at once
+      // concurrent calls share one dialog
       if (used === token) await (asking ??= ask(used !== ""));
       continue;
     }
-    throw new Refusal(answer.status, await message(answer));
+    throw new ReplyError(answer.status, await message(answer));
   }
 }
 
 async function message(answer) {
   try {
-    const said = await answer.json();
-    return said.error?.message ?? said.message ?? answer.statusText;
+    const body = await answer.json();
+    return body.error?.message ?? body.message ?? answer.statusText;
   } catch {
     return answer.statusText;
   }
@@ -68,9 +68,9 @@ function ask(wasWrong) {
       input.value = "";
       asking = null;
       try {
-        sessionStorage.setItem(KEPT, token);
+        sessionStorage.setItem(STORAGE_KEY, token);
       } catch {
-        // kept in memory alone
+        // storage is not available: the token is only in memory
       }
       resolve();
     }, { once: true });

@@ -1,16 +1,16 @@
-// What is known of one token, and of a whole path, in words and numbers.
+// The details of a token and the summary of a path, as text and numbers.
 
 import { element, numbers } from "./element.js";
 import { label, lines } from "./glyph.js";
 import { UNKNOWN } from "./trajectory.js";
 import { shown, step } from "./scale.js";
 
-/** Characters of a long token that are shown beside it. */
+/** The maximum number of characters of a token's text in its details. */
 const SHOWN = 2000;
-/** Characters of a name that an engine or a trainer gave. */
+/** The maximum number of characters of a name from an engine or a trainer. */
 const NAME = 200;
 
-/** The text of a token, with all that is invisible made visible. */
+/** The text of a token, with invisible characters made visible. */
 function text(texts, trajectory, at) {
   const id = trajectory.ids[at];
   const known = id === UNKNOWN ? undefined : texts.of(id);
@@ -18,13 +18,13 @@ function text(texts, trajectory, at) {
   if (known === undefined) return [element("span", { class: "g" }, "no text")];
   if (split) {
     const bytes = split.bytes?.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
-    return [bytes ? `bytes ${bytes}, part of ${split.whole}` : "bytes of a character that is not whole"];
+    return [bytes ? `bytes ${bytes}, part of ${split.whole}` : "bytes of an incomplete character"];
   }
   const rows = lines(known, SHOWN);
   return rows.flatMap((row, at) => [at > 0 ? "\n" : "", ...row.map(({ text, kind }) => (kind === "plain" ? text : element("span", { class: kind === "odd" ? "g odd" : "g" }, text)))]);
 }
 
-/** The interval in words. */
+/** The entropy interval of a token, as text. */
 export function interval(trajectory, at) {
   const measured = trajectory.turnOf(at)?.measured;
   const [lower, upper] = [trajectory.lower[at], trajectory.upper[at]];
@@ -34,7 +34,7 @@ export function interval(trajectory, at) {
   return measured?.estimator === "lower" ? "at least this" : "not recorded";
 }
 
-/** Names and values of a token. */
+/** The names and values that describe a token. */
 export function facts(trajectory, at) {
   const [segment, turn, policy] = [trajectory.segmentOf(at), trajectory.turnOf(at), trajectory.policyOf(at)];
   const sampled = segment.kind === "response";
@@ -60,15 +60,15 @@ export function facts(trajectory, at) {
   ];
 }
 
-/** The card of a token. */
+/** The details of the chosen token. */
 export function card(texts, trajectory, at) {
   return [element("div", { class: "text", tabindex: "0", role: "group", "aria-label": "Text of the token" }, text(texts, trajectory, at)), numbers(facts(trajectory, at).map(([name, value]) => [name, swatch(name, value, trajectory.entropy[at])]))];
 }
 
-/** The short card at the pointer. */
+/** The tooltip of a token. */
 export function tip(texts, trajectory, at) {
-  const few = facts(trajectory, at).filter(([name]) => !["place", "measured", "turn"].includes(name));
-  return [element("div", { class: "text" }, text(texts, trajectory, at)), numbers(few)];
+  const selected = facts(trajectory, at).filter(([name]) => !["place", "measured", "turn"].includes(name));
+  return [element("div", { class: "text" }, text(texts, trajectory, at)), numbers(selected)];
 }
 
 function swatch(name, value, nats) {
@@ -77,7 +77,7 @@ function swatch(name, value, nats) {
   return [element("span", { class: `t s e${level} swatch` }), value];
 }
 
-/** What is known of the path. */
+/** The summary of the path. */
 export function about(trajectory, survey) {
   const { head } = trajectory;
   const leaf = head.turns.at(-1);

@@ -1,13 +1,13 @@
-// Elements made without markup: what a model wrote only ever becomes text nodes.
+// Creates elements without markup, so that text of a model only becomes text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes and children; strings among the children become text nodes. */
+/** Creates an element with attributes and children. Strings among the children become text nodes. */
 export function element(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** The same in SVG. */
+/** Creates an SVG element. */
 export function shape(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
@@ -22,13 +22,13 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** A list of names and values. */
+/** Creates a list of names and values. */
 export function numbers(pairs) {
   const rows = pairs.filter(([, value]) => value !== null && value !== undefined);
   return element("dl", { class: "numbers" }, rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]).flat());
 }
 
-/** The element of the page with this id. */
+/** Returns the element of the page with this id. */
 export function part(id) {
   return document.getElementById(id);
 }

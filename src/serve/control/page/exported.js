@@ -1,4 +1,4 @@
-// A view as one file that opens anywhere, without scripts and without a network.
+// Exports a view as one HTML file that needs neither scripts nor a network.
 
 import { facts } from "./details.js";
 import { label } from "./glyph.js";
@@ -13,12 +13,12 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:0 0 20
 svg text{font:10.5px system-ui,sans-serif;fill:var(--quiet)}svg .axis{stroke:var(--line);fill:none}svg .most{fill:var(--bar);opacity:.42}svg .mean{stroke:var(--ink);fill:none}svg .think{fill:var(--accent);opacity:.12}
 svg .bin{fill:color-mix(in oklch,var(--low),var(--high) calc(var(--e)*100%/23));stroke:var(--bar);stroke-width:.4}`;
 
-/** Text as it may stand between tags and in quoted attributes. */
+/** Escapes a text for use between tags and in quoted attributes. */
 export function escape(text) {
   return String(text).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }
 
-/** The file: pieces of text. `parts` are the title, the table and the plots of the view. */
+/** The file as a list of strings. `parts` are the title, the table and the plots of the view. */
 export function file(trajectory, sheet, { title, table, plots, colours }) {
   const out = ["<!doctype html>\n<html lang=\"en\"", theme(), "><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"", escape(POLICY),
     "\"><meta name=\"viewport\" content=\"width=device-width\"><meta name=\"referrer\" content=\"no-referrer\"><title>", escape(title), "</title><style>", colours, STYLE,
@@ -40,8 +40,8 @@ export function file(trajectory, sheet, { title, table, plots, colours }) {
 function token(trajectory, shapes, at) {
   const shape = shapes.of(trajectory, at);
   const text = shape.rows.map((row) => row.pieces.map(({ text, kind }) => (kind === "plain" ? escape(text) : `<span class="g${kind === "odd" ? " odd" : ""}">${escape(text)}</span>`)).join("")).join("\n");
-  const said = trajectory.isSampled(at) ? facts(trajectory, at).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join("\n") : `id ${trajectory.ids[at]}`;
-  return `<span class="${classes(trajectory, at, shape)}" title="${escape(said)}">${text}</span>`;
+  const hint = trajectory.isSampled(at) ? facts(trajectory, at).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join("\n") : `id ${trajectory.ids[at]}`;
+  return `<span class="${classes(trajectory, at, shape)}" title="${escape(hint)}">${text}</span>`;
 }
 
 function theme() {
@@ -49,7 +49,7 @@ function theme() {
   return chosen ? ` data-theme="${escape(chosen)}"` : "";
 }
 
-/** Hands the file to the browser's downloads. */
+/** Downloads the file in the browser. */
 export function save(pieces, name) {
   const url = URL.createObjectURL(new Blob(pieces, { type: "text/html" }));
   const link = document.createElement("a");

@@ -1,10 +1,10 @@
-// The turns of a session as the forest they are: what continues a turn stands below it, what branches off is set in and says why.
+// The turns of a session as a forest. A turn that continues another is drawn below it; a branch is indented and shows its cause.
 
 import { element, part } from "./element.js";
 import { GROWS } from "./sessions.js";
 import { shown, step } from "./scale.js";
 
-/** Turns that are drawn; a session may have more. */
+/** The maximum number of turns that are drawn. */
 const MOST = 2000;
 
 export class Forest {
@@ -13,7 +13,7 @@ export class Forest {
     this.onFollow = onFollow;
   }
 
-  /** Shows the turns `list` of a session, those that are running, and which leaf is open. */
+  /** Draws the turns `list` of a session and its running sequences, and marks the path to the open `leaf`. */
   draw(list, running, leaf) {
     const drawn = JSON.stringify([list, running, leaf]);
     if (drawn === this.drawn) return;
@@ -24,7 +24,7 @@ export class Forest {
     const open = new Set();
     for (let at = leaf; at !== null && at !== undefined && list[at]; at = list[at].parent) open.add(at);
     const rows = [];
-    // the last is drawn first; a chain stays on one level however long it is
+    // a stack, so the last item is drawn first; a chain without branches stays on one level
     const waiting = (children.get(null) ?? []).map((turn) => ({ turn, depth: 0, isBranch: false })).reverse();
     while (waiting.length && rows.length < MOST) {
       const { turn, depth, isBranch } = waiting.pop();
@@ -53,7 +53,7 @@ export class Forest {
         element("span", { class: "name" }, `turn ${turn.turn} `, why), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), mean, bad)));
   }
 
-  /** The leaf that is reached by what came last behind each turn. */
+  /** The leaf that is reached from `turn` by following the last child each time. */
   leafOf(turn) {
     for (let at = turn; ;) {
       const below = this.children.get(at);

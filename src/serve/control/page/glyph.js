@@ -1,6 +1,6 @@
-// Text that a model wrote, as it may be shown: every character that is invisible, or that moves others, has a visible stand-in.
+// Makes text of a model safe to display: every invisible character, and every one that moves others, is replaced by a visible glyph.
 
-/** Characters of a token that are shown in the text; how many there are stands beside them. */
+/** The maximum number of characters of a token in the text. A longer token also shows its length. */
 export const SHOWN = 60;
 
 const NAMES = new Map([
@@ -10,7 +10,7 @@ const NAMES = new Map([
   [0x3164, "filler"], [0xfeff, "bom"], [0xffa0, "filler"],
 ]);
 
-/** Whether a character would not be seen, or would change how others are. */
+/** Whether a character is invisible or changes the display of others. */
 function isOdd(code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || NAMES.has(code) || (code >= 0xd800 && code < 0xe000)
     || (code >= 0x2061 && code <= 0x206f) || (code >= 0xfff0 && code < 0xfffc) || (code >= 0xe0000 && code < 0xe1000)
@@ -22,8 +22,8 @@ function name(code) {
 }
 
 /**
- * The pieces of a text: lists of `{text, kind}` by line. `kind` is "plain", "glyph" (line ends, tabs) or "odd". Of a long text the
- * beginning, and one piece of kind "cut" that says how long it is.
+ * Splits a text into lines of pieces `{text, kind}`. `kind` is "plain", "glyph" (line ends, tabs) or "odd". A long text is cut, and its
+ * last piece, of kind "cut", has its length.
  */
 export function lines(text, most = SHOWN) {
   const found = [[]];
@@ -46,7 +46,7 @@ export function lines(text, most = SHOWN) {
       flush();
       found.at(-1).push({ text: name(code), kind: "odd" });
     } else {
-      // marks that would pile up on what stands before them
+      // a combining mark without a base character gets a visible one
       plain += /\p{M}/u.test(character) && !plain ? `◌${character}` : character;
     }
   }
@@ -58,7 +58,7 @@ export function lines(text, most = SHOWN) {
   return found;
 }
 
-/** The same on one line, as plain text: for labels. */
+/** The same as plain text on one line, for labels. */
 export function label(text, most = 40) {
   return lines(text, most).flat().map((piece) => (piece.kind === "odd" ? `[${piece.text}]` : piece.text)).join("");
 }

@@ -1,8 +1,8 @@
-// The keyboard.
+// Keyboard shortcuts.
 
 import { part } from "./element.js";
 
-/** Listens; keys mean nothing while somebody writes or a dialog is open. */
+/** Installs the shortcuts. They are off in text fields and while a dialog is open. */
 export function keys(view, nextTheme) {
   const { sheet } = view;
   const everywhere = {

@@ -1,9 +1,9 @@
-// Tokens on lines of a fixed width, so that what is not seen needs no elements and no measuring by the browser.
+// Lays out tokens on lines of a fixed width, so that invisible lines need neither elements nor layout by the browser.
 
 import { lines } from "./glyph.js";
 import { UNKNOWN } from "./trajectory.js";
 
-/** How a token is shown: `rows` of `{pieces, width}` in columns, a new row after each line end; `kind` is text, bytes, id or wait; `opens`: a word begins with it. */
+/** The display of a token: `rows` of `{pieces, width}`, with widths in columns and a new row after each line end; `kind` is text, bytes, id or wait; `opens` is true if the token begins a word. */
 export class Shapes {
   #cache = new Map();
   #width = new Map();
@@ -13,7 +13,7 @@ export class Shapes {
     this.context = document.createElement("canvas").getContext("2d");
   }
 
-  /** Sets the font that widths are measured in; returns the width of a column in pixels. */
+  /** Sets the font for measuring. Returns the width of a column in pixels. */
   measure(font) {
     this.context.font = font;
     this.#width.clear();
@@ -30,13 +30,13 @@ export class Shapes {
     if (text.includes("\ufffd")) {
       const split = this.texts.split(trajectory.ids, at, trajectory.loaded);
       const bytes = split?.bytes?.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join("·");
-      // behind the last of them what they say together
+      // the last token of a run also shows the text of the whole run
       if (bytes) return this.#plain(`‹${bytes}›`, "bytes", split.isLast ? lines(split.whole).flat().map((piece) => ({ ...piece, kind: piece.kind === "odd" ? "odd" : "glyph" })) : []);
       return this.#plain(`‹${text.replaceAll("\ufffd", "··")}›`, "bytes");
     }
     let shape = this.#cache.get(id);
     if (!shape) {
-      // a token of no text at all must still be seen
+      // a token with an empty text must still be visible
       shape = text === "" ? this.#plain("∅", "id") : { rows: lines(text).map((pieces) => ({ pieces, width: this.#columns(pieces) })), kind: "text", opens: /^\s/.test(text) };
       this.#cache.set(id, shape);
     }
@@ -62,7 +62,7 @@ export class Shapes {
   }
 }
 
-/** Lines: each begins at row `row` of token `token`; a head has the number of its segment instead. */
+/** The lines. Each begins at row `row` of token `token`, in segment `segment`; `head` is true for the heading of a segment. */
 export class Layout {
   constructor(trajectory, shapes, columns) {
     this.token = [];
@@ -70,7 +70,7 @@ export class Layout {
     this.segment = [];
     this.head = [];
     let column = 0;
-    // where the last word of the line begins, and the columns before it
+    // the first token of the line's last word, and the columns before it
     let word = null;
     const begin = (token, row, segment, head) => {
       this.token.push(token);
@@ -90,7 +90,7 @@ export class Layout {
         rows.forEach(({ width }, row) => {
           const isNew = row > 0;
           if (isNew) {
-            // unless nothing would stand on it
+            // except an empty line at the end of the segment
             if (width > 0 || at + 1 < end) begin(at, row, number, false);
           } else if (column > 0 && column + width > columns) {
             const [first, before] = opens || !word || word[1] < columns / 2 ? [at, column] : word;
@@ -107,7 +107,7 @@ export class Layout {
     this.count = this.token.length;
   }
 
-  /** The line on which a token begins. */
+  /** The line in which a token begins. */
   lineOf(at) {
     let [low, high] = [0, this.count - 1];
     while (low < high) {
@@ -119,7 +119,7 @@ export class Layout {
     return low;
   }
 
-  /** Where a line ends: token and row of the next one of the same segment, or the end of the segment. */
+  /** The end of a line: the token and row at which the next line of the segment begins, or the end of the segment. */
   end(line, trajectory) {
     const next = line + 1;
     if (next < this.count && !this.head[next]) return [this.token[next], this.row[next]];

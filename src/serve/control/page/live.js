@@ -1,11 +1,11 @@
-// What is running: looked for once a second, followed a few times a second, and only while somebody looks.
+// Polls running sequences while the page is visible: the list once a second, a followed sequence a few times a second.
 
 import { get } from "./api.js";
 
-/** Milliseconds between looks at what there is, and at what is followed. */
+/** Milliseconds between polls of the list, and of a followed sequence. */
 const [LOOK, FOLLOW] = [1500, 350];
 
-/** Runs `look` again and again while the page is seen; each time begins when the last is over. What fails is tried again. */
+/** Runs `look` repeatedly while the page is visible. Each run starts after the previous one has ended. Failed runs are retried. */
 export function watch(look) {
   setInterval(async () => {
     if (looking || document.visibilityState !== "visible") return;
@@ -17,7 +17,7 @@ export function watch(look) {
 
 let looking = false;
 
-/** Follows a running sequence: `onTokens` is told what is new, and the end. */
+/** Follows a running sequence. Calls `onTokens` with the number of new tokens, and at the end. */
 export class Follower {
   constructor({ rid, index }, trajectory, onTokens) {
     Object.assign(this, { rid, index, trajectory, onTokens });
@@ -34,12 +34,12 @@ export class Follower {
       const started = performance.now();
       const since = this.trajectory.loaded;
       const path = `/v1/requests/${encodeURIComponent(this.rid)}/entropy?since=${since}&index=${this.index}`;
-      // what cannot be asked for any more has ended
-      const said = await get(path).catch(() => ({ entropy: [], finished: true }));
+      // a sequence that no longer exists has ended
+      const reply = await get(path).catch(() => ({ entropy: [], finished: true }));
       if (this.stopped) return;
-      if (said.entropy.length) this.trajectory.append(said.token_ids, said.entropy.map((value) => value ?? NaN));
-      await this.onTokens(said.entropy.length, said.finished);
-      if (said.finished) return;
+      if (reply.entropy.length) this.trajectory.append(reply.token_ids, reply.entropy.map((value) => value ?? NaN));
+      await this.onTokens(reply.entropy.length, reply.finished);
+      if (reply.finished) return;
       await new Promise((resolve) => setTimeout(resolve, Math.max(50, FOLLOW - (performance.now() - started))));
     }
   }

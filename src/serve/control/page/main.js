@@ -1,4 +1,4 @@
-// The page: which session is open, its turns, and the parts that follow its changes.
+// The entry point: the open session, its turns, and the updates of the views.
 
 import { get } from "./api.js";
 import { part } from "./element.js";
@@ -16,7 +16,7 @@ const view = new PathView({ onLeaf: (leaf) => forest.draw(open.list, open.runnin
 const sessions = new Sessions((session) => openSession(session));
 const forest = new Forest((leaf, turn) => openPath(leaf, turn), (sequence) => view.follow(open.session, sequence));
 
-/** Opens a session, and of it the path that was last added to, or the one that is named. */
+/** Opens a session at the path that ends in `leaf`, or at the path of its last turn. */
 async function openSession(session, leaf = null) {
   view.close();
   Object.assign(open, { session, list: [], running: [] });
@@ -29,7 +29,7 @@ async function openSession(session, leaf = null) {
     const chosen = leaf !== null && open.list[leaf] ? leaf : last;
     if (chosen !== null) await openPath(chosen);
     else if (open.running.length) view.follow(session, open.running[0]);
-    else view.say("This session has no turn yet.");
+    else view.showMessage("This session has no turns yet.");
   } catch (error) {
     view.problem(error);
   }
@@ -40,14 +40,14 @@ async function openPath(leaf, turn = null) {
   await view.open(open.session, leaf, open.version, turn);
 }
 
-/** Reads what is running of the open session, and its turns where there may be new ones. */
+/** Fetches the running sequences of the open session, and its turns if there may be new ones. */
 async function look(isSame = false) {
   const { session } = open;
   if (session === null) return;
   const id = encodeURIComponent(session);
   const { requests } = await get(`/v1/requests?session=${id}`);
   if (session !== open.session) return;
-  // a session is there from its first turn on
+  // a session exists from its first turn on
   const beginning = requests.some(({ listed }) => !listed);
   const row = sessions.rows.find((one) => one.session === session);
   const isKnown = row && open.list.length > 0 && row.turns === open.list.length && row.frozen_versions + 1 === open.version;
@@ -55,16 +55,16 @@ async function look(isSame = false) {
     open.running = requests;
     return forest.draw(open.list, open.running, view.leaf);
   }
-  let said = beginning ? null : await get(`/v1/sessions/${id}`);
-  // a version that is frozen is not all there is
-  const version = (said?.frozen_versions ?? 0) + 1;
-  if (said && said.version !== version) said = await get(`/v1/sessions/${id}?version=${version}`);
+  let found = beginning ? null : await get(`/v1/sessions/${id}`);
+  // the default is the last frozen version; the open version has all turns
+  const version = (found?.frozen_versions ?? 0) + 1;
+  if (found && found.version !== version) found = await get(`/v1/sessions/${id}?version=${version}`);
   if (session !== open.session) return;
-  Object.assign(open, { running: requests, version, list: said?.list ?? [] });
+  Object.assign(open, { running: requests, version, list: found?.list ?? [] });
   forest.draw(open.list, open.running, view.leaf);
 }
 
-/** What was followed has ended: its turn takes its place. */
+/** Opens the turn of a followed sequence that has ended. */
 async function ended(session, rid) {
   await look().catch((error) => view.problem(error));
   const turn = open.list.findLast((one) => one.rid === rid);
@@ -78,8 +78,8 @@ part("export").addEventListener("click", () => view.save());
 part("help").addEventListener("click", () => part("keys").showModal());
 keys(view, nextTheme);
 
-view.say("Choose a session on the left. Generations sent to the data port appear there.");
-/** The session and the turn that the address names; null where it names none. */
+view.showMessage("Choose a session on the left. Generations sent to the data port appear there.");
+/** The session and the turn in the URL's fragment, or null. */
 function named() {
   const parts = /^#\/([^/]+)(?:\/(\d+))?$/.exec(location.hash);
   try {
@@ -89,7 +89,7 @@ function named() {
   }
 }
 
-// by hand or by a link; what the page writes itself is no such event
+// the user edits the URL or follows a link; `history.replaceState` does not fire this event
 addEventListener("hashchange", () => {
   if (named()) openSession(...named()).catch((error) => view.problem(error));
 });
@@ -106,7 +106,7 @@ watch(async () => {
   }
   const before = open.list.length;
   await look(true);
-  // who looks at nothing yet wants to see what comes
+  // if no path is open, open the newest one
   if (!view.trajectory && open.running.length) view.follow(open.session, open.running[0]);
   else if (!view.trajectory && open.list.length > before) await openPath(forest.leafOf(open.list.at(-1).turn));
 });

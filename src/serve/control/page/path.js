@@ -1,4 +1,4 @@
-// The path that is open: its tokens, its numbers, and the token that is chosen.
+// The view of the open path: its tokens, its numbers, and the chosen token.
 
 import { about, card, tip } from "./details.js";
 import { element, part } from "./element.js";
@@ -11,7 +11,7 @@ import { Sheet } from "./sheet.js";
 import { Texts } from "./texts.js";
 import { Trajectory, UNKNOWN } from "./trajectory.js";
 
-/** Tokens whose texts are asked for before anything is shown. */
+/** The number of tokens whose texts are fetched before anything is shown. */
 const FIRST = 2048;
 
 const count = (value) => value.toLocaleString("en");
@@ -30,13 +30,13 @@ export class PathView {
     this.sheet = new Sheet(part("tokens"), this.texts, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
   }
 
-  /** What a screen reader is told. */
-  tell(said) {
-    part("status").textContent = said;
+  /** Announces a text to screen readers. */
+  announce(text) {
+    part("status").textContent = text;
   }
 
-  /** Shows nothing but a line. */
-  say(line) {
+  /** Closes the path and shows a message instead. */
+  showMessage(line) {
     this.close();
     this.sheet.show(null, line);
     for (const id of ["about", "details", "along", "histogram", "facts"]) part(id).replaceChildren();
@@ -44,7 +44,7 @@ export class PathView {
 
   problem(error) {
     if (error.name === "AbortError") return;
-    this.say(error.status === 410 || error.status === 404 ? error.message : `This could not be read: ${error.message}`);
+    this.showMessage(error.status === 410 || error.status === 404 ? error.message : `Reading failed: ${error.message}`);
   }
 
   /** Stops reading and following. */
@@ -58,7 +58,7 @@ export class PathView {
     part("export").disabled = true;
   }
 
-  /** Opens the path that ends in `leaf`, and goes to one of its turns. */
+  /** Opens the path that ends in `leaf`, and scrolls to the turn `turn` unless it is null. */
   async open(session, leaf, version, turn) {
     if (turn !== null && this.leaf === leaf && this.trajectory?.head.session === session) return this.#toTurn(turn);
     this.close();
@@ -70,7 +70,7 @@ export class PathView {
       const trajectory = await Trajectory.open(session, leaf, version, signal);
       const { ids } = trajectory;
       while (await trajectory.more(signal)) {
-        // the text of what is seen first, then of all that is there
+        // first the texts of the visible tokens, then those of all loaded tokens
         const isFirst = this.trajectory !== trajectory;
         if (isFirst) {
           await texts.load(ids.subarray(0, Math.min(FIRST, trajectory.loaded)), signal);
@@ -83,20 +83,20 @@ export class PathView {
       }
       if (this.trajectory !== trajectory) this.#begin(trajectory);
       part("export").disabled = false;
-      this.tell(`${count(trajectory.total)} tokens, ${count(this.survey.spikes.length)} entropy spikes.`);
+      this.announce(`${count(trajectory.total)} tokens, ${count(this.survey.spikes.length)} entropy spikes.`);
       if (turn !== null && this.sheet.chosen < 0) this.#toTurn(turn);
     } catch (error) {
       this.problem(error);
     }
   }
 
-  /** Follows a sequence that is running. */
+  /** Follows a running sequence. */
   follow(session, { rid, index }) {
     this.close();
     this.onLeaf(null);
     const trajectory = Trajectory.running(session, rid, index);
     this.#begin(trajectory);
-    this.tell("Following a running generation.");
+    this.announce("Following a running generation.");
     const onTokens = async (added, finished) => {
       if (added) {
         const wasAtEnd = this.sheet.isAtEnd();
@@ -106,7 +106,7 @@ export class PathView {
         if (wasAtEnd && this.sheet.chosen < 0) this.sheet.toEnd();
       }
       if (!finished) return;
-      this.tell(`The generation has ended: ${count(trajectory.loaded)} tokens.`);
+      this.announce(`The generation has ended: ${count(trajectory.loaded)} tokens.`);
       await this.onEnd(session, rid);
     };
     this.#follower = new Follower({ rid, index }, trajectory, onTokens);
@@ -115,11 +115,11 @@ export class PathView {
   #begin(trajectory) {
     this.trajectory = trajectory;
     this.sheet.show(trajectory);
-    part("details").replaceChildren(element("p", { class: "sub" }, "Point at a token, or go with j and k from spike to spike."));
+    part("details").replaceChildren(element("p", { class: "sub" }, "Point at a token, or press j and k to go to the next or previous spike."));
     this.#grown();
   }
 
-  /** More is known of the open trajectory. */
+  /** Redraws after tokens were added to the open trajectory. */
   #grown() {
     const { trajectory } = this;
     this.sheet.refresh();
@@ -152,7 +152,7 @@ export class PathView {
   }
 
   #picked(at) {
-    if (!this.trajectory) return; // the next one is being read
+    if (!this.trajectory) return; // the next path is being loaded
     part("details").replaceChildren(...card(this.texts, this.trajectory, at));
     mark(this.#plot, this.survey, at);
   }
@@ -169,17 +169,17 @@ export class PathView {
     box.style.top = `${token.bottom + 6 + height > innerHeight ? token.top - height - 6 : token.bottom + 6}px`;
   }
 
-  /** Goes to the spike before or behind the chosen token. */
+  /** Goes to the spike before or after the chosen token. */
   spike(by) {
     const spikes = this.trajectory ? this.survey.spikes : [];
     const { chosen } = this.sheet;
     const found = by > 0 ? spikes.findIndex((at) => at > chosen) : spikes.findLastIndex((at) => at < (chosen < 0 ? Infinity : chosen));
-    if (found < 0) return this.tell(!spikes.length ? "There is no spike." : by > 0 ? "This was the last spike." : "This was the first spike.");
+    if (found < 0) return this.announce(!spikes.length ? "There are no spikes." : by > 0 ? "This is the last spike." : "This is the first spike.");
     this.sheet.choose(spikes[found]);
-    this.tell(`Spike ${found + 1} of ${spikes.length}: ${this.sheet.label(spikes[found])}`);
+    this.announce(`Spike ${found + 1} of ${spikes.length}: ${this.sheet.label(spikes[found])}`);
   }
 
-  /** Goes to what was sampled in the turn before or behind. */
+  /** Goes to the response of the previous or next turn. */
   turnBy(by) {
     const responses = (this.trajectory?.segments ?? []).filter(({ kind, start }) => kind === "response" && start < this.trajectory.loaded);
     const at = Math.max(0, this.sheet.chosen);
@@ -187,7 +187,7 @@ export class PathView {
     if (found) this.sheet.choose(found.start);
   }
 
-  /** Saves what is shown as one file. */
+  /** Saves the view as one HTML file. */
   async save() {
     const { trajectory, survey } = this;
     if (!trajectory || part("export").disabled) return;
@@ -197,6 +197,6 @@ export class PathView {
     const table = [["session", label(session, 128)], ...facts];
     const plots = [along(trajectory, survey, () => {}), histogram(trajectory, survey)];
     save(file(trajectory, this.sheet, { title: `${label(session, 128)}, path to turn ${leaf}`, table, plots, colours }), `tokentap-${session}-${leaf}`);
-    this.tell("The view is saved as one HTML file.");
+    this.announce("The view is saved as one HTML file.");
   }
 }

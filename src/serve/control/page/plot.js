@@ -1,4 +1,4 @@
-// Entropy along what was sampled, and how often it has which value: drawn as SVG by hand.
+// The plot of entropy over the sampled tokens, and the entropy histogram, drawn as SVG.
 
 import { shape } from "./element.js";
 import { MOST, STEPS, nats, shown, step } from "./scale.js";
@@ -13,11 +13,11 @@ function frame(label, ...children) {
     shape("path", { class: "axis", d: `M${LEFT} ${TOP}V${TOP + DEEP}H${WIDTH - 2}` }), children);
 }
 
-function words(x, y, anchor, said) {
-  return shape("text", { x, y, "text-anchor": anchor }, said);
+function words(x, y, anchor, text) {
+  return shape("text", { x, y, "text-anchor": anchor }, text);
 }
 
-/** The highest and the mean entropy of as many tokens as a bar stands for. `onPick` is told the token that was pointed at. */
+/** Plots the highest and the mean entropy of the tokens of each bar. Calls `onPick` with the token that was clicked. */
 export function along(trajectory, survey, onPick) {
   const { sampled } = survey;
   const bars = Math.max(1, Math.min(sampled.length, INNER));
@@ -41,8 +41,8 @@ export function along(trajectory, survey, onPick) {
     if (count) mean += `${mean ? "L" : "M"}${x(bar + 0.5).toFixed(1)} ${y(sum / count).toFixed(1)}`;
     if (thinks) think += `M${x(bar).toFixed(1)} ${TOP}H${x(bar + 1).toFixed(1)}V${TOP + DEEP}H${x(bar).toFixed(1)}Z`;
   }
-  const said = `Entropy of ${sampled.length} sampled tokens: mean ${shown(survey.mean)} nats, highest ${shown(survey.most)} nats.`;
-  const plot = frame(said, shape("path", { class: "think", d: think }), shape("path", { class: "most", d: `${high}V${y(0)}Z` }),
+  const label = `Entropy of ${sampled.length} sampled tokens: mean ${shown(survey.mean)} nats, highest ${shown(survey.most)} nats.`;
+  const plot = frame(label, shape("path", { class: "think", d: think }), shape("path", { class: "most", d: `${high}V${y(0)}Z` }),
     sampled.length > bars ? shape("path", { class: "mean", d: mean }) : null, shape("path", { class: "at", d: "" }),
     words(LEFT - 4, TOP + 8, "end", shown(most, 1)), words(LEFT - 4, TOP + DEEP, "end", "0"), words(LEFT, HEIGHT - 3, "start", "1"),
     words(WIDTH - 2, HEIGHT - 3, "end", sampled.length.toLocaleString("en")), words((LEFT + WIDTH) / 2, HEIGHT - 3, "middle", "sampled token"));
@@ -55,7 +55,7 @@ export function along(trajectory, survey, onPick) {
   return plot;
 }
 
-/** Marks where the chosen token is. */
+/** Marks the position of the chosen token. */
 export function mark(plot, survey, chosen) {
   const { sampled } = survey;
   let [low, high] = [0, sampled.length];
@@ -68,7 +68,7 @@ export function mark(plot, survey, chosen) {
   plot?.querySelector(".at").setAttribute("d", chosen < 0 ? "" : `M${at.toFixed(1)} ${TOP}V${TOP + DEEP}`);
 }
 
-/** How many tokens have which colour; the heights are logarithms. */
+/** The histogram of tokens by colour, with logarithmic heights. */
 export function histogram(trajectory, survey) {
   const counts = new Array(STEPS).fill(0);
   for (const at of survey.sampled) {
@@ -79,12 +79,12 @@ export function histogram(trajectory, survey) {
   const wide = INNER / STEPS;
   const bars = counts.map((count, level) => {
     const high = (Math.log1p(count) / Math.log1p(most)) * DEEP;
-    const said = `${count.toLocaleString("en")} tokens around ${shown(nats(level), 2)} nats`;
-    return shape("rect", { class: `bin e${level}`, x: (LEFT + level * wide + 0.5).toFixed(1), y: (TOP + DEEP - high).toFixed(1), width: (wide - 1).toFixed(1), height: high.toFixed(1) }, shape("title", {}, said));
+    const label = `${count.toLocaleString("en")} tokens around ${shown(nats(level), 2)} nats`;
+    return shape("rect", { class: `bin e${level}`, x: (LEFT + level * wide + 0.5).toFixed(1), y: (TOP + DEEP - high).toFixed(1), width: (wide - 1).toFixed(1), height: high.toFixed(1) }, shape("title", {}, label));
   });
   const tick = (value) => words(LEFT + (Math.sqrt(value / MOST) * (STEPS - 1) + 0.5) * wide, HEIGHT - 3, "middle", String(value));
-  const said = `Of ${survey.known} tokens with an entropy ${counts.slice(0, step(0.1) + 1).reduce((sum, count) => sum + count, 0)} have about 0.1 nats or less.`;
-  return frame(said, bars, [0, 0.1, 0.5, 1, 2].map(tick), words(WIDTH - 2, HEIGHT - 3, "end", "4+ nats"), words(LEFT - 4, TOP + 8, "end", compact(most)));
+  const label = `Of ${survey.known} tokens with an entropy ${counts.slice(0, step(0.1) + 1).reduce((sum, count) => sum + count, 0)} have about 0.1 nats or less.`;
+  return frame(label, bars, [0, 0.1, 0.5, 1, 2].map(tick), words(WIDTH - 2, HEIGHT - 3, "end", "4+ nats"), words(LEFT - 4, TOP + 8, "end", compact(most)));
 }
 
 function compact(count) {

@@ -1,22 +1,22 @@
-// From nats to one of 24 even steps of colour. The same entropy has the same colour in every view.
+// Maps nats to one of 24 even colour steps. An entropy has the same colour in every view.
 
-/** Steps of the ramp. */
+/** The number of colour steps. */
 export const STEPS = 24;
-/** Nats at the end of the ramp; what is above looks the same. */
+/** The nats of the last step; higher entropies have the same colour. */
 export const MOST = 4;
 
-/** The step of an entropy; -1 where there is none. The root gives the many small ones room. */
+/** The step of an entropy; -1 if it is missing. The square root spreads the many small entropies. */
 export function step(nats) {
   if (!(nats >= 0)) return -1;
   return Math.round(Math.sqrt(Math.min(nats, MOST) / MOST) * (STEPS - 1));
 }
 
-/** The nats at which a step begins to be meant. */
+/** The nats of a step. */
 export function nats(at) {
   return (at / (STEPS - 1)) ** 2 * MOST;
 }
 
-/** Nats as text. */
+/** Formats a number. */
 export function shown(value, digits = 3) {
   if (!Number.isFinite(value)) return "–";
   if (value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);

@@ -1,10 +1,10 @@
-// The list of sessions: the newest first, searched by name.
+// The list of sessions, the newest first, with a search by name.
 
 import { get } from "./api.js";
 import { element, part } from "./element.js";
 import { label } from "./glyph.js";
 
-/** Sessions of a page. */
+/** The number of sessions of a page. */
 const PAGE = 50;
 
 export class Sessions {
@@ -27,14 +27,14 @@ export class Sessions {
     return get(`/v1/sessions?${query}`);
   }
 
-  /** Reads the first page anew; pages behind it that were asked for stay as they were. */
+  /** Fetches the first page again. Later pages that were fetched before stay unchanged. */
   async load() {
-    const asked = (this.asked = Symbol("the last question"));
+    const asked = (this.asked = Symbol("the last request"));
     const search = part("search").value;
     const [page, running] = await Promise.all([this.#ask(), get("/v1/requests")]);
-    if (asked !== this.asked) return; // another question came after this one
+    if (asked !== this.asked) return; // a newer request was sent
     const names = new Set(page.sessions.map((row) => row.session));
-    // with those that a new one has pushed off the first page
+    // also keeps the sessions that newer ones have pushed off the first page
     const older = this.search === search && this.paged ? this.rows.filter((row) => !row.unlisted && !names.has(row.session)) : [];
     this.paged = older.length > 0;
     this.next = older.length ? this.next : page.next;
@@ -64,7 +64,7 @@ export class Sessions {
     this.drawn = drawn;
     const focused = document.activeElement?.closest?.("#sessions button")?.dataset.session;
     list.replaceChildren(...this.rows.map((row) => element("li", {}, this.#row(row))));
-    if (!this.rows.length) list.append(element("li", { class: "sub" }, part("search").value ? "No session of this name." : "No session yet."));
+    if (!this.rows.length) list.append(element("li", { class: "sub" }, part("search").value ? "No session with this name." : "No sessions yet."));
     part("more").hidden = this.next === null;
     for (const button of list.querySelectorAll("button")) if (button.dataset.session === focused) button.focus();
   }
@@ -81,7 +81,7 @@ export class Sessions {
   }
 }
 
-/** Sessions of which nothing is there yet but what is running. */
+/** Sessions that have a running sequence and no turn yet. */
 function beginning(running, names, search) {
   const found = new Map();
   for (const { session, listed, tokens } of running) {
@@ -92,7 +92,7 @@ function beginning(running, names, search) {
   return [...found.values()];
 }
 
-/** Causes that begin no branch. */
+/** The causes of turns that do not start a branch. */
 export const GROWS = new Set(["first", "extends", "extends_length", "resumes"]);
 
 function age(ms) {

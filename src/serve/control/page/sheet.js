@@ -1,24 +1,24 @@
-// The tokens on the screen: only the lines that are seen have elements.
+// The list of tokens. Only visible lines have elements.
 
 import { element } from "./element.js";
 import { label } from "./glyph.js";
 import { Layout, Shapes } from "./layout.js";
 import { shown, step } from "./scale.js";
 
-/** Height of a line in pixels, as the style says. */
+/** The height of a line in pixels, as in the style sheet. */
 const LINE = 24;
-/** Columns of a line at most, and tokens beyond what is seen, so that there are never many elements. */
+/** The maximum columns of a line, and the number of tokens rendered beyond the visible ones. Both bound the number of elements. */
 const [WIDEST, SPARE] = [100, 600];
-/** Lines that may be left over until the next frame. */
+/** The number of rendered lines above which invisible lines are removed at once. */
 const LINES = 100;
 
-/** How a segment is called. */
+/** The kind of a segment: "response", "prompt" or "between". */
 export function kindOf(trajectory, segment) {
   if (segment.kind === "response") return "response";
   return trajectory.segments[0] === segment ? "prompt" : "between";
 }
 
-/** Classes of a token. */
+/** The CSS classes of a token. */
 export function classes(trajectory, at, shape) {
   const sampled = trajectory.isSampled(at);
   const level = step(trajectory.entropy[at]);
@@ -26,7 +26,7 @@ export function classes(trajectory, at, shape) {
     trajectory.think[at] && "think", shape.kind !== "text" && shape.kind].filter(Boolean).join(" ");
 }
 
-/** The view. `onPick` is told which token is chosen, `onPoint` which one the pointer is on, or -1. */
+/** The view. Calls `onPick` with the chosen token, and `onPoint` with the token under the pointer, or -1. */
 export class Sheet {
   constructor(root, texts, { onPick, onPoint }) {
     this.root = root;
@@ -43,7 +43,7 @@ export class Sheet {
     new ResizeObserver(() => this.trajectory && this.#fit() && this.refresh()).observe(root);
   }
 
-  /** Shows another trajectory, or none: then what is said instead. */
+  /** Shows another trajectory, or the text `instead` if it is null. */
   show(trajectory, instead = "") {
     this.trajectory = trajectory;
     this.chosen = -1;
@@ -72,7 +72,7 @@ export class Sheet {
     this.sheet.replaceChildren();
   }
 
-  /** Lays out anew what is known by now; what is at the top stays there. */
+  /** Lays out all loaded tokens again and keeps the scroll position. */
   refresh() {
     const { layout, trajectory } = this;
     const top = Math.floor(this.root.scrollTop / LINE);
@@ -95,7 +95,7 @@ export class Sheet {
     });
   }
 
-  /** Makes the elements of the lines that are seen, and of as many more as hold about `room` tokens. */
+  /** Creates the elements of the visible lines, and of more lines around them with about `room` tokens. */
   render(room = SPARE) {
     if (!this.layout || this.layout.of !== this.trajectory) return;
     const first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
@@ -155,25 +155,25 @@ export class Sheet {
     return node;
   }
 
-  /** What stands above a segment. */
+  /** The heading of a segment. */
   title(trajectory, { turn, start, end, loss_mask: trained }, kind) {
-    const said = trajectory.turns.get(turn);
+    const about = trajectory.turns.get(turn);
     const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
-    const cause = kind !== "response" && said?.cause && said.cause !== "first" ? ` · ${said.cause}` : "";
-    const fault = kind === "response" && said?.fault ? ` · ${said.fault}` : "";
-    const finish = kind === "response" && said?.finish_reason ? ` · ends by ${label(said.finish_reason)}` : "";
-    const mask = kind === "response" && said && !said.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
+    const cause = kind !== "response" && about?.cause && about.cause !== "first" ? ` · ${about.cause}` : "";
+    const fault = kind === "response" && about?.fault ? ` · ${about.fault}` : "";
+    const finish = kind === "response" && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
+    const mask = kind === "response" && about && !about.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
     return `${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
   }
 
-  /** A token in words. */
+  /** The label of a token for screen readers. */
   label(at) {
     const text = this.shapes.of(this.trajectory, at).rows.flatMap((row) => row.pieces).map((piece) => piece.text).join("");
     const numbers = this.trajectory.isSampled(at) ? `entropy ${shown(this.trajectory.entropy[at])} nats, logprob ${shown(this.trajectory.logprobs[at])}` : "prompt";
     return `${text.trim() || "space"}, token ${at + 1}, ${numbers}`;
   }
 
-  /** Chooses a token and brings it into sight. */
+  /** Chooses a token and scrolls it into view. */
   choose(at, centre = true) {
     if (!this.trajectory || at < 0 || at >= this.trajectory.loaded) return;
     const before = this.sheet.querySelector("[aria-selected=true]");
@@ -183,7 +183,7 @@ export class Sheet {
     const top = this.layout.lineOf(at) * LINE;
     const [from, height] = [this.root.scrollTop, this.root.clientHeight];
     if (top < from + LINE || top > from + height - 2 * LINE) this.root.scrollTop = centre ? top - height / 2 : top - LINE;
-    // what is around it can wait for the next frame
+    // the lines around it are rendered in the next frame
     this.render(0);
     this.#soon();
     const node = document.getElementById(`t${at}`);
@@ -193,17 +193,17 @@ export class Sheet {
     this.onPick(at);
   }
 
-  /** Goes lines up or down from the chosen token. */
+  /** Moves the choice by lines; `by` is 1 or -1. */
   line(by) {
     const { layout } = this;
     for (let line = layout.lineOf(Math.max(0, this.chosen)) + by; line >= 0 && line < layout.count; line += by) {
-      // what goes on from the line before does not begin here
+      // skip a token that continues from the line before
       const first = layout.token[line] + Number(layout.row[line] > 0);
       if (!layout.head[line] && layout.lineOf(first) === line) return this.choose(first);
     }
   }
 
-  /** Brings the end into sight, where it was before. */
+  /** Whether the end is in view. */
   isAtEnd() {
     return this.root.scrollTop + this.root.clientHeight >= this.root.scrollHeight - 3 * LINE;
   }

@@ -1,28 +1,28 @@
-// The text of token ids, as the engine's own tokenizer decodes them.
+// The texts of token ids, decoded by the engine's tokenizer.
 
 import { post } from "./api.js";
 
-/** Ids of one question: each is decoded by itself. */
+/** The maximum number of items per request; each is decoded separately. */
 const BATCH = 512;
-/** Tokens that can share characters with their neighbours and are decoded together, at most. */
+/** The maximum number of neighbouring tokens that share characters and are decoded together. */
 const RUN = 16;
 const LOST = "\ufffd";
 
-/** Texts of ids, asked for once. */
+/** The texts of ids. Each id is fetched once. */
 export class Texts {
   #known = new Map();
   #joint = new Map();
-  /** A token to stand in front of others, where the first of a text loses its space. */
+  /** A token that is decoded before others, for tokenizers that drop the leading space of a text; null if not needed. */
   #anchor;
-  /** Why there are none; empty where there are. */
+  /** The error of the last request; empty after a success. */
   problem = "";
 
-  /** The text of a token by itself; undefined while it is not known. U+FFFD stands for bytes that are no character alone. */
+  /** The text of a single token; undefined until it is fetched. U+FFFD replaces bytes that are not a complete character. */
   of(id) {
     return this.#known.get(id);
   }
 
-  /** Asks for what is not known of these ids; says whether anything is new. */
+  /** Fetches the texts of these ids that are missing. Returns whether any was added. */
   async load(ids, signal) {
     const missing = [...new Set(ids)].filter((id) => !this.#known.has(id));
     for (let from = 0; from < missing.length; from += BATCH) {
@@ -34,7 +34,7 @@ export class Texts {
     return missing.length > 0;
   }
 
-  /** Asks for what tokens say together whose bytes are no characters alone; says whether anything is new. */
+  /** Fetches the joint texts of neighbouring tokens whose bytes are not complete characters. Returns whether any was added. */
   async loadRuns(ids, from, to, signal) {
     const keys = new Set();
     for (let at = from; at < to; at++) {
@@ -51,7 +51,7 @@ export class Texts {
     return all.length > 0;
   }
 
-  /** `{bytes, whole, isLast}` of a token that is part of a character: its bytes, where they follow from what the run says. */
+  /** `{bytes, whole, isLast}` of a token that is part of a character. `bytes` is null if the run's text does not determine them. */
   split(ids, at, count) {
     const run = this.#run(ids, at, count);
     if (!run) return null;
@@ -62,7 +62,7 @@ export class Texts {
     return { bytes: bytes ? bytes[at - run[0]] : null, whole: bytes ? whole : "", isLast: at + 1 === run[1] };
   }
 
-  /** The tokens around this one that are no characters alone: from, to; null where it is one. */
+  /** The range of neighbouring tokens that are not complete characters, as `[from, to]`; null if this token is complete. */
   #run(ids, at, count) {
     const part = (token) => this.#known.get(ids[token])?.includes(LOST);
     if (!part(at)) return null;
@@ -72,7 +72,7 @@ export class Texts {
     return [from, to];
   }
 
-  /** The texts of tokens by themselves. Some tokenizers drop the space before the first one of a text: there another stands in front. */
+  /** Decodes tokens separately. Some tokenizers drop the leading space of a text, so the anchor token is decoded before each. */
   async #alone(ids, signal) {
     if (this.#anchor === undefined) {
       const texts = await this.#decode([...ids.map((id) => [id]), [ids[0], ...ids.slice(0, 8)]], signal);
@@ -80,7 +80,7 @@ export class Texts {
       const joint = texts.pop();
       const whole = texts[0] + texts.slice(0, 8).join("");
       this.#anchor = whole === joint || joint.includes(LOST) || joint.length <= whole.length ? null : ids[0];
-      // where characters meet nothing can be seen of it; it is looked for again
+      // if the tokens share characters, the test is inconclusive and is repeated with the next batch
       if (joint.includes(LOST)) this.#anchor = undefined;
       if (!this.#anchor) return texts;
     }
@@ -92,10 +92,10 @@ export class Texts {
 
   async #decode(tokens, signal) {
     try {
-      const said = await post("/detokenize", { tokens, skip_special_tokens: false }, signal);
-      if (!Array.isArray(said.text) || said.text.length !== tokens.length) throw new Error("the answer is no list of texts");
+      const reply = await post("/detokenize", { tokens, skip_special_tokens: false }, signal);
+      if (!Array.isArray(reply.text) || reply.text.length !== tokens.length) throw new Error("the reply is not a list of texts");
       this.problem = "";
-      return said.text.map(String);
+      return reply.text.map(String);
     } catch (error) {
       if (signal?.aborted) throw error;
       this.problem = `The engine's /detokenize: ${error.message}. Tokens show their ids.`;
@@ -109,8 +109,8 @@ function key(ids, [from, to]) {
 }
 
 /**
- * Which bytes of `whole` each token has, given what each says alone. Alone, a continuation byte is one U+FFFD, and so is the beginning of
- * a character, however many bytes it has; it stands last in its token. Null where this leaves more than one way, or none.
+ * Splits the bytes of `whole` among tokens, given the text of each token alone. Alone, a continuation byte decodes to one U+FFFD. So does
+ * an incomplete character start of any length, which is last in its token. Returns null unless exactly one split is possible.
  */
 export function shares(alone, whole) {
   if (whole.includes(LOST)) return null;
@@ -118,7 +118,7 @@ export function shares(alone, whole) {
   const found = alone.map(() => []);
   const texts = alone.map((text) => [...text]);
   const ways = [];
-  // token, place in it, character, bytes of it that are given out
+  // token, position in its text, character of `whole`, assigned bytes of that character
   const walk = (token, place, at, given) => {
     if (ways.length > 1) return;
     if (token === texts.length) {

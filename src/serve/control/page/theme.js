@@ -1,20 +1,20 @@
-// Light, dark, or as the system has it.
+// The theme: light, dark, or the system's.
 
 import { part } from "./element.js";
 
-const KEPT = "tokentap-theme";
+const STORAGE_KEY = "tokentap-theme";
 const THEMES = ["system", "light", "dark"];
 
 function chosen() {
   try {
-    const theme = localStorage.getItem(KEPT);
+    const theme = localStorage.getItem(STORAGE_KEY);
     return THEMES.includes(theme) ? theme : "system";
   } catch {
     return document.documentElement.dataset.theme ?? "system";
   }
 }
 
-/** Shows the page as it was last chosen. */
+/** Applies a theme; by default the last one that was chosen. */
 export function show(theme = chosen()) {
   const root = document.documentElement;
   if (theme === "system") delete root.dataset.theme;
@@ -22,13 +22,13 @@ export function show(theme = chosen()) {
   part("theme").textContent = `Theme: ${theme}`;
 }
 
-/** Goes on to the next. */
+/** Switches to the next theme. */
 export function next() {
   const theme = THEMES[(THEMES.indexOf(chosen()) + 1) % THEMES.length];
   try {
-    localStorage.setItem(KEPT, theme);
+    localStorage.setItem(STORAGE_KEY, theme);
   } catch {
-    // it lasts as long as the page
+    // storage is not available: the choice lasts until the page is closed
   }
   show(theme);
 }

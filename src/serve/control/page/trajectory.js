@@ -1,14 +1,14 @@
-// One path of a session as columns: fetched in ranges, so that the first tokens are there before the last.
+// One path of a session as columns. It is fetched in ranges, so that the first tokens are shown early.
 
 import { get } from "./api.js";
 
-/** Tokens of the first range, and of each further one. */
+/** The number of tokens of the first range, and of each later one. */
 const RANGE = [4096, 32768];
 
-/** Stands for the id of a token of a running sequence whose id is not known yet. */
+/** Replaces the id of a running sequence's token while it is not known. */
 export const UNKNOWN = 0xffff_ffff;
 
-/** A path that is known in part. Positions count tokens of the whole path. */
+/** A path that is partly loaded. Positions count tokens of the whole path. */
 export class Trajectory {
   constructor(head) {
     this.head = head;
@@ -21,7 +21,7 @@ export class Trajectory {
     this.segment = 0;
   }
 
-  /** What is known of a path but its tokens. */
+  /** Opens a path: fetches everything except its tokens. */
   static async open(session, leaf, version, signal) {
     const at = `/v1/sessions/${encodeURIComponent(session)}/paths/${leaf}?version=${version}`;
     const found = new Trajectory(await get(at, signal));
@@ -29,7 +29,7 @@ export class Trajectory {
     return found;
   }
 
-  /** A sequence that is running: its prompt comes with its end. */
+  /** Creates the path of a running sequence. Its prompt is not available before its end. */
   static running(session, rid, index) {
     const turn = { id: -1, parent: null, rid, index, cause: "", measured: null, finish_reason: null, fault: null };
     const segments = [{ turn: -1, kind: "response", start: 0, end: 0, loss_mask: 1 }];
@@ -48,7 +48,7 @@ export class Trajectory {
     for (const name of ["logprobs", "entropy", "lower", "upper", "rank"]) this[name] = grown(this[name], new Float32Array(count).fill(NaN));
   }
 
-  /** Fetches the next range; false where everything is there. */
+  /** Fetches the next range; returns false if everything is loaded. */
   async more(signal) {
     if (this.loaded >= this.total) return false;
     const limit = this.loaded === 0 ? RANGE[0] : RANGE[1];
@@ -57,7 +57,7 @@ export class Trajectory {
     return true;
   }
 
-  /** Takes tokens of a running sequence. */
+  /** Appends tokens of a running sequence. */
   append(ids, entropy) {
     const count = this.loaded + entropy.length;
     if (count > this.ids.length) this.#room(Math.max(1024, 2 * count));
@@ -77,7 +77,7 @@ export class Trajectory {
     this.#mark(from);
   }
 
-  /** Marks the thinking from a token on: what was sampled between a start token, also one at the end of a prompt, and an end token. */
+  /** Marks thinking tokens from position `from` on: those sampled between a start token, which may end a prompt, and an end token. */
   #mark(from) {
     const { start, end } = this.head.think ?? {};
     for (let at = from; at < this.loaded; at++) {
@@ -114,7 +114,7 @@ export class Trajectory {
     return this.head.policy.find((span) => at >= span.start && at < span.end);
   }
 
-  /** Numbers over the sampled tokens that are there: positions, mean, the threshold of spikes and where they are. */
+  /** Statistics of the loaded sampled tokens: positions, mean entropy, spike threshold and spike positions. */
   survey() {
     const sampled = [];
     for (const { kind, start, end } of this.segments) {
@@ -127,7 +127,7 @@ export class Trajectory {
     const mean = values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN;
     const spikes = known.filter((at) => {
       const value = this.entropy[at];
-      // of several beside each other the highest
+      // of neighbouring spikes only the highest
       return value >= threshold && value > 0 && !(this.entropy[at - 1] > value) && !(this.entropy[at + 1] >= value);
     });
     return { sampled, known: known.length, mean, threshold, spikes, most: values.at(-1) ?? 0 };

@@ -1,25 +1,27 @@
-//! `GET /v1/sessions/{id}/paths/{leaf}`: one path, in state.
+//! `GET /v1/sessions/{id}/paths/{leaf}`: one path, read in parts.
 
 use http::{Response, StatusCode};
 use serde_json::json;
 
 use super::query::Query;
 use super::sessions::annotate;
-use super::{Problem, refused, session};
+use super::{Problem, session, session_problem};
 use crate::export::part;
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::reply::json_reply;
 
-/// Tokens of an answer unless it says otherwise, and at most.
+/// The default and the maximum number of tokens of a reply.
 const TOKENS: (usize, usize) = (16_384, 131_072);
 
-/// Without `from` all but the tokens; with it the tokens from there on.
+/// Without `from`, replies everything except the tokens. With it, replies the tokens from there on.
 pub(super) fn show(state: &TrainerState, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
-    let leaf = leaf.parse().map_err(|_| Problem::bad(format!("a path is named by its last turn, not {leaf:?}")))?;
+    let leaf = leaf
+        .parse()
+        .map_err(|_| Problem::bad(format!("a path is named by the number of its last turn, not {leaf:?}")))?;
     let session = session(state, id)?;
-    let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
-    let path = snapshot.path(leaf).map_err(|error| refused(id, error))?;
+    let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
+    let path = snapshot.path(leaf).map_err(|error| session_problem(id, error))?;
     let mut text = Vec::new();
     match query.from {
         Some(from) => {

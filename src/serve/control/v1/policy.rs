@@ -1,4 +1,4 @@
-//! `/v1/policy`: the epoch, and what the trainer calls it.
+//! `/v1/policy`: the policy epoch, and the version name that the trainer gave it.
 
 use http::Response;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use super::{Problem, ok};
 use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 
-/// `POST /v1/policy`.
+/// The body of `POST /v1/policy`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyRequest {
@@ -21,13 +21,13 @@ pub(super) fn show(state: &TrainerState) -> Response<Body> {
     ok(&json!({"epoch": policy.epoch(), "weight_version": label, "version": version}))
 }
 
-pub(super) async fn name(state: &TrainerState, said: PolicyRequest) -> Result<Response<Body>, Problem> {
-    let version = match &said.version {
+pub(super) async fn name(state: &TrainerState, request: PolicyRequest) -> Result<Response<Body>, Problem> {
+    let version = match &request.version {
         Value::String(text) if (1..=256).contains(&text.len()) => text.clone(),
         Value::Number(number) if number.is_u64() => number.to_string(),
-        other => return Err(Problem::bad(format!("version: a text or a whole number, not {other}"))),
+        other => return Err(Problem::bad(format!("version: must be a string or an integer, not {other}"))),
     };
     let (epoch, ack) = state.sessions.name_policy(&version);
-    super::written(state, ack).await;
+    super::wait_written(state, ack).await;
     Ok(ok(&json!({"epoch": epoch, "version": version})))
 }

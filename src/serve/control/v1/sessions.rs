@@ -1,4 +1,4 @@
-//! `/v1/sessions`: lists sessions, shows them, and takes rewards.
+//! `/v1/sessions`: lists, shows, freezes and deletes sessions, and records rewards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::query::Query;
-use super::{Problem, made, ok, refused, session};
+use super::{Problem, ok, session, session_problem, stream_reply};
 use crate::export::{Annotate, entry};
 use crate::rl;
 use crate::serve::body::Body;
@@ -17,40 +17,40 @@ use crate::serve::control::offload::offload;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::session::{Row, Session, Turn};
 
-/// Entries of a page unless it says otherwise, and at most.
+/// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
 
-/// Sessions in the order of their birth.
+/// A page of sessions, ordered by creation.
 #[derive(Debug)]
 pub struct Page {
     /// The sessions.
     pub sessions: Vec<Arc<Session>>,
-    /// Where the next page begins; `None` on the last.
+    /// The cursor of the next page; `None` on the last page.
     pub next: Option<u64>,
 }
 
 impl Page {
-    /// The sessions behind `after`, which is 0 or the `next` of the page before.
+    /// Returns the sessions after `after`, which is 0 or the `next` of the previous page. The oldest is first.
     #[must_use]
     pub fn of(state: &TrainerState, after: u64, limit: Option<usize>) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        Self::made(state.sessions.page(after, limit), limit)
+        Self::new(state.sessions.page(after, limit), limit)
     }
 
-    /// The latest first, whose names hold `part`, behind `after`, the `next` of the page before.
+    /// Returns the sessions whose names contain `part`, after `after`, the `next` of the previous page. The newest is first.
     #[must_use]
     pub fn newest(state: &TrainerState, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
-        Self::made(state.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
+        Self::new(state.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
     }
 
-    fn made(page: Vec<(u64, Arc<Session>)>, limit: usize) -> Self {
+    fn new(page: Vec<(u64, Arc<Session>)>, limit: usize) -> Self {
         let next = page.last().filter(|_| page.len() == limit).map(|(birth, _)| *birth);
         Self { sessions: page.into_iter().map(|(_, session)| session).collect(), next }
     }
 }
 
-/// `POST /v1/sessions/{id}/reward`.
+/// The body of `POST /v1/sessions/{id}/reward`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RewardRequest {
@@ -59,15 +59,15 @@ pub(super) struct RewardRequest {
 }
 
 pub(super) fn list(state: &TrainerState, query: Query) -> Result<Response<Body>, Problem> {
-    let after = query
-        .after
-        .map(|after| after.parse().map_err(|_| Problem::bad(format!("after: the next of a page, not {after:?}"))));
+    let after = query.after.map(|after| {
+        after.parse().map_err(|_| Problem::bad(format!("after: must be the next of a page, not {after:?}")))
+    });
     let after = after.transpose()?;
     let newest = query.newest;
     let page = match (newest, query.search) {
         (true, part) => Page::newest(state, after, query.limit, &part.unwrap_or_default()),
         (false, None) => Page::of(state, after.unwrap_or(0), query.limit),
-        (false, Some(_)) => return Err(Problem::bad("search: goes with order=newest")),
+        (false, Some(_)) => return Err(Problem::bad("search: needs order=newest")),
     };
     let next = page.next.map(|next| next.to_string());
     let sessions: Vec<Value> = page.sessions.iter().map(|session| summary(session)).collect();
@@ -79,33 +79,33 @@ pub(super) fn list(state: &TrainerState, query: Query) -> Result<Response<Body>,
         .collect();
     let mut listed = json!({"sessions": sessions, "next": next});
     if !newest {
-        // who looks at the newest again and again has no use for a thousand names of what is gone
+        // a client that polls for the newest sessions does not need up to a thousand evicted names
         listed["evicted"] = evicted.into();
     }
     Ok(ok(&listed))
 }
 
 fn summary(session: &Session) -> Value {
-    let seen = session.summary();
-    let counted = |counts: &[(&'static str, usize)]| counts.iter().copied().collect::<HashMap<_, _>>();
+    let summary = session.summary();
+    let count_map = |counts: &[(&'static str, usize)]| counts.iter().copied().collect::<HashMap<_, _>>();
     json!({
         "session": &*session.id,
-        "created_ms": seen.created_ms,
-        "turns": seen.turns,
-        "sampled_tokens": seen.sampled_tokens,
-        "faults": counted(&seen.faults),
-        "causes": counted(&seen.causes),
-        "frozen_versions": seen.frozen,
-        "done": seen.done,
-        "incomplete": seen.incomplete,
-        "running": seen.running,
-        "bytes": seen.bytes,
+        "created_ms": summary.created_ms,
+        "turns": summary.turns,
+        "sampled_tokens": summary.sampled_tokens,
+        "faults": count_map(&summary.faults),
+        "causes": count_map(&summary.causes),
+        "frozen_versions": summary.frozen,
+        "done": summary.done,
+        "incomplete": summary.incomplete,
+        "running": summary.running,
+        "bytes": summary.bytes,
     })
 }
 
 pub(super) fn show(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = session(state, id)?;
-    let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
+    let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
     let mut shown = summary(&session);
     shown["version"] = json!(snapshot.version);
     shown["frozen"] = json!(snapshot.is_frozen);
@@ -130,10 +130,10 @@ fn line(turn: &Turn) -> Value {
     })
 }
 
-/// Of the numbers there are; nats.
+/// The mean of the measured entropies, in nats.
 fn mean(entropy: &[f32]) -> Option<f64> {
-    let known = entropy.iter().filter(|value| !value.is_nan());
-    let (sum, count) = known.fold((0.0, 0_u32), |(sum, count), value| (sum + f64::from(*value), count + 1));
+    let measured = entropy.iter().filter(|value| !value.is_nan());
+    let (sum, count) = measured.fold((0.0, 0_u32), |(sum, count), value| (sum + f64::from(*value), count + 1));
     (count > 0).then(|| sum / f64::from(count))
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn delete(state: &TrainerState, id: &str) -> Result<Response<Bo
     session(state, id)?;
     let (store, name) = (Arc::clone(&state.sessions), id.to_owned());
     if let Some(ack) = offload(move || store.delete(&name)).await {
-        super::written(state, ack).await;
+        super::wait_written(state, ack).await;
     }
     Ok(ok(&json!({"deleted": id})))
 }
@@ -153,34 +153,35 @@ pub(super) async fn freeze(state: &TrainerState, id: &str) -> Result<Response<Bo
         let frozen = store.freeze(&session);
         frozen.map(|(version, ack)| (version, ack, session.turns_of(version)))
     });
-    let (version, ack, turns) = frozen.await.map_err(|error| refused(id, error))?;
-    super::written(state, ack).await;
+    let (version, ack, turns) = frozen.await.map_err(|error| session_problem(id, error))?;
+    super::wait_written(state, ack).await;
     Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
 }
 
-pub(super) async fn reward(state: &TrainerState, id: &str, said: RewardRequest) -> Result<Response<Body>, Problem> {
-    if !said.reward.is_object() && !said.reward.as_f64().is_some_and(f64::is_finite) {
-        return Err(Problem::bad(format!("reward: a number or an object, not {}", said.reward)));
+pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardRequest) -> Result<Response<Body>, Problem> {
+    if !request.reward.is_object() && !request.reward.as_f64().is_some_and(f64::is_finite) {
+        return Err(Problem::bad(format!("reward: must be a number or an object, not {}", request.reward)));
     }
     let session = session(state, id)?;
-    let ack = state.sessions.reward(&session, said.leaf, said.reward).map_err(|error| refused(id, error))?;
-    super::written(state, ack).await;
-    // a turn that ends no path, or ends one no longer, has no row for the reward
-    let applies = said.leaf.is_none_or(|leaf| session.ends_path(leaf));
-    Ok(ok(&json!({"session": id, "leaf": said.leaf, "applies": applies})))
+    let ack =
+        state.sessions.reward(&session, request.leaf, request.reward).map_err(|error| session_problem(id, error))?;
+    super::wait_written(state, ack).await;
+    // no exported row has the reward of a turn that is not, or is no longer, the leaf of a path
+    let applies = request.leaf.is_none_or(|leaf| session.ends_path(leaf));
+    Ok(ok(&json!({"session": id, "leaf": request.leaf, "applies": applies})))
 }
 
-/// The statistics that trainers compute from each path.
+/// Returns the function that computes the statistics of a path.
 #[must_use]
 pub fn annotate(state: &TrainerState) -> Annotate {
     let tokens = state.think_tokens();
     Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
 
-/// Every path of a session: those that are exported, and those of which nothing is trained.
+/// Returns every path of a session, also those that are not exported.
 pub(super) fn trajectories(state: &TrainerState, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = session(state, id)?;
-    let snapshot = session.snapshot(query.version).map_err(|error| refused(id, error))?;
+    let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
     let (mut rows, out) = snapshot.rows(true);
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
     rows.sort_by_key(Row::leaf);
@@ -200,5 +201,5 @@ pub(super) fn trajectories(state: &TrainerState, id: &str, query: Query) -> Resu
         Bytes::from(text)
     });
     let chunks = std::iter::once(Bytes::from(head)).chain(entries).chain(std::iter::once(Bytes::from_static(b"]}")));
-    Ok(made("application/json", None, Box::new(chunks)))
+    Ok(stream_reply("application/json", None, Box::new(chunks)))
 }

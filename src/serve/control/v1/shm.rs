@@ -10,10 +10,10 @@ use crate::logits::shm::{Place, Unread};
 use crate::logits::slices::MAX_ROWS;
 use crate::serve::control::trainer_state::TrainerState;
 
-/// Reads a slice, which is then being measured.
+/// Reads a slice and starts to measure it.
 pub(super) async fn read(state: &TrainerState, place: Place) -> Result<Body, Problem> {
     let Some(folder) = &state.config.shm.shm_dir else {
-        let message = "no file is read: tokentap was started without --shm-dir";
+        let message = "shm needs --shm-dir, which is not set";
         return Err(Problem::new(StatusCode::FORBIDDEN, "no_shm_dir", message));
     };
     let mut body = Body::new(&state.slices, state.config.slices.max_slice_bytes, MAX_ROWS);

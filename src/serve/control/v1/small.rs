@@ -15,19 +15,19 @@ use crate::serve::body::Body;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::reply::json_reply;
 
-/// Bytes of a body.
+/// The maximum bytes of a body.
 pub(super) const LARGEST: u64 = 4 << 20;
 
-/// Values of all rows: what is measured on the thread that serves the socket.
-const MOST: usize = 1 << 16;
+/// The maximum number of values of all rows. They are measured on the runtime thread that serves the request.
+const MAX_VALUES: usize = 1 << 16;
 
-/// Either whole rows or top-k rows; or where they are.
+/// Whole rows, top-k rows, or a file that holds rows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Slice {
-    /// Whole rows, all of one width.
+    /// Whole rows of equal width.
     logits: Option<Vec<Vec<f32>>>,
-    /// One a row, one for all, or none.
+    /// One for each row, one for all rows, or none.
     temperature: Option<Vec<f32>>,
     /// The sampled token of each row of `logits`.
     token_ids: Option<Vec<i64>>,
@@ -35,17 +35,17 @@ pub(super) struct Slice {
     top_logprobs: Option<Vec<Vec<f32>>>,
     /// The logprob of each sampled token.
     logprobs: Option<Vec<Option<f32>>>,
-    /// How many tokens the distributions of `top_logprobs` range over.
+    /// The vocabulary size of the distributions of `top_logprobs`.
     vocab_size: Option<u32>,
-    /// A file that holds a slice; nothing else goes with it.
+    /// A file that holds a slice. No other member is allowed with it.
     pub(super) shm: Option<Place>,
 }
 
 impl Slice {
-    /// Reads the JSON of one.
+    /// Parses the JSON body.
     pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
         let slice: Self = serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body: {error}")))?;
-        // each member by its name, so that a new one has to be thought of here
+        // every member is named, so that a new member breaks the build here
         let alone = matches!(
             &slice,
             Self {
@@ -65,36 +65,36 @@ impl Slice {
     }
 }
 
-/// Measures a slice that is in the body.
+/// Measures the rows of a body.
 pub(super) fn measure(state: &TrainerState, slice: &Slice) -> Result<Response<Body>, Problem> {
     let body = match (&slice.logits, &slice.top_logprobs) {
-        (Some(rows), None) => whole(state, slice, rows)?,
-        (None, Some(rows)) => top_k(state, slice, rows)?,
-        _ => return Err(Problem::bad("the body has either logits or top_logprobs, a list of rows, or shm, a file")),
+        (Some(rows), None) => measure_logits(state, slice, rows)?,
+        (None, Some(rows)) => measure_top_k(state, slice, rows)?,
+        _ => return Err(Problem::bad("the body must have exactly one of logits, top_logprobs and shm")),
     };
     Ok(json_reply(StatusCode::OK, body))
 }
 
-fn few(rows: &[Vec<f32>]) -> Result<(), Problem> {
+fn check_size(rows: &[Vec<f32>]) -> Result<(), Problem> {
     let count: usize = rows.iter().map(Vec::len).sum();
-    if count <= MOST && rows.len() <= MOST {
+    if count <= MAX_VALUES && rows.len() <= MAX_VALUES {
         return Ok(());
     }
-    let message = format!("JSON is for up to {MOST} values, not {count}; send larger slices as safetensors");
+    let message = format!("JSON is for up to {MAX_VALUES} values, not {count}; send larger slices as safetensors");
     Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
 }
 
-fn whole(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
-    few(rows)?;
+fn measure_logits(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+    check_size(rows)?;
     if slice.logprobs.is_some() || slice.vocab_size.is_some() {
-        return Err(Problem::bad("logprobs and vocab_size go with top_logprobs, not with logits"));
+        return Err(Problem::bad("logprobs and vocab_size belong to top_logprobs, not to logits"));
     }
     let vocab = rows.first().map_or(1, Vec::len);
     if let Some(at) = rows.iter().position(|row| row.len() != vocab) {
         let message = format!("logits[{at}] has {} values and logits[0] has {vocab}", rows[at].len());
         return Err(Problem::bad(message));
     }
-    let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab, MOST);
+    let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab, MAX_VALUES);
     let shape = shape.map_err(|error| Problem::bad(format!("logits: {error}")))?;
     let side = slices::Side {
         temperature: slice.temperature.clone().unwrap_or_default(),
@@ -109,18 +109,18 @@ fn whole(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u
     Ok(Numbers::of(&stats, !side.chosen.is_empty()).to_json())
 }
 
-fn top_k(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
-    few(rows)?;
+fn measure_top_k(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+    check_size(rows)?;
     if slice.temperature.is_some() || slice.token_ids.is_some() {
-        return Err(Problem::bad("temperature and token_ids go with logits, not with top_logprobs"));
+        return Err(Problem::bad("temperature and token_ids belong to logits, not to top_logprobs"));
     }
     let chosen = slice.logprobs.as_deref().unwrap_or_default();
     if !chosen.is_empty() && chosen.len() != rows.len() {
-        let message = format!("logprobs has {} values for {} rows: one a row", chosen.len(), rows.len());
+        let message = format!("logprobs has {} values for {} rows: one for each row", chosen.len(), rows.len());
         return Err(Problem::bad(message));
     }
     if slice.vocab_size == Some(0) {
-        return Err(Problem::bad("vocab_size is the number of tokens, at least 1"));
+        return Err(Problem::bad("vocab_size must be at least 1"));
     }
     let mut batch = Rows::new();
     rows.iter().for_each(|row| batch.push_row(row));

@@ -9,13 +9,13 @@ use crate::api::sample::Sample;
 use crate::api::{Api, ApiError, ReplyEncoder};
 use crate::engine::headers;
 use crate::error::{BoxError, Error};
-use crate::generation::event::{EventKind, GenerationEvent, Output, Reads, Unparsed};
+use crate::generation::event::{EventAccess, EventKind, GenerationEvent, Output, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation};
 use crate::long_work::on_body;
 use crate::serve::body::{Body, EncodedBody, Encoder};
 use crate::serve::proxy_state::ProxyState;
 
-/// The reply to a request of an API. With the last byte of an error, too, the client has the reply.
+/// Builds the reply to a request of an API. Error replies also acknowledge their events once the client has read them.
 pub(super) async fn reply(
     state: &ProxyState,
     api: Arc<dyn Api>,
@@ -24,71 +24,71 @@ pub(super) async fn reply(
 ) -> Response<Body> {
     let Generation { mut head, mut events } = generation;
     head.headers.remove(header::CONTENT_LENGTH);
-    match begin(state, &api, &head, &mut events, encoder).await {
-        Ok(Begun::Whole(body)) => {
+    match start(state, &api, &head, &mut events, encoder).await {
+        Ok(ReplyStart::Whole(body)) => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
         }
-        Ok(Begun::Stream { encoder, first }) => {
+        Ok(ReplyStart::Stream { encoder, first }) => {
             let keepalive = Some(state.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
-            let body = EncodedBody::stream(events, Box::new(encoder), keepalive).begun(first);
+            let body = EncodedBody::stream(events, Box::new(encoder), keepalive).with_prefix(first);
             Response::from_parts(head, Body::encoded(body))
         }
         Err(ReplyFailure::Engine(error)) => refused(head, error, events),
-        Err(ReplyFailure::Own(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
+        Err(ReplyFailure::Proxy(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
     }
 }
 
-/// An error in place of the reply. The engine's headers say when to come back.
+/// Replies an error. It keeps the engine's headers, such as `retry-after`.
 fn refused(mut head: response::Parts, error: ApiError, events: Events) -> Response<Body> {
     head.status = error.status;
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Response::from_parts(head, Body::encoded(EncodedBody::whole(error.body.into(), events)))
 }
 
-/// A reply of which the client may get the first bytes.
-enum Begun {
+/// The start of a successful reply.
+enum ReplyStart {
     /// The body of a reply that does not stream.
     Whole(String),
     Stream {
         encoder: EventEncoder,
-        /// The chunks of the first events.
+        /// The encoded first events.
         first: Vec<u8>,
     },
 }
 
-/// Why a reply becomes an error.
+/// Why an error is replied.
 enum ReplyFailure {
-    /// The engine answered with one.
+    /// The engine replied an error.
     Engine(ApiError),
-    /// The reply broke off, or is not what SGLang writes.
-    Own(Error),
+    /// The engine's reply was cut off or is malformed.
+    Proxy(Error),
 }
 
 impl From<Error> for ReplyFailure {
     fn from(error: Error) -> Self {
-        Self::Own(error)
+        Self::Proxy(error)
     }
 }
 
-async fn begin(
+async fn start(
     state: &ProxyState,
     api: &Arc<dyn Api>,
     head: &response::Parts,
     events: &mut Events,
     encoder: Box<dyn ReplyEncoder>,
-) -> Result<Begun, ReplyFailure> {
+) -> Result<ReplyStart, ReplyFailure> {
     if head.status != StatusCode::OK {
         let body = events.gather(LARGEST, state.budget.reply()).await.unwrap_or_default();
         return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        return Ok(Begun::Whole(whole(state, events, &*encoder).await?));
+        return Ok(ReplyStart::Whole(encode_whole(state, events, &*encoder).await?));
     }
     let limit = state.config.limits.max_reply_bytes;
     let mut encoder = EventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit };
     let mut first = Vec::new();
-    // clients that want comments while nothing comes want the head at once
+    // with keep-alive comments the head is sent at once; without them it waits for the first event, which may be an error
     while first.is_empty() && state.config.chat.sse_keepalive.is_zero() {
         let Some(event) = events.next().await else { break };
         let event = event.map_err(|error| upstream(error.to_string()))?;
@@ -98,10 +98,10 @@ async fn begin(
         }
         encoder.encode(&event, &mut first).map_err(|error| upstream(error.to_string()))?;
     }
-    Ok(Begun::Stream { encoder, first })
+    Ok(ReplyStart::Stream { encoder, first })
 }
 
-/// Reads the end of a stream that has failed, after which the engine has nothing to abort; not where another of its sequences goes on.
+/// Reads a failed stream to its end, so that dropping it sends no abort. Stops if another of its sequences continues.
 async fn read_end(api: &dyn Api, events: &mut Events) {
     while let Some(Ok(event)) = events.next().await {
         if matches!(event.kind, EventKind::Outputs(_)) && first_error(api, &event).is_none() {
@@ -114,8 +114,8 @@ fn upstream(message: String) -> Error {
     Error::Upstream { status: StatusCode::BAD_GATEWAY, message }
 }
 
-/// The body of a reply that does not stream.
-async fn whole(state: &ProxyState, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
+/// Encodes the body of a reply that does not stream.
+async fn encode_whole(state: &ProxyState, events: &mut Events, encoder: &dyn ReplyEncoder) -> Result<String, Error> {
     let event = match events.take_whole() {
         Some(event) => event,
         None => {
@@ -124,7 +124,7 @@ async fn whole(state: &ProxyState, events: &mut Events, encoder: &dyn ReplyEncod
                 GatherError::NoRoom => Error::Unavailable { message: error.to_string() },
                 error => upstream(error.to_string()),
             })?;
-            let outline = on_body(body.len(), || GenerationEvent::outline(body.clone(), Reads::Fields)).await;
+            let outline = on_body(body.len(), || GenerationEvent::outline(body.clone(), EventAccess::Fields)).await;
             Arc::new(outline.map_err(unreadable)?)
         }
     };
@@ -142,7 +142,7 @@ fn unreadable(what: impl std::fmt::Display) -> Error {
     upstream(format!("the engine's reply is {what}"))
 }
 
-/// The error that a stream begins with.
+/// The error of the first event of a stream.
 fn first_error(api: &dyn Api, event: &GenerationEvent) -> Option<ApiError> {
     match &event.kind {
         EventKind::Outputs(outputs) => {
@@ -157,12 +157,12 @@ fn failed(api: &dyn Api, error: &Error) -> ApiError {
     api.event_error(&serde_json::json!({ "message": error.to_string() }).to_string())
 }
 
-/// Encodes a stream, event by event.
+/// Encodes the events of a stream.
 #[derive(Debug)]
 struct EventEncoder {
     api: Arc<dyn Api>,
     encoder: Box<dyn ReplyEncoder>,
-    /// What the event at hand becomes.
+    /// The encoding of the current event.
     text: String,
     /// `--max-reply-bytes`.
     limit: u64,
@@ -178,15 +178,15 @@ impl Encoder for EventEncoder {
             }
             EventKind::Done => self.encoder.finish(&mut self.text),
             EventKind::Failed(error) => self.encoder.fail(&failed(&*self.api, error), &mut self.text),
-            // a comment of the engine's keeps connections alive
-            EventKind::Unparsed(Unparsed::NoData) if event.raw().starts_with(b":") => {
+            // the engine's comments keep connections alive
+            EventKind::Unparsed(UnparsedReason::NoData) if event.raw().starts_with(b":") => {
                 out.extend_from_slice(event.raw());
             }
-            EventKind::Unparsed(Unparsed::NoData) | EventKind::Trailers(_) => {}
-            EventKind::Unparsed(Unparsed::Unreadable) => {
-                return Err("an event of the engine's is not what SGLang writes".into());
+            EventKind::Unparsed(UnparsedReason::NoData) | EventKind::Trailers(_) => {}
+            EventKind::Unparsed(UnparsedReason::Unreadable) => {
+                return Err("the engine sent a malformed event".into());
             }
-            EventKind::Unparsed(Unparsed::Piece) => {
+            EventKind::Unparsed(UnparsedReason::Piece) => {
                 return Err(format!("an event is larger than {} bytes; see --max-reply-bytes", self.limit).into());
             }
         }
@@ -203,7 +203,7 @@ impl EventEncoder {
             return Ok(());
         }
         let sample = Sample::of(event, output, self.encoder.known(output.index));
-        let sample = sample.map_err(|error| format!("an event of the engine's is {error}"))?;
+        let sample = sample.map_err(|error| format!("an event of the engine is {error}"))?;
         self.encoder.event(&sample, &mut self.text)
     }
 }

@@ -1,4 +1,4 @@
-//! Records a chat that the engine's own endpoint serves: what the engine tells of its ids becomes turns.
+//! Records a chat that the engine's own endpoint serves. The token ids that the engine reports become turns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use tokio::time::Instant;
 use crate::api::openai_chat::passthrough::PassthroughRequest;
 use crate::api::openai_chat::sglext::EngineIds;
 use crate::chat::remembered::Remembered;
-use crate::serve::data::forward::Unseen;
+use crate::serve::data::forward::UncapturedGeneration;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::ledger::log::Ack;
 use crate::session::{About, Call, Draft, Fault, Reported, now_ms};
 
-/// Records one reply. Where it cannot, the generation passes unseen.
+/// Records one reply. If it cannot, the generation counts as uncaptured.
 #[derive(Debug)]
 pub(super) struct PassthroughRecorder {
     pub(super) state: Arc<ProxyState>,
-    pub(super) asked: PassthroughRequest,
+    pub(super) request: PassthroughRequest,
     remembered: Option<Remembered>,
-    // says that something is missing before the call says that it is over
-    unseen: Unseen,
+    // declared before `call`, so that dropping it marks the session as incomplete before the call ends
+    uncaptured: UncapturedGeneration,
     call: Call,
     model: Box<str>,
     epoch: u64,
@@ -30,18 +30,18 @@ pub(super) struct PassthroughRecorder {
 }
 
 impl PassthroughRecorder {
-    /// A recorder of what is about to be asked for.
+    /// Creates a recorder before the request is sent.
     pub(super) fn new(
         state: &Arc<ProxyState>,
-        (asked, remembered): (PassthroughRequest, Option<Remembered>),
+        (request, remembered): (PassthroughRequest, Option<Remembered>),
         call: Call,
-        unseen: Unseen,
+        uncaptured: UncapturedGeneration,
     ) -> Self {
         Self {
-            asked,
+            request,
             remembered,
             call,
-            unseen,
+            uncaptured,
             model: (*state.upstream.borrow().model).into(),
             epoch: state.sessions.policy.epoch(),
             started: Instant::now(),
@@ -51,18 +51,18 @@ impl PassthroughRecorder {
         }
     }
 
-    /// The engine's answer is not for reading.
-    pub(super) fn unread(self, status: http::StatusCode) {
-        self.unseen.answered(status);
+    /// Does not record a reply, such as an error or a compressed one.
+    pub(super) fn skip(self, status: http::StatusCode) {
+        self.uncaptured.answered(status);
     }
 
-    /// Something of a stream has come.
-    pub(super) fn first(&mut self) {
+    /// Records the time of the first bytes of a stream.
+    pub(super) fn record_first_bytes(&mut self) {
         self.first_ms.get_or_insert(elapsed(self.started));
     }
 
-    /// Makes a turn of each choice, where the engine has engine_ids the ids of all. What is answered tells when they are on disk. A panic costs
-    /// the record, never the reply.
+    /// Records a turn for each choice if the engine reported the ids of all choices. The acks resolve when the turns are on disk. A panic
+    /// loses the turns, never the reply.
     pub(super) fn record(self, engine_ids: EngineIds) -> Vec<Ack> {
         let state = Arc::clone(&self.state);
         let recorded = catch_unwind(AssertUnwindSafe(|| self.commit(engine_ids)));
@@ -86,7 +86,7 @@ impl PassthroughRecorder {
         let elapsed_ms = elapsed(self.started);
         let mut acks = Vec::with_capacity(responses.len());
         for (index, response) in responses.into_iter().enumerate() {
-            // the spans are those of the first choice
+            // the spans belong to the first choice
             let reported = Reported { label: label.clone(), spans: std::mem::take(&mut spans) };
             let tokens = u32::try_from(response.len()).unwrap_or(u32::MAX);
             let about = About {
@@ -95,7 +95,7 @@ impl PassthroughRecorder {
                 finish: finishes.remove(&index),
                 fault: Some(Fault::Forwarded),
                 policy: self.state.sessions.policy.spans(self.epoch, tokens, &reported, &[]),
-                sampling: Some(self.asked.sampling.clone()),
+                sampling: Some(self.request.sampling.clone()),
                 model: self.model.clone(),
                 started_ms: self.started_ms,
                 first_ms: self.first_ms,
@@ -106,7 +106,7 @@ impl PassthroughRecorder {
             let draft = Draft { prompt: Some(Arc::clone(&prompt)), response, about, ..Draft::default() };
             acks.push(self.call.commit(draft).1);
         }
-        self.unseen.seen();
+        self.uncaptured.captured();
         acks
     }
 }

@@ -1,4 +1,4 @@
-//! A stream of the engine's own chat endpoint on its way to the client. It is pulled, and its ids become turns as it ends.
+//! Forwards a stream of the engine's own chat endpoint, driven by the client's reads. Its token ids become turns when it ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -12,29 +12,29 @@ use super::recorder::PassthroughRecorder;
 use crate::api::openai_chat::sglext::Listener;
 use crate::budget::Share;
 use crate::engine::client::ReplyBody;
-use crate::engine::forwarded::Failed;
+use crate::engine::forwarded::BodyFailure;
 use crate::error::BoxError;
-use crate::generation::active::Recording;
+use crate::generation::active::DurabilityWait;
 use crate::serve::proxy_state::ProxyState;
 
-/// Bytes held back that are not counted.
+/// Buffered bytes that are not counted against the budget.
 const UNCOUNTED: usize = 64 * 1024;
 
-/// The stream. Dropped when the ids have come, it still records them; before, the generation passes unseen.
+/// The stream. If it is dropped after the ids arrived, it still records them; before, the generation counts as uncaptured.
 pub struct PassthroughStream {
     state: Arc<ProxyState>,
     upstream: ReplyBody,
     listener: Listener,
-    /// Gone once the reply has ended.
+    /// `None` once the reply has ended.
     recorder: Option<PassthroughRecorder>,
-    /// What the client gets next; with [`PassthroughStream::recording`] it waits until the turns that it ends are on disk.
+    /// The next bytes for the client. While `recording` is set, they wait until the turns that they complete are on disk.
     out: Vec<u8>,
-    recording: Option<Recording>,
-    /// What is held back takes this of the budget.
+    recording: Option<DurabilityWait>,
+    /// The share of the memory budget that buffered bytes take.
     share: Share,
     limit: usize,
     ended: bool,
-    failed: Failed,
+    failed: BodyFailure,
 }
 
 impl std::fmt::Debug for PassthroughStream {
@@ -47,31 +47,31 @@ impl std::fmt::Debug for PassthroughStream {
 }
 
 impl PassthroughStream {
-    /// A stream that `recorder` records.
+    /// Creates a stream that `recorder` records.
     pub(super) fn new(upstream: ReplyBody, recorder: PassthroughRecorder) -> Self {
         let state = Arc::clone(&recorder.state);
         Self {
             upstream,
-            listener: Listener::new(recorder.asked.wanted, recorder.asked.n),
+            listener: Listener::new(recorder.request.wanted, recorder.request.n),
             recorder: Some(recorder),
             out: Vec::new(),
             recording: None,
             share: state.budget.reply(),
             limit: usize::try_from(state.config.limits.max_reply_bytes).unwrap_or(usize::MAX),
             ended: false,
-            failed: Failed::default(),
+            failed: BodyFailure::default(),
             state,
         }
     }
 
-    /// The next bytes for the client.
+    /// Polls for the next frame.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             if let Some(recording) = &mut self.recording {
                 ready!(recording.as_mut().poll(cx));
                 self.recording = None;
             }
-            // clients leave when all choices have ended, and the ids come behind that
+            // a client may disconnect when all choices have ended, but the ids come later: hold these bytes until then
             if !self.out.is_empty() && !self.listener.is_closing() {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.out).into()))));
             }
@@ -99,18 +99,18 @@ impl PassthroughStream {
 
     fn read_frame(&mut self, data: &Bytes) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.first();
+            recorder.record_first_bytes();
         }
         let read = catch_unwind(AssertUnwindSafe(|| self.listener.push(data, &mut self.out)));
         if read.is_err() {
             self.state.metrics.panics.inc();
         }
         let held = self.listener.pending() + if self.listener.is_closing() { self.out.len() } else { 0 };
-        // those of the usual size are not worth the counting
+        // small buffers are not worth the cost of counting
         let counted = if held < UNCOUNTED { 0 } else { held };
         if read.is_err() || held > self.limit || self.share.resize(counted).is_err() {
             self.out.extend_from_slice(&self.listener.give_up());
-            // what was held goes on, and the generation passes unseen
+            // the buffered bytes are forwarded, and the generation counts as uncaptured
             self.recorder = None;
             let _ = self.share.resize(0);
         }
@@ -142,7 +142,7 @@ impl PassthroughStream {
 
 impl Drop for PassthroughStream {
     fn drop(&mut self) {
-        // a client that has left, perhaps behind the ids
+        // the client has disconnected, perhaps after the ids arrived
         self.record();
     }
 }

@@ -11,7 +11,7 @@ pub mod trajectories_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Everything that was recorded. Control port only. A request message is at most 64 MiB.
+    /// The recorded sessions. Control port only. A request message is at most 64 MiB.
     #[derive(Debug, Clone)]
     pub struct TrajectoriesClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -81,7 +81,7 @@ pub mod trajectories_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Sessions in the order of their birth, as GET /v1/sessions.
+        /// Lists sessions, ordered by creation, like GET /v1/sessions.
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::ListRequest>,
@@ -106,8 +106,8 @@ pub mod trajectories_client {
                 .insert(GrpcMethod::new("tokentap.v1.Trajectories", "List"));
             self.inner.unary(req, path, codec).await
         }
-        /// One session with its turns, without their tokens, as GET /v1/sessions/{id}.
-        /// Errors: NOT_FOUND no such session (`no_such_session`), no such version (`no_such_version`), or it was evicted (`evicted`).
+        /// Returns one session with its turns, without their tokens, like GET /v1/sessions/{id}.
+        /// Errors: NOT_FOUND if the session does not exist (`no_such_session`), has no such version (`no_such_version`) or was evicted (`evicted`).
         pub async fn get(
             &mut self,
             request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::GetRequest>,
@@ -132,11 +132,10 @@ pub mod trajectories_client {
                 .insert(GrpcMethod::new("tokentap.v1.Trajectories", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// What happens, as it happens. The stream ends when the client cancels it, when tokentap stops (UNAVAILABLE), or, for one
-        /// request's entropies, when all its tokens are there. A client that reads slowly holds nothing up: finished paths wait for it in the
-        /// store, turns that it was too slow for are counted in `missed`, those of other
-        /// sessions too.
-        /// Errors: INVALID_ARGUMENT for a cursor that is none; NOT_FOUND for a cursor of another store (`other_store`) or an unknown request.
+        /// Streams events. The stream ends when the client cancels it, when tokentap stops (UNAVAILABLE), or, for the entropies of one request,
+        /// after its last token. A slow client blocks nothing: finished paths wait in the store, and turns that the client was too slow to read
+        /// are counted in `missed`, including those of other sessions.
+        /// Errors: INVALID_ARGUMENT for a malformed cursor; NOT_FOUND for a cursor of another store (`other_store`) or an unknown request.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::WatchRequest>,
@@ -163,8 +162,8 @@ pub mod trajectories_client {
                 .insert(GrpcMethod::new("tokentap.v1.Trajectories", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Sessions in the format of a trainer, as POST /v1/samples: first a head, then the bytes in pieces of at most 1 MiB.
-        /// Errors: INVALID_ARGUMENT for an unknown format, a length that cannot be, or a session named twice; NOT_FOUND as in Get.
+        /// Exports sessions in the format of a trainer, like POST /v1/samples: first a head, then the bytes in chunks of at most 1 MiB.
+        /// Errors: INVALID_ARGUMENT for an unknown format, a length out of range, or a session that is listed twice; NOT_FOUND as in Get.
         pub async fn export(
             &mut self,
             request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::ExportRequest>,
@@ -191,8 +190,9 @@ pub mod trajectories_client {
                 .insert(GrpcMethod::new("tokentap.v1.Trajectories", "Export"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// The paths of sessions as arrays, one message a path: what `/v1/sessions/{id}/trajectories` says, in binary. Leaves that are not exported come last.
-        /// Errors: as Export.
+        /// Returns the paths of sessions as arrays, one message per path: the content of `/v1/sessions/{id}/trajectories` in binary. Leaves that
+        /// are not exported come last.
+        /// Errors: as in Export.
         pub async fn samples(
             &mut self,
             request: impl tonic::IntoRequest<::tokentap::serve::grpc::pb::SamplesRequest>,
@@ -232,7 +232,7 @@ pub mod generate_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What agents do. A request message is at most --max-request-bytes.
+    /// Generations of agents. A request message is at most --max-request-bytes.
     #[derive(Debug, Clone)]
     pub struct GenerateClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -302,17 +302,17 @@ pub mod generate_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// POST /generate: the same pipeline, metrics, sessions and limits. Metadata of the call are taken as headers are: those that name a
-        /// session or a retry (`x-session-id`, `x-session-done`, `x-stainless-retry-count`) mean the same, `authorization` goes to the engine. On
-        /// a control port with a token it opens that port and goes no further.
+        /// POST /generate over gRPC, with the same pipeline, metrics, sessions and limits. Metadata of the call are used as headers: those of
+        /// sessions and retries (`x-session-id`, `x-session-done`, `x-stainless-retry-count`) have the same meaning, and `authorization` is sent to
+        /// the engine. On a control port with a token, `authorization` is the token of that port and is not sent to the engine.
         ///
-        /// One message for each object that HTTP would answer: one, unless `stream` is true in the request; an array for a batch. Byte for byte
-        /// what HTTP answers, without `data: ` and without [DONE], in whose place the stream ends with OK. Response metadata: the engine's headers
-        /// and `x-tokentap-session`. A client that cancels aborts the generation.
+        /// Replies one message for each object of the HTTP reply: one message, unless `stream` is true in the request; an array for a batch. The
+        /// bytes are those of the HTTP reply, without `data: ` and without [DONE]; the stream ends with OK instead. Response metadata: the engine's
+        /// headers and `x-tokentap-session`. Cancelling the call aborts the generation.
         ///
-        /// Errors: those of HTTP, with the message of the body; `tokentap-body-bin` in the trailers is that body, where it has at most 3 KiB.
-        /// UNAVAILABLE after some messages where the engine's stream broke off; RESOURCE_EXHAUSTED for a reply that is not a stream and larger than
-        /// --max-reply-bytes.
+        /// Errors: those of HTTP, with the message of the body. `tokentap-body-bin` in the trailers is that body, if it has at most 3 KiB.
+        /// UNAVAILABLE after some messages if the engine's stream was cut off; RESOURCE_EXHAUSTED for a reply that does not stream and is larger
+        /// than --max-reply-bytes.
         pub async fn generate(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -424,24 +424,24 @@ pub mod entropy_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Each slice is answered by one Measurement of the same id, in the order in which they came. A slice that is wrong is answered by an
-        /// error and does not end the stream. Reading pauses while the answers of 16 slices, or of 65,536 rows, have not been taken, so a client
-        /// that sends without reading is held up, not refused, and the other calls of its connection go on.
+        /// Replies one Measurement with the same id for each slice, in order. The reply to an invalid slice is an error, which does not end the
+        /// stream. tokentap stops reading while the replies of 16 slices or of 65,536 rows are unread. So a client that sends without reading is
+        /// blocked, not refused, and the other calls of its connection continue.
         ///
-        /// A message is at most 5,112,832 bytes: 4 MiB of logits, and an id and a temperature for each of 65,536 rows. More rows are more slices; the
-        /// caller splits them. POST /v1/entropy takes slices of up to --max-slice-bytes. An answer takes 32 bytes a row, 40 with ids.
+        /// A message is at most 5,112,832 bytes: 4 MiB of logits, and an id and a temperature for each of 65,536 rows. The caller must split more
+        /// rows into several slices. POST /v1/entropy accepts slices of up to --max-slice-bytes. A reply takes 32 bytes per row, 40 with ids.
         ///
-        /// A port has 64 calls at a time. An idle one keeps buffers of its largest message and its largest answer: 4.5 MiB after wide rows, 10.4 MiB
-        /// after 65,536 narrow ones. One whose caller reads no answers holds up to 20 MiB, so that those of a port hold 1.3 GiB at most. What is being
-        /// measured lies in --slice-memory.
+        /// A port serves 64 calls at a time. An idle call keeps buffers of its largest message and its largest reply: 4.5 MiB after wide rows,
+        /// 10.4 MiB after 65,536 narrow rows. A call whose replies are not read holds up to 20 MiB, so all calls of a port hold at most 1.3 GiB.
+        /// Rows that are being measured are in --slice-memory.
         ///
-        /// A message that has begun must be whole within --client-body-timeout. Between messages a caller may be silent for up to an hour, which
-        /// does not run while tokentap waits for its answers to be taken. But where all 64 calls are going on, a new one takes the place of the one
-        /// that has been silent for longest, at least 30 s, with all its answers taken.
+        /// A message must be complete within --client-body-timeout. Between messages a call may be idle for up to an hour, not counting the time
+        /// that tokentap waits for the client to read replies. But if all 64 calls are in use, a new call ends the one that has been idle for
+        /// longest, if it has been idle for at least 30 s and all its replies are read.
         ///
-        /// Errors, each of which ends the stream behind the answers to what came before: UNAVAILABLE where 64 calls are going on and none of them is
-        /// silent, where a call gave its place to another one, and when tokentap stops; DEADLINE_EXCEEDED where a message or the next one did not
-        /// come in time; OUT_OF_RANGE for a message that is too large; INTERNAL for bytes that are no Slice.
+        /// Errors, each of which ends the stream after the replies to earlier slices: UNAVAILABLE if 64 calls are in use and none is idle, if a new
+        /// call took the slot of this one, and when tokentap stops; DEADLINE_EXCEEDED if a message was not complete, or the next one did not
+        /// begin, in time; OUT_OF_RANGE for a message that is too large; INTERNAL for bytes that are not a Slice.
         pub async fn compute(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
