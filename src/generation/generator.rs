@@ -40,7 +40,7 @@ use crate::engine::{headers, routes};
 use crate::error::Error;
 use crate::long_work::on_body;
 use crate::metrics::Metrics;
-use crate::session::{self, Fault, Store};
+use crate::session::{self, Fault, Policy, Store};
 
 /// Names the session of a reply.
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -58,6 +58,8 @@ pub struct Generator {
     pub(super) engines: Engines,
     pub(super) metrics: Arc<Metrics>,
     pub(super) sessions: Arc<Store>,
+    /// Which policy samples.
+    pub policy: Arc<Policy>,
     tools: Arc<Tools>,
     /// What the probe found.
     upstream: watch::Receiver<Arc<Capabilities>>,
@@ -81,7 +83,7 @@ impl Generator {
     pub fn new(
         config: Arc<Config>,
         (client, engines): (Client, Engines),
-        sessions: Arc<Store>,
+        (sessions, policy): (Arc<Store>, Arc<Policy>),
         tools: Arc<Tools>,
         upstream: watch::Receiver<Arc<Capabilities>>,
         budget: Budget,
@@ -95,6 +97,7 @@ impl Generator {
             client,
             engines,
             sessions,
+            policy,
             tools,
             upstream,
             budget,
@@ -236,7 +239,7 @@ impl Generator {
         attempt: Option<AttemptContext>,
     ) -> Recorder {
         let sampled = upstream.lists_sampled_ids();
-        let mut asked = Asked::of(&request.request, &upstream.model, self.sessions.policy.epoch(), sampled);
+        let mut asked = Asked::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
         asked.chat = request.chat.clone();
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {

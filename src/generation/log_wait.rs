@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::session::ledger::log::Ack;
+use crate::session::ledger::Ack;
 
 /// How long a reply waits for the log, however many turns it has.
 const LONGEST: Duration = Duration::from_secs(2);

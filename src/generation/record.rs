@@ -12,8 +12,8 @@ use crate::engine::response::{Chunk, Numbers};
 use crate::generation::forcing::Item;
 use crate::generation::sequence::Step;
 use crate::json::{Edit, Splice};
-use crate::session::ledger::log::Ack;
-use crate::session::{About, Call, Chat, Draft, Fault, Measured, Reported, now_ms};
+use crate::session::ledger::Ack;
+use crate::session::{About, Call, Chat, Draft, Fault, Measured, Policy, Reported, now_ms};
 use running::Running;
 
 /// What a recorder knows before the reply begins.
@@ -25,7 +25,9 @@ pub struct Asked {
     pub sampling: Vec<Option<Box<str>>>,
     /// The served model.
     pub model: Arc<str>,
-    /// The policy's epoch.
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The policy's epoch when the request came.
     pub epoch: u64,
     /// What its turns remember, where they are of a chat.
     pub chat: Option<Box<Chat>>,
@@ -76,7 +78,7 @@ pub struct Seen<'a> {
 impl Asked {
     /// What a request says.
     #[must_use]
-    pub fn of(request: &GenerateRequest, model: &Arc<str>, epoch: u64, ids_are_sampled: bool) -> Self {
+    pub fn of(request: &GenerateRequest, model: &Arc<str>, policy: Arc<Policy>, ids_are_sampled: bool) -> Self {
         let prompts = request.batch().unwrap_or(1);
         let text = |at: usize| {
             let span = request.sampling.get(at)?.span.clone();
@@ -86,7 +88,8 @@ impl Asked {
             prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(model),
-            epoch,
+            epoch: policy.epoch(),
+            policy,
             chat: None,
             ids_are_sampled,
         }
@@ -136,7 +139,7 @@ impl Recorder {
         if self.running.len() <= seen.index {
             self.running.resize_with(seen.index + 1, Running::default);
         }
-        let epoch = self.call.store().policy.epoch();
+        let epoch = self.asked.policy.epoch();
         let elapsed = self.elapsed_ms();
         let running = &mut self.running[seen.index];
         if running.recorded {
@@ -181,7 +184,7 @@ impl Recorder {
         // only here, and from the spans where there are any: all else is the label of the engine's front, which may stay behind
         let last = reported.spans.last().map(|(label, ..)| label);
         if let Some(label) = last.or(reported.label.as_ref()) {
-            self.call.store().policy_observed(self.asked.epoch, label);
+            self.asked.policy.observe(self.asked.epoch, label);
         }
         let about =
             About { finish, fault, measured, cached_tokens: chunk.count(bytes, "cached_tokens"), ..About::default() };
@@ -204,7 +207,7 @@ impl Recorder {
             let at = index / n.max(1);
             let prompt = self.asked.prompts.get(at).cloned().flatten();
             // the first event's label: weights may have changed since
-            let label = running.label.take().filter(|_| self.call.store().policy.epoch() == self.asked.epoch);
+            let label = running.label.take().filter(|_| self.asked.policy.epoch() == self.asked.epoch);
             let reported = Reported { label, spans: Vec::new() };
             self.commit(running, (index, at), prompt, reported, About { fault: Some(fault), ..About::default() });
         }
@@ -218,12 +221,11 @@ impl Recorder {
         reported: Reported,
         about: About,
     ) {
-        let policy = &self.call.store().policy;
         let tokens = u32::try_from(running.ids.len()).unwrap_or(u32::MAX);
         let about = About {
             rid: running.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            policy: policy.spans(self.asked.epoch, tokens, &reported, &running.marks),
+            policy: self.asked.policy.spans(self.asked.epoch, tokens, &reported, &running.marks),
             sampling: self.asked.sampling.get(at).cloned().flatten(),
             model: (*self.asked.model).into(),
             started_ms: self.started_ms,

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::ledger::Ack;
 use super::state::Session;
 use super::store::Store;
 use super::turn::Draft;
-use crate::session::ledger::log::Ack;
 
 /// A call. While it lives its session is neither idle nor evicted; a session that does not exist comes into being with the first turn,
 /// so that a refused call leaves nothing behind.

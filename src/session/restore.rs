@@ -6,10 +6,11 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::ledger::Record;
+use super::ledger::log::{Directory, OpenError, Replayed};
 use super::state::{Reward, Session, State};
 use super::store::Store;
-use super::{About, Cause, Fault, RestoreProgress, Turn};
-use crate::session::ledger::log::{Directory, OpenError, Record, Replayed};
+use super::{About, Cause, Fault, Policy, RestoreProgress, Turn};
 
 /// Names of damaged sessions that are logged; more are counted.
 const NAMED: usize = 20;
@@ -27,7 +28,6 @@ impl Store {
     /// Announces a restoration from this many bytes; until it has ended, nothing may be recorded.
     pub fn begin_restore(&self, bytes: u64) {
         self.restoration.begin(bytes);
-        self.metrics.log_restoring.set(1);
     }
 
     /// How far the restoration has come; `None` where none runs.
@@ -47,27 +47,31 @@ impl Store {
         self.restoration.cancel();
     }
 
-    /// Restores what the log in `directory` holds, and records to it from then on. Blocks while it is read; `None` where it was
-    /// cancelled.
+    /// Restores sessions and `policy` from the log in `directory`, and appends to it from then on. Blocks while it is read; calls
+    /// `progress` with the number of bytes that have been read. `None` where it was cancelled.
     ///
     /// # Errors
     /// When the log cannot be opened for writing.
-    pub fn restore_from(&self, directory: Directory) -> Result<Option<Replayed>, OpenError> {
-        let begin = Instant::now();
+    pub fn restore_from(
+        &self,
+        directory: Directory,
+        policy: &Policy,
+        progress: impl Fn(u64),
+    ) -> Result<Option<Replayed>, OpenError> {
         let opened = directory.open(&mut |read, record| {
-            record.into_iter().for_each(|record| self.restore(record));
+            if let Some(record) = record {
+                policy.restore_record(&record);
+                self.restore(record);
+            }
             self.restoration.advance(read);
-            self.metrics.log_restored_bytes.set(i64::try_from(read).unwrap_or(i64::MAX));
+            progress(read);
             if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed in between
-        self.policy.restore(self.policy.epoch() + 1, None);
-        self.keep_in(log);
+        policy.restore(policy.epoch() + 1, None);
+        self.ledger.set(log);
         self.sweep();
-        self.metrics.log_damaged.inc_by(replayed.damaged_regions());
-        self.metrics.log_restore_seconds.set(begin.elapsed().as_secs_f64());
-        self.metrics.log_restoring.set(0);
         self.restoration.end();
         Ok(Some(replayed))
     }
@@ -92,10 +96,6 @@ impl Store {
     pub fn restore(&self, record: Record) {
         match record {
             Record::Turn { session, turn } => {
-                let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
-                if epoch > self.policy.epoch() {
-                    self.policy.restore(epoch, None);
-                }
                 // another session of this name, whose predecessor's end is not in the log
                 if self.session(&session).is_some_and(|known| known.state().contradicts(&turn)) {
                     self.restore_deleted(&session);
@@ -127,7 +127,8 @@ impl Store {
                 });
                 self.restore_finished(number, session);
             }
-            Record::Policy { epoch, version } => self.policy.restore(epoch, version),
+            // restored by Policy::restore_record
+            Record::Policy { .. } => {}
         }
     }
 
@@ -201,7 +202,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
     use crate::session::StoreLimits;
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
@@ -213,7 +213,7 @@ mod tests {
 
     fn restored(records: Vec<Record>) -> Store {
         let limits = StoreLimits { bytes: 1 << 30, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
-        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        let store = Store::new(limits);
         records.into_iter().for_each(|record| store.restore(record));
         store
     }
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn freezes_in_any_order_are_versions_in_theirs() {
         let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
-        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        let store = Store::new(limits);
         for turns in [5, 3] {
             store.restore(Record::Freeze { session: "s".into(), turns });
         }

@@ -8,10 +8,9 @@ use std::time::Duration;
 use super::{Chunks, Outcome, Source};
 use crate::config::ExportArgs;
 use crate::export::{Batch, Format, Shape};
-use crate::metrics::Metrics;
 use crate::rl::{self, ThinkTokens};
+use crate::session::ledger::Record;
 use crate::session::ledger::log;
-use crate::session::ledger::log::Record;
 use crate::session::{Session, Store, StoreLimits};
 
 /// Nothing leaves: what the log holds is what is exported.
@@ -19,7 +18,7 @@ const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, i
 
 /// Reads the log, and lays out the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Source, String> {
-    let store = Store::new(LIMITS, None, Arc::new(Metrics::new("none")));
+    let store = Store::new(LIMITS);
     let mut names = Names::default();
     let found = log::read(dir, |record| names.kept(record).into_iter().for_each(|record| store.restore(record)))
         .map_err(|error| format!("--data-dir: {error}"))?;

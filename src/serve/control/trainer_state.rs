@@ -13,7 +13,7 @@ use crate::generation::entropy_store::EntropyStore;
 use crate::generation::log_wait::LogWait;
 use crate::logits::slices::Slices;
 use crate::rl::ThinkTokens;
-use crate::session::Store;
+use crate::session::{Policy, Store};
 
 /// What `/v1` of the control port and gRPC `Trajectories` are served with.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct TrainerState {
     pub config: Arc<Config>,
     /// What was recorded.
     pub sessions: Arc<Store>,
+    /// Which policy samples.
+    pub policy: Arc<Policy>,
     /// Entropies of requests that run, or ran a while ago.
     pub entropies: EntropyStore,
     /// Measures small slices.

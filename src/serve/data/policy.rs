@@ -39,7 +39,7 @@ impl<'a> Change<'a> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            drop(self.state.sessions.policy_changed());
+            drop(self.state.generator.policy.changed());
         }
     }
 }
@@ -79,7 +79,7 @@ pub async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>,
 
 /// The epoch moves, and is on disk before the trainer hears of it: after a crash it must not be given again.
 async fn changed(state: &ProxyState) {
-    state.generator.log_wait.wait(vec![state.sessions.policy_changed()]).await;
+    state.generator.log_wait.wait(vec![state.generator.policy.changed().1]).await;
 }
 
 /// Whether a refusal says that the weights were changed all the same.

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use tokentap::session::ledger::log::{Fsync, Log, Options, Record, Replayed, read};
+use tokentap::session::ledger::log::{Fsync, Log, Options, Replayed, read};
+use tokentap::session::ledger::{Ledger, Record};
 use tokentap::session::{About, Turn};
 
 use super::grammar::shown;

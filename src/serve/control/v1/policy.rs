@@ -16,7 +16,7 @@ pub(super) struct PolicyRequest {
 }
 
 pub(super) fn show(state: &TrainerState) -> Response<Body> {
-    let policy = &state.sessions.policy;
+    let policy = &state.policy;
     let (label, version) = policy.names();
     ok(&json!({"epoch": policy.epoch(), "weight_version": label, "version": version}))
 }
@@ -27,7 +27,7 @@ pub(super) async fn name(state: &TrainerState, said: PolicyRequest) -> Result<Re
         Value::Number(number) if number.is_u64() => number.to_string(),
         other => return Err(Problem::bad(format!("version: a text or a whole number, not {other}"))),
     };
-    let (epoch, ack) = state.sessions.name_policy(&version);
+    let (epoch, ack) = state.policy.named(&version);
     super::written(state, ack).await;
     Ok(ok(&json!({"epoch": epoch, "version": version})))
 }

@@ -10,7 +10,7 @@ use crate::api::openai_chat::sglext::EngineIds;
 use crate::chat::remembered::Remembered;
 use crate::serve::data::forward::Unseen;
 use crate::serve::proxy_state::ProxyState;
-use crate::session::ledger::log::Ack;
+use crate::session::ledger::Ack;
 use crate::session::{About, Call, Draft, Fault, Reported, now_ms};
 
 /// Records one reply. Where it cannot, the generation passes unseen.
@@ -43,7 +43,7 @@ impl PassthroughRecorder {
             call,
             unseen,
             model: (*state.upstream.borrow().model).into(),
-            epoch: state.sessions.policy.epoch(),
+            epoch: state.generator.policy.epoch(),
             started: Instant::now(),
             started_ms: now_ms(),
             first_ms: None,
@@ -79,7 +79,7 @@ impl PassthroughRecorder {
             return Vec::new();
         };
         if let Some(label) = spans.last().map(|(label, ..)| label).or(label.as_ref()) {
-            self.state.sessions.policy_observed(self.epoch, label);
+            self.state.generator.policy.observe(self.epoch, label);
         }
         let prompt: Arc<[u32]> = prompt.into();
         let chat = self.remembered.take().map(|remembered| Box::new(remembered.behind(&prompt)));
@@ -94,7 +94,7 @@ impl PassthroughRecorder {
                 index: u32::try_from(index).unwrap_or(u32::MAX),
                 finish: finishes.remove(&index),
                 fault: Some(Fault::Forwarded),
-                policy: self.state.sessions.policy.spans(self.epoch, tokens, &reported, &[]),
+                policy: self.state.generator.policy.spans(self.epoch, tokens, &reported, &[]),
                 sampling: Some(self.asked.sampling.clone()),
                 model: self.model.clone(),
                 started_ms: self.started_ms,

@@ -250,8 +250,8 @@ fn push<T: Copy>(out: &mut Vec<u8>, values: &[T], bytes: impl Fn(T) -> [u8; 4]) 
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::fake;
     use super::*;
+    use crate::session::ledger::log::fake;
     use crate::session::{Cause, Chat, Digest, Fault, Fingerprint, Measured, Reading, Span};
 
     fn bytes(record: &Record) -> Vec<u8> {
