@@ -31,6 +31,7 @@ mod snapshot;
 mod state;
 mod store;
 mod turn;
+mod uid;
 mod view;
 
 pub use call::{Call, Turns};
@@ -51,6 +52,7 @@ pub use snapshot::{Snapshot, Summary};
 pub use state::{Finished, Reward, Session, SessionError};
 pub use store::{Store, StoreLimits, now_ms};
 pub use turn::{About, Cause, Draft, MOST_TURNS, Measured, Turn};
+pub use uid::Uid;
 pub use view::{Leaves, View};
 
 #[cfg(test)]

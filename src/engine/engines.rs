@@ -116,6 +116,12 @@ impl Engines {
         self.lock().clone()
     }
 
+    /// The URL of the engine, where the upstream is one; `None` where a router chooses the engine of each request.
+    #[must_use]
+    pub fn single(&self) -> Option<&str> {
+        (self.lock().source == Source::Upstream).then(|| self.upstream.upstream())
+    }
+
     /// Any engine, for a question that all of them answer alike; the upstream where no engine is listed.
     #[must_use]
     pub fn any(&self) -> Client {

@@ -241,6 +241,8 @@ impl Generator {
         let sampled = upstream.lists_sampled_ids();
         let mut asked = Asked::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
         asked.chat = request.chat.clone();
+        // before the first probe the upstream may still prove to be a router
+        asked.engine = self.engines.single().filter(|_| !upstream.model.is_empty()).map(Into::into);
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.last();

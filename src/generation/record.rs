@@ -25,6 +25,8 @@ pub struct Asked {
     pub sampling: Vec<Option<Box<str>>>,
     /// The served model.
     pub model: Arc<str>,
+    /// The URL of the engine, where it is known.
+    pub engine: Option<Box<str>>,
     /// The policy.
     pub policy: Arc<Policy>,
     /// The policy's epoch when the request came.
@@ -91,6 +93,7 @@ impl Asked {
             epoch: policy.epoch(),
             policy,
             chat: None,
+            engine: None,
             ids_are_sampled,
         }
     }
@@ -223,6 +226,7 @@ impl Recorder {
     ) {
         let tokens = u32::try_from(running.ids.len()).unwrap_or(u32::MAX);
         let about = About {
+            engine: self.asked.engine.clone(),
             rid: running.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
             policy: self.asked.policy.spans(self.asked.epoch, tokens, &reported, &running.marks),

@@ -14,7 +14,7 @@ impl Store {
     /// # Errors
     /// [`SessionError::Gone`].
     pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
-        let record = |turns| self.ledger.append(Record::Freeze { session: Arc::clone(&session.id), turns });
+        let record = |turns| self.ledger.append(Record::Freeze { session: session.key(), turns });
         let (version, ack) = session.freeze(record)?;
         self.finish(session);
         Ok((version, ack.unwrap_or_else(Ack::done)))
@@ -25,9 +25,8 @@ impl Store {
     /// # Errors
     /// When the session is frozen, or has no such turn.
     pub fn reward(&self, session: &Session, leaf: Option<u32>, value: Value) -> Result<Ack, SessionError> {
-        let record = |version, reward| {
-            self.ledger.append(Record::Reward { session: Arc::clone(&session.id), leaf, reward, version })
-        };
+        let record =
+            |version, reward| self.ledger.append(Record::Reward { session: session.key(), leaf, reward, version });
         let (bytes, ack) = session.reward(leaf, Arc::new(value), record)?;
         self.order().change(bytes);
         Ok(ack)

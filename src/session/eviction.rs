@@ -43,12 +43,7 @@ impl Store {
             let mut order = self.order();
             for (number, leaf) in session.give_out(turns, &claimed, || order.next_finished()) {
                 order.finished.push_back((number, Arc::clone(&session.id)));
-                self.ledger.append_unacknowledged(Record::Finished {
-                    session: Arc::clone(&session.id),
-                    leaf,
-                    turns,
-                    number,
-                });
+                self.ledger.append_unacknowledged(Record::Finished { session: session.key(), leaf, turns, number });
                 self.news.finished(number);
             }
         }
@@ -117,7 +112,7 @@ impl Store {
                 // it was used in the meantime
                 continue;
             }
-            let evicted = Record::Evicted { session: Arc::clone(&session.id) };
+            let evicted = Record::Evicted { session: session.key() };
             if self.forget(&mut order, &session, evicted, unused).is_some() {
                 order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
                 self.observer.session_evicted(reason);

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 pub use ack::{Ack, AppendError};
-pub use record::Record;
+pub use record::{Record, SessionKey};
 
 /// Keeps records in the order in which they are appended.
 pub trait Ledger: Debug + Send + Sync {

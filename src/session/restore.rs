@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ledger::Record;
 use super::ledger::log::{Directory, OpenError, Replayed};
+use super::ledger::{Record, SessionKey};
 use super::state::{Reward, Session, State};
 use super::store::Store;
 use super::{About, Cause, Fault, Policy, RestoreProgress, Turn};
@@ -96,9 +96,9 @@ impl Store {
     pub fn restore(&self, record: Record) {
         match record {
             Record::Turn { session, turn } => {
-                // another session of this name, whose predecessor's end is not in the log
-                if self.session(&session).is_some_and(|known| known.state().contradicts(&turn)) {
-                    self.restore_deleted(&session);
+                // records without births
+                if self.session(&session.name).is_some_and(|known| known.state().contradicts(&turn)) {
+                    self.restore_deleted(&session.name);
                 }
                 let bytes = self.restored(&session, |state| state.restore(turn));
                 self.held(bytes);
@@ -119,21 +119,26 @@ impl Store {
             Record::Incomplete { session } => {
                 self.restored(&session, |state| state.incomplete = Some(state.open_version()));
             }
-            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session),
+            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session.name),
             Record::Finished { session, leaf, turns, number } => {
                 self.restored(&session, |state| {
                     state.fill(turns);
                     state.finish(number, leaf, turns);
                 });
-                self.restore_finished(number, session);
+                self.restore_finished(number, session.name);
             }
             // restored by Policy::restore_record
             Record::Policy { .. } => {}
         }
     }
 
-    fn restored<T>(&self, id: &Arc<str>, act: impl FnOnce(&mut State) -> T) -> T {
-        let session: Arc<Session> = self.enter(id);
+    fn restored<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> T {
+        // another session of this name, where the record of the earlier one's end is missing
+        let differs = |known: Arc<Session>| known.birth.zip(key.birth).is_some_and(|(known, birth)| known != birth);
+        if self.session(&key.name).is_some_and(differs) {
+            self.restore_deleted(&key.name);
+        }
+        let session: Arc<Session> = self.enter_as(&key.name, || key.birth);
         let result = {
             let mut state = session.state();
             state.running -= 1;
@@ -203,6 +208,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::session::StoreLimits;
+    use crate::session::Uid;
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
         let about = About { finish: Some("stop".into()), started_ms, ..About::default() };
@@ -231,6 +237,28 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].leaf().response.to_vec(), rows[0].steps.len()), (vec![7], 1));
         assert_eq!(store.session("s").unwrap().summary().created_ms, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn births_tell_sessions_of_one_name_apart() {
+        let (first, second) = (Uid::unique(), Uid::unique());
+        let born = |birth, record| match record {
+            Record::Turn { session, turn } => {
+                Record::Turn { session: SessionKey { birth: Some(birth), ..session }, turn }
+            }
+            other => other,
+        };
+        let root = || turn(0, None, &[1], &[2], 5);
+        let store = restored(vec![
+            born(first, root()),
+            born(first, turn(1, Some(0), &[3], &[4], 6)),
+            // the end of that session is not in the log, and the next one begins with an equal turn
+            born(second, root()),
+        ]);
+        let session = store.session("s").unwrap();
+        assert_eq!((session.birth, session.summary().turns), (Some(second), 1));
+        let unborn = restored(vec![root(), turn(1, Some(0), &[3], &[4], 6)]).session("s").unwrap();
+        assert_eq!((unborn.birth, unborn.summary().turns), (None, 2), "a log of a version without births");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,6 @@ use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::Turn;
 use super::change_feed::{Ended, News};
 use super::ledger::log::fresh_store;
 use super::ledger::{Ack, Ledger, Record, SharedLedger};
@@ -18,6 +17,7 @@ use super::pending::Early;
 use super::restoration::Restoration;
 use super::state::Session;
 use super::turn::Draft;
+use super::{Turn, Uid};
 
 /// Bytes that a session costs besides its turns.
 pub(super) const SESSION_OVERHEAD: u64 = 512;
@@ -99,7 +99,7 @@ impl Store {
 
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
-            let record = Record::Deleted { session: Arc::clone(&session.id) };
+            let record = Record::Deleted { session: session.key() };
             drop(self.forget(&mut self.order(), &session, record, |_| true));
         }
     }
@@ -134,10 +134,15 @@ impl Store {
 
     /// The session, which is made where there is none; a running call is counted, so that it stays.
     pub(super) fn enter(&self, id: &Arc<str>) -> Arc<Session> {
+        self.enter_as(id, Uid::unique)
+    }
+
+    /// The same; a new session gets this birth.
+    pub(super) fn enter_as<B: Into<Option<Uid>>>(&self, id: &Arc<str>, birth: impl Fn() -> B) -> Arc<Session> {
         loop {
             let session = self.session(id).unwrap_or_else(|| {
                 // the order's lock is never taken behind one of the map's
-                let fresh = Arc::new(self.order().birth(Arc::clone(id), now_ms()));
+                let fresh = Arc::new(self.order().begin(Arc::clone(id), birth().into(), now_ms()));
                 Arc::clone(self.sessions.entry(Arc::clone(id)).or_insert(fresh).value())
             });
             let mut state = session.state();
@@ -189,7 +194,7 @@ impl Store {
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
         let record = |turn: &Arc<Turn>| {
             self.observer.turn_committed(turn);
-            let ack = self.ledger.append(Record::Turn { session: Arc::clone(&session.id), turn: Arc::clone(turn) });
+            let ack = self.ledger.append(Record::Turn { session: session.key(), turn: Arc::clone(turn) });
             self.news.turn(&session.id, turn);
             (Some(turn.id), ack)
         };
@@ -212,7 +217,7 @@ impl Store {
             new
         };
         if new {
-            self.ledger.append_unacknowledged(Record::Incomplete { session: Arc::clone(id) });
+            self.ledger.append_unacknowledged(Record::Incomplete { session: session.key() });
         }
         self.leave(&session, false);
     }
@@ -220,7 +225,7 @@ impl Store {
     /// Forgets a session; says whether there was one.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
-        let record = Record::Deleted { session: Arc::clone(&session.id) };
+        let record = Record::Deleted { session: session.key() };
         self.forget(&mut self.order(), &session, record, |_| true)
     }
 

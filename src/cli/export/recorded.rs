@@ -72,7 +72,7 @@ impl Names {
         let begins = matches!(&record, Record::Turn { turn, .. } if turn.id == 0);
         let session = match &mut record {
             Record::Evicted { session } => {
-                self.evicted.insert(Arc::clone(session));
+                self.evicted.insert(Arc::clone(&session.name));
                 return None;
             }
             Record::Turn { session, .. }
@@ -83,11 +83,11 @@ impl Names {
             | Record::Finished { session, .. } => session,
             Record::Policy { .. } => return Some(record),
         };
-        if begins && self.evicted.remove(session) {
-            *self.lives.entry(Arc::clone(session)).or_insert(1) += 1;
+        if begins && self.evicted.remove(&session.name) {
+            *self.lives.entry(Arc::clone(&session.name)).or_insert(1) += 1;
         }
-        if let Some(life) = self.lives.get(session) {
-            *session = format!("{session}~{life}").into();
+        if let Some(life) = self.lives.get(&session.name) {
+            session.name = format!("{}~{life}", session.name).into();
         }
         Some(record)
     }
@@ -116,7 +116,7 @@ mod tests {
         };
         let mut names = Names::default();
         let mut name = |record| match names.kept(record) {
-            Some(Record::Turn { session, .. }) => Some(session.to_string()),
+            Some(Record::Turn { session, .. }) => Some(session.name.to_string()),
             _ => None,
         };
         assert_eq!(name(turn(0)).as_deref(), Some("s"));

@@ -743,7 +743,7 @@ mod tests {
                 let log = &log;
                 scope.spawn(move || {
                     for number in 0..300 {
-                        let session = caller.to_string().into();
+                        let session = (&*caller.to_string()).into();
                         drop(log.append(Record::Finished { session, leaf: caller, turns: 8, number }));
                     }
                 });

@@ -23,6 +23,8 @@ pub(super) struct PassthroughRecorder {
     unseen: Unseen,
     call: Call,
     model: Box<str>,
+    /// The URL of the engine, where it is known.
+    engine: Option<Box<str>>,
     epoch: u64,
     started: Instant,
     started_ms: u64,
@@ -37,12 +39,14 @@ impl PassthroughRecorder {
         call: Call,
         unseen: Unseen,
     ) -> Self {
+        let model: Box<str> = (*state.upstream.borrow().model).into();
         Self {
             asked,
             remembered,
             call,
             unseen,
-            model: (*state.upstream.borrow().model).into(),
+            engine: state.engines.single().filter(|_| !model.is_empty()).map(Into::into),
+            model,
             epoch: state.generator.policy.epoch(),
             started: Instant::now(),
             started_ms: now_ms(),
@@ -90,6 +94,7 @@ impl PassthroughRecorder {
             let reported = Reported { label: label.clone(), spans: std::mem::take(&mut spans) };
             let tokens = u32::try_from(response.len()).unwrap_or(u32::MAX);
             let about = About {
+                engine: self.engine.clone(),
                 rid: rid.clone(),
                 index: u32::try_from(index).unwrap_or(u32::MAX),
                 finish: finishes.remove(&index),
