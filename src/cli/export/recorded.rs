@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Chunks, Outcome, Source};
-use crate::config::ExportArgs;
+use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
 use crate::session::ledger::Record;
@@ -35,7 +35,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
         tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
     }
     let sessions = chosen(&store, &args.session)?;
-    let tokens = args.think_start.zip(args.think_end).map(|(start, end)| ThinkTokens { start, end });
+    let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {
         shape: Shape {
             pad_token_id: args.pad_token_id,

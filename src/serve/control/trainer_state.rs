@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::chat::model::Chats;
-use crate::config::Config;
+use crate::config::{Config, ThinkIds};
 use crate::engine::probe::Capabilities;
 use crate::entropy::Backend;
 use crate::generation::entropy_store::EntropyStore;
@@ -44,8 +44,7 @@ impl TrainerState {
     /// The tokens around the thinking, by the settings or by the tokenizer that chats are rendered with; `None` where neither names them.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {
-        let sessions = &self.config.sessions;
-        let named = sessions.think_start.zip(sessions.think_end);
+        let named = self.config.sessions.think_tokens.map(|ThinkIds { start, end }| (start, end));
         let by_tokenizer = || match &**self.chats.borrow() {
             Chats::Rendered(model) => model.renderer.think_tokens(),
             Chats::Forwarded(_) => None,
