@@ -17,7 +17,6 @@ use tokentap::chat::model::ChatModel;
 use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::metrics::Metrics;
 use tokentap::session::{About, Call, Draft, Session, Store, StoreLimits};
 use tokentap::tokenizer::{Renderer, SamplingDefaults};
 
@@ -121,7 +120,7 @@ fn main() {
         Err(_) => Renderer::new(Model::folder()),
     };
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
-    let store = Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none"))));
+    let store = Arc::new(Store::new(limits));
     let parser = ParserSettings { format: Some("hermes".into()), separate: true };
     let vocabulary = renderer.tokenizer().vocab_size();
     let model =

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokentap::export::{Batch, Format};
-use tokentap::metrics::Metrics;
 use tokentap::session::{About, Call, Draft, Measured, Span, Store, StoreLimits};
 
 #[global_allocator]
@@ -24,8 +23,7 @@ const OBSERVED: usize = 16;
 
 fn main() {
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
-    let metrics = Arc::new(Metrics::new("none"));
-    let store = Arc::new(Store::new(limits, None, metrics));
+    let store = Arc::new(Store::new(limits));
     let idle = resident();
     let started = Instant::now();
     for session in 0..SESSIONS {

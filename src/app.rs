@@ -3,6 +3,7 @@
 mod chat;
 mod parts;
 mod restoration;
+mod session_metrics;
 mod thought;
 mod upstream;
 
@@ -36,11 +37,13 @@ use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::request_info::Port;
+use crate::session::ledger::SharedLedger;
 use crate::session::ledger::log::{Directory, Fsync, Options};
-use crate::session::{Store, StoreLimits as SessionLimits};
+use crate::session::{Policy, Store, StoreLimits as SessionLimits};
 use crate::tokenizer::Renderer;
 
 pub use parts::Parts;
+use session_metrics::SessionMetrics;
 
 /// How long the aborts of what was cut may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -114,13 +117,15 @@ impl App {
         let (probed, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
         let (chats, serving) = watch::channel(Arc::new(Chats::unknown()));
         let (ready, is_ready) = watch::channel(false);
-        let (sessions, directory) = sessions(&config.sessions, Arc::clone(&metrics))?;
+        let ledger = SharedLedger::default();
+        let policy = Arc::new(Policy::new(ledger.clone()));
+        let (sessions, directory) = sessions(&config.sessions, ledger, &metrics)?;
         let (config, tools, sessions) = (Arc::new(config), Arc::new(tools), Arc::new(sessions));
         let budget = Budget::new(config.limits.max_bytes_in_flight);
         let generator = Generator::new(
             Arc::clone(&config),
             (client.clone(), engines.clone()),
-            Arc::clone(&sessions),
+            (Arc::clone(&sessions), Arc::clone(&policy)),
             Arc::clone(&tools),
             upstream.clone(),
             budget.clone(),
@@ -131,6 +136,7 @@ impl App {
         let trainers = TrainerState {
             config: Arc::clone(&config),
             sessions: Arc::clone(&sessions),
+            policy,
             entropies: tools.store.clone(),
             backend: Arc::clone(&tools.backend),
             slices: Arc::clone(&slices),
@@ -320,9 +326,13 @@ fn retry_bounds(in_flight: u64) -> ReplayLimits {
 const _: () = assert!(config::MOST_SESSION_TURNS < crate::session::MOST_TURNS as usize);
 
 /// The store of sessions, and the log from which it is to be restored.
-fn sessions(config: &SessionConfig, metrics: Arc<Metrics>) -> Result<(Store, Option<Directory>), String> {
+fn sessions(
+    config: &SessionConfig,
+    ledger: SharedLedger,
+    metrics: &Arc<Metrics>,
+) -> Result<(Store, Option<Directory>), String> {
     let limits = SessionLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
-    let store = Store::new(limits, None, metrics);
+    let store = Store::with(limits, ledger, Arc::new(SessionMetrics(Arc::clone(metrics))));
     let Some(dir) = config.data_dir.clone().filter(|_| config.record) else { return Ok((store, None)) };
     let fsync = match config.fsync {
         FsyncPolicy::Never => Fsync::Never,

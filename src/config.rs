@@ -9,6 +9,7 @@ mod keys;
 mod load;
 mod logging;
 mod provenance;
+mod removed;
 mod sessions;
 mod slice_file;
 mod slices;
@@ -21,18 +22,21 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-pub use chat::{ChatConfig, ChatMode, EarlierThinking, SeparateReasoning};
+pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use entropy::{EntropyConfig, EntropyDefault};
 pub use export::ExportArgs;
 pub use keys::KeyConfig;
 pub use load::{Invalid, load};
 pub use logging::{LogConfig, LogFormat};
 pub use provenance::{Setting, Value};
-pub use sessions::{FsyncPolicy, MOST_SESSION_TURNS, SessionConfig, SessionSource};
+pub use sessions::{FsyncPolicy, MOST_SESSION_TURNS, SessionConfig, SessionSource, ThinkIds};
 pub use slice_file::EntropyArgs;
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration};
+
+/// The heading of the settings that most users need, which come first in `--help`.
+const MAIN: &str = "Main options";
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -49,27 +53,27 @@ pub struct Cli {
 /// One file each in `cli/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run beside an SGLang server: agents point at --listen instead of it
+    /// Run beside an SGLang server: agents send their requests to --listen instead
     Serve(Box<Config>),
     /// Run with an embedded engine instead of SGLang, and print requests to try
     Demo(Box<Config>),
-    /// Connect to the upstream and say what was found and why numbers could be wrong
+    /// Connect to the upstream, and report what it is and why numbers could be wrong or expensive
     Check(Box<CheckArgs>),
     /// Write recorded sessions to a file in the format of a trainer
     Export(Box<ExportArgs>),
-    /// Print the settings that serve would run with, and where each comes from
+    /// Print the settings that serve would use, and the origin of each
     Config(Box<ConfigArgs>),
-    /// Measure the rows of logits in a safetensors file: one line of JSON a row
+    /// Measure the rows of logits in a safetensors file: one line of JSON per row
     Entropy(Box<EntropyArgs>),
 }
 
 /// The settings of `tokentap check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// How long a server that is not there yet is waited for
+    /// How long to wait for a server that does not answer yet
     #[arg(long, env = "TOKENTAP_WAIT", value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub wait: Duration,
-    /// The settings of the tokentap that is to run.
+    /// The settings of serve.
     #[command(flatten)]
     pub config: Config,
 }
@@ -106,7 +110,7 @@ impl Command {
         }
     }
 
-    /// What is logged, whatever the command is.
+    /// The log settings of the command.
     #[must_use]
     pub fn logging(&self) -> &LogConfig {
         match self {
@@ -121,23 +125,24 @@ impl Command {
 
 /// The settings of a running tokentap.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Upstream")]
 pub struct Config {
-    /// The SGLang server
-    #[arg(long, env = "TOKENTAP_UPSTREAM", value_name = "URL", default_value = "http://127.0.0.1:30000")]
+    /// URL of the SGLang server
+    #[arg(long, env = "TOKENTAP_UPSTREAM", help_heading = MAIN, value_name = "URL", default_value = "http://127.0.0.1:30000")]
     pub upstream: String,
-    /// An engine behind the upstream, where that is a router that does not name its own: aborts and probes go to each
+    /// URL of an engine behind a router that does not list its workers; aborts and probes go to each
     #[arg(long, env = "TOKENTAP_ENGINE", value_name = "URL", value_delimiter = ',')]
     pub engine: Vec<String>,
-    /// Data port: where agents send what they would send to SGLang
-    #[arg(long, env = "TOKENTAP_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:30001")]
+    /// Address of the data port, to which agents send their requests
+    #[arg(long, env = "TOKENTAP_LISTEN", help_heading = MAIN, value_name = "ADDR", default_value = "127.0.0.1:30001")]
     pub listen: SocketAddr,
-    /// Control port: probes, metrics, live entropy, and SGLang's control routes
-    #[arg(long, env = "TOKENTAP_CONTROL_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:30002")]
+    /// Address of the control port: sessions, metrics, probes, and SGLang's control routes
+    #[arg(long, env = "TOKENTAP_CONTROL_LISTEN", help_heading = MAIN, value_name = "ADDR", default_value = "127.0.0.1:30002")]
     pub control_listen: SocketAddr,
-    /// TOML file with these settings, named as the flags are
-    #[arg(long, env = "TOKENTAP_CONFIG", value_name = "FILE")]
+    /// TOML file with settings, named as the flags
+    #[arg(long, env = "TOKENTAP_CONFIG", help_heading = MAIN, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Settings of what is computed.
+    /// Entropy settings.
     #[command(flatten)]
     pub entropy: EntropyConfig,
     /// Settings of whole rows of logits.
@@ -146,7 +151,7 @@ pub struct Config {
     /// Settings of slices in files.
     #[command(flatten)]
     pub shm: ShmConfig,
-    /// Settings of what is recorded.
+    /// Session settings.
     #[command(flatten)]
     pub sessions: SessionConfig,
     /// Settings of chat completions.
@@ -161,12 +166,12 @@ pub struct Config {
     /// Limits of size, number and time.
     #[command(flatten)]
     pub limits: LimitConfig,
-    /// What is logged.
+    /// Log settings.
     #[command(flatten)]
     pub logging: LogConfig,
 }
 
-/// Connections to the control port at once, where so many are for agents.
+/// The limit of connections to the control port, where `agents` is that of the data port.
 #[must_use]
 pub fn control_connections(agents: usize) -> usize {
     // trainers, a Prometheus and a page each have a few
@@ -177,52 +182,46 @@ pub fn control_connections(agents: usize) -> usize {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitConfig {
-    /// A client's first headers must be complete within this time
-    #[arg(long, env = "TOKENTAP_CLIENT_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    /// A client's first headers must be complete within this time.
+    #[arg(skip = Duration::from_secs(10))]
     pub client_header_timeout: Duration,
-    /// A kept connection may be without a request, or slow with its next headers, for this long
+    /// How long a kept connection may be idle, or slow with its next headers
     #[arg(long, env = "TOKENTAP_CLIENT_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = duration)]
     pub client_idle_timeout: Duration,
-    /// A client's body must not pause longer than this, nor fall that far behind 1 KiB a second
-    #[arg(long, env = "TOKENTAP_CLIENT_BODY_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    /// A client's body must not pause longer than this, nor fall that far behind 1 KiB a second.
+    #[arg(skip = Duration::from_secs(30))]
     pub client_body_timeout: Duration,
-    /// Of a reply that waits for a client over HTTP/1 some must be taken within this, else its connection ends
-    #[arg(long, env = "TOKENTAP_CLIENT_READ_TIMEOUT", value_name = "TIME", default_value = "60s", value_parser = duration)]
+    /// A client must take some bytes of a reply that waits for it within this time; otherwise its HTTP/1 connection ends.
+    #[arg(skip = Duration::from_secs(60))]
     pub client_read_timeout: Duration,
-    /// The largest request body of /generate
+    /// Largest request body
     #[arg(long, env = "TOKENTAP_MAX_REQUEST_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
     pub max_request_bytes: u64,
-    /// A larger reply passes without entropies
+    /// Largest reply that is measured; larger ones are forwarded without entropies
     #[arg(long, env = "TOKENTAP_MAX_REPLY_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
     pub max_reply_bytes: u64,
-    /// Bytes of requests and replies held at once: beyond three quarters requests get 503, beyond all replies pass without entropies
+    /// Bytes of buffered requests and replies together: above three quarters requests get 503, above all of it replies are forwarded without entropies
     #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub max_bytes_in_flight: u64,
-    /// Connections of agents; more wait to be accepted. The control port has an eighth of that for itself. Where too few files may be open (`ulimit -Hn`), there are fewer connections and requests
+    /// Connections of agents; more wait to be accepted. The control port has an eighth as many. The limit of open files (`ulimit -Hn`) lowers connections and requests
     #[arg(long, env = "TOKENTAP_MAX_CONNECTIONS", value_name = "N", default_value = "8192")]
     pub max_connections: usize,
-    /// Requests at once; more get 503 and Retry-After
+    /// Concurrent requests; more get 503 with Retry-After
     #[arg(long, env = "TOKENTAP_MAX_REQUESTS", value_name = "N", default_value = "4096")]
     pub max_requests: usize,
-    /// Connecting to the upstream
-    #[arg(long, env = "TOKENTAP_CONNECT_TIMEOUT", value_name = "TIME", default_value = "1s", value_parser = duration)]
+    /// Connecting to the upstream.
+    #[arg(skip = Duration::from_secs(1))]
     pub connect_timeout: Duration,
-    /// Connections to the upstream that fail in a row until requests get 503 at once, but for one twice a second; 0 is never
-    #[arg(long, env = "TOKENTAP_BREAKER_FAILURES", value_name = "N", default_value = "5")]
+    /// Failed connections to the upstream in a row after which requests get 503 at once, except one twice a second; 0 is never.
+    #[arg(skip = 5_u32)]
     pub breaker_failures: u32,
-    /// Idle upstream connections are closed after this time; SGLang closes them after 5 s
-    #[arg(long, env = "TOKENTAP_POOL_IDLE_TIMEOUT", value_name = "TIME", default_value = "3s", value_parser = duration)]
+    /// Idle upstream connections are closed after this time; SGLang closes them after 5 s.
+    #[arg(skip = Duration::from_secs(3))]
     pub pool_idle_timeout: Duration,
-    /// Headers of an upstream route that does not generate; 0 is no limit
-    #[arg(long, env = "TOKENTAP_UPSTREAM_HEADER_TIMEOUT", value_name = "TIME", default_value = "600s", value_parser = duration)]
-    pub upstream_header_timeout: Duration,
-    /// Pauses in the body of such a route; 0 is no limit
-    #[arg(long, env = "TOKENTAP_UPSTREAM_IDLE_TIMEOUT", value_name = "TIME", default_value = "300s", value_parser = duration)]
-    pub upstream_idle_timeout: Duration,
-    /// Such a route altogether; 0 is no limit
-    #[arg(long, env = "TOKENTAP_UPSTREAM_TOTAL_TIMEOUT", value_name = "TIME", default_value = "3600s", value_parser = duration)]
-    pub upstream_total_timeout: Duration,
-    /// How long running requests may take to end after SIGTERM
+    /// Longest pause of an upstream reply that is not a generation; such a reply may take six times as long in total; 0 is no limit
+    #[arg(long, env = "TOKENTAP_UPSTREAM_TIMEOUT", value_name = "TIME", default_value = "600s", value_parser = duration)]
+    pub upstream_timeout: Duration,
+    /// How long running requests may take after SIGTERM
     #[arg(long, env = "TOKENTAP_DRAIN_TIMEOUT", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub drain_timeout: Duration,
 }
@@ -230,15 +229,9 @@ pub struct LimitConfig {
 impl LimitConfig {
     /// Checks values together, and refuses values with which no client could be served.
     fn check(&self) -> Result<(), String> {
-        for (flag, time) in [
-            ("--client-header-timeout", self.client_header_timeout),
-            ("--client-idle-timeout", self.client_idle_timeout),
-            ("--client-body-timeout", self.client_body_timeout),
-            ("--client-read-timeout", self.client_read_timeout),
-        ] {
-            if time.is_zero() {
-                return Err(format!("{flag} 0 would end every connection at once; give a time, as long as you like"));
-            }
+        if self.client_idle_timeout.is_zero() {
+            return Err("--client-idle-timeout 0 would end every connection at once; give a time, as long as you like"
+                .to_owned());
         }
         if self.max_bytes_in_flight / 4 < self.max_request_bytes {
             return Err(format!(

@@ -25,13 +25,14 @@ use prometheus::{
 };
 
 use buckets::{LATENCY_BUCKETS, OVERHEAD_BUCKETS};
+pub use declare::MetricDescription;
 use declare::{Declare, options};
 
 /// Handles of every metric.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    names: Vec<String>,
+    described: Vec<MetricDescription>,
     // two scrapes at once must not count twice; held for the length of a sum
     raising: Mutex<()>,
     /// Answers, by `endpoint`, `method`, `status_code`.
@@ -145,7 +146,7 @@ impl Metrics {
             registry.register(Box::new(process)).expect("process_* clashes with nothing here");
         }
         let mut metrics = Self {
-            names: Vec::new(),
+            described: Vec::new(),
             raising: Mutex::default(),
             requests: d.counters(
                 "http_requests_total",
@@ -256,7 +257,7 @@ impl Metrics {
             tls: TlsMetrics::declare(&d),
             registry: registry.clone(),
         };
-        metrics.names = d.into_names();
+        metrics.described = d.into_described();
         metrics.begin();
         metrics
     }
@@ -292,13 +293,12 @@ impl Metrics {
         Ok(text)
     }
 
-    /// The names of all of tokentap's own metrics, those without a value yet included.
+    /// All metrics of tokentap, including those without a value yet, by name.
     #[must_use]
-    pub fn described() -> Vec<String> {
-        let metrics = Self::new("none");
-        let mut names = metrics.names.clone();
-        names.sort();
-        names
+    pub fn described() -> Vec<MetricDescription> {
+        let mut described = Self::new("none").described;
+        described.sort_by(|a, b| a.name.cmp(&b.name));
+        described
     }
 
     /// The histograms of a model and an estimator, to be looked up once instead of at each request.

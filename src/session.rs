@@ -17,6 +17,7 @@ pub mod ledger;
 mod lineage;
 mod listing;
 mod name;
+mod observer;
 mod order_index;
 mod path;
 mod pending;
@@ -30,6 +31,7 @@ mod snapshot;
 mod state;
 mod store;
 mod turn;
+mod uid;
 mod view;
 
 pub use call::{Call, Turns};
@@ -40,6 +42,7 @@ pub use counts::TurnCounts;
 pub use fault::Fault;
 pub use forest::{Forest, Place};
 pub use name::{LONGEST_NAME, is_name};
+pub use observer::StoreObserver;
 pub use order_index::Gone;
 pub use path::{Path, Segment, Step};
 pub use policy::{Mark, Policy, Reported, Span};
@@ -49,6 +52,7 @@ pub use snapshot::{Snapshot, Summary};
 pub use state::{Finished, Reward, Session, SessionError};
 pub use store::{Store, StoreLimits, now_ms};
 pub use turn::{About, Cause, Draft, MOST_TURNS, Measured, Turn};
+pub use uid::Uid;
 pub use view::{Leaves, View};
 
 #[cfg(test)]

@@ -104,6 +104,12 @@ const TIME_OF_DAY: &[&str] = &[
     "src/demo",
 ];
 
+/// Modules that do not import others although the levels would allow it, each with its reason.
+const FORBIDDEN: &[(&str, &[&str], &str)] = &[
+    ("entropy", &["config", "metrics"], "numbers in, numbers out"),
+    ("session", &["config", "metrics"], "a store is used without a process, such as by `tokentap export`"),
+];
+
 /// A file without its comments and without its own tests.
 struct Source {
     path: String,
@@ -176,6 +182,16 @@ fn imports_point_downwards() {
         for other in imports(&file.code).iter().filter(|other| **other != own) {
             let allowed = ALLOWED.iter().any(|(from, to, _)| *from == own && to == other);
             assert!(level(&own) < level(other) || allowed, "{} imports {other}, which is not below it", file.path);
+        }
+    }
+}
+
+#[test]
+fn entropy_and_session_import_neither_settings_nor_metrics() {
+    for file in sources() {
+        for (_, others, reason) in FORBIDDEN.iter().filter(|(own, ..)| *own == module(&file.path)) {
+            let found = imports(&file.code).into_iter().find(|name| others.contains(&name.as_str()));
+            assert!(found.is_none(), "{} imports {}: {reason}", file.path, found.unwrap_or_default());
         }
     }
 }

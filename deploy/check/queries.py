@@ -1,6 +1,6 @@
 """Checks every query of the rules and of the dashboard: it parses, and its metrics and labels exist.
 
-tokentap's metrics and labels are those of the README's table, whose names a test compares with the binary. SGLang's are
+tokentap's metrics and labels are those of docs/reference/metrics.md, which is generated from the code. SGLang's are
 those of a recording of 0.5.23 (tests/fixtures). It also checks that each alert is tested firing and silent, and that Grafana can
 provision the dashboard.
 """
@@ -30,7 +30,7 @@ def base(name: str) -> str:
 def known() -> dict[str, set[str]]:
     """Metrics and their labels."""
     found = {}
-    for row in re.findall(r"^\| `(tokentap_\w+)` \| ([^|]*)\|", (ROOT / "README.md").read_text(), re.M):
+    for row in re.findall(r"^\| `(tokentap_\w+)` \| ([^|]*)\|", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.M):
         found[row[0]] = {label.strip() for label in row[1].split(",") if label.strip()}
     for line in SGLANG.read_text().splitlines():
         if line.startswith("sglang:"):

@@ -129,7 +129,7 @@ impl ApiRequest for Decoded {
             Chats::Rendered(model) => model,
             Chats::Forwarded(reason) => return Err(RequestError::Unsupported(reason.clone())),
         };
-        limits::check(&chat.conversation.messages, &config.chat)?;
+        limits::check(&chat.conversation.messages, &config.chat.chat_limits)?;
         chat.check_fields()?;
         let preparation = Preparation {
             renderer: &model.renderer,

@@ -1,6 +1,7 @@
 //! Restores sessions from the log while the ports are open.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -12,11 +13,18 @@ use crate::session::ledger::log::{Directory, Replayed};
 /// Restores on a thread that may block and says when that has ended; resolves only when it fails, with a line for the user.
 pub(super) async fn restore(parts: Arc<Parts>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
     if let Some(directory) = directory {
-        let sessions = Arc::clone(&parts.sessions);
         let restoring = move || {
-            let replayed = sessions.restore_from(directory);
+            let (sessions, metrics) = (&parts.sessions, &parts.metrics);
+            let begin = Instant::now();
+            metrics.log_restoring.set(1);
+            let replayed = sessions.restore_from(directory, &parts.generator.policy, |read| {
+                metrics.log_restored_bytes.set(i64::try_from(read).unwrap_or(i64::MAX));
+            });
             if let Ok(Some(replayed)) = &replayed {
-                report(&sessions, replayed);
+                metrics.log_damaged.inc_by(replayed.damaged_regions());
+                metrics.log_restore_seconds.set(begin.elapsed().as_secs_f64());
+                metrics.log_restoring.set(0);
+                report(sessions, replayed);
             }
             replayed
         };

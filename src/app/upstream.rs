@@ -35,9 +35,11 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
     let mut asked = tokio::time::Instant::now();
     loop {
         let up = *ready.borrow();
-        let epoch = parts.sessions.policy.epoch();
+        let epoch = parts.generator.policy.epoch();
         let shown = |epoch, label: &Option<String>| {
-            label.iter().for_each(|label| parts.sessions.policy_shown(epoch, label));
+            if let Some(label) = label {
+                parts.generator.policy.shown(epoch, label);
+            }
         };
         let look = async {
             if up {
@@ -72,7 +74,7 @@ pub(super) async fn watch(parts: Arc<Parts>, probed: watch::Sender<Arc<Capabilit
                     // its label may be that of the engine before, as `default` is of every engine that starts
                     let is_new = std::mem::replace(&mut replaced, false) || !up;
                     let is_new = std::mem::replace(&mut known, true) && is_new;
-                    shown(if is_new { parts.sessions.engine_replaced() } else { epoch }, &found.weight_version);
+                    shown(if is_new { parts.generator.policy.changed().0 } else { epoch }, &found.weight_version);
                     told = false;
                     parts.generator.forget_refusals();
                     probed.send_replace(Arc::new(found.clone()));

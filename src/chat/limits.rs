@@ -6,41 +6,37 @@
 
 use super::RequestError;
 use super::message::Message;
-use crate::config::ChatConfig;
+use crate::config::ChatLimits;
 
 /// Whether a conversation may have another turn.
 ///
 /// # Errors
 /// [`RequestError::LimitReached`], which names the limit.
-pub fn check(messages: &[Message], limits: &ChatConfig) -> Result<(), RequestError> {
-    let over = |reached: usize, limit: usize| limit > 0 && reached >= limit;
+pub fn check(messages: &[Message], limits: &ChatLimits) -> Result<(), RequestError> {
+    let reached = |count: usize, limit: Option<usize>| limit.filter(|limit| count >= *limit);
     let said = messages.iter().filter(|message| message.is_assistant());
     let turns = said.clone().count();
-    if over(turns, limits.max_turns) {
-        return Err(refused("turns", ("turns", turns), "--max-turns", limits.max_turns));
+    if let Some(limit) = reached(turns, limits.turns) {
+        return Err(refused("turns", ("turns", turns), "turns", limit));
     }
     // only what tools answered leads to another turn of the same loop
     if messages.last().is_none_or(|last| last.role != "tool") {
         return Ok(());
     }
     let calling = said.clone().filter(|message| !message.calls.is_empty()).count();
-    if over(calling, limits.max_tool_turns) {
-        return Err(refused(
-            "tool_turns",
-            ("turns that call tools", calling),
-            "--max-tool-turns",
-            limits.max_tool_turns,
-        ));
+    if let Some(limit) = reached(calling, limits.tool_turns) {
+        return Err(refused("tool_turns", ("turns that call tools", calling), "tool-turns", limit));
     }
     let calls: usize = said.map(|message| message.calls.len()).sum();
-    if over(calls, limits.max_tool_calls) {
-        return Err(refused("tool_calls", ("tool calls", calls), "--max-tool-calls", limits.max_tool_calls));
+    if let Some(limit) = reached(calls, limits.tool_calls) {
+        return Err(refused("tool_calls", ("tool calls", calls), "tool-calls", limit));
     }
     Ok(())
 }
 
-fn refused(limit: &'static str, (what, reached): (&str, usize), flag: &str, most: usize) -> RequestError {
-    let message = format!("this conversation has had {reached} {what} and may have {most} ({flag}); it is over");
+fn refused(limit: &'static str, (what, count): (&str, usize), name: &str, most: usize) -> RequestError {
+    let message =
+        format!("this conversation has had {count} {what} and may have {most} (--chat-limits {name}); it is over");
     RequestError::LimitReached { limit, message }
 }
 
@@ -72,21 +68,21 @@ mod tests {
                 name: None,
             }
         });
-        check(&letters.collect::<Vec<_>>(), &config.chat).is_ok()
+        check(&letters.collect::<Vec<_>>(), &config.chat.chat_limits).is_ok()
     }
 
     #[test]
     fn the_turn_that_reaches_a_limit_is_the_last() {
         for (flags, conversation, may) in [
             (&[][..], "uctctct", true),
-            (&["--max-turns", "2"], "ua", true),
-            (&["--max-turns", "2"], "uaua", false),
-            (&["--max-tool-turns", "2"], "uct", true),
-            (&["--max-tool-turns", "2"], "uctct", false),
-            (&["--max-tool-turns", "2"], "uctctu", true),
-            (&["--max-tool-calls", "3"], "uCt", true),
-            (&["--max-tool-calls", "3"], "uCtCt", false),
-            (&["--max-tool-calls", "3"], "uCtCta", true),
+            (&["--chat-limits", "turns=2"], "ua", true),
+            (&["--chat-limits", "turns=2"], "uaua", false),
+            (&["--chat-limits", "tool-turns=2"], "uct", true),
+            (&["--chat-limits", "tool-turns=2"], "uctct", false),
+            (&["--chat-limits", "tool-turns=2"], "uctctu", true),
+            (&["--chat-limits", "tool-calls=3"], "uCt", true),
+            (&["--chat-limits", "tool-calls=3"], "uCtCt", false),
+            (&["--chat-limits", "tool-calls=3"], "uCtCta", true),
         ] {
             assert_eq!(verdict(flags, conversation), may, "{flags:?} {conversation}");
         }

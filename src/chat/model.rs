@@ -115,7 +115,7 @@ impl ChatModel {
             return Err(format!("conversations of the family {} are not rendered here", renderer.family().name()));
         }
         Ok(Self {
-            defaults: defaults(config, upstream, renderer.folder())?,
+            defaults: defaults(upstream, renderer.folder())?,
             parser: parser_settings(config, upstream, &renderer)?,
             thinks: upstream.chat.reasoning_parser.is_some(),
             renderer,
@@ -137,11 +137,7 @@ fn tokenizer(config: &ChatConfig, upstream: &Capabilities) -> Result<PathBuf, St
 }
 
 /// What SGLang's adapter would sample with.
-fn defaults(config: &ChatConfig, upstream: &Capabilities, folder: &Folder) -> Result<SamplingDefaults, String> {
-    if let Some(path) = &config.generation_config {
-        let read = SamplingDefaults::open(path).map_err(|error| format!("--generation-config: {error}"))?;
-        return read.ok_or_else(|| format!("--generation-config {}: there is no such file", path.display()));
-    }
+fn defaults(upstream: &Capabilities, folder: &Folder) -> Result<SamplingDefaults, String> {
     if !upstream.chat.model_defaults {
         return Ok(SamplingDefaults::default());
     }
@@ -152,7 +148,7 @@ fn defaults(config: &ChatConfig, upstream: &Capabilities, folder: &Folder) -> Re
         return Ok(read.map_err(|error| error.to_string())?.unwrap_or_default());
     }
     folder.defaults.clone().ok_or_else(|| {
-        "the engine takes its sampling defaults from a generation_config.json that cannot be read from here; give --generation-config".to_owned()
+        "the engine takes its sampling defaults from a generation_config.json that cannot be read from here; put it into the folder of --tokenizer".to_owned()
     })
 }
 

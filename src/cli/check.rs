@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::chat::model::Chats;
 use crate::cli::print;
-use crate::config::Config;
+use crate::config::{Config, EntropyDefault};
 use crate::engine::client::Client;
 use crate::engine::engines::Engines;
 use crate::engine::probe::{Capabilities, Dialect, Survey};
@@ -214,8 +214,8 @@ fn known(config: &Config, found: &Capabilities, report: &mut Report) {
     if found.skip_tokenizer_init {
         report.line(Ok, "tokenizer", "none in the engine: prompts are ids only");
     }
-    if found.dialect == Some(Dialect::Jax) && !config.entropy.jax_force {
-        let text = "forced logprobs make sglang-jax compile the model for each batch shape: only return_entropy: true is served; see --jax-force";
+    if found.dialect == Some(Dialect::Jax) && config.entropy.entropy != EntropyDefault::Always {
+        let text = "forced logprobs make sglang-jax compile the model for each batch shape: only return_entropy: true is served; see --entropy always";
         report.line(Warn, "jax", text);
     }
     if found.dialect == Some(Dialect::Jax) {

@@ -18,10 +18,6 @@ pub fn run(args: &ConfigArgs) {
         let _ = match value {
             Value::Absent => writeln!(text, "# {name} is not set"),
             Value::Secret => writeln!(text, "# {name} is set, and not shown; from {origin}"),
-            Value::Overruled => {
-                let other = name.strip_suffix("-file").map_or_else(|| format!("{name}-file"), str::to_owned);
-                writeln!(text, "# {name} from {origin} gives way to {other}")
-            }
             Value::Text(value) => writeln!(text, "{name} = {value} # from {origin}"),
         };
     }

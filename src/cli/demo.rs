@@ -69,17 +69,24 @@ pub async fn engine(
 }
 
 fn guide(data: &str, control: &str) -> String {
-    // what is printed should work, and curl knows the CAs of the system alone
+    // curl knows only the CAs of the system
     let curl = if data.starts_with("https:") {
         "With curl, add --cacert FILE with the CA of the certificate.\n\n"
     } else {
         ""
     };
-    let post = format!("{data}/generate -H 'content-type: application/json' -d");
+    let json = "-H 'content-type: application/json' -d";
     format!(
-        "A tiny language model answers behind tokentap; everything but the model is real. Try:\n\n{curl}\
-         curl -s {post} '{{\"text\":\"The lamp\",\"rid\":\"demo-1\",\"sampling_params\":{{\"max_new_tokens\":8,\"temperature\":0.8}}}}'\n\n\
-         curl -sN {post} '{{\"text\":\"The lamp\",\"stream\":true,\"entropy_options\":{{\"bounds\":true}},\"sampling_params\":{{\"max_new_tokens\":4}}}}'\n\n\
+        "A tiny language model answers behind tokentap; everything but the model is real.\n\n{curl}\
+         A chat in the session visit:\n\n\
+         curl -s {data}/sessions/visit/v1/chat/completions {json} '{{\"model\":\"demo\",\"messages\":[{{\"role\":\"user\",\"content\":\"How far does the light go?\"}}],\"temperature\":0.7,\"seed\":21,\"max_tokens\":48,\"chat_template_kwargs\":{{\"enable_thinking\":false}}}}'\n\n\
+         Its trajectory, for a trainer:\n\n\
+         curl -s {control}/v1/samples {json} '{{\"sessions\":[\"visit\"],\"format\":\"jsonl\",\"text\":true}}'\n\n\
+         The entropy of each token:\n\n\
+         curl -s {data}/generate {json} '{{\"text\":\"The lamp\",\"rid\":\"demo-1\",\"sampling_params\":{{\"max_new_tokens\":8,\"temperature\":0.8}}}}'\n\n\
+         The same as a stream, with certified bounds:\n\n\
+         curl -sN {data}/generate {json} '{{\"text\":\"The lamp\",\"stream\":true,\"entropy_options\":{{\"bounds\":true}},\"sampling_params\":{{\"max_new_tokens\":4}}}}'\n\n\
+         The entropies of a request while it runs:\n\n\
          curl -s '{control}/v1/requests/demo-1/entropy?since=4'\n\n\
          The page: {control}/\n\
          Metrics: {control}/metrics   Stop: Ctrl-C\n"

@@ -5,60 +5,57 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::{LogConfig, Secret, bytes};
+use super::{LogConfig, Secret, ThinkIds, bytes};
 
-/// What is exported, from where, and where to.
+/// Settings of `tokentap export`.
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
     /// Format of the file: verl, miles, areal, slime, tunix, strands, rllm, jsonl, arrow, parquet
     #[arg(long, env = "TOKENTAP_FORMAT", value_name = "FORMAT")]
     pub format: String,
-    /// The file to be written; - is standard output
+    /// File to write; - is standard output
     #[arg(long, env = "TOKENTAP_OUT", value_name = "PATH")]
     pub out: PathBuf,
-    /// Control port of the running tokentap that is asked for its sessions
+    /// Control port of the running tokentap
     #[arg(long, env = "TOKENTAP_CONTROL", value_name = "URL", default_value = "http://127.0.0.1:30002")]
     pub control: String,
-    /// PEM file with the CA (not the system's) of a control port that speaks TLS: --control https://HOST:PORT
+    /// PEM file with the CA of a control port with TLS: --control https://HOST:PORT
     #[arg(long, env = "TOKENTAP_CONTROL_CA", value_name = "FILE")]
     pub control_ca: Option<PathBuf>,
-    /// Folder of a log to be read instead, whether a tokentap writes there or not
+    /// Folder of a log to read instead, also while a tokentap writes to it
     #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Bearer token of the control port
-    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    /// Bearer token of the control port, or @FILE
+    #[arg(long, env = "TOKENTAP_CONTROL_TOKEN", value_name = "TOKEN", hide_env_values = true, value_parser = Secret::parse)]
     pub control_token: Option<Secret>,
-    /// Sessions to be exported; without it all are
+    /// Sessions to export; without it all
     #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
     pub session: Vec<String>,
-    /// Version of the sessions; without it the last frozen one, or the open one where none is frozen
+    /// Version of the sessions; without it the last frozen one, else the open one
     // without an environment variable: too many images have a TOKENTAP_VERSION that means something else
     #[arg(long, value_name = "N")]
     pub version: Option<u32>,
-    /// Of each session only the path with the most trained tokens
+    /// Export only the path of each session with the most trained tokens
     #[arg(long, env = "TOKENTAP_NO_BRANCHES", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub no_branches: bool,
-    /// jsonl, arrow and parquet: fill the text columns, by the tokenizer of the running tokentap
+    /// jsonl, arrow and parquet: fill the text columns with the tokenizer of the running tokentap
     #[arg(long, env = "TOKENTAP_TEXT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub text: bool,
-    /// What stands in tensors where there is no token
+    /// Token id that pads tensors
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,
-    /// Tokens of the prompt side of tensors; else as many as the longest prompt has
+    /// Tokens of the prompt side of tensors; without it those of the longest prompt
     #[arg(long, env = "TOKENTAP_MAX_PROMPT_LENGTH", value_name = "N", value_parser = length)]
     pub max_prompt_length: Option<usize>,
-    /// Tokens of the response side of tensors; else as many as the longest response has
+    /// Tokens of the response side of tensors; without it those of the longest response
     #[arg(long, env = "TOKENTAP_MAX_RESPONSE_LENGTH", value_name = "N", value_parser = length)]
     pub max_response_length: Option<usize>,
-    /// The largest file whose size is known before it is written, as it is where rows are padded to the longest
+    /// Largest file, for formats whose size is known before it is written
     #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub max_export_bytes: u64,
-    /// Id of the token that opens a span of thought, for jsonl from a log, which has no tokenizer
-    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", requires = "think_end")]
-    pub think_start: Option<u32>,
-    /// Id of the token that closes it
-    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", requires = "think_start")]
-    pub think_end: Option<u32>,
+    /// Ids of the tokens that open and close thinking, as OPEN,CLOSE, for jsonl from a log, which has no tokenizer
+    #[arg(long, env = "TOKENTAP_THINK_TOKENS", value_name = "IDS")]
+    pub think_tokens: Option<ThinkIds>,
     /// What is logged.
     #[command(flatten)]
     pub logging: LogConfig,

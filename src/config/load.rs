@@ -1,4 +1,4 @@
-//! From arguments, environment and file to settings, or to one line that says which key is wrong and where it came from.
+//! Reads settings from arguments, environment and file; an error is one line that names the key and its origin.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, provenance};
+use super::{Cli, Command, Config, provenance, removed};
 
-/// Why there are no settings.
+/// Why settings cannot be used.
 #[derive(Debug)]
 pub enum Invalid {
-    /// Help or version was asked for; print it and exit with 0.
+    /// Help or version; print it and exit with 0.
     Shown(String),
     /// One line for the user; exit with 64.
     Line(String),
@@ -23,6 +23,9 @@ pub enum Invalid {
 /// [`Invalid`] when they cannot be used, or help was asked for.
 pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
     let args: Vec<OsString> = args.into_iter().collect();
+    if let Some(line) = removed::in_environment() {
+        return Err(Invalid::Line(line));
+    }
     let file = config_file(&args);
     let mut command = Cli::command();
     let mut in_file = Vec::new();
@@ -38,9 +41,6 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         export.choose(matches).map_err(Invalid::Line)?;
         export.control = authority("--control", &["http://", "https://"], &export.control)?;
         export.check().map_err(Invalid::Line)?;
-    }
-    if let (Some(config), Some((_, matches))) = (cli.command.config_mut(), matches.subcommand()) {
-        config.keys.give_way(|id| provenance::is_overruled(matches, id));
     }
     let mut cli = complete(cli)?;
     if let (Command::Config(args), Some((name, matches))) = (&mut cli.command, matches.subcommand()) {
@@ -93,10 +93,13 @@ fn with_file(command: clap::Command, path: &Path, values: &[(String, String)]) -
     let shown = path.display();
     let known = |name: &str| Config::augmented().get_arguments().any(|arg| arg.get_long() == Some(name));
     if let Some((key, _)) = values.iter().find(|(key, _)| !known(key)) {
+        if let Some(instead) = removed::replacement(key) {
+            return Err(Invalid::Line(format!("{key} in {shown}: this setting was removed; {instead}")));
+        }
         return Err(Invalid::Line(format!("{key} in {shown}: there is no such setting")));
     }
     Ok(command.mut_subcommands(|subcommand| {
-        // the others do not read the file
+        // the other commands do not read the file
         if !subcommand.get_arguments().any(|arg| arg.get_id() == "config") {
             return subcommand;
         }
@@ -133,6 +136,12 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
         return Invalid::Line(format!("{} must be given", names.join(" and ")));
     }
     let argument = context(ContextKind::InvalidArg);
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(removed) = argument.as_deref().and_then(|arg| arg.strip_prefix("--"))
+        && let Some(instead) = removed::replacement(removed)
+    {
+        return Invalid::Line(format!("--{removed} was removed; {instead}"));
+    }
     let name = argument.as_deref().and_then(|arg| arg.split_whitespace().next()).unwrap_or_default().to_owned();
     let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
         let text = error.to_string();
@@ -155,16 +164,10 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
     Invalid::Line(format!("{name} cannot be '{value}' (from {origin}){cause}"))
 }
 
-/// What no single value can show: files to be read, values that exclude each other.
+/// Checks settings against each other.
 fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
-    config.keys.complete().map_err(Invalid::Line)?;
     let keys = &config.keys;
-    if config.sessions.think_start.is_some() && config.sessions.think_start == config.sessions.think_end {
-        return Err(Invalid::Line(
-            "--think-start and --think-end are the same token, so no span could be closed".into(),
-        ));
-    }
     if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() && !keys.control_open {
         return Err(Invalid::Line(format!(
             "--control-listen {} is not loopback: set --control-token, or --control-open to leave it open",
@@ -180,7 +183,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     Ok(cli)
 }
 
-/// The URL of a server: no more than where it is.
+/// The URL of a server, without a path.
 fn authority(flag: &str, schemes: &[&str], url: &str) -> Result<String, Invalid> {
     let url = url.trim_end_matches('/');
     match schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) {
@@ -221,11 +224,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("tokentap-config-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("settings.toml");
-        std::fs::write(&path, "top-logprobs = 7\nstrict = true\nreply-budget = \"1MiB\"\n").unwrap();
+        std::fs::write(&path, "top-logprobs = 7\nstrict = true\n").unwrap();
         let file = path.to_str().unwrap();
         let cli = loaded(&["serve", "--config", file]).unwrap();
         let entropy = &cli.command.config().unwrap().entropy;
-        assert_eq!((entropy.top_logprobs, entropy.strict, entropy.reply_budget), (7, true, 1 << 20));
+        assert_eq!((entropy.top_logprobs, entropy.strict), (7, true));
         let cli = loaded(&["serve", "--config", file, "--top-logprobs", "9"]).unwrap();
         assert_eq!(cli.command.config().unwrap().entropy.top_logprobs, 9);
         std::fs::write(&path, "top-logprobs = \"x\"\n").unwrap();
@@ -233,7 +236,43 @@ mod tests {
         assert!(line.contains("--top-logprobs") && line.contains("settings.toml"), "{line}");
         std::fs::write(&path, "tops = 1\n").unwrap();
         assert!(loaded(&["serve", "--config", file]).unwrap_err().starts_with("tops in "));
+        std::fs::write(&path, "think-start = 1\n").unwrap();
+        let line = loaded(&["serve", "--config", file]).unwrap_err();
+        assert!(line.starts_with("think-start in ") && line.ends_with("give --think-tokens OPEN,CLOSE"), "{line}");
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn removed_flags_name_their_replacement() {
+        let line = loaded(&["serve", "--control-token-file", "x"]).unwrap_err();
+        assert_eq!(line, "--control-token-file was removed; give --control-token @FILE");
+        let line = loaded(&["serve", "--slice-memory=1"]).unwrap_err();
+        assert_eq!(line, "--slice-memory was removed; it is fixed at 64 MiB");
+        let known = Config::augmented();
+        for (name, instead) in removed::REMOVED {
+            assert!(!known.get_arguments().any(|arg| arg.get_long() == Some(name)), "--{name} exists");
+            for flag in instead.split_whitespace().filter_map(|word| word.strip_prefix("--")) {
+                assert!(
+                    known.get_arguments().any(|arg| arg.get_long() == Some(flag)),
+                    "--{name}: there is no --{flag}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_read_from_files() {
+        let path = std::env::temp_dir().join(format!("tokentap-key-{}", std::process::id()));
+        std::fs::write(&path, "hush\n").unwrap();
+        let key = format!("@{}", path.display());
+        let cli = loaded(&["serve", "--agent-token", &key]).unwrap();
+        assert_eq!(cli.command.config().unwrap().keys.agent_token.as_ref().unwrap().expose(), "hush");
+        std::fs::write(&path, "\n").unwrap();
+        assert!(loaded(&["serve", "--agent-token", &key]).unwrap_err().contains("--agent-token"));
+        std::fs::remove_file(&path).unwrap();
+        let line = loaded(&["serve", "--agent-token", &key]).unwrap_err();
+        assert!(line.contains("--agent-token") && line.contains("cannot read"), "{line}");
+        assert!(loaded(&["serve", "--agent-token", ""]).is_err(), "an empty key");
     }
 
     fn exported(args: &[&str]) -> Result<ExportArgs, String> {

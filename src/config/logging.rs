@@ -1,24 +1,26 @@
-//! What is logged, and how: the same for every command.
+//! Log settings, the same for every command.
 
 use clap::{Args, ValueEnum};
 
-/// How log lines look.
+use super::MAIN;
+
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// One readable line each.
+    /// Text.
     Text,
-    /// One JSON object each.
+    /// One JSON object per line.
     Json,
 }
 
-/// Settings of the log that people read.
+/// Log settings.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Log")]
 pub struct LogConfig {
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, env = "TOKENTAP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged, in the syntax of RUST_LOG
-    #[arg(long, env = "TOKENTAP_LOG", value_name = "FILTER", default_value = "info")]
+    /// Log filter, in the syntax of RUST_LOG
+    #[arg(long, env = "TOKENTAP_LOG", help_heading = MAIN, value_name = "FILTER", default_value = "info")]
     pub log: String,
 }

@@ -1,13 +1,14 @@
-//! Settings of what is recorded, where it is kept, and for how long.
+//! Session settings: what is recorded, where, and for how long.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{bytes, duration};
+use super::{MAIN, bytes, duration};
 
-/// Where else a session's name may stand, besides where it is always looked for.
+/// Further sources of a session's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SessionSource {
     /// The bearer token, or `X-Api-Key`.
@@ -18,7 +19,7 @@ pub enum SessionSource {
     RoutingKey,
 }
 
-/// When the log is forced to the disk itself.
+/// When the log is synced to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FsyncPolicy {
     /// The system decides: survives a crash of the process, not of the machine.
@@ -44,40 +45,65 @@ pub struct SessionConfig {
     /// Record every generation as a turn of its session
     #[arg(long, env = "TOKENTAP_RECORD", value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub record: bool,
-    /// Where a session's name may stand besides path, headers, query and body: key, user, routing-key
+    /// Further sources of a session's name, besides path, headers, query and body: key, user, routing-key
     #[arg(long, env = "TOKENTAP_SESSION_FROM", value_name = "LIST", value_delimiter = ',')]
     pub session_from: Vec<SessionSource>,
-    /// How many bytes the sessions in memory hold; the least recently used leave first
+    /// Bytes of all sessions in memory; the least recently used are evicted
     #[arg(long, env = "TOKENTAP_SESSION_BYTES", value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     pub session_bytes: u64,
-    /// How long a session stays that nobody uses
+    /// How long an unused session stays in memory
     #[arg(long, env = "TOKENTAP_SESSION_TTL", value_name = "TIME", default_value = "24h", value_parser = duration)]
     pub session_ttl: Duration,
-    /// A session that nobody uses for so long has finished
+    /// A session that is unused for this time has finished
     #[arg(long, env = "TOKENTAP_SESSION_IDLE", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub session_idle: Duration,
-    /// How many turns a session may have, at most 1000000; the next call of a session that has them is answered 403
+    /// Turns of a session, at most 1000000, and four times its branches; further calls get 403
     #[arg(long, env = "TOKENTAP_MAX_SESSION_TURNS", value_name = "N", default_value = "65536", value_parser = turns)]
     pub max_session_turns: usize,
-    /// How many branches a session may have: turns that none continues; the next call is answered 403
-    #[arg(long, env = "TOKENTAP_MAX_SESSION_BRANCHES", value_name = "N", default_value = "16384")]
-    pub max_session_branches: usize,
-    /// The largest file of an export whose rows are padded to the longest, or whose size is known before it is written
+    /// Largest export file, for formats whose size is known before it is written
     #[arg(long, env = "TOKENTAP_MAX_EXPORT_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
     pub max_export_bytes: u64,
-    /// Folder of the log from which sessions are restored after a restart; without it they live in memory alone
-    #[arg(long, env = "TOKENTAP_DATA_DIR", value_name = "DIR")]
+    /// Folder of the log from which sessions are restored after a restart; without it they are in memory only
+    #[arg(long, env = "TOKENTAP_DATA_DIR", help_heading = MAIN, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// How large that log may become; its oldest segments leave first
+    /// Bytes of that log; its oldest segments are removed
     #[arg(long, env = "TOKENTAP_DATA_BYTES", value_name = "BYTES", default_value = "16GiB", value_parser = bytes)]
     pub data_bytes: u64,
-    /// When it is forced to the disk itself: never (survives a crash of tokentap), interval (a second), always
+    /// When that log is synced: never (survives a crash of the process), interval (each second), always (before a reply ends)
     #[arg(long, env = "TOKENTAP_FSYNC", value_name = "WHEN", default_value = "interval")]
     pub fsync: FsyncPolicy,
-    /// Id of the token that opens a span of thought; else as the tokenizer names it
-    #[arg(long, env = "TOKENTAP_THINK_START", value_name = "ID", requires = "think_end")]
-    pub think_start: Option<u32>,
-    /// Id of the token that closes it
-    #[arg(long, env = "TOKENTAP_THINK_END", value_name = "ID", requires = "think_start")]
-    pub think_end: Option<u32>,
+    /// Ids of the tokens that open and close thinking, as OPEN,CLOSE; without it those of the tokenizer
+    #[arg(long, env = "TOKENTAP_THINK_TOKENS", value_name = "IDS")]
+    pub think_tokens: Option<ThinkIds>,
+}
+
+/// `--think-tokens`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThinkIds {
+    /// Opens a span of thought.
+    pub start: u32,
+    /// Closes it.
+    pub end: u32,
+}
+
+impl FromStr for ThinkIds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ids =
+            text.split_once(',').and_then(|(start, end)| Some((start.trim().parse().ok()?, end.trim().parse().ok()?)));
+        match ids {
+            Some((start, end)) if start != end => Ok(Self { start, end }),
+            Some(_) => Err("both are the same token, so no span could be closed".to_owned()),
+            None => Err("it is two token ids, such as 151667,151668".to_owned()),
+        }
+    }
+}
+
+impl SessionConfig {
+    /// The most branches of a session: turns that no other turn continues.
+    #[must_use]
+    pub fn max_session_branches(&self) -> usize {
+        self.max_session_turns.div_ceil(4)
+    }
 }

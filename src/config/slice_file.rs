@@ -6,13 +6,13 @@ use clap::Args;
 
 use super::{LogConfig, SliceConfig};
 
-/// Which file of logits is measured.
+/// Settings of `tokentap entropy`.
 #[derive(Debug, Clone, Args)]
 pub struct EntropyArgs {
-    /// Safetensors with logits (rows x vocab, F32, BF16 or F16), and if wanted temperature and token_ids; - is standard input
+    /// Safetensors file with logits (rows x vocab, F32, BF16 or F16), optionally temperature and token_ids; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What measures the rows.
+    /// The backend.
     #[command(flatten)]
     pub slices: SliceConfig,
     /// What is logged.

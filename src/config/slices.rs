@@ -1,4 +1,4 @@
-//! Whole rows of logits: how much room they have, and what measures them.
+//! Settings for whole rows of logits.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,23 +7,21 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::units::{bytes, duration};
-
-/// What measures entropies.
+/// The backend that computes entropies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EntropyBackend {
-    /// A CUDA device that is named, for slices of whole rows that it measures faster; else the CPU.
+    /// The CUDA device that is named, for whole rows that it measures faster; otherwise the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// A CUDA device, for everything, as long as there is one.
+    /// The CUDA device, also for top-k; the CPU if it fails.
     Cuda,
 }
 
 /// A CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CudaDevice {
-    /// Its place among those that the process sees.
+    /// Its index among the devices that the process sees.
     Index(u32),
     /// `GPU-` and its UUID.
     Uuid(String),
@@ -52,56 +50,47 @@ impl fmt::Display for CudaDevice {
     }
 }
 
-/// What measures rows of logits, and in how much memory.
+/// The backend, and its memory.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Rows of logits")]
 pub struct SliceConfig {
-    /// What measures: auto (a CUDA device only if --cuda-device names one), cpu, cuda (top-k too)
+    /// Backend: auto (CUDA only if --cuda-device is set), cpu, cuda (also for top-k)
     #[arg(long, env = "TOKENTAP_ENTROPY_BACKEND", value_name = "BACKEND", default_value = "auto")]
     pub entropy_backend: EntropyBackend,
     /// The CUDA device, by index or UUID
     #[arg(long, env = "TOKENTAP_CUDA_DEVICE", value_name = "DEVICE")]
     pub cuda_device: Option<CudaDevice>,
-    /// Memory for rows on the device, and as much pinned on the host
-    #[arg(long, env = "TOKENTAP_CUDA_MEMORY", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    /// Bytes for rows on the device, and as many pinned on the host.
+    #[arg(skip = 256_u64 << 20)]
     pub cuda_memory: u64,
-    /// How long rows for the device wait for others to be measured with
-    #[arg(long, env = "TOKENTAP_CUDA_DEADLINE", value_name = "TIME", default_value = "200us", value_parser = deadline)]
+    /// How long rows for the device wait to be measured together with others.
+    #[arg(skip = Duration::from_micros(200))]
     pub cuda_deadline: Duration,
-    /// Threads that measure whole rows; 0 is half of the cores, at most 4
-    #[arg(long, env = "TOKENTAP_ENTROPY_THREADS", value_name = "N", default_value = "0")]
+    /// Threads that measure whole rows; 0 is half of the cores, at most 4.
+    #[arg(skip = 0_usize)]
     pub entropy_threads: usize,
-    /// Memory for rows that are coming in or being measured; more wait
-    #[arg(long, env = "TOKENTAP_SLICE_MEMORY", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    /// Bytes of rows that are received or measured; further rows wait.
+    #[arg(skip = 64_u64 << 20)]
     pub slice_memory: u64,
-    /// The largest slice of /v1/entropy
-    #[arg(long, env = "TOKENTAP_MAX_SLICE_BYTES", value_name = "BYTES", default_value = "8GiB", value_parser = bytes)]
+    /// The largest slice of /v1/entropy, in bytes.
+    #[arg(skip = 8_u64 << 30)]
     pub max_slice_bytes: u64,
 }
 
-/// A time that those who wait for it do not notice.
-fn deadline(text: &str) -> Result<Duration, String> {
-    let time = duration(text)?;
-    if time > Duration::from_millis(100) {
-        return Err("at most 100ms: every request whose rows are the first to come waits for so long".to_owned());
-    }
-    Ok(time)
-}
-
-/// Slices that other processes on the node leave in files; `tokentap entropy` names its file itself.
+/// Slices in files of other processes on the node.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Rows of logits")]
 pub struct ShmConfig {
-    /// Folder of files, such as in shared memory, in which processes on this node leave slices for /v1/entropy
+    /// Folder, such as one in shared memory, in which processes on this node leave logits for /v1/entropy
     #[arg(long, env = "TOKENTAP_SHM_DIR", value_name = "DIR", value_parser = folder)]
     pub shm_dir: Option<PathBuf>,
 }
 
-/// A folder that is there: one that is not would only show with the first slice.
+/// A folder that exists: a missing one would only be noticed by the first slice.
 fn folder(text: &str) -> Result<PathBuf, String> {
     match std::fs::metadata(text) {
         Ok(found) if found.is_dir() => Ok(PathBuf::from(text)),
-        Ok(_) => Err("it is no folder".to_owned()),
+        Ok(_) => Err("it is not a folder".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

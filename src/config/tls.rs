@@ -1,23 +1,23 @@
-//! Certificates of the ports.
+//! TLS settings of the ports.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Where the certificates lie. A port that has one speaks TLS and nothing else.
+/// The certificates. A port with a certificate accepts only TLS.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsConfig {
-    /// PEM file with the certificate (and its chain) of both ports, which then speak TLS; it is read again when it changes
+    /// PEM file with the certificate chain of both ports; it is reloaded when it changes
     #[arg(long, env = "TOKENTAP_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// PEM file with the private key of that certificate, not encrypted
+    /// PEM file with its private key, not encrypted
     #[arg(long, env = "TOKENTAP_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Certificate of the control port, where it is another, or the only one
+    /// PEM file with the certificate chain of the control port alone
     #[arg(long, env = "TOKENTAP_CONTROL_TLS_CERT", value_name = "FILE")]
     pub control_tls_cert: Option<PathBuf>,
-    /// Its private key
+    /// PEM file with its private key
     #[arg(long, env = "TOKENTAP_CONTROL_TLS_KEY", value_name = "FILE")]
     pub control_tls_key: Option<PathBuf>,
 }
@@ -37,7 +37,7 @@ const BOTH: [&str; 2] = ["--tls-cert", "--tls-key"];
 const CONTROL: [&str; 2] = ["--control-tls-cert", "--control-tls-key"];
 
 impl TlsConfig {
-    /// A certificate has a key, and somebody to use them.
+    /// Checks that each certificate has a key and that the binary has TLS.
     pub(super) fn check(&self) -> Result<(), String> {
         for (cert, key, [cert_flag, key_flag]) in
             [(&self.tls_cert, &self.tls_key, BOTH), (&self.control_tls_cert, &self.control_tls_key, CONTROL)]

@@ -14,6 +14,28 @@ impl Secret {
     }
 }
 
+impl Secret {
+    /// The key of a setting: itself, or `@` and the path of the file that holds it.
+    ///
+    /// # Errors
+    /// A line for the user when the file cannot be read or the key is empty.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let key = match text.strip_prefix('@') {
+            Some(path) => {
+                let read = std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+                read.trim().to_owned()
+            }
+            None => text.to_owned(),
+        };
+        if key.is_empty() {
+            return Err(
+                "an empty key would be one that every client has: leave the setting out, or give a key".to_owned()
+            );
+        }
+        Ok(Self(key))
+    }
+}
+
 impl From<String> for Secret {
     fn from(key: String) -> Self {
         Self(key)

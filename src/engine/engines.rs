@@ -115,6 +115,12 @@ impl Engines {
         self.lock().clone()
     }
 
+    /// The URL of the engine, where the upstream is one; `None` where a router chooses the engine of each request.
+    #[must_use]
+    pub fn single(&self) -> Option<&str> {
+        (self.lock().source == EngineSource::Upstream).then(|| self.upstream.upstream())
+    }
+
     /// Returns any engine, preferably a healthy one, for a call that all engines answer alike. Returns the upstream if no engine is listed.
     #[must_use]
     pub fn any(&self) -> Client {

@@ -64,7 +64,7 @@ impl http_body::Body for ForwardedBody {
             && deadline.as_mut().poll(cx).is_ready()
         {
             self.count("timeout");
-            return Poll::Ready(Some(Err("the reply took longer than --upstream-total-timeout".into())));
+            return Poll::Ready(Some(Err("the reply took longer than six times --upstream-timeout".into())));
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
@@ -82,7 +82,7 @@ impl http_body::Body for ForwardedBody {
                 Some(idle) => {
                     ready!(idle.poll(cx));
                     self.count("timeout");
-                    Poll::Ready(Some(Err("the reply paused for longer than --upstream-idle-timeout".into())))
+                    Poll::Ready(Some(Err("the reply paused for longer than --upstream-timeout".into())))
                 }
                 None => Poll::Pending,
             },

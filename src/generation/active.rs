@@ -15,7 +15,7 @@ use crate::generation::generator::Generator;
 use crate::generation::reason::Reason;
 use crate::generation::record::Recorder;
 use crate::session::Fault;
-use crate::session::ledger::log::Ack;
+use crate::session::ledger::Ack;
 
 /// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]

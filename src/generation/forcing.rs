@@ -6,7 +6,7 @@ mod size;
 pub use exact::{ExactSource, FailuresSinceProbe};
 pub use size::affordable_k;
 
-use crate::config::EntropyConfig;
+use crate::config::{EntropyConfig, EntropyDefault};
 use crate::engine::probe::{Capabilities, Dialect, Plugin, Streaming};
 use crate::engine::request::{GenerateRequest, PerItem};
 use crate::entropy::Estimator;
@@ -155,7 +155,7 @@ impl<'a> ForcingFacts<'a> {
             Some(Dialect::Jax) if stream && self.upstream.overlap_schedule != Some(true) => {
                 return Some((Reason::JaxStream, false));
             }
-            Some(Dialect::Jax) if !self.config.jax_force && !self.entropy_request.explicit => {
+            Some(Dialect::Jax) if self.config.entropy != EntropyDefault::Always && !self.entropy_request.explicit => {
                 return Some((Reason::Jax, false));
             }
             // an unknown engine may be sglang-jax, whose streams break

@@ -40,7 +40,7 @@ use crate::engine::{headers, routes};
 use crate::error::Error;
 use crate::long_work::on_body;
 use crate::metrics::Metrics;
-use crate::session::{self, Fault, Store};
+use crate::session::{self, Fault, Policy, Store};
 
 /// The reply header that names the session.
 pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -58,6 +58,8 @@ pub struct Generator {
     pub(super) engines: Engines,
     pub(super) metrics: Arc<Metrics>,
     pub(super) sessions: Arc<Store>,
+    /// Which policy samples.
+    pub policy: Arc<Policy>,
     tools: Arc<CaptureTools>,
     /// The capabilities that the probe found.
     upstream: watch::Receiver<Arc<Capabilities>>,
@@ -81,7 +83,7 @@ impl Generator {
     pub fn new(
         config: Arc<Config>,
         (client, engines): (Client, Engines),
-        sessions: Arc<Store>,
+        (sessions, policy): (Arc<Store>, Arc<Policy>),
         tools: Arc<CaptureTools>,
         upstream: watch::Receiver<Arc<Capabilities>>,
         budget: Budget,
@@ -95,6 +97,7 @@ impl Generator {
             client,
             engines,
             sessions,
+            policy,
             tools,
             upstream,
             budget,
@@ -238,8 +241,10 @@ impl Generator {
         attempt: Option<AttemptContext>,
     ) -> Recorder {
         let sampled = upstream.lists_sampled_ids();
-        let mut context = RecordContext::of(&request.request, &upstream.model, self.sessions.policy.epoch(), sampled);
+        let mut context = RecordContext::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
         context.chat = request.chat.clone();
+        // before the first probe the upstream may still prove to be a router
+        context.engine = self.engines.single().filter(|_| !upstream.model.is_empty()).map(Into::into);
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.last();

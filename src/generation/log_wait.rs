@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::session::ledger::log::Ack;
+use crate::session::ledger::Ack;
 
 /// How long a reply waits for the log at most, regardless of its number of turns.
 const MAX_WAIT: Duration = Duration::from_secs(2);

@@ -12,8 +12,8 @@ use crate::engine::response::{Chunk, Numbers};
 use crate::generation::forcing::ItemPlan;
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
-use crate::session::ledger::log::Ack;
-use crate::session::{About, Call, Chat, Draft, Fault, Measured, Reported, now_ms};
+use crate::session::ledger::Ack;
+use crate::session::{About, Call, Chat, Draft, Fault, Measured, Policy, Reported, now_ms};
 use running::TurnBuilder;
 
 /// What a recorder knows about the request before the reply begins.
@@ -25,7 +25,11 @@ pub struct RecordContext {
     pub sampling: Vec<Option<Box<str>>>,
     /// The served model.
     pub model: Arc<str>,
-    /// The policy's epoch.
+    /// The URL of the engine, where it is known.
+    pub engine: Option<Box<str>>,
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The policy's epoch when the request came.
     pub epoch: u64,
     /// The conversation that its turns continue, for a chat request.
     pub chat: Option<Box<Chat>>,
@@ -76,7 +80,7 @@ pub struct CapturedOutput<'a> {
 impl RecordContext {
     /// Builds the context from a request.
     #[must_use]
-    pub fn of(request: &GenerateRequest, model: &Arc<str>, epoch: u64, ids_are_sampled: bool) -> Self {
+    pub fn of(request: &GenerateRequest, model: &Arc<str>, policy: Arc<Policy>, ids_are_sampled: bool) -> Self {
         let prompts = request.batch().unwrap_or(1);
         let text = |at: usize| {
             let span = request.sampling.get(at)?.span.clone();
@@ -86,8 +90,10 @@ impl RecordContext {
             prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(model),
-            epoch,
+            epoch: policy.epoch(),
+            policy,
             chat: None,
+            engine: None,
             ids_are_sampled,
         }
     }
@@ -136,7 +142,7 @@ impl Recorder {
         if self.turns.len() <= output.index {
             self.turns.resize_with(output.index + 1, TurnBuilder::default);
         }
-        let epoch = self.call.store().policy.epoch();
+        let epoch = self.context.policy.epoch();
         let elapsed = self.elapsed_ms();
         let turn = &mut self.turns[output.index];
         if turn.recorded {
@@ -181,7 +187,7 @@ impl Recorder {
         // observed only at the end, and from the spans if the reply has them: any other label is the front end's, which may be outdated
         let last = reported.spans.last().map(|(label, ..)| label);
         if let Some(label) = last.or(reported.label.as_ref()) {
-            self.call.store().policy_observed(self.context.epoch, label);
+            self.context.policy.observe(self.context.epoch, label);
         }
         let about =
             About { finish, fault, measured, cached_tokens: chunk.count(bytes, "cached_tokens"), ..About::default() };
@@ -204,7 +210,7 @@ impl Recorder {
             let at = index / n.max(1);
             let prompt = self.context.prompts.get(at).cloned().flatten();
             // the first event's label: weights may have changed since
-            let label = turn.label.take().filter(|_| self.call.store().policy.epoch() == self.context.epoch);
+            let label = turn.label.take().filter(|_| self.context.policy.epoch() == self.context.epoch);
             let reported = Reported { label, spans: Vec::new() };
             self.commit(turn, (index, at), prompt, reported, About { fault: Some(fault), ..About::default() });
         }
@@ -218,12 +224,12 @@ impl Recorder {
         reported: Reported,
         about: About,
     ) {
-        let policy = &self.call.store().policy;
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
         let about = About {
+            engine: self.context.engine.clone(),
             rid: turn.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            policy: policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
+            policy: self.context.policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
             sampling: self.context.sampling.get(at).cloned().flatten(),
             model: (*self.context.model).into(),
             started_ms: self.started_ms,

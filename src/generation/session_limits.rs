@@ -12,9 +12,9 @@ use crate::session::Store;
 /// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
 pub fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
     let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
-    if new > config.max_session_turns || new > config.max_session_branches {
+    if new > config.max_session_turns || new > config.max_session_branches() {
         let message = format!(
-            "{new} generations in one call of session {session:?} are more than --max-session-turns and --max-session-branches allow"
+            "{new} generations in one call of session {session:?} are more than --max-session-turns allows, or a quarter of it for branches"
         );
         return Err(Error::Client { status: StatusCode::FORBIDDEN, message });
     }
@@ -28,9 +28,10 @@ pub fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize
     if turns.saturating_add(new) > config.max_session_turns {
         return full(turns, "turns", "--max-session-turns");
     }
-    if branches >= config.max_session_branches || new > 1 && branches.saturating_add(new) > config.max_session_branches
+    if branches >= config.max_session_branches()
+        || new > 1 && branches.saturating_add(new) > config.max_session_branches()
     {
-        return full(branches, "branches", "--max-session-branches");
+        return full(branches, "branches", "a quarter of --max-session-turns");
     }
     Ok(())
 }

@@ -6,25 +6,40 @@ use prometheus::{Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, 
 
 use super::Tallies;
 
+/// The description of a metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricDescription {
+    /// Its name in the exposition.
+    pub name: String,
+    /// Its help text.
+    pub help: String,
+    /// The names of its labels.
+    pub labels: Vec<String>,
+}
+
 /// Collects what is being declared; a name that clashes or is ill-formed is a mistake in this file.
 pub(super) struct Declare<'a> {
     registry: &'a Registry,
-    names: RefCell<Vec<String>>,
+    described: RefCell<Vec<MetricDescription>>,
 }
 
 impl<'a> Declare<'a> {
     pub(super) fn new(registry: &'a Registry) -> Self {
-        Self { registry, names: RefCell::default() }
+        Self { registry, described: RefCell::default() }
     }
 
-    /// The names of everything that was declared.
-    pub(super) fn into_names(self) -> Vec<String> {
-        self.names.into_inner()
+    /// All metrics that were declared.
+    pub(super) fn into_described(self) -> Vec<MetricDescription> {
+        self.described.into_inner()
     }
 
     pub(super) fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
         let collector = collector.expect("names and labels in this file are well-formed");
-        self.names.borrow_mut().extend(collector.desc().into_iter().map(|desc| desc.fq_name.clone()));
+        self.described.borrow_mut().extend(collector.desc().into_iter().map(|desc| MetricDescription {
+            name: desc.fq_name.clone(),
+            help: desc.help.clone(),
+            labels: desc.variable_labels.clone(),
+        }));
         self.registry.register(Box::new(collector.clone())).expect("names in this file are distinct");
         collector
     }

@@ -6,7 +6,6 @@ pub mod trainer_state;
 pub mod v1;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -24,7 +23,7 @@ use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
 use crate::serve::reply::{error_reply, json_reply};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
-use crate::session::ledger::log::{Health, Log};
+use crate::session::ledger::{Health, Ledger};
 
 /// The live entropies of a request.
 const ENTROPY: &str = "/v1/requests/{rid}/entropy";
@@ -140,7 +139,7 @@ fn metrics(state: &Control) -> Response<Body> {
     let (sessions, bytes) = proxy.sessions.size();
     proxy.metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     proxy.metrics.sessions_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    if let Some(log) = proxy.sessions.log() {
+    if let Some(log) = proxy.sessions.ledger() {
         update_log_metrics(&proxy.metrics, log);
     }
     match proxy.metrics.render() {
@@ -155,13 +154,12 @@ fn metrics(state: &Control) -> Response<Body> {
 }
 
 /// Updates the metrics of the log.
-fn update_log_metrics(metrics: &Metrics, log: &Log) {
+fn update_log_metrics(metrics: &Metrics, log: &dyn Ledger) {
     let stats = log.stats();
-    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     metrics.log_degraded.set(i64::from(log.health() != Health::Ok));
-    metrics.log_bytes.set(i64::try_from(of(&stats.bytes_on_disk)).unwrap_or(i64::MAX));
-    metrics.raise(&metrics.log_records, of(&stats.records));
-    metrics.raise(&metrics.log_lost, of(&stats.failed) + of(&stats.dropped_queue_full));
+    metrics.log_bytes.set(i64::try_from(stats.bytes).unwrap_or(i64::MAX));
+    metrics.raise(&metrics.log_records, stats.records);
+    metrics.raise(&metrics.log_lost, stats.lost);
 }
 
 /// Replies `{rid, index, entropy, token_ids?, next, finished, finish_reason}` from token `since` on. Ids are only there while the sequence

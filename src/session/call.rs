@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::ledger::Ack;
 use super::state::Session;
 use super::store::Store;
 use super::turn::Draft;
-use crate::session::ledger::log::Ack;
 
 /// A call. While it lives its session is neither idle nor evicted; a session that does not exist comes into being with the first turn,
 /// so that a refused call leaves nothing behind.
@@ -22,7 +22,7 @@ pub struct Call {
 }
 
 /// Turns of a call, known to whoever holds a copy. Their numbers mean nothing in a later session of the same name, which is why each
-/// comes with its session's place in the order of birth.
+/// comes with the number of its session.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
     // held to add a number or to copy them, never across an await
@@ -37,12 +37,12 @@ impl Turns {
     }
 
     fn add(&self, session: &Session, turn: u32) {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner).push((session.birth, turn));
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).push((session.number, turn));
     }
 
     fn of(&self, session: &Session) -> Vec<u32> {
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.iter().filter(|(birth, _)| *birth == session.birth).map(|(_, turn)| *turn).collect()
+        ids.iter().filter(|(number, _)| *number == session.number).map(|(_, turn)| *turn).collect()
     }
 }
 

@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::View;
+use super::ledger::{Ack, Record};
 use super::order_index::{Gone, Order};
 use super::state::{Session, State};
 use super::store::{Store, now_ms};
-use crate::session::ledger::log::{Ack, Record};
 
 /// Paths that are numbered, and sessions that are listed, under one hold of the order's lock.
 const AT_ONCE: usize = 64;
@@ -43,7 +43,7 @@ impl Store {
             let mut order = self.order();
             for (number, leaf) in session.give_out(turns, &claimed, || order.next_finished()) {
                 order.finished.push_back((number, Arc::clone(&session.id)));
-                self.note(Record::Finished { session: Arc::clone(&session.id), leaf, turns, number });
+                self.ledger.append_unacknowledged(Record::Finished { session: session.key(), leaf, turns, number });
                 self.news.finished(number);
             }
         }
@@ -112,10 +112,10 @@ impl Store {
                 // it was used in the meantime
                 continue;
             }
-            let evicted = Record::Evicted { session: Arc::clone(&session.id) };
+            let evicted = Record::Evicted { session: session.key() };
             if self.forget(&mut order, &session, evicted, unused).is_some() {
                 order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
-                self.metrics.sessions_evicted.with_label_values(&[reason]).inc();
+                self.observer.session_evicted(reason);
             }
         }
         false
@@ -151,7 +151,7 @@ impl Store {
                 return None;
             }
             state.gone = true;
-            (state.bytes, self.record(record))
+            (state.bytes, self.ledger.append(record))
         };
         order.remove(session, bytes);
         self.sessions.remove_if(&session.id, |_, found| Arc::ptr_eq(found, session));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Uid;
 use super::state::Session;
 use super::store::SESSION_OVERHEAD;
 
@@ -38,7 +39,8 @@ pub(super) struct Order {
     /// Those of the used ones whose paths have not all been given out.
     open: BTreeMap<u64, Arc<Session>>,
     ticks: u64,
-    births: u64,
+    /// The number of sessions that began in this process.
+    begun: u64,
     numbers: u64,
     /// Bytes of all sessions; below 0 for a moment where a turn's session goes before the turn is counted.
     pub(super) bytes: i64,
@@ -47,10 +49,10 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// A new session, which nobody has used yet.
-    pub(super) fn birth(&mut self, id: Arc<str>, now_ms: u64) -> Session {
-        self.births += 1;
-        Session::new(id, self.births, now_ms)
+    /// A new session that was not used yet.
+    pub(super) fn begin(&mut self, id: Arc<str>, birth: Option<Uid>, now_ms: u64) -> Session {
+        self.begun += 1;
+        Session::new(id, self.begun, birth, now_ms)
     }
 
     /// The session was used.
@@ -64,7 +66,7 @@ impl Order {
         self.open.remove(&before);
         self.used.insert(self.ticks, (now, Arc::clone(session)));
         self.open.insert(self.ticks, Arc::clone(session));
-        if self.born.insert(session.birth, Arc::clone(session)).is_none() {
+        if self.born.insert(session.number, Arc::clone(session)).is_none() {
             self.add(SESSION_OVERHEAD);
         }
     }
@@ -77,7 +79,7 @@ impl Order {
     pub(super) fn remove(&mut self, session: &Session, bytes: u64) {
         self.used.remove(&session.tick());
         self.open.remove(&session.tick());
-        let own = if self.born.remove(&session.birth).is_some() { SESSION_OVERHEAD } else { 0 };
+        let own = if self.born.remove(&session.number).is_some() { SESSION_OVERHEAD } else { 0 };
         session.tick.store(GONE, Ordering::Relaxed);
         self.bytes -= signed(bytes + own);
     }
@@ -101,13 +103,13 @@ impl Order {
 
     pub(super) fn page(&self, after: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let from = after.saturating_add(1);
-        self.born.range(from..).take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
+        self.born.range(from..).take(limit).map(|(number, session)| (*number, Arc::clone(session))).collect()
     }
 
     /// The latest sessions first, from before the one with the number `before` on.
     pub(super) fn page_back(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
         let older = self.born.range(..before).rev();
-        older.take(limit).map(|(birth, session)| (*birth, Arc::clone(session))).collect()
+        older.take(limit).map(|(number, session)| (*number, Arc::clone(session))).collect()
     }
 
     /// The session that was used least recently, from tick `from` on.

@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::ledger::{Ack, Record, SharedLedger};
+
 /// Epochs of which label and name are remembered: more than any request spans.
 const REMEMBERED: usize = 1024;
 
@@ -72,14 +74,16 @@ pub struct Policy {
     epochs: Mutex<VecDeque<Epoch>>,
     /// The label that `/model_info` showed last; held as shortly.
     shown: Mutex<Option<Box<str>>>,
+    /// Keeps each new epoch.
+    ledger: SharedLedger,
 }
 
 impl Policy {
-    /// A policy at this epoch.
+    /// The policy at epoch 0; later epochs are appended to `ledger`.
     #[must_use]
-    pub fn new(epoch: u64) -> Self {
-        let first = Epoch { number: epoch, label: None, version: None };
-        Self { epochs: Mutex::new(VecDeque::from([first])), shown: Mutex::default() }
+    pub fn new(ledger: SharedLedger) -> Self {
+        let first = Epoch { number: 0, label: None, version: None };
+        Self { epochs: Mutex::new(VecDeque::from([first])), shown: Mutex::default(), ledger }
     }
 
     fn epochs(&self) -> MutexGuard<'_, VecDeque<Epoch>> {
@@ -100,19 +104,28 @@ impl Policy {
         (epoch.label.clone(), epoch.version.clone())
     }
 
-    /// A call has changed the weights; returns the new epoch.
-    pub fn changed(&self) -> u64 {
-        next(&mut self.epochs(), None, None)
+    /// Begins an epoch: a call has changed the weights, or another engine answers, whose weights may differ.
+    pub fn changed(&self) -> (u64, Ack) {
+        let epoch = next(&mut self.epochs(), None, None);
+        (epoch, self.append(epoch, None))
     }
 
-    /// The trainer names the policy; returns the new epoch. Saying the same again changes nothing.
-    pub fn named(&self, version: &str) -> u64 {
-        let mut epochs = self.epochs();
-        let epoch = last(&mut epochs);
-        if epoch.version.as_deref() == Some(version) {
-            return epoch.number;
-        }
-        next(&mut epochs, None, Some(version.into()))
+    /// Begins an epoch that the trainer names; the name that the epoch has already begins none.
+    pub fn named(&self, version: &str) -> (u64, Ack) {
+        let epoch = {
+            let mut epochs = self.epochs();
+            let epoch = last(&mut epochs);
+            if epoch.version.as_deref() == Some(version) {
+                epoch.number
+            } else {
+                next(&mut epochs, None, Some(version.into()))
+            }
+        };
+        (epoch, self.append(epoch, Some(version.into())))
+    }
+
+    fn append(&self, epoch: u64, version: Option<Box<str>>) -> Ack {
+        self.ledger.append(Record::Policy { epoch, version })
     }
 
     /// The epoch was at least this one, before a restart.
@@ -121,6 +134,20 @@ impl Policy {
         let known = last(&mut epochs);
         if epoch >= known.number {
             *known = Epoch { number: epoch, label: None, version };
+        }
+    }
+
+    /// Takes over the epoch of a record, before the ledger is open.
+    pub(super) fn restore_record(&self, record: &Record) {
+        match record {
+            Record::Turn { turn, .. } => {
+                let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
+                if epoch > self.epoch() {
+                    self.restore(epoch, None);
+                }
+            }
+            Record::Policy { epoch, version } => self.restore(*epoch, version.clone()),
+            _ => {}
         }
     }
 
@@ -134,6 +161,12 @@ impl Policy {
 
     /// The engine's label was seen on what was asked in `epoch`. Where no call explains a change, the epoch moves, and is returned.
     pub fn observe(&self, epoch: u64, label: &str) -> Option<u64> {
+        let moved = self.take_label(epoch, label)?;
+        drop(self.append(moved, None));
+        Some(moved)
+    }
+
+    fn take_label(&self, epoch: u64, label: &str) -> Option<u64> {
         let mut epochs = self.epochs();
         let before = epochs.len().checked_sub(2).and_then(|at| epochs[at].label.clone());
         let now = last(&mut epochs);
@@ -239,6 +272,12 @@ fn cut(
 mod tests {
     use super::*;
 
+    fn at_epoch(epoch: u64) -> Policy {
+        let policy = Policy::new(SharedLedger::default());
+        policy.restore(epoch, None);
+        policy
+    }
+
     fn reported(label: &str, spans: &[(&str, u32, u32)]) -> Reported {
         let spans = spans.iter().map(|(label, start, end)| ((*label).into(), *start, *end)).collect();
         Reported { label: Some(label.into()), spans }
@@ -250,7 +289,7 @@ mod tests {
 
     #[test]
     fn an_unchanged_policy_has_one_certain_span() {
-        let policy = Policy::new(5);
+        let policy = at_epoch(5);
         policy.observe(5, "v1");
         let spans = policy.spans(5, 8, &reported("v1", &[("v1", 0, 8)]), &[]);
         assert_eq!(short(&spans), [(0, 8, 5, 5)]);
@@ -260,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_engines_spans_are_laid_over_the_epochs() {
-        let policy = Policy::new(1);
+        let policy = at_epoch(1);
         policy.observe(1, "v4");
         policy.changed();
         policy.observe(1, "v5");
@@ -272,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_label_that_changes_by_itself_moves_the_epoch_once() {
-        let policy = Policy::new(1);
+        let policy = at_epoch(1);
         policy.observe(1, "a");
         policy.observe(1, "b");
         assert_eq!(policy.epoch(), 2);
@@ -285,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_front_that_stays_behind_moves_nothing() {
-        let policy = Policy::new(1);
+        let policy = at_epoch(1);
         assert_eq!(policy.shown(1, "a"), None);
         policy.changed();
         assert_eq!(policy.shown(2, "a"), None, "the flush was refused: the front still says the old label");
@@ -299,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_label_that_no_epoch_has_is_not_given_one() {
-        let policy = Policy::new(1);
+        let policy = at_epoch(1);
         policy.observe(1, "a");
         policy.changed();
         policy.observe(2, "b");
@@ -308,7 +347,7 @@ mod tests {
 
     #[test]
     fn without_labels_the_epoch_is_a_range_unless_the_stream_was_watched() {
-        let policy = Policy::new(1);
+        let policy = at_epoch(1);
         policy.observe(1, "default");
         policy.changed();
         let whole = policy.spans(1, 10, &reported("default", &[]), &[]);
@@ -320,7 +359,7 @@ mod tests {
 
     #[test]
     fn the_last_label_says_nothing_of_where_a_response_began() {
-        let policy = Policy::new(1);
+        let policy = at_epoch(1);
         policy.observe(1, "a");
         policy.changed();
         policy.observe(1, "b");
@@ -336,18 +375,18 @@ mod tests {
 
     #[test]
     fn the_trainer_names_epochs() {
-        let policy = Policy::new(0);
-        assert_eq!((policy.named("step-1"), policy.named("step-1"), policy.named("step-2")), (1, 1, 2));
+        let policy = at_epoch(0);
+        assert_eq!((policy.named("step-1").0, policy.named("step-1").0, policy.named("step-2").0), (1, 1, 2));
         assert_eq!(policy.spans(2, 3, &Reported::default(), &[])[0].version.as_deref(), Some("step-2"));
         policy.changed();
         assert_eq!(policy.spans(2, 3, &Reported::default(), &[])[0].version, None, "which of two it was is not known");
         policy.restore(9, Some("step-9".into()));
-        assert_eq!(policy.changed(), 10);
+        assert_eq!(policy.changed().0, 10);
     }
 
     #[test]
     fn spans_with_a_gap_are_not_believed() {
-        let policy = Policy::new(0);
+        let policy = at_epoch(0);
         let spans = policy.spans(0, 9, &reported("x", &[("x", 0, 3), ("y", 4, 9)]), &[]);
         assert_eq!(short(&spans), [(0, 9, 0, 0)]);
     }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::ledger::log::{Directory, OpenError, Replayed};
+use super::ledger::{Record, SessionKey};
 use super::state::{Reward, Session, State};
 use super::store::Store;
-use super::{About, Cause, Fault, RestoreProgress, Turn};
-use crate::session::ledger::log::{Directory, OpenError, Record, Replayed};
+use super::{About, Cause, Fault, Policy, RestoreProgress, Turn};
 
 /// Names of damaged sessions that are logged; more are counted.
 const NAMED: usize = 20;
@@ -27,7 +28,6 @@ impl Store {
     /// Announces a restoration from this many bytes; until it has ended, nothing may be recorded.
     pub fn begin_restore(&self, bytes: u64) {
         self.restoration.begin(bytes);
-        self.metrics.log_restoring.set(1);
     }
 
     /// How far the restoration has come; `None` where none runs.
@@ -47,27 +47,31 @@ impl Store {
         self.restoration.cancel();
     }
 
-    /// Restores what the log in `directory` holds, and records to it from then on. Blocks while it is read; `None` where it was
-    /// cancelled.
+    /// Restores sessions and `policy` from the log in `directory`, and appends to it from then on. Blocks while it is read; calls
+    /// `progress` with the number of bytes that have been read. `None` where it was cancelled.
     ///
     /// # Errors
     /// When the log cannot be opened for writing.
-    pub fn restore_from(&self, directory: Directory) -> Result<Option<Replayed>, OpenError> {
-        let begin = Instant::now();
+    pub fn restore_from(
+        &self,
+        directory: Directory,
+        policy: &Policy,
+        progress: impl Fn(u64),
+    ) -> Result<Option<Replayed>, OpenError> {
         let opened = directory.open(&mut |read, record| {
-            record.into_iter().for_each(|record| self.restore(record));
+            if let Some(record) = record {
+                policy.restore_record(&record);
+                self.restore(record);
+            }
             self.restoration.advance(read);
-            self.metrics.log_restored_bytes.set(i64::try_from(read).unwrap_or(i64::MAX));
+            progress(read);
             if self.restoration.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed in between
-        self.policy.restore(self.policy.epoch() + 1, None);
-        self.keep_in(log);
+        policy.restore(policy.epoch() + 1, None);
+        self.ledger.set(log);
         self.sweep();
-        self.metrics.log_damaged.inc_by(replayed.damaged_regions());
-        self.metrics.log_restore_seconds.set(begin.elapsed().as_secs_f64());
-        self.metrics.log_restoring.set(0);
         self.restoration.end();
         Ok(Some(replayed))
     }
@@ -92,13 +96,9 @@ impl Store {
     pub fn restore(&self, record: Record) {
         match record {
             Record::Turn { session, turn } => {
-                let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
-                if epoch > self.policy.epoch() {
-                    self.policy.restore(epoch, None);
-                }
-                // another session of this name, whose predecessor's end is not in the log
-                if self.session(&session).is_some_and(|known| known.state().contradicts(&turn)) {
-                    self.restore_deleted(&session);
+                // records without births
+                if self.session(&session.name).is_some_and(|known| known.state().contradicts(&turn)) {
+                    self.restore_deleted(&session.name);
                 }
                 let bytes = self.restored(&session, |state| state.restore(turn));
                 self.held(bytes);
@@ -119,20 +119,26 @@ impl Store {
             Record::Incomplete { session } => {
                 self.restored(&session, |state| state.incomplete = Some(state.open_version()));
             }
-            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session),
+            Record::Deleted { session } | Record::Evicted { session } => self.restore_deleted(&session.name),
             Record::Finished { session, leaf, turns, number } => {
                 self.restored(&session, |state| {
                     state.fill(turns);
                     state.finish(number, leaf, turns);
                 });
-                self.restore_finished(number, session);
+                self.restore_finished(number, session.name);
             }
-            Record::Policy { epoch, version } => self.policy.restore(epoch, version),
+            // restored by Policy::restore_record
+            Record::Policy { .. } => {}
         }
     }
 
-    fn restored<T>(&self, id: &Arc<str>, act: impl FnOnce(&mut State) -> T) -> T {
-        let session: Arc<Session> = self.enter(id);
+    fn restored<T>(&self, key: &SessionKey, act: impl FnOnce(&mut State) -> T) -> T {
+        // another session of this name, where the record of the earlier one's end is missing
+        let differs = |known: Arc<Session>| known.birth.zip(key.birth).is_some_and(|(known, birth)| known != birth);
+        if self.session(&key.name).is_some_and(differs) {
+            self.restore_deleted(&key.name);
+        }
+        let session: Arc<Session> = self.enter_as(&key.name, || key.birth);
         let result = {
             let mut state = session.state();
             state.running -= 1;
@@ -201,8 +207,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
     use crate::session::StoreLimits;
+    use crate::session::Uid;
 
     fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32], started_ms: u64) -> Record {
         let about = About { finish: Some("stop".into()), started_ms, ..About::default() };
@@ -213,7 +219,7 @@ mod tests {
 
     fn restored(records: Vec<Record>) -> Store {
         let limits = StoreLimits { bytes: 1 << 30, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
-        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        let store = Store::new(limits);
         records.into_iter().for_each(|record| store.restore(record));
         store
     }
@@ -231,6 +237,28 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].leaf().response.to_vec(), rows[0].steps.len()), (vec![7], 1));
         assert_eq!(store.session("s").unwrap().summary().created_ms, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn births_tell_sessions_of_one_name_apart() {
+        let (first, second) = (Uid::unique(), Uid::unique());
+        let born = |birth, record| match record {
+            Record::Turn { session, turn } => {
+                Record::Turn { session: SessionKey { birth: Some(birth), ..session }, turn }
+            }
+            other => other,
+        };
+        let root = || turn(0, None, &[1], &[2], 5);
+        let store = restored(vec![
+            born(first, root()),
+            born(first, turn(1, Some(0), &[3], &[4], 6)),
+            // the end of that session is not in the log, and the next one begins with an equal turn
+            born(second, root()),
+        ]);
+        let session = store.session("s").unwrap();
+        assert_eq!((session.birth, session.summary().turns), (Some(second), 1));
+        let unborn = restored(vec![root(), turn(1, Some(0), &[3], &[4], 6)]).session("s").unwrap();
+        assert_eq!((unborn.birth, unborn.summary().turns), (None, 2), "a log of a version without births");
     }
 
     #[tokio::test(start_paused = true)]
@@ -261,7 +289,7 @@ mod tests {
     #[test]
     fn freezes_in_any_order_are_versions_in_theirs() {
         let limits = StoreLimits { bytes: 1 << 20, ttl: std::time::Duration::MAX, idle: std::time::Duration::MAX };
-        let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+        let store = Store::new(limits);
         for turns in [5, 3] {
             store.restore(Record::Freeze { session: "s".into(), turns });
         }

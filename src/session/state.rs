@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use super::ledger::SessionKey;
 use super::lineage::Claims;
 use super::replies::Replies;
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Digest, Fault, Forest, Path, Step, Turn, View};
+use super::{Cause, Digest, Fault, Forest, Path, Step, Turn, Uid, View};
 
 /// A session. Turns are only ever added, so a version is how many of them it has.
 #[derive(Debug)]
@@ -19,8 +20,10 @@ pub struct Session {
     pub id: Arc<str>,
     /// Its place in the order of use; written by the store alone.
     pub(super) tick: AtomicU64,
-    /// Its place in the order of birth.
-    pub(super) birth: u64,
+    /// Its number in the order in which sessions began in this process.
+    pub(super) number: u64,
+    /// Tells it from other sessions of its name; `None` if it was restored from records without births.
+    pub birth: Option<Uid>,
     // held for the length of a look or of one insertion, never across an await
     state: Mutex<State>,
     // held while new replies are read, never across an await; taken before `state`
@@ -131,10 +134,15 @@ impl State {
 }
 
 impl Session {
-    pub(super) fn new(id: Arc<str>, birth: u64, created_ms: u64) -> Self {
+    pub(super) fn new(id: Arc<str>, number: u64, birth: Option<Uid>, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
         let (state, finishing, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
-        Self { id, birth, tick: AtomicU64::new(0), state, finishing, replies }
+        Self { id, number, birth, tick: AtomicU64::new(0), state, finishing, replies }
+    }
+
+    /// The session in a record.
+    pub(super) fn key(&self) -> SessionKey {
+        SessionKey { name: Arc::clone(&self.id), birth: self.birth }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -1,7 +1,7 @@
-//! Every session there is, within bounds of bytes and time, and the log beneath.
+//! All sessions, within bounds of bytes and time. Each change is one record of the ledger.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
@@ -9,14 +9,15 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::change_feed::{Ended, News};
+use super::ledger::log::fresh_store;
+use super::ledger::{Ack, Ledger, Record, SharedLedger};
+use super::observer::{NoObserver, StoreObserver};
 use super::order_index::{Gone, Order};
 use super::pending::Early;
 use super::restoration::Restoration;
 use super::state::Session;
 use super::turn::Draft;
-use super::{Policy, Turn};
-use crate::metrics::Metrics;
-use crate::session::ledger::log::{Ack, Log, Record};
+use super::{Turn, Uid};
 
 /// Bytes that a session costs besides its turns.
 pub(super) const SESSION_OVERHEAD: u64 = 512;
@@ -43,13 +44,10 @@ pub struct Store {
     pub(super) early: Early,
     pub(super) news: News,
     pub(super) limits: StoreLimits,
-    /// Set once, by the restoration.
-    log: OnceLock<Log>,
+    pub(super) ledger: SharedLedger,
     pub(super) restoration: Restoration,
     name: Box<str>,
-    /// Whose tokens they are.
-    pub policy: Policy,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) observer: Arc<dyn StoreObserver>,
 }
 
 /// Milliseconds since 1970.
@@ -60,32 +58,31 @@ pub fn now_ms() -> u64 {
 }
 
 impl Store {
-    /// An empty store; `log` is where its records go.
+    /// An empty store without a ledger.
     #[must_use]
-    pub fn new(limits: StoreLimits, log: Option<Log>, metrics: Arc<Metrics>) -> Self {
-        let policy = Policy::new(0);
-        let name = crate::session::ledger::log::fresh_store();
+    pub fn new(limits: StoreLimits) -> Self {
+        Self::with(limits, SharedLedger::default(), Arc::new(NoObserver))
+    }
+
+    /// An empty store that appends its records to `ledger` and reports to `observer`.
+    #[must_use]
+    pub fn with(limits: StoreLimits, ledger: SharedLedger, observer: Arc<dyn StoreObserver>) -> Self {
+        let name = fresh_store();
         let (sessions, order, early, news) = (DashMap::new(), Mutex::default(), Early::default(), News::default());
-        let log = log.map_or_else(OnceLock::new, OnceLock::from);
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
-        Self { sessions, order, evicting, early, news, limits, log, restoration, name, policy, metrics }
+        Self { sessions, order, evicting, early, news, limits, ledger, restoration, name, observer }
     }
 
-    /// From now on records go there.
-    pub(super) fn keep_in(&self, log: Log) {
-        self.log.set(log).expect("a store is restored once");
-    }
-
-    /// The log.
+    /// The ledger, once it is open.
     #[must_use]
-    pub fn log(&self) -> Option<&Log> {
-        self.log.get()
+    pub fn ledger(&self) -> Option<&dyn Ledger> {
+        self.ledger.get()
     }
 
-    /// What cursors depend on: another store counts anew.
+    /// The id that cursors depend on: another store numbers its finished paths anew.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.log.get().map_or(&self.name, Log::store)
+        self.ledger.get().map_or(&self.name, Ledger::id)
     }
 
     pub(super) fn held(&self, bytes: u64) {
@@ -102,22 +99,13 @@ impl Store {
 
     pub(super) fn restore_deleted(&self, id: &str) {
         if let Some(session) = self.session(id) {
-            let record = Record::Deleted { session: Arc::clone(&session.id) };
+            let record = Record::Deleted { session: session.key() };
             drop(self.forget(&mut self.order(), &session, record, |_| true));
         }
     }
 
     pub(super) fn order(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn record(&self, record: Record) -> Ack {
-        self.log.get().map_or_else(Ack::done, |log| log.append(record))
-    }
-
-    /// Records what nobody waits for.
-    pub(super) fn note(&self, record: Record) {
-        drop(self.record(record));
     }
 
     /// The session with this name.
@@ -146,10 +134,15 @@ impl Store {
 
     /// The session, which is made where there is none; a running call is counted, so that it stays.
     pub(super) fn enter(&self, id: &Arc<str>) -> Arc<Session> {
+        self.enter_as(id, Uid::unique)
+    }
+
+    /// The same; a new session gets this birth.
+    pub(super) fn enter_as<B: Into<Option<Uid>>>(&self, id: &Arc<str>, birth: impl Fn() -> B) -> Arc<Session> {
         loop {
             let session = self.session(id).unwrap_or_else(|| {
                 // the order's lock is never taken behind one of the map's
-                let fresh = Arc::new(self.order().birth(Arc::clone(id), now_ms()));
+                let fresh = Arc::new(self.order().begin(Arc::clone(id), birth().into(), now_ms()));
                 Arc::clone(self.sessions.entry(Arc::clone(id)).or_insert(fresh).value())
             });
             let mut state = session.state();
@@ -200,23 +193,17 @@ impl Store {
     /// Adds a turn; it is in the store when this returns, and in the log when the answer says so.
     pub(super) fn commit(&self, session: &Arc<Session>, draft: Draft) -> (Option<u32>, Ack) {
         let record = |turn: &Arc<Turn>| {
-            self.count(turn);
-            let ack = self.record(Record::Turn { session: Arc::clone(&session.id), turn: Arc::clone(turn) });
+            self.observer.turn_committed(turn);
+            let ack = self.ledger.append(Record::Turn { session: session.key(), turn: Arc::clone(turn) });
             self.news.turn(&session.id, turn);
             (Some(turn.id), ack)
         };
         let Some((bytes, recorded)) = session.commit(draft, record) else {
-            self.metrics.turns.with_label_values(&["deleted"]).inc();
+            self.observer.turn_dropped();
             return (None, Ack::done());
         };
         self.order().add(bytes);
         recorded
-    }
-
-    fn count(&self, turn: &Turn) {
-        let outcome = turn.about.fault.map_or("trainable", super::Fault::name);
-        self.metrics.turns.with_label_values(&[outcome]).inc();
-        self.metrics.session.attachments.with_label_values(&[turn.about.cause.name()]).inc();
     }
 
     /// A generation passed unseen.
@@ -230,7 +217,7 @@ impl Store {
             new
         };
         if new {
-            self.note(Record::Incomplete { session: Arc::clone(id) });
+            self.ledger.append_unacknowledged(Record::Incomplete { session: session.key() });
         }
         self.leave(&session, false);
     }
@@ -238,14 +225,14 @@ impl Store {
     /// Forgets a session; says whether there was one.
     pub fn delete(&self, id: &str) -> Option<Ack> {
         let session = self.session(id)?;
-        let record = Record::Deleted { session: Arc::clone(&session.id) };
+        let record = Record::Deleted { session: session.key() };
         self.forget(&mut self.order(), &session, record, |_| true)
     }
 
     /// Tells when everything so far is on disk.
     #[must_use]
     pub fn written(&self) -> Ack {
-        self.log.get().map_or_else(Ack::done, Log::written)
+        self.ledger.written()
     }
 
     /// Each turn from now on. A receiver that is more than 1,024 turns behind misses some and is told how many.

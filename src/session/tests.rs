@@ -14,14 +14,13 @@ use std::time::Duration;
 
 use super::row::ExcludedLeaf;
 use super::{About, Call, Draft, Path, Row, Store, StoreLimits};
-use crate::metrics::Metrics;
 
 /// Nothing leaves by itself, and what nobody uses is idle at once.
 pub(super) const BOUNDLESS: StoreLimits =
     StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 32), idle: Duration::ZERO };
 
 pub(super) fn store(limits: StoreLimits) -> Arc<Store> {
-    Arc::new(Store::new(limits, None, Arc::new(Metrics::new("cpu"))))
+    Arc::new(Store::new(limits))
 }
 
 fn call(store: &Arc<Store>, id: &str) -> Call {

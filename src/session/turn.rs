@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Fault, Span};
+use super::{Chat, Fault, Span, Uid};
 
 /// Bytes by which a session finds a turn of a chat.
 const CONVERSATION: usize = 192;
@@ -41,6 +41,12 @@ pub struct Turn {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
+    /// Its id, which no other turn has in any process; `None` in records of versions before ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<Uid>,
+    /// The URL of the engine that sampled it; `None` where a router chose the engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Box<str>>,
     /// `meta_info.id`.
     pub rid: Option<Box<str>>,
     /// Which of the sequences of its request.
@@ -100,7 +106,7 @@ impl Draft {
             response: self.response.into(),
             logprobs: self.logprobs.into(),
             entropy: self.entropy.into(),
-            about: About { cause, ..self.about },
+            about: About { uid: Some(Uid::unique()), cause, ..self.about },
         }
     }
 }
@@ -222,7 +228,12 @@ impl Turn {
             about.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
         let arrays = 4 * (self.prompt.len() + self.response.len() + self.logprobs.len() + self.entropy.len());
         let chat = about.chat.as_ref().map_or(0, |chat| size_of::<Chat>() + text(&chat.reading.format) + CONVERSATION);
-        let texts = chat + text(&about.rid) + text(&about.finish) + text(&about.sampling) + about.model.len();
+        let texts = chat
+            + text(&about.engine)
+            + text(&about.rid)
+            + text(&about.finish)
+            + text(&about.sampling)
+            + about.model.len();
         (size_of::<Self>() + PLACE + arrays + texts + extras + spans + 4 * about.supersedes.len()) as u64
     }
 }

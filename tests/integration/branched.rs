@@ -10,7 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokentap::session::ledger::log::{Fsync, Log, Options, Record};
+use tokentap::session::ledger::log::{Fsync, Log, Options};
+use tokentap::session::ledger::{Ledger, Record};
 use tokentap::session::{About, Call, Draft, Store, Turn};
 use tokio::task::LocalSet;
 

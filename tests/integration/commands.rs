@@ -105,6 +105,13 @@ fn asked(line: &str) -> (SocketAddr, String, Option<String>) {
 async fn the_requests_that_demo_prints_work() {
     let mut demo = Printing::start(&["demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]);
     let (data, path, body) = asked(&demo.line("curl").await);
+    let chat = post(data, &path, body.unwrap().as_bytes()).await.json();
+    assert_eq!(chat["choices"][0]["message"]["content"], "Eighteen miles, if the night is clear.", "{chat}");
+    let (control, path, body) = asked(&demo.line("curl").await);
+    let row = post(control, &path, body.unwrap().as_bytes()).await.json();
+    assert_eq!((&row["session"], row["turns"].as_array().map(Vec::len)), (&json!("visit"), Some(1)), "{row}");
+    assert!(row.to_string().contains("Eighteen miles"), "the export has the text: {row}");
+    let (data, path, body) = asked(&demo.line("curl").await);
     let reply = post(data, &path, body.unwrap().as_bytes()).await.json();
     let meta = &reply["meta_info"];
     assert_eq!(meta["output_token_entropy"].as_array().unwrap().len(), 8, "{reply}");

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
-use tokentap::session::ledger::log::{Log, Options, Record};
+use tokentap::session::ledger::log::{Log, Options};
+use tokentap::session::ledger::{Ledger, Record};
 use tokentap::session::{About, Cause, Span, Turn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -20,7 +20,6 @@ mod deploy;
 #[cfg(feature = "cuda")]
 mod device;
 mod disk;
-mod documents;
 mod draining;
 mod effective;
 mod entropy;

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Chunks, Outcome, Source};
-use crate::config::ExportArgs;
+use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
-use crate::metrics::Metrics;
 use crate::rl::{self, ThinkTokens};
+use crate::session::ledger::Record;
 use crate::session::ledger::log;
-use crate::session::ledger::log::Record;
 use crate::session::{Session, Store, StoreLimits};
 
 /// Nothing leaves: what the log holds is what is exported.
@@ -19,7 +18,7 @@ const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, i
 
 /// Reads the log, and lays out the export.
 pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Source, String> {
-    let store = Store::new(LIMITS, None, Arc::new(Metrics::new("none")));
+    let store = Store::new(LIMITS);
     let mut names = Names::default();
     let found = log::read(dir, |record| names.kept(record).into_iter().for_each(|record| store.restore(record)))
         .map_err(|error| format!("--data-dir: {error}"))?;
@@ -36,7 +35,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
         tracing::warn!(records = found.unknown, "the log holds records of a later version, which are left out");
     }
     let sessions = chosen(&store, &args.session)?;
-    let tokens = args.think_start.zip(args.think_end).map(|(start, end)| ThinkTokens { start, end });
+    let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {
         shape: Shape {
             pad_token_id: args.pad_token_id,
@@ -73,7 +72,7 @@ impl Names {
         let begins = matches!(&record, Record::Turn { turn, .. } if turn.id == 0);
         let session = match &mut record {
             Record::Evicted { session } => {
-                self.evicted.insert(Arc::clone(session));
+                self.evicted.insert(Arc::clone(&session.name));
                 return None;
             }
             Record::Turn { session, .. }
@@ -84,11 +83,11 @@ impl Names {
             | Record::Finished { session, .. } => session,
             Record::Policy { .. } => return Some(record),
         };
-        if begins && self.evicted.remove(session) {
-            *self.lives.entry(Arc::clone(session)).or_insert(1) += 1;
+        if begins && self.evicted.remove(&session.name) {
+            *self.lives.entry(Arc::clone(&session.name)).or_insert(1) += 1;
         }
-        if let Some(life) = self.lives.get(session) {
-            *session = format!("{session}~{life}").into();
+        if let Some(life) = self.lives.get(&session.name) {
+            session.name = format!("{}~{life}", session.name).into();
         }
         Some(record)
     }
@@ -117,7 +116,7 @@ mod tests {
         };
         let mut names = Names::default();
         let mut name = |record| match names.kept(record) {
-            Some(Record::Turn { session, .. }) => Some(session.to_string()),
+            Some(Record::Turn { session, .. }) => Some(session.name.to_string()),
             _ => None,
         };
         assert_eq!(name(turn(0)).as_deref(), Some("s"));

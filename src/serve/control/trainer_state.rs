@@ -6,14 +6,14 @@ use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::chat::model::Chats;
-use crate::config::Config;
+use crate::config::{Config, ThinkIds};
 use crate::engine::probe::Capabilities;
 use crate::entropy::Backend;
 use crate::generation::entropy_store::EntropyStore;
 use crate::generation::log_wait::LogWait;
 use crate::logits::slices::Slices;
 use crate::rl::ThinkTokens;
-use crate::session::Store;
+use crate::session::{Policy, Store};
 
 /// The state of `/v1` on the control port and of gRPC `Trajectories`.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct TrainerState {
     pub config: Arc<Config>,
     /// The recorded sessions.
     pub sessions: Arc<Store>,
+    /// Which policy samples.
+    pub policy: Arc<Policy>,
     /// The entropies of running requests and of recently ended ones.
     pub entropies: EntropyStore,
     /// Measures small slices.
@@ -42,8 +44,7 @@ impl TrainerState {
     /// Returns the think tokens from the settings, else from the tokenizer of chats; `None` if neither defines them.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {
-        let sessions = &self.config.sessions;
-        let named = sessions.think_start.zip(sessions.think_end);
+        let named = self.config.sessions.think_tokens.map(|ThinkIds { start, end }| (start, end));
         let by_tokenizer = || match &**self.chats.borrow() {
             Chats::Rendered(model) => model.renderer.think_tokens(),
             Chats::Forwarded(_) => None,

@@ -25,7 +25,7 @@ use crate::serve::body::{Body, Upload};
 use crate::serve::control::offload::{Items, offload, offload_export};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::reply::json_reply;
-use crate::session::ledger::log::Ack;
+use crate::session::ledger::Ack;
 use crate::session::{Session, SessionError};
 use query::Query;
 

@@ -51,8 +51,8 @@ pub async fn forward(
     let limits = &state.config.limits;
     let limit = |limit: Duration| (!limit.is_zero() && !route.allows_long_silence()).then_some(limit);
     let started = Instant::now();
-    let deadline = limit(limits.upstream_total_timeout).map(|total| started + total);
-    let reply = match limit(limits.upstream_header_timeout) {
+    let deadline = limit(6 * limits.upstream_timeout).map(|total| started + total);
+    let reply = match limit(limits.upstream_timeout) {
         Some(timeout) => tokio::time::timeout(timeout, send(&state.client, &state.metrics, route, call))
             .await
             .map_err(|_| failed(&state.metrics, Failure::Timeout))??,
@@ -67,7 +67,7 @@ pub async fn forward(
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    let body = ForwardedBody::limited(&state.metrics, body, limit(limits.upstream_idle_timeout), deadline);
+    let body = ForwardedBody::limited(&state.metrics, body, limit(limits.upstream_timeout), deadline);
     Ok(Response::from_parts(head, Body::forwarded(body)))
 }
 

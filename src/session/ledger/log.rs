@@ -4,14 +4,12 @@
 //! earlier one, so that what a crash has torn stays at the end of a file, where reading stops. Old files are removed as wholes when the
 //! log is at its bound: what is read back may begin in the middle of a session, and lacks what was lost while the log was degraded.
 
-mod ack;
 mod directory;
 mod disk;
 #[cfg(test)]
-mod fake;
+pub(super) mod fake;
 mod frame;
 mod health;
-mod record;
 mod replay;
 mod salvage;
 mod segment;
@@ -23,19 +21,18 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub use ack::{Ack, LogError};
 pub use directory::Directory;
-pub use health::{Health, LogStats};
-pub use record::Record;
+pub use health::LogStats;
 pub use replay::{Damaged, Replayed, Torn, read};
 
+use super::{Ack, AppendError, Health, Ledger, LedgerStats, Record};
 use disk::Create;
 use frame::Framing;
 use health::{Shared, add};
@@ -174,38 +171,9 @@ impl Log {
         Ok(Self { shared, store, queue_bytes: options.queue_bytes, queue: Some(queue), writer, _lock: lock })
     }
 
-    /// Puts `record` behind all that were appended before. Never blocks: where too much waits already, the record is lost and the
-    /// answer is known at once.
-    pub fn append(&self, record: Record) -> Ack {
-        let Some(queue) = &self.queue else { return Ack::failed(LogError::Closed) };
-        let bytes = record.bytes();
-        let before = self.shared.waiting.fetch_add(bytes, Ordering::Relaxed);
-        // a record above the whole bound passes when it is alone, or it never would
-        if before > 0 && before + bytes > self.queue_bytes {
-            return self.lost(bytes, LogError::QueueFull);
-        }
-        let (answer, awaited) = oneshot::channel();
-        match queue.try_send(Job { record: Some(record), bytes, answer }) {
-            Ok(()) => Ack::awaited(awaited),
-            Err(TrySendError::Full(_)) => self.lost(bytes, LogError::QueueFull),
-            Err(TrySendError::Disconnected(_)) => self.lost(bytes, LogError::Closed),
-        }
-    }
-
-    /// Resolves when all that was appended before has been written, or has failed.
-    pub fn written(&self) -> Ack {
-        let Some(queue) = &self.queue else { return Ack::failed(LogError::Closed) };
-        let (answer, awaited) = oneshot::channel();
-        // no record: where there is no room for it nothing is lost
-        match queue.try_send(Job { record: None, bytes: 0, answer }) {
-            Ok(()) => Ack::awaited(awaited),
-            Err(_) => Ack::failed(LogError::QueueFull),
-        }
-    }
-
-    fn lost(&self, bytes: u64, error: LogError) -> Ack {
+    fn lost(&self, bytes: u64, error: AppendError) -> Ack {
         self.shared.waiting.fetch_sub(bytes, Ordering::Relaxed);
-        if matches!(error, LogError::QueueFull) {
+        if matches!(error, AppendError::QueueFull) {
             add(&self.shared.stats.dropped_queue_full, 1);
             if !self.shared.overrun.swap(true, Ordering::Relaxed) {
                 tracing::error!("the log's disk is too slow: records are dropped, and a crash loses them");
@@ -216,22 +184,53 @@ impl Log {
         Ack::failed(error)
     }
 
-    /// Whether records reach the disk.
+    /// Counts since it was opened.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub fn counters(&self) -> &LogStats {
+        &self.shared.stats
+    }
+}
+
+impl Ledger for Log {
+    /// Where too many bytes wait already, the record is lost and the answer is known at once.
+    fn append(&self, record: Record) -> Ack {
+        let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
+        let bytes = record.bytes();
+        let before = self.shared.waiting.fetch_add(bytes, Ordering::Relaxed);
+        // a record above the whole bound passes when it is alone, or it never would
+        if before > 0 && before + bytes > self.queue_bytes {
+            return self.lost(bytes, AppendError::QueueFull);
+        }
+        let (answer, awaited) = oneshot::channel();
+        match queue.try_send(Job { record: Some(record), bytes, answer }) {
+            Ok(()) => Ack::awaited(awaited),
+            Err(TrySendError::Full(_)) => self.lost(bytes, AppendError::QueueFull),
+            Err(TrySendError::Disconnected(_)) => self.lost(bytes, AppendError::Closed),
+        }
+    }
+
+    fn written(&self) -> Ack {
+        let Some(queue) = &self.queue else { return Ack::failed(AppendError::Closed) };
+        let (answer, awaited) = oneshot::channel();
+        // no record: where there is no room for it nothing is lost
+        match queue.try_send(Job { record: None, bytes: 0, answer }) {
+            Ok(()) => Ack::awaited(awaited),
+            Err(_) => Ack::failed(AppendError::QueueFull),
+        }
+    }
+
+    fn id(&self) -> &str {
+        &self.store.0
+    }
+
+    fn health(&self) -> Health {
         self.shared.health()
     }
 
-    /// What it has done so far.
-    #[must_use]
-    pub fn stats(&self) -> &LogStats {
-        &self.shared.stats
-    }
-
-    /// Which store this is: 16 hexadecimal digits that stay the same as long as the directory does.
-    #[must_use]
-    pub fn store(&self) -> &str {
-        &self.store.0
+    fn stats(&self) -> LedgerStats {
+        let LogStats { records, failed, dropped_queue_full, bytes_on_disk, .. } = &self.shared.stats;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LedgerStats { records: of(records), lost: of(failed) + of(dropped_queue_full), bytes: of(bytes_on_disk) }
     }
 }
 
@@ -298,20 +297,20 @@ mod tests {
         let (log, replayed, before) = open(&options(&dir));
         assert!(before.is_empty());
         assert_eq!(replayed, Replayed::default());
-        let store = log.store().to_owned();
+        let store = log.id().to_owned();
         for record in &written {
             log.append(record.clone()).await.unwrap();
         }
         // no drop: the process has crashed, and another one reads
         assert_eq!(contents(&dir).0, written);
-        assert_eq!(count(&log.stats().records), 3);
-        let bytes = count(&log.stats().bytes_on_disk);
+        assert_eq!(count(&log.counters().records), 3);
+        let bytes = count(&log.counters().bytes_on_disk);
         assert_eq!(bytes, std::fs::metadata(&files(&dir)[0]).unwrap().len());
         drop(log);
         let (log, replayed, after) = open(&options(&dir));
         assert_eq!(after, written);
         assert_eq!((replayed.records, replayed.segments, replayed.bytes), (3, 1, bytes));
-        assert_eq!((log.store(), replayed.store.as_deref()), (&*store, Some(&*store)));
+        assert_eq!((log.id(), replayed.store.as_deref()), (&*store, Some(&*store)));
         assert!(replayed.torn.is_empty());
     }
 
@@ -325,7 +324,7 @@ mod tests {
         log.written().await.unwrap();
         assert_eq!(contents(&dir).0.len(), 200);
         log.written().await.unwrap();
-        assert_eq!(count(&log.stats().records), 200, "a mark is no record");
+        assert_eq!(count(&log.counters().records), 200, "a mark is no record");
     }
 
     #[test]
@@ -364,10 +363,10 @@ mod tests {
     #[test]
     fn restarts_do_not_heap_up_empty_files_and_keep_the_store() {
         let dir = tempdir().unwrap();
-        let store = open(&options(&dir)).0.store().to_owned();
+        let store = open(&options(&dir)).0.id().to_owned();
         for _ in 0..3 {
             let (log, replayed, _) = open(&options(&dir));
-            assert_eq!((log.store(), replayed.segments), (&*store, 1));
+            assert_eq!((log.id(), replayed.segments), (&*store, 1));
             assert_eq!(files(&dir).len(), 1);
         }
     }
@@ -524,9 +523,9 @@ mod tests {
         let (log, ..) = open(&options);
         for number in 0..100 {
             log.append(finished(number)).await.unwrap();
-            assert!(count(&log.stats().bytes_on_disk) <= 1000);
+            assert!(count(&log.counters().bytes_on_disk) <= 1000);
         }
-        let removed = (count(&log.stats().segments_removed), count(&log.stats().bytes_removed));
+        let removed = (count(&log.counters().segments_removed), count(&log.counters().bytes_removed));
         drop(log);
         let (records, replayed) = contents(&dir);
         let kept = records.len() as u64;
@@ -535,7 +534,7 @@ mod tests {
         assert!(removed.0 > 10 && removed.1 + replayed.bytes > 100 * 60, "{removed:?}");
         // a smaller bound holds from the start
         let (log, ..) = open(&Options { total_bytes: 300, ..options });
-        assert!(count(&log.stats().bytes_on_disk) <= 300);
+        assert!(count(&log.counters().bytes_on_disk) <= 300);
         assert!(files(&dir).len() <= 2);
     }
 
@@ -597,9 +596,9 @@ mod tests {
             drop(disk.until(|state| state.reached > begun));
             acks.extend((1..5).map(|number| log.append(finished(number))));
             for number in 5..8 {
-                assert!(matches!(log.append(finished(number)).await, Err(LogError::QueueFull)));
+                assert!(matches!(log.append(finished(number)).await, Err(AppendError::QueueFull)));
             }
-            assert_eq!(count(&log.stats().dropped_queue_full), 3);
+            assert_eq!(count(&log.counters().dropped_queue_full), 3);
             disk.set(|state| state.gated = false);
             for ack in acks {
                 ack.await.unwrap();
@@ -619,14 +618,14 @@ mod tests {
             let since = std::time::SystemTime::now();
             for number in 1..4 {
                 let error = log.append(finished(number)).await.unwrap_err();
-                assert!(matches!(error, LogError::Write(_)), "{error}");
+                assert!(matches!(error, AppendError::Write(_)), "{error}");
                 let Health::Degraded { since: begun, message } = log.health() else { panic!("it is degraded") };
                 assert!(begun >= since && message.contains("no storage space"), "{message}");
             }
             disk.set(|state| state.room = None);
             log.append(finished(4)).await.unwrap();
             assert_eq!(log.health(), Health::Ok);
-            assert_eq!((count(&log.stats().records), count(&log.stats().failed)), (2, 3));
+            assert_eq!((count(&log.counters().records), count(&log.counters().failed)), (2, 3));
             drop(log);
             let (records, replayed) = contents(&dir);
             assert_eq!(records, [turn("s", 0, 10), finished(4)], "what was refused is not there");
@@ -639,13 +638,13 @@ mod tests {
         let (dir, disk) = (tempdir().unwrap(), Disk::default());
         let log = fake(&options(&dir), &disk, NEVER_AGAIN);
         disk.set(|state| state.room = Some(0));
-        assert!(matches!(log.append(finished(0)).await, Err(LogError::Write(_))));
+        assert!(matches!(log.append(finished(0)).await, Err(AppendError::Write(_))));
         let tried = disk.state().reached;
         for number in 1..10 {
-            assert!(matches!(log.append(finished(number)).await, Err(LogError::Degraded)));
+            assert!(matches!(log.append(finished(number)).await, Err(AppendError::Degraded)));
         }
         assert_eq!(disk.state().reached, tried, "the disk is not asked");
-        assert_eq!(count(&log.stats().failed), 10);
+        assert_eq!(count(&log.counters().failed), 10);
         assert!(files(&dir).is_empty(), "a file without a record goes");
     }
 
@@ -705,10 +704,10 @@ mod tests {
                 std::fs::remove_file(&file).unwrap();
             }
             log.append(finished(3)).await.unwrap();
-            assert_eq!(count(&log.stats().failed), 3, "renamed: {renamed}");
+            assert_eq!(count(&log.counters().failed), 3, "renamed: {renamed}");
             assert_eq!(log.health(), Health::Ok);
             assert_eq!(contents(&dir).0, [finished(3)]);
-            assert_eq!(count(&log.stats().bytes_on_disk), std::fs::metadata(&files(&dir)[0]).unwrap().len());
+            assert_eq!(count(&log.counters().bytes_on_disk), std::fs::metadata(&files(&dir)[0]).unwrap().len());
         }
     }
 
@@ -744,7 +743,7 @@ mod tests {
                 let log = &log;
                 scope.spawn(move || {
                     for number in 0..300 {
-                        let session = caller.to_string().into();
+                        let session = (&*caller.to_string()).into();
                         drop(log.append(Record::Finished { session, leaf: caller, turns: 8, number }));
                     }
                 });
@@ -764,6 +763,6 @@ mod tests {
     #[test]
     fn no_log_is_always_done() {
         assert!(is_known(&mut Ack::done()) && Ack::done().is_done());
-        assert!(!Ack::failed(LogError::QueueFull).is_done(), "a failure is to be reported");
+        assert!(!Ack::failed(AppendError::QueueFull).is_done(), "a failure is to be reported");
     }
 }

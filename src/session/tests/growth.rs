@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::metrics::Metrics;
-use crate::session::ledger::log::Record;
+use crate::session::ledger::Record;
 use crate::session::{About, Forest, Store, StoreLimits, Turn};
 
 /// Fails where `work` on 8,000 turns takes more than 8 times as long as on 2,000: linear work takes 4 times as long, quadratic 16 times.
@@ -38,7 +37,7 @@ fn attach(forest: &mut Forest, prompt: &[u32], response: &[u32]) {
 
 fn restore(turns: impl Iterator<Item = Arc<Turn>>, finished: impl Iterator<Item = (u32, u32)>) -> Store {
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::MAX, idle: Duration::MAX };
-    let store = Store::new(limits, None, Arc::new(Metrics::new("none")));
+    let store = Store::new(limits);
     for turn in turns {
         store.restore(Record::Turn { session: "s".into(), turn });
     }

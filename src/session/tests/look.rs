@@ -41,7 +41,7 @@ pub(super) fn keep(session: &Session, version: u32) -> Kept {
         rows: rows(&paths),
         single: rows(&snapshot.paths(false).0),
         refused: refused.iter().map(|refused| (refused.leaf as usize, refused.reason)).collect(),
-        turns: snapshot.turns().iter().map(|turn| (**turn).clone()).collect(),
+        turns: snapshot.turns().iter().map(|turn| without_uid(turn)).collect(),
     }
 }
 
@@ -53,6 +53,14 @@ pub(super) fn files(session: &Session, version: u32) -> Vec<Vec<u8>> {
         format.export(batch).chunks.flatten().collect()
     };
     [Format::Jsonl, Format::Verl].map(bytes).into()
+}
+
+/// A turn without its id, which differs in every run.
+pub(super) fn without_uid(turn: &Turn) -> Turn {
+    assert!(turn.about.uid.is_some(), "every turn has one");
+    let mut turn = turn.clone();
+    turn.about.uid = None;
+    turn
 }
 
 pub(super) fn check_turns(model: &Model, turns: &[Turn]) {

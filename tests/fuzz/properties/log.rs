@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use tokentap::session::ledger::log::{Fsync, Log, Options, Record, Replayed, read};
+use tokentap::session::ledger::log::{Fsync, Log, Options, Replayed, read};
+use tokentap::session::ledger::{Ledger, Record, SessionKey};
 use tokentap::session::{About, Turn};
 
 use super::grammar::shown;
@@ -52,7 +53,7 @@ fn first_line() -> &'static [u8] {
 fn good() -> &'static (Vec<u8>, Vec<Record>) {
     static GOOD: OnceLock<(Vec<u8>, Vec<Record>)> = OnceLock::new();
     GOOD.get_or_init(|| {
-        let session: Arc<str> = "s".into();
+        let session = SessionKey::from("s");
         let turn = |id: u32, tokens: u32| {
             let numbers = || (0..tokens).map(|at| (at as f32 * 0.37).sin()).collect::<Box<[f32]>>();
             Turn {

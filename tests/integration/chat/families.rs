@@ -7,7 +7,6 @@ use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
 use tokentap::config::EarlierThinking;
-use tokentap::metrics::Metrics;
 use tokentap::session::{About, Call, Draft, Store, StoreLimits};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
 
@@ -23,7 +22,7 @@ impl Family {
     fn new(template: &str) -> Self {
         let renderer = Renderer::new(Folder::embedded(TOKENIZER, template, "<|im_end|>").unwrap());
         let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::from_secs(60), idle: Duration::from_secs(60) };
-        Self { renderer, store: Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none")))) }
+        Self { renderer, store: Arc::new(Store::new(limits)) }
     }
 
     fn prepare(&self, messages: &serde_json::Value) -> Prepared {

@@ -9,7 +9,6 @@ use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::prompt::{ParserSettings, Preparation};
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
-use tokentap::metrics::Metrics;
 use tokentap::session::{About, Call, Draft, Store, StoreLimits};
 use tokentap::tokenizer::Renderer;
 
@@ -17,7 +16,7 @@ use tokentap::tokenizer::Renderer;
 fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
     let renderer = Renderer::new(Model::folder());
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
-    let store = Arc::new(Store::new(limits, None, Arc::new(Metrics::new("none"))));
+    let store = Arc::new(Store::new(limits));
     let mut messages = Vec::new();
     let mut costs = Vec::new();
     for turn in 0..50 {

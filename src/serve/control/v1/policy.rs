@@ -16,7 +16,7 @@ pub(super) struct PolicyRequest {
 }
 
 pub(super) fn show(state: &TrainerState) -> Response<Body> {
-    let policy = &state.sessions.policy;
+    let policy = &state.policy;
     let (label, version) = policy.names();
     ok(&json!({"epoch": policy.epoch(), "weight_version": label, "version": version}))
 }
@@ -27,7 +27,7 @@ pub(super) async fn name(state: &TrainerState, request: PolicyRequest) -> Result
         Value::Number(number) if number.is_u64() => number.to_string(),
         other => return Err(Problem::bad(format!("version: must be a string or an integer, not {other}"))),
     };
-    let (epoch, ack) = state.sessions.name_policy(&version);
+    let (epoch, ack) = state.policy.named(&version);
     super::wait_written(state, ack).await;
     Ok(ok(&json!({"epoch": epoch, "version": version})))
 }

@@ -10,7 +10,7 @@ use crate::api::openai_chat::sglext::EngineIds;
 use crate::chat::remembered::Remembered;
 use crate::serve::data::forward::UncapturedGeneration;
 use crate::serve::proxy_state::ProxyState;
-use crate::session::ledger::log::Ack;
+use crate::session::ledger::Ack;
 use crate::session::{About, Call, Draft, Fault, Reported, now_ms};
 
 /// Records one reply. If it cannot, the generation counts as uncaptured.
@@ -23,6 +23,8 @@ pub(super) struct PassthroughRecorder {
     uncaptured: UncapturedGeneration,
     call: Call,
     model: Box<str>,
+    /// The URL of the engine, where it is known.
+    engine: Option<Box<str>>,
     epoch: u64,
     started: Instant,
     started_ms: u64,
@@ -37,13 +39,15 @@ impl PassthroughRecorder {
         call: Call,
         uncaptured: UncapturedGeneration,
     ) -> Self {
+        let model: Box<str> = (*state.upstream.borrow().model).into();
         Self {
             request,
             remembered,
             call,
             uncaptured,
-            model: (*state.upstream.borrow().model).into(),
-            epoch: state.sessions.policy.epoch(),
+            engine: state.engines.single().filter(|_| !model.is_empty()).map(Into::into),
+            model,
+            epoch: state.generator.policy.epoch(),
             started: Instant::now(),
             started_ms: now_ms(),
             first_ms: None,
@@ -79,7 +83,7 @@ impl PassthroughRecorder {
             return Vec::new();
         };
         if let Some(label) = spans.last().map(|(label, ..)| label).or(label.as_ref()) {
-            self.state.sessions.policy_observed(self.epoch, label);
+            self.state.generator.policy.observe(self.epoch, label);
         }
         let prompt: Arc<[u32]> = prompt.into();
         let chat = self.remembered.take().map(|remembered| Box::new(remembered.behind(&prompt)));
@@ -90,11 +94,12 @@ impl PassthroughRecorder {
             let reported = Reported { label: label.clone(), spans: std::mem::take(&mut spans) };
             let tokens = u32::try_from(response.len()).unwrap_or(u32::MAX);
             let about = About {
+                engine: self.engine.clone(),
                 rid: rid.clone(),
                 index: u32::try_from(index).unwrap_or(u32::MAX),
                 finish: finishes.remove(&index),
                 fault: Some(Fault::Forwarded),
-                policy: self.state.sessions.policy.spans(self.epoch, tokens, &reported, &[]),
+                policy: self.state.generator.policy.spans(self.epoch, tokens, &reported, &[]),
                 sampling: Some(self.request.sampling.clone()),
                 model: self.model.clone(),
                 started_ms: self.started_ms,

@@ -7,7 +7,8 @@ use std::path::Path;
 use super::frame::{Decoder, Encoder, Marker};
 use super::replay::{Replayed, replay};
 use super::segment::Segment;
-use super::{Log, OpenError, Options, RETRY, Record, disk};
+use super::{Log, OpenError, Options, RETRY, disk};
+use crate::session::ledger::Record;
 
 /// A directory that is locked and listed, and not read yet.
 pub struct Directory {

@@ -10,7 +10,7 @@ use super::disk::{Create, Medium};
 use crate::session::{About, Turn};
 
 /// A turn without tokens.
-pub(super) fn bare_turn(id: u32) -> Turn {
+pub(in crate::session::ledger) fn bare_turn(id: u32) -> Turn {
     let empty = || Box::<[f32]>::default();
     Turn {
         id,
@@ -24,7 +24,7 @@ pub(super) fn bare_turn(id: u32) -> Turn {
 }
 
 /// A turn that samples `tokens` tokens.
-pub(super) fn turn(session: &str, id: u32, tokens: u32) -> Record {
+pub(in crate::session::ledger) fn turn(session: &str, id: u32, tokens: u32) -> Record {
     let numbers = || (0..tokens).map(|at| (at as f32 * 0.37).sin()).collect();
     let turn = Turn {
         parent: id.checked_sub(1),
@@ -38,7 +38,7 @@ pub(super) fn turn(session: &str, id: u32, tokens: u32) -> Record {
 }
 
 /// A small record with a number.
-pub(super) fn finished(number: u64) -> Record {
+pub(in crate::session::ledger) fn finished(number: u64) -> Record {
     Record::Finished { session: "s".into(), leaf: 1, turns: 2, number }
 }
 

@@ -3,22 +3,8 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::SystemTime;
 
-/// Whether records reach the disk.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Health {
-    /// They do.
-    #[default]
-    Ok,
-    /// They do not; it is tried again about once a second.
-    Degraded {
-        /// Since when.
-        since: SystemTime,
-        /// What the system said.
-        message: String,
-    },
-}
+use crate::session::ledger::Health;
 
 /// What the log has done since it was opened.
 #[derive(Debug, Default)]

@@ -4,9 +4,10 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use super::OpenError;
 use super::frame::Decoder;
 use super::segment::{Entry, Segment, StoreId, Tear};
-use super::{OpenError, Record};
+use crate::session::ledger::Record;
 
 /// What was found in a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

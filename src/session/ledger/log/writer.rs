@@ -11,10 +11,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 
+use super::Fsync;
 use super::frame::Encoder;
 use super::health::{Shared, add};
 use super::tail::Tail;
-use super::{Fsync, Health, LogError, Record};
+use crate::session::ledger::{AppendError, Health, Record};
 
 /// Bounds [`Writer::group_bytes`]: those who wait for the first record of a group should not wait for all that came since.
 const GROUP: usize = 4 << 20;
@@ -25,7 +26,7 @@ pub(super) struct Job {
     pub(super) record: Option<Record>,
     /// What it counts for in [`Shared::waiting`].
     pub(super) bytes: u64,
-    pub(super) answer: oneshot::Sender<Result<(), LogError>>,
+    pub(super) answer: oneshot::Sender<Result<(), AppendError>>,
 }
 
 /// The owner of the files.
@@ -114,17 +115,17 @@ impl Writer {
         }
     }
 
-    fn encode(&mut self, record: &Record, frames: &mut Vec<u8>) -> Result<(), LogError> {
+    fn encode(&mut self, record: &Record, frames: &mut Vec<u8>) -> Result<(), AppendError> {
         if self.failed.is_some_and(|until| Instant::now() < until) {
-            return Err(LogError::Degraded);
+            return Err(AppendError::Degraded);
         }
-        self.encoder.push(record, frames).map_err(|error| LogError::Encode(Arc::new(error)))
+        self.encoder.push(record, frames).map_err(|error| AppendError::Encode(Arc::new(error)))
     }
 
-    fn commit(&mut self, frames: &[u8], answers: Vec<oneshot::Sender<Result<(), LogError>>>) {
+    fn commit(&mut self, frames: &[u8], answers: Vec<oneshot::Sender<Result<(), AppendError>>>) {
         if let Err(error) = self.tail.append(frames, answers.len() as u64) {
             self.degrade(&error);
-            return self.refuse(answers, &LogError::Write(Arc::new(error)));
+            return self.refuse(answers, &AppendError::Write(Arc::new(error)));
         }
         self.recover();
         add(&self.shared.stats.records, answers.len() as u64);
@@ -139,7 +140,7 @@ impl Writer {
         }
     }
 
-    fn refuse(&self, answers: impl IntoIterator<Item = oneshot::Sender<Result<(), LogError>>>, error: &LogError) {
+    fn refuse(&self, answers: impl IntoIterator<Item = oneshot::Sender<Result<(), AppendError>>>, error: &AppendError) {
         for answer in answers {
             add(&self.shared.stats.failed, 1);
             _ = answer.send(Err(error.clone()));

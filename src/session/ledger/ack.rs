@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 /// Why a record is not in the log.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum LogError {
+pub enum AppendError {
     /// The disk is slower than what comes.
     #[error("the queue of the log is full")]
     QueueFull,
@@ -33,8 +33,8 @@ pub struct Ack(State);
 
 #[derive(Debug)]
 enum State {
-    Known(Result<(), LogError>),
-    Awaited(oneshot::Receiver<Result<(), LogError>>),
+    Known(Result<(), AppendError>),
+    Awaited(oneshot::Receiver<Result<(), AppendError>>),
 }
 
 impl Ack {
@@ -50,24 +50,24 @@ impl Ack {
         matches!(self.0, State::Known(Ok(())))
     }
 
-    pub(super) fn failed(error: LogError) -> Self {
+    pub(super) fn failed(error: AppendError) -> Self {
         Self(State::Known(Err(error)))
     }
 
-    pub(super) fn awaited(answer: oneshot::Receiver<Result<(), LogError>>) -> Self {
+    pub(super) fn awaited(answer: oneshot::Receiver<Result<(), AppendError>>) -> Self {
         Self(State::Awaited(answer))
     }
 }
 
 impl Future for Ack {
-    type Output = Result<(), LogError>;
+    type Output = Result<(), AppendError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             State::Known(known) => Poll::Ready(known.clone()),
             // the writer always answers, unless it is gone
             State::Awaited(answer) => {
-                Pin::new(answer).poll(context).map(|answer| answer.unwrap_or(Err(LogError::Closed)))
+                Pin::new(answer).poll(context).map(|answer| answer.unwrap_or(Err(AppendError::Closed)))
             }
         }
     }

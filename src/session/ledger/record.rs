@@ -8,7 +8,23 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::session::{About, MOST_TURNS, Turn, is_name};
+use crate::session::{About, MOST_TURNS, Turn, Uid, is_name};
+
+/// A session in a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionKey {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its birth, which tells sessions of one name apart; `None` in records of versions before births.
+    pub birth: Option<Uid>,
+}
+
+impl From<&str> for SessionKey {
+    /// A session without a birth.
+    fn from(name: &str) -> Self {
+        Self { name: name.into(), birth: None }
+    }
+}
 
 /// One thing that happened to a session or to the policy.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,14 +32,14 @@ pub enum Record {
     /// A turn ended.
     Turn {
         /// Its session.
-        session: Arc<str>,
+        session: SessionKey,
         /// The turn.
         turn: Arc<Turn>,
     },
     /// A reward came.
     Reward {
         /// Its session.
-        session: Arc<str>,
+        session: SessionKey,
         /// The leaf it is for; `None` for the whole session.
         leaf: Option<u32>,
         /// A number or an object.
@@ -34,29 +50,29 @@ pub enum Record {
     /// A version of a session was frozen.
     Freeze {
         /// The session.
-        session: Arc<str>,
+        session: SessionKey,
         /// How many turns that version holds.
         turns: u32,
     },
     /// A generation of a session passed unseen.
     Incomplete {
         /// The session.
-        session: Arc<str>,
+        session: SessionKey,
     },
     /// A session was deleted.
     Deleted {
         /// The session.
-        session: Arc<str>,
+        session: SessionKey,
     },
     /// A session left the memory; its name is free for another.
     Evicted {
         /// The session.
-        session: Arc<str>,
+        session: SessionKey,
     },
     /// A path is complete and can be handed to a trainer.
     Finished {
         /// Its session.
-        session: Arc<str>,
+        session: SessionKey,
         /// Its last turn.
         leaf: u32,
         /// How many turns the session had by then.
@@ -80,6 +96,8 @@ pub enum Record {
 enum Head<'a> {
     Turn {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
         id: u32,
         parent: Option<u32>,
         about: Cow<'a, About>,
@@ -88,25 +106,37 @@ enum Head<'a> {
     },
     Reward {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
         leaf: Option<u32>,
         reward: Cow<'a, serde_json::Value>,
         version: u32,
     },
     Freeze {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
         turns: u32,
     },
     Incomplete {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
     },
     Deleted {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
     },
     Evicted {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
     },
     Finished {
         session: Cow<'a, str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        birth: Option<Uid>,
         leaf: u32,
         turns: u32,
         number: u64,
@@ -139,7 +169,7 @@ impl Record {
             Self::Incomplete { session } | Self::Deleted { session } | Self::Evicted { session } => (session, true),
             Self::Policy { .. } => return true,
         };
-        is_name(session) && numbers
+        is_name(&session.name) && numbers
     }
 
     /// Appends the record's bytes to `out`.
@@ -166,7 +196,7 @@ impl Record {
         let (length, rest) = bytes.split_first_chunk()?;
         let (head, arrays) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
         Some(match serde_json::from_slice(head).ok()? {
-            Head::Turn { session, id, parent, about, lengths } => {
+            Head::Turn { session, birth, id, parent, about, lengths } => {
                 let (mut rest, mut lengths) = (arrays, lengths.iter());
                 let mut next = || -> Option<&[[u8; 4]]> {
                     let count = usize::try_from(*lengths.next()?).ok()?;
@@ -183,17 +213,17 @@ impl Record {
                     entropy: next()?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
                     about: about.into_owned(),
                 };
-                Self::Turn { session: session.into(), turn: Arc::new(turn) }
+                Self::Turn { session: key(&session, birth), turn: Arc::new(turn) }
             }
-            Head::Reward { session, leaf, reward, version } => {
-                Self::Reward { session: session.into(), leaf, reward: Arc::new(reward.into_owned()), version }
+            Head::Reward { session, birth, leaf, reward, version } => {
+                Self::Reward { session: key(&session, birth), leaf, reward: Arc::new(reward.into_owned()), version }
             }
-            Head::Freeze { session, turns } => Self::Freeze { session: session.into(), turns },
-            Head::Incomplete { session } => Self::Incomplete { session: session.into() },
-            Head::Deleted { session } => Self::Deleted { session: session.into() },
-            Head::Evicted { session } => Self::Evicted { session: session.into() },
-            Head::Finished { session, leaf, turns, number } => {
-                Self::Finished { session: session.into(), leaf, turns, number }
+            Head::Freeze { session, birth, turns } => Self::Freeze { session: key(&session, birth), turns },
+            Head::Incomplete { session, birth } => Self::Incomplete { session: key(&session, birth) },
+            Head::Deleted { session, birth } => Self::Deleted { session: key(&session, birth) },
+            Head::Evicted { session, birth } => Self::Evicted { session: key(&session, birth) },
+            Head::Finished { session, birth, leaf, turns, number } => {
+                Self::Finished { session: key(&session, birth), leaf, turns, number }
             }
             Head::Policy { epoch, version } => Self::Policy { epoch, version: version.map(Into::into) },
         })
@@ -207,7 +237,8 @@ impl<'a> Head<'a> {
                 let lengths =
                     [turn.prompt.len(), turn.response.len(), turn.logprobs.len(), turn.entropy.len()].map(fit);
                 Self::Turn {
-                    session: (&**session).into(),
+                    session: (&*session.name).into(),
+                    birth: session.birth,
                     id: turn.id,
                     parent: turn.parent,
                     about: Cow::Borrowed(&turn.about),
@@ -215,23 +246,36 @@ impl<'a> Head<'a> {
                 }
             }
             Record::Reward { session, leaf, reward, version } => Self::Reward {
-                session: (&**session).into(),
+                session: (&*session.name).into(),
+                birth: session.birth,
                 leaf: *leaf,
                 reward: Cow::Borrowed(reward),
                 version: *version,
             },
-            Record::Freeze { session, turns } => Self::Freeze { session: (&**session).into(), turns: *turns },
-            Record::Incomplete { session } => Self::Incomplete { session: (&**session).into() },
-            Record::Deleted { session } => Self::Deleted { session: (&**session).into() },
-            Record::Evicted { session } => Self::Evicted { session: (&**session).into() },
-            Record::Finished { session, leaf, turns, number } => {
-                Self::Finished { session: (&**session).into(), leaf: *leaf, turns: *turns, number: *number }
+            Record::Freeze { session, turns } => {
+                Self::Freeze { session: (&*session.name).into(), birth: session.birth, turns: *turns }
             }
+            Record::Incomplete { session } => {
+                Self::Incomplete { session: (&*session.name).into(), birth: session.birth }
+            }
+            Record::Deleted { session } => Self::Deleted { session: (&*session.name).into(), birth: session.birth },
+            Record::Evicted { session } => Self::Evicted { session: (&*session.name).into(), birth: session.birth },
+            Record::Finished { session, leaf, turns, number } => Self::Finished {
+                session: (&*session.name).into(),
+                birth: session.birth,
+                leaf: *leaf,
+                turns: *turns,
+                number: *number,
+            },
             Record::Policy { epoch, version } => {
                 Self::Policy { epoch: *epoch, version: version.as_deref().map(Cow::Borrowed) }
             }
         })
     }
+}
+
+fn key(name: &str, birth: Option<Uid>) -> SessionKey {
+    SessionKey { name: name.into(), birth }
 }
 
 fn fit(length: usize) -> Result<u32, serde_json::Error> {
@@ -250,8 +294,8 @@ fn push<T: Copy>(out: &mut Vec<u8>, values: &[T], bytes: impl Fn(T) -> [u8; 4]) 
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::fake;
     use super::*;
+    use crate::session::ledger::log::fake;
     use crate::session::{Cause, Chat, Digest, Fault, Fingerprint, Measured, Reading, Span};
 
     fn bytes(record: &Record) -> Vec<u8> {
@@ -287,6 +331,8 @@ mod tests {
         let cause = prop::sample::select(&Cause::ALL[..]);
         (names, numbers, cause, fault, measured, prop::collection::vec(span, 0..3)).prop_map(
             |((rid, model, extras), ([index, other], started_ms, first_ms), cause, fault, measured, policy)| About {
+                uid: first_ms.map(|_| Uid::unique()),
+                engine: rid.clone(),
                 rid: rid.clone(),
                 index,
                 cause,
@@ -353,7 +399,13 @@ mod tests {
     }
 
     fn record() -> impl Strategy<Value = Record> {
-        let session = || text().prop_map(Arc::<str>::from);
+        let session = || {
+            let key = |(name, has_birth): (Box<str>, bool)| SessionKey {
+                name: name.into(),
+                birth: has_birth.then(Uid::unique),
+            };
+            (text(), any::<bool>()).prop_map(key)
+        };
         let reward = prop_oneof![
             (-1e9..1e9f64).prop_map(serde_json::Value::from),
             (text(), any::<i64>()).prop_map(|(name, value)| serde_json::json!({ &*name: [value, null] })),

@@ -1,0 +1,29 @@
+//! What a store reports while it changes, for metrics.
+
+use std::fmt::Debug;
+
+use super::Turn;
+
+/// Is told of changes of a store. Its methods run under a lock of the store: they return at once.
+pub trait StoreObserver: Debug + Send + Sync {
+    /// A turn was added.
+    fn turn_committed(&self, turn: &Turn);
+
+    /// A turn was not added, because its session was deleted while it ran.
+    fn turn_dropped(&self);
+
+    /// A session was evicted; the reason is `bytes` or `ttl`.
+    fn session_evicted(&self, reason: &'static str);
+}
+
+/// Ignores all changes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NoObserver;
+
+impl StoreObserver for NoObserver {
+    fn turn_committed(&self, _turn: &Turn) {}
+
+    fn turn_dropped(&self) {}
+
+    fn session_evicted(&self, _reason: &'static str) {}
+}
