@@ -93,7 +93,7 @@ const TIME_OF_DAY: &[&str] = &[
     // `created` of a chat's reply
     "src/api/openai.rs",
     // when a chat was asked for that the engine serves
-    "src/serve/data/passthrough/recorder.rs",
+    "src/serve/data/api_call/passthrough/recorder.rs",
     // what a template writes with strftime_now
     "src/tokenizer/template/",
     // whether a certificate has expired, for the log

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::prompt::ParserSettings;
+use super::reading::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::engine::client::Client;
 use crate::engine::probe::{Capabilities, Dialect};

@@ -9,10 +9,10 @@ use super::departure::AssistantText;
 use super::history::{Continued, History};
 use super::message::Message;
 use super::model::ChatModel;
-use super::reading::CALLS_IN_JSON;
+use super::reading::ParserSettings;
 use crate::config::EarlierThinking;
 use crate::json::Value;
-use crate::session::{Chat, Reading, Session, Turn};
+use crate::session::{Chat, Session, Turn};
 use crate::tokenizer::template::RenderError;
 use crate::tokenizer::{Author, Prompt, PromptError, Renderer, Setting, TokenizerError};
 
@@ -40,32 +40,6 @@ impl Prepared {
             chat if chat.foreign_text => "foreign",
             _ if self.known > 0 => "extended",
             _ => "whole",
-        }
-    }
-}
-
-/// How the text of the reply will be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParserSettings {
-    /// The format of tool calls.
-    pub format: Option<Box<str>>,
-    /// Reasoning is separated from the text.
-    pub separate: bool,
-}
-
-impl ParserSettings {
-    /// How the reply to this request is read, whose prompt has perhaps `opened` a thought.
-    #[must_use]
-    pub fn reading(&self, request: &Conversation, opened: bool) -> Reading {
-        Reading {
-            format: match request.tool_choice.is_forced() {
-                true => Some(CALLS_IN_JSON.into()),
-                false => self.format.clone().filter(|_| request.reads_calls()),
-            },
-            separate: self.separate && request.separates_reasoning,
-            opened,
-            skip_special: request.skips_special_tokens && !request.reads_calls(),
-            keep_stop: request.keeps_stop,
         }
     }
 }

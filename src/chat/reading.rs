@@ -7,11 +7,38 @@ use crate::parse::{Format, Grammar, Message as Parsed, Think, ToolCall};
 use crate::session::{Reading, Turn};
 use crate::tokenizer::{Renderer, TokenizerError};
 
+use super::Conversation;
 use super::canonical::dumps;
 use super::message::{Call, Message};
 
 /// The format of calls that were forced: the reply is a JSON list of them.
 pub const CALLS_IN_JSON: &str = "json";
+
+/// How the text of the reply will be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParserSettings {
+    /// The format of tool calls.
+    pub format: Option<Box<str>>,
+    /// Reasoning is separated from the text.
+    pub separate: bool,
+}
+
+impl ParserSettings {
+    /// How the reply to this request is read, whose prompt has perhaps `opened` a thought.
+    #[must_use]
+    pub fn reading(&self, request: &Conversation, opened: bool) -> Reading {
+        Reading {
+            format: match request.tool_choice.is_forced() {
+                true => Some(CALLS_IN_JSON.into()),
+                false => self.format.clone().filter(|_| request.reads_calls()),
+            },
+            separate: self.separate && request.separates_reasoning,
+            opened,
+            skip_special: request.skips_special_tokens && !request.reads_calls(),
+            keep_stop: request.keeps_stop,
+        }
+    }
+}
 
 /// How a reply ended, as far as its text depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

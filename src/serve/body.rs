@@ -9,14 +9,15 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
 
 use crate::engine::forwarded::ForwardedBody;
 use crate::error::BoxError;
 use crate::generation::ReplyStats;
 use crate::generation::in_flight::UnknownRidGuard;
 use crate::serve::access_log::AccessRecord;
-use crate::serve::control::offload::{Items, OffloadedIter};
-use crate::serve::data::passthrough::PassthroughStream;
+use crate::serve::offload::{Items, OffloadedIter};
 
 pub use encoded::{EncodedBody, Encoder};
 pub use upload::{Upload, upload_error};
@@ -36,7 +37,7 @@ enum Inner {
     Forwarded(Box<ForwardedBody>),
     Encoded(Box<EncodedBody>),
     Offloaded(OffloadedIter<Bytes>),
-    PassthroughStream(Box<PassthroughStream>),
+    Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl std::fmt::Debug for Inner {
@@ -46,7 +47,7 @@ impl std::fmt::Debug for Inner {
             Self::Forwarded(body) => f.debug_tuple("Forwarded").field(body).finish(),
             Self::Encoded(body) => f.debug_tuple("Encoded").field(body).finish(),
             Self::Offloaded(_) => f.write_str("Offloaded"),
-            Self::PassthroughStream(body) => f.debug_tuple("PassthroughStream").field(body).finish(),
+            Self::Stream(_) => f.write_str("Stream"),
         }
     }
 }
@@ -70,10 +71,10 @@ impl Body {
         Self::new(Inner::Encoded(Box::new(body)))
     }
 
-    /// Forwards a stream and records the token ids in it.
+    /// Creates a body from a stream of frames.
     #[must_use]
-    pub fn passthrough(body: PassthroughStream) -> Self {
-        Self::new(Inner::PassthroughStream(Box::new(body)))
+    pub fn stream(frames: impl http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static) -> Self {
+        Self::new(Inner::Stream(frames.boxed_unsync()))
     }
 
     fn new(inner: Inner) -> Self {
@@ -104,7 +105,7 @@ impl Body {
     fn observed(&self) -> Option<ReplyStats> {
         match &self.inner {
             Inner::Encoded(body) => body.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) | Inner::PassthroughStream(_) => None,
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) | Inner::Stream(_) => None,
         }
     }
 }
@@ -128,7 +129,7 @@ impl http_body::Body for Body {
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Encoded(body) => body.poll_frame(cx),
             Inner::Offloaded(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
-            Inner::PassthroughStream(body) => body.poll_frame(cx),
+            Inner::Stream(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -137,7 +138,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Forwarded(body) => body.is_end_stream(),
             Inner::Encoded(body) => body.is_end_stream(),
-            Inner::Offloaded(_) | Inner::PassthroughStream(_) => false,
+            Inner::Offloaded(_) | Inner::Stream(_) => false,
         }
     }
 
@@ -146,7 +147,7 @@ impl http_body::Body for Body {
             Inner::Full(bytes) => SizeHint::with_exact(bytes.remaining() as u64),
             Inner::Forwarded(body) => body.size_hint(),
             Inner::Encoded(body) => body.size_hint(),
-            Inner::Offloaded(_) | Inner::PassthroughStream(_) => SizeHint::default(),
+            Inner::Offloaded(_) | Inner::Stream(_) => SizeHint::default(),
         }
     }
 }

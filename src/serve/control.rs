@@ -1,6 +1,5 @@
 //! The control port: probes, metrics, the page, live entropy, the `/v1` routes, and SGLang's own control routes for trainers.
 
-pub mod offload;
 pub mod page;
 pub mod trainer_state;
 pub mod v1;
@@ -21,7 +20,7 @@ use crate::serve::data::forward::forward;
 use crate::serve::misdirected;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::readiness::Readiness;
-use crate::serve::reply::{error_reply, json_reply};
+use crate::serve::reply::{error_reply, json_reply, problem, text};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::ledger::{Health, Ledger};
 
@@ -114,18 +113,6 @@ async fn route(state: &Control, mut request: Request<Incoming>) -> Response<Body
         reply => reply,
     };
     reply.unwrap_or_else(|| problem(StatusCode::NOT_FOUND, "not_found", "there is no such route on the control port"))
-}
-
-pub(super) fn text(status: StatusCode, body: String) -> Response<Body> {
-    let mut reply = Response::new(Body::full(body));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    reply
-}
-
-/// Builds an error reply in the format of the control port: `{"error":{"code","message"}}`.
-pub(super) fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
-    json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
 }
 
 fn metrics(state: &Control) -> Response<Body> {

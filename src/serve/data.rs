@@ -5,8 +5,6 @@ pub mod api_call;
 pub mod forward;
 pub mod gate;
 pub mod generate;
-pub mod identity;
-pub mod passthrough;
 pub mod policy;
 pub mod redact;
 
@@ -22,7 +20,7 @@ use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::data::forward::forward;
 use crate::serve::data::generate::generate;
-use crate::serve::data::identity::InvalidName;
+use crate::serve::identity::{self, InvalidName};
 use crate::serve::misdirected::MisdirectedRequest;
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::error_reply;

@@ -4,8 +4,8 @@ use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::error::Error;
 use crate::serve::body::Body;
-use crate::serve::control::problem;
 use crate::serve::reply::error_reply;
+use crate::serve::reply::problem;
 use crate::serve::request_info::Port;
 
 /// Why a request is denied.

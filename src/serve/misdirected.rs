@@ -16,7 +16,7 @@ use crate::engine::client::{Failure, innermost};
 use crate::engine::routes::{self, Route};
 use crate::error::Error;
 use crate::serve::body::Body;
-use crate::serve::data::identity;
+use crate::serve::identity;
 use crate::serve::proxy_state::ProxyState;
 
 /// The maximum bytes of the engine's 404 for a missing route.

@@ -9,7 +9,7 @@ use crate::chat::model::Chats;
 use crate::engine::probe::Capabilities;
 use crate::serve::body::Body;
 use crate::serve::connection::Phase;
-use crate::serve::control::text;
+use crate::serve::reply::text;
 use crate::session::Store;
 
 /// The inputs of readiness.

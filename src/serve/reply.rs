@@ -1,6 +1,7 @@
 //! Replies that tokentap itself builds, for HTTP clients.
 
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::json;
 
 use crate::error::Error;
 use crate::serve::body::Body;
@@ -13,9 +14,22 @@ pub fn error_reply(error: &Error) -> Response<Body> {
 
 /// Builds a JSON reply.
 #[must_use]
-pub fn json_reply(status: http::StatusCode, body: Vec<u8>) -> Response<Body> {
+pub fn json_reply(status: StatusCode, body: Vec<u8>) -> Response<Body> {
     let mut reply = Response::new(Body::full(body));
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
+}
+
+/// Builds a plain-text reply.
+pub fn text(status: StatusCode, body: String) -> Response<Body> {
+    let mut reply = Response::new(Body::full(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    reply
+}
+
+/// Builds an error reply in the format of the control port: `{"error":{"code","message"}}`.
+pub fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+    json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
 }

@@ -6,7 +6,7 @@ use http::Request;
 
 use crate::api::Api;
 use crate::engine::routes::{Kind, Route};
-use crate::serve::data::identity::InvalidName;
+use crate::serve::identity::InvalidName;
 
 /// One of the two ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use crate::engine::routes;
 use crate::long_work::on_body;
 use crate::serve::body::{Body, Upload};
-use crate::serve::control::offload::{Items, offload, offload_export};
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::offload::{Items, offload, offload_export};
 use crate::serve::reply::json_reply;
 use crate::session::ledger::Ack;
 use crate::session::{Session, SessionError};
@@ -60,7 +60,7 @@ impl Problem {
     /// The 404 for an unknown request id or sequence.
     #[must_use]
     pub fn no_entropies() -> Self {
-        let message = "no such request or sequence; entropies are kept for --entropy-ttl after the end";
+        let message = "no such request or sequence; entropies are kept for 300 s after the end";
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 

@@ -1,5 +1,6 @@
 //! Serves the requests of the agents' APIs: the part that all APIs share.
 
+mod passthrough;
 mod reply;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,9 +24,9 @@ use crate::generation::retries::Digest;
 use crate::long_work::{on_body, on_thread};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, Upload};
+use crate::serve::data::api_call::passthrough::pass_through;
 use crate::serve::data::generate::{self, DecodedGeneration};
-use crate::serve::data::identity::{Identity, InvalidName};
-use crate::serve::data::passthrough::pass_through;
+use crate::serve::identity::{Identity, InvalidName};
 use crate::serve::proxy_state::ProxyState;
 use crate::serve::reply::error_reply;
 use crate::session::Session;

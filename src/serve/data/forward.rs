@@ -16,8 +16,8 @@ use crate::engine::upstream::{failed, send};
 use crate::error::Error;
 use crate::serve::body::{Body, Upload};
 use crate::serve::data::aborts::{self, LARGEST_ABORT};
-use crate::serve::data::identity::Identity;
 use crate::serve::data::{gate, policy};
+use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
 
 /// Forwards a request.

@@ -18,7 +18,7 @@ use crate::long_work::on_body;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, Encoder, Upload};
 use crate::serve::data::forward::{UncapturedGeneration, target, upstream_headers};
-use crate::serve::data::identity::Identity;
+use crate::serve::identity::Identity;
 use crate::serve::proxy_state::ProxyState;
 use crate::session::Chat;
 

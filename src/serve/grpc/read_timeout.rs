@@ -83,7 +83,7 @@ impl<B> MessageReadTimeout<B> {
         let message = if self.framing.is_between() {
             "no slice was received for an hour".to_owned()
         } else {
-            format!("a slice took longer than the {} s of --client-body-timeout", self.message_timeout.as_secs_f64())
+            format!("a slice took longer than {} s", self.message_timeout.as_secs_f64())
         };
         status::error(&Error::Client { status: StatusCode::REQUEST_TIMEOUT, message })
     }

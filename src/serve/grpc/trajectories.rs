@@ -12,10 +12,10 @@ use super::sample::sample;
 use super::session::{counts, evicted, session, summary, wide};
 use super::{ReplyStream, pb, status, watch};
 use crate::export::{Export, Needs, settle};
-use crate::serve::control::offload::{Items, OffloadedIter, offload, offload_export};
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1;
 use crate::serve::control::v1::Problem;
+use crate::serve::offload::{Items, OffloadedIter, offload, offload_export};
 
 /// The service.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use super::sample::sample;
 use super::session::{ended_turn, wide};
 use super::{ReplyStream, pb, status};
 use crate::export::Annotate;
-use crate::serve::control::offload::offload_export;
 use crate::serve::control::trainer_state::TrainerState;
 use crate::serve::control::v1::{self, Problem};
+use crate::serve::offload::offload_export;
 use crate::session::{Ended, Store};
 
 /// The number of finished paths that are looked up at a time.

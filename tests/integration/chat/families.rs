@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::{ParserSettings, Preparation, Prepared};
+use tokentap::chat::prompt::{Preparation, Prepared};
+use tokentap::chat::reading::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::session::{About, Call, Draft, Store, StoreLimits};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
@@ -43,7 +44,7 @@ impl Family {
         self.renderer.tokenizer().decode(ids, false).unwrap()
     }
 
-    /// The text that the second call's prompt has after the first turn, whose reply was `reply`, and the number of inserted end-of-turn tokens.
+    /// The text of the second call's prompt after the first turn, whose reply was `reply`, and the number of inserted end-of-turn tokens.
     fn text_after_turn(&self, reply: &str, finish: &str) -> (String, u32) {
         let first = self.prepare(&json!([{"role": "user", "content": "U"}]));
         let response = self.renderer.tokenizer().encode(reply).unwrap();

@@ -1,4 +1,4 @@
-//! SGLang 0.5.6 with `--stream-output`: events that it merges list the ids of the last alone.
+//! SGLang 0.5.6 with `--stream-output`: a merged event lists only the ids of its last part.
 
 use serde_json::{Value, json};
 use tokentap::chat::model::Chats;
@@ -10,19 +10,19 @@ use super::super::support::proxy::Proxy;
 use super::super::support::upstream::{Asked, Deed, Nature, Upstream, stream};
 use super::TOKENIZER;
 
-/// A stream of two events, of which the second was merged with two before it; logprobs as far as they were asked for.
+/// A stream of two events; the second merges all tokens after the first. It has logprobs if they were requested.
 fn merged(asked: &Asked, ids: &[u32], text: &str) -> Deed {
     let body = asked.json();
-    let asked_for = body["return_logprob"] == true;
+    let wants_logprobs = body["return_logprob"] == true;
     let event = |count: usize, listed: &[u32], finish: Value| {
         let rows: Vec<Value> = ids[..count].iter().map(|id| json!([-0.5, id, null])).collect();
         let mut meta = json!({"id": body["rid"], "finish_reason": finish, "completion_tokens": count,
             "prompt_tokens": body["input_ids"].as_array().map_or(3, Vec::len), "cached_tokens": 0});
-        if asked_for {
+        if wants_logprobs {
             meta["output_token_logprobs"] = json!(rows);
         }
-        let told = json!({"text": text, "output_ids": listed, "meta_info": meta});
-        format!("data: {told}\n\n").into_bytes()
+        let object = json!({"text": text, "output_ids": listed, "meta_info": meta});
+        format!("data: {object}\n\n").into_bytes()
     };
     let first = event(1, &ids[..1], Value::Null);
     let last = event(ids.len(), &ids[ids.len() - 1..], json!({"type": "length", "length": ids.len()}));
@@ -30,7 +30,7 @@ fn merged(asked: &Asked, ids: &[u32], text: &str) -> Deed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_that_a_merged_event_does_not_list_are_told_all_the_same() {
+async fn ids_missing_from_a_merged_event_are_returned() {
     let renderer = Renderer::new(Model::folder());
     let text = "The lamp is lit.";
     let ids = renderer.tokenizer().encode(text).unwrap();
@@ -57,14 +57,14 @@ async fn ids_that_a_merged_event_does_not_list_are_told_all_the_same() {
             let path = format!("/sessions/s/v1/{endpoint}");
             let events = post(proxy.data, &path, asked.to_string().as_bytes()).await.events();
             let choices: Vec<&Value> = events.iter().map(|event| &event["choices"][0]).collect();
-            let told: Vec<&Value> =
+            let token_ids: Vec<&Value> =
                 choices.iter().filter_map(|choice| choice["token_ids"].as_array()).flatten().collect();
-            assert_eq!(json!(told), json!(ids), "{endpoint}");
+            assert_eq!(json!(token_ids), json!(ids), "{endpoint}");
             if endpoint == "chat/completions" {
-                let said: String = choices.iter().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
-                assert_eq!(said, text);
+                let content: String = choices.iter().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+                assert_eq!(content, text);
             }
-            assert!(choices.iter().all(|choice| choice["logprobs"].is_null()), "nobody asked for them");
+            assert!(choices.iter().all(|choice| choice["logprobs"].is_null()), "logprobs were not requested");
         }
     }
     let list = get(proxy.control, "/v1/sessions/s").await.json()["list"].take();

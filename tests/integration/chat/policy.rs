@@ -1,11 +1,11 @@
-//! Branches, samples, thoughts that the template drops, and what survives a restart.
+//! Branches, samples, thinking that the template drops, and restarts.
 
 use serde_json::{Value, json};
 
-use super::super::crash::Alone;
+use super::super::crash::StandaloneEngine;
 use super::super::support::binary::Binary;
 use super::super::support::client::post;
-use super::{Chat, TOKENIZER, messages, said};
+use super::{Chat, TOKENIZER, messages, with_say};
 
 fn continued(body: &Value, content: &str, next: &str) -> Value {
     let mut body = body.clone();
@@ -18,7 +18,7 @@ fn continued(body: &Value, content: &str, next: &str) -> Value {
 const THOUGHT: &str = "<think>\nLong thoughts.\n</think>\n\nYes.<|im_end|>";
 
 #[tokio::test]
-async fn a_thought_that_the_template_drops_is_kept() {
+async fn thinking_that_the_template_drops_is_kept() {
     let chat = Chat::start(&[]).await;
     let body = json!({"messages": messages(&[("user", "Is it?")])});
     chat.say(&body, THOUGHT).await;
@@ -28,7 +28,7 @@ async fn a_thought_that_the_template_drops_is_kept() {
 }
 
 #[tokio::test]
-async fn or_it_is_dropped_and_the_conversation_branches() {
+async fn earlier_thinking_branch_drops_thinking_and_retokenises() {
     let chat = Chat::start(&["--earlier-thinking", "branch"]).await;
     let body = json!({"messages": messages(&[("user", "Is it?")])});
     chat.say(&body, THOUGHT).await;
@@ -39,7 +39,7 @@ async fn or_it_is_dropped_and_the_conversation_branches() {
 }
 
 #[tokio::test]
-async fn each_of_several_samples_can_be_gone_on_with() {
+async fn each_sample_can_be_continued() {
     let chat = Chat::start(&[]).await;
     let mut body = json!({"messages": messages(&[("user", "A number?")]), "n": 3, "temperature": 1.5, "max_tokens": 6});
     let reply = chat.post(&body).await.json();
@@ -58,15 +58,15 @@ async fn each_of_several_samples_can_be_gone_on_with() {
 }
 
 #[tokio::test]
-async fn what_was_rewritten_is_a_branch_of_its_own() {
+async fn rewritten_history_is_a_separate_branch() {
     let chat = Chat::start(&[]).await;
     let body = json!({"messages": messages(&[("user", "One.")])});
     chat.say(&body, "Two.<|im_end|>").await;
     let deeper = continued(&body, "Two.", "Three.");
     chat.say(&deeper, "Four.<|im_end|>").await;
-    // back to the first turn, and on from there: a fork, and nothing is tokenised anew
+    // a fork after the first turn: no text is retokenised
     chat.say(&continued(&body, "Two.", "Five."), "Six.<|im_end|>").await;
-    // another beginning
+    // a new conversation
     chat.say(&json!({"messages": messages(&[("user", "Seven.")])}), "Eight.<|im_end|>").await;
     let turns = chat.turns().await;
     let causes: Vec<&str> = turns.iter().map(|turn| turn["cause"].as_str().unwrap()).collect();
@@ -77,14 +77,14 @@ async fn what_was_rewritten_is_a_branch_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_after_a_restart() {
-    let alone = Alone::start().await;
+async fn conversation_continues_after_a_restart() {
+    let alone = StandaloneEngine::start().await;
     let dir = tempfile::tempdir().unwrap();
-    let chatting = async || {
-        let mut binary = alone.behind(&dir, &["--tokenizer", TOKENIZER]).await;
-        let served = "chat completions are served from tokens";
-        if !binary.told.iter().any(|line| line["message"] == served) {
-            binary.logged(served).await;
+    let start_chat = async || {
+        let mut binary = alone.start_binary(&dir, &["--tokenizer", TOKENIZER]).await;
+        let message = "chat completions are served from tokens";
+        if !binary.told.iter().any(|line| line["message"] == message) {
+            binary.logged(message).await;
         }
         binary
     };
@@ -93,12 +93,12 @@ async fn a_conversation_goes_on_after_a_restart() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()
     };
-    let binary = chatting().await;
+    let binary = start_chat().await;
     let body = json!({"messages": messages(&[("user", "Remember.")]), "return_token_ids": true});
-    let reply = ask(&binary, &said(&body, THOUGHT)).await;
+    let reply = ask(&binary, &with_say(&body, THOUGHT)).await;
     binary.kill();
-    let binary = chatting().await;
-    let next = ask(&binary, &said(&continued(&body, "Yes.", "What?"), "That.<|im_end|>")).await;
+    let binary = start_chat().await;
+    let next = ask(&binary, &with_say(&continued(&body, "Yes.", "What?"), "That.<|im_end|>")).await;
     let ids = |reply: &Value, name: &str| -> Vec<u64> {
         reply["choices"][0][name].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
     };
@@ -107,7 +107,7 @@ async fn a_conversation_goes_on_after_a_restart() {
 }
 
 #[tokio::test]
-async fn of_samples_that_say_the_same_the_one_whose_call_it_was_goes_on() {
+async fn tool_call_id_selects_among_identical_samples() {
     let chat = Chat::start(&[]).await;
     let body = json!({"messages": messages(&[("user", "Weather?")]), "tools": super::tools()});
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call><|im_end|>";
@@ -119,28 +119,28 @@ async fn of_samples_that_say_the_same_the_one_whose_call_it_was_goes_on() {
         let call = &reply["choices"][0]["message"]["tool_calls"][0];
         let mut next = body.clone();
         let list = next["messages"].as_array_mut().unwrap();
-        // the thought is dropped, as most clients do
+        // drops the thinking, as most clients do
         list.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
         list.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "rain"}));
         chat.say(&next, "Rain.<|im_end|>").await;
-        assert_eq!(chat.turns().await.last().unwrap()["parent"], at, "the thought of this sample");
+        assert_eq!(chat.turns().await.last().unwrap()["parent"], at, "the sample whose call was answered");
     }
 }
 
 #[tokio::test]
-async fn a_reply_that_was_cut_within_its_thought_goes_on_within_it() {
+async fn reply_cut_within_its_thinking_is_resumed_there() {
     let chat = Chat::start(&[]).await;
     let mut body = json!({"messages": messages(&[("user", "Hm?")])});
-    let mut cut = said(&body, "<think>\nIt may be that");
+    let mut cut = with_say(&body, "<think>\nIt may be that");
     cut["max_tokens"] = json!(chat.demo.encode("<think>\nIt may be that").len());
     let reply = chat.post(&cut).await.json();
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
     let before = chat.last();
     body["messages"].as_array_mut().unwrap().push(reply["choices"][0]["message"].clone());
     body["continue_final_message"] = json!(true);
-    let rest = chat.say(&body, " it rains.\n</think>\n\nYes.<|im_end|>").await;
-    assert_eq!(chat.last().prompt, [&before.prompt[..], &before.output()].concat(), "not a token in between");
-    assert_eq!(rest["choices"][0]["message"]["content"], "Yes.");
-    assert_eq!(rest["choices"][0]["message"]["reasoning_content"], "it rains.");
+    let resumed = chat.say(&body, " it rains.\n</think>\n\nYes.<|im_end|>").await;
+    assert_eq!(chat.last().prompt, [&before.prompt[..], &before.output()].concat(), "no token in between");
+    assert_eq!(resumed["choices"][0]["message"]["content"], "Yes.");
+    assert_eq!(resumed["choices"][0]["message"]["reasoning_content"], "it rains.");
     assert_eq!(chat.turns().await[1]["cause"], "resumes");
 }

@@ -1,14 +1,14 @@
-//! Errors as OpenAI's clients read them, and what only the engine's own endpoint can do.
+//! Errors in OpenAI's format, and requests that only the engine's own endpoint can serve.
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
 
 use super::super::support::client::{get, post};
 use super::super::support::demo::Demo;
-use super::{Chat, messages, said};
+use super::{Chat, messages, with_say};
 
 #[tokio::test]
-async fn what_is_wrong_is_a_400_that_says_what() {
+async fn invalid_request_returns_400_with_the_cause() {
     let chat = Chat::start(&[]).await;
     let user = messages(&[("user", "x")]);
     for (body, expected) in [
@@ -61,75 +61,76 @@ async fn what_is_wrong_is_a_400_that_says_what() {
     ] {
         let answer = post(chat.demo.proxy.data, &chat.path, body.as_bytes()).await;
         assert_eq!(answer.status, 400, "{body}: {}", answer.text());
-        let told = answer.json();
-        assert_eq!((&told["object"], &told["code"]), (&json!("error"), &json!(400)), "{told}");
-        assert!(told["message"].as_str().unwrap().contains(expected), "{body}: {told}");
+        let error = answer.json();
+        assert_eq!((&error["object"], &error["code"]), (&json!("error"), &json!(400)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(expected), "{body}: {error}");
     }
     let shown = get(chat.demo.proxy.control, "/v1/sessions/s").await;
-    assert_eq!(shown.status, 404, "what was refused leaves nothing behind");
+    assert_eq!(shown.status, 404, "rejected requests leave no session");
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_too_long_is_called_so() {
+async fn too_long_conversation_is_an_error_that_names_the_context_length() {
     let chat = Chat::start(&[]).await;
     let long = "word ".repeat(25_000);
     for stream in [false, true] {
         let body = json!({"messages": messages(&[("user", &long)]), "stream": stream});
         let answer = chat.post(&body).await;
         let text = answer.text();
-        let told: Value = if stream && answer.status == 200 {
+        let error: Value = if stream && answer.status == 200 {
             answer.events().remove(0)["error"].clone()
         } else {
             assert_eq!(answer.status, 400, "{text}");
             answer.json()
         };
-        assert!(told["message"].as_str().unwrap().contains("maximum context length"), "{text}");
+        assert!(error["message"].as_str().unwrap().contains("maximum context length"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_in_tokens_goes_to_the_engine_and_marks_the_session() {
+async fn image_chat_is_forwarded_to_the_engine() {
     let chat = Chat::start(&[]).await;
     chat.say(&json!({"messages": messages(&[("user", "x")])}), "y<|im_end|>").await;
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
-    // the demo engine has no such endpoint, which is its own answer
+    // the 404 is the demo engine's own: it has no chat endpoint
     assert_eq!(chat.post(&json!({"messages": image})).await.status, 404);
 }
 
 #[tokio::test]
-async fn without_a_tokenizer_the_engine_serves_and_readiness_says_why() {
+async fn without_a_tokenizer_chats_are_forwarded_and_readyz_reports_why() {
     let options = || EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
-    for (flags, why) in [
+    for (flags, cause) in [
         (&[][..], "cannot be read from here; give --tokenizer"),
         (&["--tokenizer", super::TOKENIZER, "--chat", "passthrough"][..], "--chat passthrough"),
         (&["--tokenizer", "/nowhere"][..], "/nowhere"),
         (&["--tokenizer", super::TOKENIZER, "--tool-call-parser", "morse"][..], "morse"),
-        (&["--tokenizer", super::TOKENIZER, "--generation-config", "/nowhere"][..], "/nowhere"),
     ] {
         let demo = Demo::start(options(), flags).await;
         let mut chats = demo.proxy.parts.chats.clone();
-        let told = |text: &str| text.contains(why);
+        let matches_cause = |text: &str| text.contains(cause);
         chats
-            .wait_for(|chats| matches!(&**chats, tokentap::chat::model::Chats::Forwarded(reason) if told(reason)))
+            .wait_for(
+                |chats| matches!(&**chats, tokentap::chat::model::Chats::Forwarded(reason) if matches_cause(reason)),
+            )
             .await
             .unwrap();
         assert_eq!(demo.post("/v1/chat/completions", &json!({"messages": []})).await.status, 404, "{flags:?}");
         let ready = get(demo.proxy.control, "/readyz").await.text();
-        assert!(ready.starts_with("ok\n") && ready.contains(why), "{ready}");
+        assert!(ready.starts_with("ok\n") && ready.contains(cause), "{ready}");
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_says_so_and_ends() {
+async fn failing_stream_reports_an_error() {
     let chat = Chat::start(&[]).await;
-    let mut body = said(&json!({"messages": messages(&[("user", "x")]), "stream": true}), "y");
+    let mut body = with_say(&json!({"messages": messages(&[("user", "x")]), "stream": true}), "y");
     body["stop"] = json!([5]);
     let answer = chat.post(&body).await;
     assert!(answer.status == 400 || answer.text().contains("\"error\""), "{}", answer.text());
 }
 
 #[tokio::test]
-async fn defaults_that_a_client_spells_out_send_nothing_away() {
+async fn explicit_default_values_do_not_forward_the_chat() {
     let chat = Chat::start(&[]).await;
     let body = json!({"messages": messages(&[("user", "x")]), "return_hidden_states": false, "functions": [],
         "modalities": ["text"], "audio": null, "function_call": "none"});
@@ -139,7 +140,7 @@ async fn defaults_that_a_client_spells_out_send_nothing_away() {
 }
 
 #[tokio::test]
-async fn an_error_in_a_stream_comes_before_its_end_mark() {
+async fn stream_error_precedes_the_done_event() {
     let chat = Chat::start(&["--sse-keepalive", "10s"]).await;
     let long = "word ".repeat(25_000);
     let text = chat.post(&json!({"messages": messages(&[("user", &long)]), "stream": true})).await.text();

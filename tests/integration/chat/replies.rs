@@ -1,14 +1,14 @@
-//! What the client is told: whole and in pieces.
+//! Chat replies, non-streaming and streamed.
 
 use serde_json::{Value, json};
 
-use super::{Chat, messages, said, tools};
+use super::{Chat, messages, tools, with_say};
 use crate::support;
 use crate::support::client::request;
 
-/// A streamed reply, put together again.
+/// The concatenated deltas of a stream.
 #[derive(Debug, Default, PartialEq)]
-struct Together {
+struct StreamedReply {
     reasoning: String,
     content: String,
     calls: Vec<(String, String)>,
@@ -16,8 +16,8 @@ struct Together {
     chunks: usize,
 }
 
-fn together(events: &[Value]) -> Together {
-    let mut whole = Together::default();
+fn assemble(events: &[Value]) -> StreamedReply {
+    let mut whole = StreamedReply::default();
     for event in events {
         for choice in event["choices"].as_array().unwrap() {
             let delta = &choice["delta"];
@@ -38,25 +38,25 @@ fn together(events: &[Value]) -> Together {
 }
 
 #[tokio::test]
-async fn a_stream_says_what_the_whole_reply_says() {
+async fn stream_equals_the_non_streaming_reply() {
     let chat = Chat::start(&[]).await;
     let say = "<think>\nHm, 🌧️ perhaps.\n</think>\n\nLet me look: é 🙂.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Tromsø\"}}\n</tool_call><|im_end|>";
     let body = json!({"messages": messages(&[("user", "Weather?")]), "tools": tools(), "max_tokens": 400});
     let whole = chat.say(&body, say).await;
-    let mut streamed = said(&body, say);
+    let mut streamed = with_say(&body, say);
     streamed["stream"] = json!(true);
     streamed["stream_options"] = json!({"include_usage": true});
     let answer = chat.post(&streamed).await;
     assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
     let events = answer.events();
-    let spoken = together(&events);
+    let joined = assemble(&events);
     let message = &whole["choices"][0]["message"];
-    assert_eq!(spoken.content, message["content"].as_str().unwrap());
-    assert_eq!(spoken.reasoning, message["reasoning_content"].as_str().unwrap());
-    assert_eq!(spoken.calls.len(), 1);
-    assert_eq!(spoken.calls[0].1, message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
-    assert_eq!(spoken.finish, ["tool_calls"]);
-    assert!(spoken.chunks > 10, "it came in pieces");
+    assert_eq!(joined.content, message["content"].as_str().unwrap());
+    assert_eq!(joined.reasoning, message["reasoning_content"].as_str().unwrap());
+    assert_eq!(joined.calls.len(), 1);
+    assert_eq!(joined.calls[0].1, message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
+    assert_eq!(joined.finish, ["tool_calls"]);
+    assert!(joined.chunks > 10, "it has many chunks");
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
     assert_eq!(message["content"], "Let me look: é 🙂.");
     streamed["stream_reasoning"] = json!(false);
@@ -66,12 +66,12 @@ async fn a_stream_says_what_the_whole_reply_says() {
         .map(|event| &event["choices"][0]["delta"]["reasoning_content"])
         .filter(|it| it.is_string())
         .collect();
-    assert_eq!(thoughts, [&message["reasoning_content"]], "a thought in one piece");
-    assert_eq!(together(&events).content, spoken.content);
+    assert_eq!(thoughts, [&message["reasoning_content"]], "the reasoning is one delta");
+    assert_eq!(assemble(&events).content, joined.content);
 }
 
 #[tokio::test]
-async fn stop_strings_end_texts_alike_whole_and_streamed() {
+async fn stop_strings_end_streams_and_replies_alike() {
     let chat = Chat::start(&[]).await;
     for (say, stop, expected) in [
         ("One, two, three and four<|im_end|>", json!([" three"]), "One, two,"),
@@ -82,11 +82,11 @@ async fn stop_strings_end_texts_alike_whole_and_streamed() {
         let body = json!({"messages": messages(&[("user", "Count.")]), "stop": stop});
         let whole = chat.say(&body, say).await;
         assert_eq!(whole["choices"][0]["message"]["content"], expected);
-        let mut streamed = said(&body, say);
+        let mut streamed = with_say(&body, say);
         streamed["stream"] = json!(true);
-        let spoken = together(&chat.post(&streamed).await.events());
-        assert_eq!(spoken.content, expected, "{stop}");
-        assert_eq!(spoken.finish, ["stop"]);
+        let joined = assemble(&chat.post(&streamed).await.events());
+        assert_eq!(joined.content, expected, "{stop}");
+        assert_eq!(joined.finish, ["stop"]);
     }
 }
 
@@ -105,8 +105,8 @@ async fn logprobs_are_those_of_the_native_reply() {
         (&reply["prompt_token_ids"], &choice["prompt_token_ids"]),
         (&json!(chat.last().prompt), &json!(chat.last().prompt))
     );
-    let said: Vec<u64> = chat.last().output().into_iter().map(u64::from).collect();
-    assert_eq!(ids, said);
+    let sampled: Vec<u64> = chat.last().output().into_iter().map(u64::from).collect();
+    assert_eq!(ids, sampled);
     let content = choice["logprobs"]["content"].as_array().unwrap();
     let native = choice["meta_info"]["output_token_logprobs"].as_array().unwrap();
     assert_eq!((content.len(), native.len()), (ids.len(), ids.len()));
@@ -119,7 +119,7 @@ async fn logprobs_are_those_of_the_native_reply() {
     }
     let entropies = choice["meta_info"]["output_token_entropy"].as_array().unwrap();
     assert_eq!(entropies.len(), ids.len());
-    // the same in a stream, piece by piece
+    // a stream has the same values in its deltas
     let mut streamed = body.clone();
     streamed["stream"] = json!(true);
     let events = chat.post(&streamed).await.events();
@@ -137,7 +137,7 @@ async fn logprobs_are_those_of_the_native_reply() {
 }
 
 #[tokio::test]
-async fn ids_stand_in_sglext_as_the_engine_would_say_them() {
+async fn sglext_ids_have_the_format_of_the_engine() {
     let chat = Chat::start(&[]).await;
     let mut body =
         json!({"messages": messages(&[("user", "Count.")]), "n": 2, "max_tokens": 5, "return_token_ids": true});
@@ -164,14 +164,14 @@ async fn ids_stand_in_sglext_as_the_engine_would_say_them() {
             let ids = choice["token_ids"].as_array().cloned().unwrap_or_default();
             sampled[choice["index"].as_u64().unwrap() as usize].extend(ids);
         }
-        // in front of the usage, which is last
-        let said = &events[events.len() - 2];
-        assert_eq!((&said["choices"], &said["sglext"]), (&json!([]), &json!({"output_ids": sampled})));
+        // the event before the usage, which is last
+        let event = &events[events.len() - 2];
+        assert_eq!((&event["choices"], &event["sglext"]), (&json!([]), &json!({"output_ids": sampled})));
     }
 }
 
 #[tokio::test]
-async fn what_nobody_asked_for_is_not_there() {
+async fn unrequested_members_are_absent() {
     let chat = Chat::start(&[]).await;
     let reply = chat.say(&json!({"model": "m", "messages": messages(&[("user", "x")])}), "y<|im_end|>").await;
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -188,21 +188,21 @@ async fn what_nobody_asked_for_is_not_there() {
 }
 
 #[tokio::test]
-async fn cumulative_streams_are_said_once() {
+async fn cumulative_stream_is_sent_as_deltas() {
     let options = tokentap::demo::EngineOptions::default();
     let chat = Chat::with(options, &[]).await;
     let say = "One, two, three.<|im_end|>";
-    let mut body = said(&json!({"messages": messages(&[("user", "Count.")]), "n": 2}), say);
+    let mut body = with_say(&json!({"messages": messages(&[("user", "Count.")]), "n": 2}), say);
     body["stream"] = json!(true);
     let events = chat.post(&body).await.events();
     for index in 0..2 {
         let own: Vec<Value> = events.iter().filter(|event| event["choices"][0]["index"] == index).cloned().collect();
-        assert_eq!(together(&own).content, "One, two, three.");
+        assert_eq!(assemble(&own).content, "One, two, three.");
     }
 }
 
 #[tokio::test]
-async fn a_forced_call_is_a_list_under_a_grammar() {
+async fn forced_tool_calls_are_parsed_from_a_json_list() {
     let chat = Chat::start(&[]).await;
     let say = "<think>\nI must.\n</think>\n\n[{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}, {\"name\": \"weather\", \"parameters\": {}}]<|im_end|>";
     for choice in [json!("required"), json!({"type": "function", "function": {"name": "weather"}})] {
@@ -212,17 +212,17 @@ async fn a_forced_call_is_a_list_under_a_grammar() {
         assert_eq!((&message["content"], &message["reasoning_content"]), (&json!(""), &json!("I must.")));
         assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Oslo\"}");
         assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
-        let mut streamed = said(&body, say);
+        let mut streamed = with_say(&body, say);
         streamed["stream"] = json!(true);
-        let spoken = together(&chat.post(&streamed).await.events());
-        assert_eq!(spoken.reasoning, "I must.");
+        let joined = assemble(&chat.post(&streamed).await.events());
+        assert_eq!(joined.reasoning, "I must.");
         let weather = |arguments: &str| ("weather".to_owned(), arguments.to_owned());
-        assert_eq!(spoken.calls, [weather("{\"city\": \"Oslo\"}"), weather("{}")]);
-        assert_eq!(spoken.content, "");
-        // what is no list of calls is text
+        assert_eq!(joined.calls, [weather("{\"city\": \"Oslo\"}"), weather("{}")]);
+        assert_eq!(joined.content, "");
+        // output that is not a list of calls is text
         let text = chat.say(&body, "[1, 2<|im_end|>").await;
         assert_eq!(text["choices"][0]["message"]["content"], "[1, 2");
-        // and the turn that was forced goes on as any other
+        // the forced turn is continued like any other
         let mut next = body.clone();
         next.as_object_mut().unwrap().remove("tool_choice");
         let list = next["messages"].as_array_mut().unwrap();

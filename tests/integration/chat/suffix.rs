@@ -1,4 +1,4 @@
-//! What a turn costs is what is new in it.
+//! The cost of a turn depends only on its new part.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::{ParserSettings, Preparation};
+use tokentap::chat::prompt::Preparation;
+use tokentap::chat::reading::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
 use tokentap::session::{About, Call, Draft, Store, StoreLimits};
@@ -20,7 +21,7 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
     let mut messages = Vec::new();
     let mut costs = Vec::new();
     for turn in 0..50 {
-        // every turn is as long as every other
+        // all turns have the same length
         messages.push(json!({"role": "user", "content": format!("The harbour lamp, {turn:03}")}));
         let body = json!({"messages": messages, "tools": super::tools()}).to_string();
         let request = ChatRequest::parse(Bytes::from(body)).unwrap();
@@ -43,6 +44,6 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
     }
     assert!(costs[0] > costs[1], "the first renders the tools, too: {costs:?}");
     let (rendered, encoded) = costs[1];
-    // digits are tokens of their own, and which of them make one differs
+    // digits are separate tokens, and which of them merge differs by turn
     assert!(costs[1..].iter().all(|cost| cost.0 == rendered && cost.1.abs_diff(encoded) <= 2), "{costs:?}");
 }

@@ -7,17 +7,21 @@ use tokentap::demo::{EngineOptions, Streaming};
 
 use super::super::support::client::get;
 use super::super::support::hand::soon;
-use super::{Chat, messages, said, tools};
+use super::{Chat, messages, tools, with_say};
 
 #[tokio::test]
-async fn a_conversation_that_reached_its_limit_is_over() {
-    let chat = Chat::start(&["--max-turns", "2", "--max-tool-calls", "1"]).await;
+async fn conversation_over_its_limit_returns_403() {
+    let chat = Chat::start(&["--chat-limits", "turns=2,tool-calls=1"]).await;
     let turns = |list: &[(&str, &str)]| json!({"messages": messages(list)});
     chat.say(&turns(&[("user", "a"), ("assistant", "b"), ("user", "c")]), "d<|im_end|>").await;
     let answer =
         chat.post(&turns(&[("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")])).await;
     assert_eq!(answer.status, 403);
-    assert!(answer.json()["message"].as_str().unwrap().contains("may have 2 (--max-turns)"), "{}", answer.text());
+    assert!(
+        answer.json()["message"].as_str().unwrap().contains("may have 2 (--chat-limits turns)"),
+        "{}",
+        answer.text()
+    );
     let call = json!({"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}});
     let looped = json!({"messages": [
         {"role": "user", "content": "x"},
@@ -30,7 +34,7 @@ async fn a_conversation_that_reached_its_limit_is_over() {
 }
 
 /// Waits for a series to reach a value.
-async fn counted(chat: &Chat, series: &str, value: f64) {
+async fn wait_for_metric(chat: &Chat, series: &str, value: f64) {
     soon(series, async {
         while chat.demo.proxy.metric(series).await < value {
             tokio::task::yield_now().await;
@@ -40,8 +44,8 @@ async fn counted(chat: &Chat, series: &str, value: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drift_is_counted_by_what_differs() {
-    let chat = Chat::start(&["--drift-sample", "1"]).await;
+async fn drift_is_counted_by_kind() {
+    let chat = Chat::start(&["limit:drift-sample", "1"]).await;
     let next = |reply: &Value, body: &Value| {
         let mut body = body.clone();
         let list = body["messages"].as_array_mut().unwrap();
@@ -52,7 +56,7 @@ async fn drift_is_counted_by_what_differs() {
     let body = json!({"messages": messages(&[("user", "Say it.")])});
     let reply = chat.say(&body, "The lamp is lit.<|im_end|>").await;
     chat.say(&next(&reply, &body), "x<|im_end|>").await;
-    counted(&chat, "tokentap_chat_drift_total{drift=\"none\"}", 1.0).await;
+    wait_for_metric(&chat, "tokentap_chat_drift_total{drift=\"none\"}", 1.0).await;
     // the same text in other tokens
     let mut odd = body.clone();
     odd["messages"][0]["content"] = json!("Say it otherwise.");
@@ -64,27 +68,27 @@ async fn drift_is_counted_by_what_differs() {
     let reply = chat.post(&asked).await.json();
     assert_eq!(reply["choices"][0]["message"]["content"], "The lamp");
     chat.say(&next(&reply, &odd), "x<|im_end|>").await;
-    counted(&chat, "tokentap_chat_drift_total{drift=\"sampled_text\"}", 1.0).await;
-    // a thought that the template drops takes no control token of this model with it
+    wait_for_metric(&chat, "tokentap_chat_drift_total{drift=\"sampled_text\"}", 1.0).await;
+    // thinking that the template drops removes no control token of this model
     let mut thought = body.clone();
     thought["messages"][0]["content"] = json!("Think.");
     let reply = chat.say(&thought, "<think>\nHm.\n</think>\n\nDone.<|im_end|>").await;
     chat.say(&next(&reply, &thought), "x<|im_end|>").await;
-    counted(&chat, "tokentap_chat_drift_total{drift=\"sampled_text\"}", 2.0).await;
+    wait_for_metric(&chat, "tokentap_chat_drift_total{drift=\"sampled_text\"}", 2.0).await;
     let metrics = get(chat.demo.proxy.control, "/metrics").await.text();
     assert!(metrics.contains("tokentap_chat_prompts_total{how=\"extended\"} 3"), "{metrics}");
     assert!(!metrics.contains("special_count") && !metrics.contains("other_text"));
 }
 
 #[tokio::test]
-async fn a_silent_stream_is_kept_alive() {
+async fn silent_stream_gets_keepalive_comments() {
     let options = EngineOptions {
         streaming: Streaming::Incremental,
         token_delay: Some(Duration::from_millis(40)),
         ..EngineOptions::default()
     };
     let chat = Chat::with(options, &["--sse-keepalive", "5ms"]).await;
-    let mut body = said(&json!({"messages": messages(&[("user", "x")])}), "The lamp.<|im_end|>");
+    let mut body = with_say(&json!({"messages": messages(&[("user", "x")])}), "The lamp.<|im_end|>");
     body["stream"] = json!(true);
     let text = chat.post(&body).await.text();
     assert!(text.starts_with(": keep-alive\n\n") && text.ends_with("data: [DONE]\n\n"), "{text}");

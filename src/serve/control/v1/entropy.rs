@@ -81,7 +81,7 @@ async fn answer(body: safetensors::Body, binary: bool) -> Result<Response<Body>,
 }
 
 fn slow() -> Problem {
-    let message = "the rows arrive too slowly: each 4 MiB must arrive within --client-body-timeout";
+    let message = "the rows arrive too slowly: each 4 MiB must arrive within 30 s";
     Problem::new(StatusCode::REQUEST_TIMEOUT, "slow", message)
 }
 

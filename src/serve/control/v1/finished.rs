@@ -11,8 +11,8 @@ use super::sessions::annotate;
 use super::{Problem, stream_reply};
 use crate::export::{Annotate, entry};
 use crate::serve::body::Body;
-use crate::serve::control::offload::offload;
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::offload::offload;
 use crate::session::Store;
 
 /// The default number of lines of a reply.

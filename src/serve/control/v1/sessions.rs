@@ -13,8 +13,8 @@ use super::{Problem, ok, session, session_problem, stream_reply};
 use crate::export::{Annotate, entry};
 use crate::rl;
 use crate::serve::body::Body;
-use crate::serve::control::offload::offload;
 use crate::serve::control::trainer_state::TrainerState;
+use crate::serve::offload::offload;
 use crate::session::{Row, Session, Turn};
 
 /// The default and the maximum number of sessions of a page.

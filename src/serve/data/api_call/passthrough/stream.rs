@@ -21,7 +21,7 @@ use crate::serve::proxy_state::ProxyState;
 const UNCOUNTED: usize = 64 * 1024;
 
 /// The stream. If it is dropped after the ids arrived, it still records them; before, the generation counts as uncaptured.
-pub struct PassthroughStream {
+pub(super) struct PassthroughStream {
     state: Arc<ProxyState>,
     upstream: ReplyBody,
     listener: Listener,
@@ -64,8 +64,7 @@ impl PassthroughStream {
         }
     }
 
-    /// Polls for the next frame.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             if let Some(recording) = &mut self.recording {
                 ready!(recording.as_mut().poll(cx));
@@ -137,6 +136,15 @@ impl PassthroughStream {
             let wait = Arc::clone(&self.state.generator.log_wait);
             self.recording = Some(Box::pin(async move { wait.wait(acks).await }));
         }
+    }
+}
+
+impl http_body::Body for PassthroughStream {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.poll_next(cx)
     }
 }
 

@@ -26,10 +26,10 @@ use crate::serve::body::Body;
 use crate::serve::data::api_call::ApiCall;
 use crate::serve::data::forward::{UncapturedGeneration, forwarded, target, upstream_headers};
 use crate::serve::data::generate::is_last;
-use crate::serve::data::identity::InvalidName;
+use crate::serve::identity::InvalidName;
 use crate::serve::proxy_state::ProxyState;
 use recorder::PassthroughRecorder;
-pub use stream::PassthroughStream;
+use stream::PassthroughStream;
 
 /// Forwards a call to the engine's own endpoint.
 ///
@@ -110,7 +110,7 @@ async fn record_reply(
     if headers::is_event_stream(&head.headers) {
         record.set_streaming();
         head.headers.remove(header::CONTENT_LENGTH);
-        return Ok(Response::from_parts(head, Body::passthrough(PassthroughStream::new(body, recorder))));
+        return Ok(Response::from_parts(head, Body::stream(PassthroughStream::new(body, recorder))));
     }
     record_whole(recorder, head, body).await
 }
