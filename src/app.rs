@@ -106,7 +106,7 @@ impl App {
         let data = door(data, config.tls.data(), "data")?;
         let control = door(control, config.tls.control(), "control")?;
         let slices = Slices::start(&config.slices, &metrics);
-        let slices = slices.map_err(|error| format!("--entropy-threads: {error}"))?;
+        let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
         let backend = backend.unwrap_or_else(|| slices.backend());
         let limits = StoreLimits {
             ttl: config.entropy.entropy_ttl,

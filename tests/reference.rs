@@ -66,7 +66,7 @@ fn flags_page_is_up_to_date() {
         headings.dedup();
         let mut seen: Vec<&str> = Vec::new();
         for group in headings {
-            if std::mem::replace(&mut heading, Some(group)) == Some(group) || seen.contains(&group) {
+            if heading.replace(group) == Some(group) || seen.contains(&group) {
                 continue;
             }
             seen.push(group);

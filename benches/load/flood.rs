@@ -14,7 +14,7 @@ use crate::tap::{Tap, Usage, metric, post};
 
 const MB: f64 = (1 << 20) as f64;
 const BUDGET: f64 = 256.0 * MB;
-const FLAGS: &str = "--max-bytes-in-flight 256MiB --max-request-bytes 16MiB --session-bytes 16MiB --entropy-bytes 4MiB";
+const FLAGS: &str = "--max-bytes-in-flight 256MiB --max-request-bytes 16MiB --session-bytes 16MiB";
 
 /// What a process may take for each byte that is held: ids of one digit become twice as many bytes as their text has, an allocator keeps
 /// what it got back, and replies that pass have buffers.

@@ -17,7 +17,7 @@ use crate::times::{Times, probe};
 const AGENTS: u64 = 24;
 
 /// Small stores, so that sessions, entropies and segments of the log leave all the while.
-const FLAGS: &str = "--session-bytes 8MiB --session-ttl 60s --session-idle 5s --entropy-entries 512 --entropy-ttl 20s --data-bytes 64MiB";
+const FLAGS: &str = "--session-bytes 8MiB --session-ttl 60s --session-idle 5s --data-bytes 64MiB";
 
 /// The allocator gives back at once what is free, so that what the system counts is what is held. Left alone it keeps some tens of MB
 /// from one export to the next, for minutes, which looks like growth in any ten of them.

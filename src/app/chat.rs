@@ -62,7 +62,7 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
                 if parts.trainers.think_tokens().is_none() {
                     tracing::info!(
-                        "the tokenizer names no think tokens: entropies of the thinking are null; see --think-start"
+                        "the tokenizer names no think tokens: entropies of the thinking are null; see --think-tokens"
                     );
                 }
             }

@@ -101,9 +101,9 @@ impl FromStr for ThinkIds {
 }
 
 impl SessionConfig {
-    /// The most branches of a session: turns that no other turn continues.
+    /// The most branches of a session, which are turns that no other turn continues: a quarter of its turns, but 16 if it has that many.
     #[must_use]
     pub fn max_session_branches(&self) -> usize {
-        self.max_session_turns.div_ceil(4)
+        (self.max_session_turns / 4).max(self.max_session_turns.min(16))
     }
 }

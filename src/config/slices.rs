@@ -60,7 +60,7 @@ pub struct SliceConfig {
     /// The CUDA device, by index or UUID
     #[arg(long, env = "TOKENTAP_CUDA_DEVICE", value_name = "DEVICE")]
     pub cuda_device: Option<CudaDevice>,
-    /// Bytes for rows on the device, and as many pinned on the host.
+    /// The most bytes for rows on the device, and as many pinned on the host.
     #[arg(skip = 256_u64 << 20)]
     pub cuda_memory: u64,
     /// How long rows for the device wait to be measured together with others.

@@ -1,6 +1,6 @@
 //! A circuit breaker: fails calls at once while the upstream cannot be connected to.
 //!
-//! Connecting to an unreachable host takes `--connect-timeout` to fail, and every waiting request holds memory. After some consecutive
+//! Connecting to an unreachable host takes up to a second to fail, and every waiting request holds memory. After some consecutive
 //! failures, requests fail at once, except one every half second that tries again. tokentap's own probes continue meanwhile, and the first
 //! answer closes the breaker.
 

@@ -43,9 +43,7 @@ pub enum Failure {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UploadError {
     /// It arrived too slowly.
-    #[error(
-        "the request body arrived too slowly: it paused for --client-body-timeout, or fell that far behind 1 KiB a second"
-    )]
+    #[error("the request body arrived too slowly: it paused for 30 s, or fell that far behind 1 KiB a second")]
     Slow,
     /// The byte budget is used up. The client may retry.
     #[error("the byte budget for requests is used up; try again, or raise --max-bytes-in-flight")]

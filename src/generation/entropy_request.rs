@@ -48,7 +48,7 @@ impl EntropyRequest {
         }
         if let Some(k) = options.top_k.filter(|k| *k > config.max_top_logprobs) {
             return Err(Error::bad_request(format!(
-                "entropy_options.top_k: {k} is above --max-top-logprobs {}",
+                "entropy_options.top_k: {k} is above {}, the limit of tokentap",
                 config.max_top_logprobs
             )));
         }

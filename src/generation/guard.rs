@@ -16,7 +16,7 @@ pub struct GuardLimits {
     pub generates: Option<bool>,
     /// Vocabulary size, if known.
     pub vocab_size: Option<u32>,
-    /// `--max-top-logprobs`, or 128 under prefill/decode disaggregation.
+    /// 1024, or 128 under prefill/decode disaggregation.
     pub max_top_logprobs: u32,
 }
 
@@ -110,10 +110,7 @@ fn top_logprobs(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), Gu
     }
     if k > f64::from(bounds.max_top_logprobs) {
         let most = bounds.max_top_logprobs;
-        return refuse(
-            "top_logprobs_max",
-            format!("top_logprobs_num: {k} is above {most}; see --max-top-logprobs of tokentap"),
-        );
+        return refuse("top_logprobs_max", format!("top_logprobs_num: {k} is above {most}, the limit of tokentap"));
     }
     Ok(())
 }

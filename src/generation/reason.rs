@@ -5,9 +5,9 @@
 pub enum Reason {
     /// (1) A cumulative stream, which repeats all tokens in each event, would be too long.
     CumulativeStream,
-    /// (2) The reply would be larger than `--reply-budget`.
+    /// (2) The reply would be larger than 64 MiB.
     ReplyBudget,
-    /// (3) sglang-jax recompiles the model for each shape. `--jax-force` or `return_entropy: true` forces logprobs nevertheless.
+    /// (3) sglang-jax recompiles the model for each shape. `--entropy always` or `return_entropy: true` forces logprobs nevertheless.
     Jax,
     /// (3) sglang-jax cannot stream logprobs unless its overlap scheduler is known to be on.
     JaxStream,

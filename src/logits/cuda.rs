@@ -51,7 +51,7 @@ use crate::metrics::Metrics;
 pub struct Settings {
     /// The first one where none is named.
     pub device: Option<CudaDevice>,
-    /// Bytes of rows on the device, and as many pinned on the host.
+    /// The most bytes of rows on the device, and as many pinned on the host; at most a quarter of the device's free memory.
     pub memory: u64,
     /// How long rows wait for others to be measured with.
     pub deadline: Duration,
@@ -76,12 +76,8 @@ impl Cuda {
     /// [`Unavailable`] where there is none that can be used.
     pub fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Unavailable> {
         let found = find(settings.device.as_ref())?;
-        let slots = usize::try_from(settings.memory).unwrap_or(usize::MAX) / SLOT_BYTES;
-        if slots == 0 {
-            return Err(Unavailable::Memory(format!("at least {SLOT_BYTES} bytes are needed, for one slot")));
-        }
         let health = Arc::new(Health::new(metrics));
-        let (kernels, lanes, memory) = guarded(|| acquire(&found, slots, &health))?;
+        let (kernels, lanes, memory) = guarded(|| acquire(&found, settings.memory, &health))?;
         let many = kernels.most_split();
         let worker = Worker {
             kernels,
@@ -142,16 +138,15 @@ impl Cuda {
     }
 }
 
-fn acquire(
-    found: &Found,
-    slots: usize,
-    health: &Arc<Health>,
-) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
+fn acquire(found: &Found, most: u64, health: &Arc<Health>) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
     let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
     let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
-    let needed = slots.saturating_mul(SLOT_BYTES).saturating_add(2 * Lane::bytes());
-    if needed > free {
-        return Err(Unavailable::Memory(format!("{needed} bytes are needed on the device and {free} are free")));
+    // the engine uses the same device: tokentap allocates at most a quarter of the free memory for rows
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(free / 4).min(free.saturating_sub(2 * Lane::bytes()));
+    let slots = most / SLOT_BYTES;
+    if slots == 0 {
+        let needed = (4 * SLOT_BYTES).max(SLOT_BYTES + 2 * Lane::bytes());
+        return Err(Unavailable::Memory(format!("{needed} bytes must be free on the device, and {free} are")));
     }
     let kernels = Kernels::load(&context).map_err(Unavailable::of("cuModuleLoadData"))?;
     let home = memory::Home { context, health: Arc::clone(health) };

@@ -23,7 +23,7 @@ from script import script
 from sidecar import Sidecar, sidecar
 
 HERE = Path(__file__).resolve().parent
-DOCUMENT = HERE.parents[1] / "docs" / "clients.md"
+DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"
 ASSETS = HERE.parents[1] / "src" / "demo" / "assets"
 
 
@@ -89,14 +89,14 @@ def trained(row: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
 
 
 def undocumented() -> list[str]:
-    """The rows of docs/clients.md whose version is not the one that is pinned."""
+    """The rows of docs/guides/agents.md whose version is not the one that is pinned."""
     pinned = json.loads((HERE / "package.json").read_text())["dependencies"]
     versions = [f"{name} {version}" for name, version in pinned.items()]
     for file in HERE.glob("requirements-*.txt"):
         versions += file.read_text().replace("==", " ").splitlines()
     rows = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
     named = [f"{row[0].removeprefix('| ').split(' ')[0]} {row[1]}" for row in rows if row[1] != "version"]
-    assert named, "docs/clients.md has no table"
+    assert named, "docs/guides/agents.md has no table"
     return [name for name in named if name not in versions]
 
 
@@ -131,7 +131,7 @@ def main() -> int:
             engine.close()
     for name in undocumented():
         failed += 1
-        print(f"FAIL docs/clients.md: {name} is not the pinned version", flush=True)
+        print(f"FAIL docs/guides/agents.md: {name} is not the pinned version", flush=True)
     print(f"{failed} failed" if failed else "all as it should be")
     return 1 if failed else 0
 

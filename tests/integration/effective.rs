@@ -4,71 +4,64 @@ use crate::support::binary::{Binary, output_with};
 use crate::support::client::request;
 use crate::support::hand::Hand;
 
-/// What it prints, with these flags and variables.
+/// Runs `tokentap config` with these flags and variables; returns its exit code, standard output and standard error.
 async fn config(flags: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let done = output_with(&[&["config"], flags].concat(), environment).await;
     (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
 }
 
-fn has(text: &str, line: &str) {
+fn assert_line(text: &str, line: &str) {
     assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
 }
 
 #[tokio::test]
-async fn each_setting_says_where_it_comes_from() {
+async fn each_setting_names_its_origin() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokentap.toml");
-    std::fs::write(&file, "top-logprobs = 7\nstrict = true\nreply_budget = \"1MiB\"\n").unwrap();
+    std::fs::write(&file, "top-logprobs = 7\nstrict = true\nsession_bytes = \"1MiB\"\n").unwrap();
     let file = file.to_str().unwrap();
     let environment = [("TOKENTAP_CONTROL_TOKEN", "hush-1"), ("TOKENTAP_MAX_REQUESTS", "9"), ("TOKENTAP_TOP", "1")];
-    let flags = ["--config", file, "--agent-token", "hush-2", "--reply-budget", "2MiB", "--control-host", "a,b"];
+    let flags = ["--config", file, "--agent-token", "hush-2", "--session-bytes", "2MiB", "--control-host", "a,b"];
     let (code, out, err) = config(&flags, &environment).await;
     assert_eq!(code, Some(0), "{err}");
-    has(&out, &format!("top-logprobs = 7 # from the file {file}"));
-    has(&out, &format!("strict = true # from the file {file}"));
-    has(&out, "reply-budget = \"2MiB\" # from the command line");
-    has(&out, "max-requests = 9 # from the environment, TOKENTAP_MAX_REQUESTS");
-    has(&out, "control-host = \"a,b\" # from the command line");
-    has(&out, "listen = \"127.0.0.1:30001\" # from its default");
-    has(&out, "# data-dir is not set");
-    has(&out, "# control-token is set, and not shown; from the environment, TOKENTAP_CONTROL_TOKEN");
-    has(&out, "# agent-token is set, and not shown; from the command line");
-    has(&out, "# Limits");
+    assert_line(&out, &format!("top-logprobs = 7 # from the file {file}"));
+    assert_line(&out, &format!("strict = true # from the file {file}"));
+    assert_line(&out, "session-bytes = \"2MiB\" # from the command line");
+    assert_line(&out, "max-requests = 9 # from the environment, TOKENTAP_MAX_REQUESTS");
+    assert_line(&out, "control-host = \"a,b\" # from the command line");
+    assert_line(&out, "listen = \"127.0.0.1:30001\" # from its default");
+    assert_line(&out, "# data-dir is not set");
+    assert_line(&out, "# control-token is set, and not shown; from the environment, TOKENTAP_CONTROL_TOKEN");
+    assert_line(&out, "# agent-token is set, and not shown; from the command line");
+    assert_line(&out, "# Limits");
     assert!(err.contains("TOKENTAP_TOP") && !err.contains("TOKENTAP_MAX"), "{err}");
     assert!(!format!("{out}{err}").contains("hush"), "{out}{err}");
 }
 
 #[tokio::test]
-async fn a_key_of_the_file_is_in_no_help_and_gives_way_to_one_that_is_given_as_a_file() {
+async fn keys_are_hidden_and_read_from_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (file, token) = (path("tokentap.toml"), path("token"));
     std::fs::write(&file, "control-token = \"hush-old\"\nagent_token = \"hush\"\nmax-requests = 9\n").unwrap();
     std::fs::write(&token, "hush-new\n").unwrap();
-    let flags = ["--config", &file, "--control-token-file", &token];
-    let (code, out, err) = config(&flags, &[]).await;
+    let key = format!("@{token}");
+    let (code, out, err) = config(&["--config", &file, "--control-token", &key], &[]).await;
     assert_eq!(code, Some(0), "{err}");
-    has(&out, &format!("# control-token from the file {file} gives way to control-token-file"));
-    has(&out, &format!("control-token-file = \"{token}\" # from the command line"));
-    has(&out, &format!("# agent-token is set, and not shown; from the file {file}"));
-    let (_, out, _) = config(&["--config", &file], &[("TOKENTAP_CONTROL_TOKEN_FILE", &token)]).await;
-    has(&out, &format!("# control-token from the file {file} gives way to control-token-file"));
-    std::fs::write(
-        path("both.toml"),
-        format!("control-token = \"hush\"\nagent-token-file = \"{token}\"\ncontrol-token-file = \"x\"\n"),
-    )
-    .unwrap();
-    let (_, out, _) = config(&["--config", &path("both.toml")], &[("TOKENTAP_AGENT_TOKEN", "hush")]).await;
-    has(&out, &format!("# control-token-file from the file {} gives way to control-token", path("both.toml")));
-    has(&out, &format!("# agent-token-file from the file {} gives way to agent-token", path("both.toml")));
-    has(&out, "# agent-token is set, and not shown; from the environment, TOKENTAP_AGENT_TOKEN");
+    assert_line(&out, "# control-token is set, and not shown; from the command line");
+    assert_line(&out, &format!("# agent-token is set, and not shown; from the file {file}"));
+    let (_, out, _) = config(&["--config", &file], &[("TOKENTAP_CONTROL_TOKEN", &key)]).await;
+    assert_line(&out, "# control-token is set, and not shown; from the environment, TOKENTAP_CONTROL_TOKEN");
+    let (code, _, err) = config(&["--config", &file], &[("TOKENTAP_CONTROL_TOKEN_FILE", &token)]).await;
+    assert_eq!(code, Some(64), "{err}");
+    assert!(err.contains("TOKENTAP_CONTROL_TOKEN_FILE") && err.contains("give --control-token @FILE"), "{err}");
     for command in ["serve", "demo", "check", "config"] {
         let help = output_with(&[command, "--config", &file, "--help"], &[]).await;
         let help = String::from_utf8([help.stdout, help.stderr].concat()).unwrap();
         assert!(help.contains("[default: 9]") && !help.contains("hush"), "{help}");
     }
     let hand = Hand::start().await;
-    let binary = Binary::with_flags(hand.addr, &flags).await;
+    let binary = Binary::with_flags(hand.addr, &["--config", &file, "--control-token", &key]).await;
     for (token, status) in [("hush-new", 200), ("hush-old", 401)] {
         let authorization = format!("Bearer {token}");
         let headers = [("authorization", &*authorization)];
@@ -77,7 +70,7 @@ async fn a_key_of_the_file_is_in_no_help_and_gives_way_to_one_that_is_given_as_a
 }
 
 #[tokio::test]
-async fn what_it_prints_is_a_configuration_file() {
+async fn output_is_a_configuration_file() {
     let flags = ["--top-logprobs", "3", "--strict", "--control-host", "a,b", "--drain-timeout", "5m", "--log", "debug"];
     let (_, first, _) = config(&flags, &[]).await;
     let dir = tempfile::tempdir().unwrap();
@@ -93,7 +86,7 @@ async fn what_it_prints_is_a_configuration_file() {
 }
 
 #[tokio::test]
-async fn what_serve_would_refuse_is_refused() {
+async fn settings_that_serve_rejects_are_rejected() {
     for (flags, named) in [
         (&["--top-logprobs", "many"][..], "--top-logprobs"),
         (&["--control-listen", "0.0.0.0:1"], "--control-token"),

@@ -4,7 +4,7 @@ import { generate, ids, start } from "./tokentap.mjs";
 
 /** The demo, which is told which of its tokens are around the thinking. */
 export function demo(flags = []) {
-  return start("demo", ["--think-start", "1020", "--think-end", "1021", ...flags]);
+  return start("demo", ["--think-tokens", "1020,1021", ...flags]);
 }
 
 /** Its turns; the last one ends the longest path. */

@@ -45,7 +45,7 @@ await() {
 (
   ulimit -f 256
   exec "$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --log warn --data-dir "$work/data" \
-    --max-requests 4 --session-bytes 64KiB --entropy-entries 32 --max-turns 2 --drift-sample 1
+    --max-requests 4 --session-bytes 64KiB --chat-limits turns=2
 ) >"$work/demo" 2>&1 &
 started+=($!)
 await $! "$work/demo" '^ *Metrics:'

@@ -37,7 +37,7 @@ table=''
 step selftest "$python" "$here/selftest.py"
 step egpo_reference "$python" "$here/egpo_reference.py" --check
 
-"$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --think-start $start --think-end $end >"$work/demo" 2>&1 &
+"$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --think-tokens "$start,$end" >"$work/demo" 2>&1 &
 demo=$!
 for _ in $(seq 100); do
   if grep -q '^Metrics:' "$work/demo" || ! kill -0 "$demo" 2>/dev/null; then break; fi

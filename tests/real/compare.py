@@ -145,7 +145,7 @@ def growth(body, events):
 
 
 def long_stream():
-    """Past --cumulative-stream-tokens no top-k is forced on a cumulative stream: no numbers, and a reason."""
+    """Past 512 tokens no top-k is forced on a cumulative stream: no numbers, and a reason."""
     via = streams.by_index(generate(args.via, cases.LONG).events())[0]
     direct = streams.by_index(generate(args.direct, cases.LONG).events())[0]
     out = same.item(streams.fold(direct), streams.fold(via), False, False)

@@ -93,7 +93,7 @@ def short(rid):
 
 
 def behind_router(processes):
-    """router -> tokentap -> engines, as docs/router.md says."""
+    """router -> tokentap -> engines, as docs/guides/router.md says."""
     flags = ["--entropy", "always", "--session-from", "routing-key"]
     sidecars = [processes.demo(f"sidecar-{index}", *flags) for index in range(2)]
     router = processes.router("router-before", [data for _, data, _ in sidecars], "--policy", "manual")

@@ -1,6 +1,6 @@
 //! The schema of `jsonl`, `arrow` and `parquet`: some rows as one record batch.
 //!
-//! A column and its field are written together, so the schema is that of no rows; `docs/export-schema.md` explains each column, and a test
+//! A column and its field are written together, so the schema is that of no rows; `docs/reference/export-schema.md` explains each column, and a test
 //! compares. All positions count tokens of the whole path; `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of
 //! them. Integers are int64 but for the two long lists, which are as narrow as Hugging Face's tokenizers write them.
 

@@ -53,7 +53,7 @@ pub enum Unavailable {
         known: String,
     },
     /// Too little memory for a single slot, or too much for the device.
-    #[error("--cuda-memory: {0}")]
+    #[error("memory of the device: {0}")]
     Memory(String),
     /// A batch that does not end.
     #[error("the device neither answers nor fails")]

@@ -111,7 +111,7 @@ impl Body {
                         let whole = header.bytes() + json.len() as u64 + 8;
                         if whole > self.limit {
                             let limit = self.limit;
-                            let message = format!("{whole} bytes are more than the {limit} of --max-slice-bytes");
+                            let message = format!("{whole} bytes are more than the limit of {limit}");
                             return Err(SafetensorsError::TooLarge(message));
                         }
                         let mut tensors = Box::new(Tensors::new(header));

@@ -65,7 +65,7 @@ impl Intake {
         if needed > most {
             return Err(Misshapen::Room(format!(
                 "logits with tensors behind them are held until those have come, and these need {needed} slots of {SLOT_BYTES} bytes \
-                 where {most} can be had, half of --slice-memory: send fewer rows, or temperature and token_ids before the logits"
+                 where {most} can be had, half of the memory for rows: send fewer rows, or temperature and token_ids before the logits"
             )));
         }
         intake.reserved = slices.slots(&mut intake.home, needed, true).await;

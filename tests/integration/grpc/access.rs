@@ -1,4 +1,4 @@
-//! Who may call what, and where.
+//! Access control of the gRPC services by port, token and origin.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -32,7 +32,7 @@ fn generation(json: &'static str) -> GenerateRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_token_opens_the_control_port_and_health_needs_none() {
+async fn control_token_is_required_except_for_health() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--control-token", "control"]).await;
     let mut client = trajectories(proxy.control).await;
@@ -53,7 +53,7 @@ async fn the_token_opens_the_control_port_and_health_needs_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_token_of_the_control_port_does_not_reach_the_engine() {
+async fn control_token_is_not_forwarded_to_the_engine() {
     for (flags, expected) in [
         (&["--control-token", "control", "--upstream-admin-key", "admin"][..], None),
         (
@@ -77,7 +77,7 @@ async fn the_token_of_the_control_port_does_not_reach_the_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_that_rebind_their_name_and_foreign_pages_are_refused() {
+async fn foreign_hosts_and_origins_are_refused() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--control-host", "trainer.example"]).await;
     let under = async |host: &str| -> Trajectories {
@@ -122,11 +122,11 @@ async fn trajectories_are_not_on_the_data_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reflection_describes_what_there_is() {
+async fn reflection_lists_the_services_of_its_port() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     for port in [proxy.data, proxy.control] {
-        let ask = |what| ServerReflectionRequest { host: String::new(), message_request: Some(what) };
+        let ask = |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
         let asked = tokio_stream::iter([
             ask(MessageRequest::ListServices(String::new())),
             ask(MessageRequest::FileContainingSymbol("tokentap.v1.Generate".into())),
@@ -147,7 +147,7 @@ async fn reflection_describes_what_there_is() {
         if port == proxy.control {
             here.push("tokentap.v1.Trajectories");
         }
-        assert_eq!(names, here, "what the port has, each once");
+        assert_eq!(names, here, "the services of the port, each once");
         let Some(MessageResponse::FileDescriptorResponse(files)) =
             replies.next().await.unwrap().unwrap().message_response
         else {
@@ -155,16 +155,16 @@ async fn reflection_describes_what_there_is() {
         };
         let found =
             files.file_descriptor_proto.iter().any(|file| memchr::memmem::find(file, b"GenerateReply").is_some());
-        assert!(found, "the file is handed out");
+        assert!(found, "the file is returned");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_pauses_is_cut_off() {
+async fn stalled_message_ends_with_deadline_exceeded() {
     let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--client-body-timeout", "200ms"]).await;
+    let proxy = Proxy::probed(hand.addr, &["limit:client-body-timeout", "200ms"]).await;
     let frame = |bytes: &'static [u8]| Ok::<_, tonic::Status>(Frame::data(Bytes::from_static(bytes)));
-    // 100 bytes are announced, 3 come
+    // 100 bytes are announced, 3 are sent
     let half = tokio_stream::once(frame(b"\0\0\0\0\x64abc")).chain(tokio_stream::pending());
     let call = http::Request::post("/tokentap.v1.Generate/Generate")
         .header("content-type", "application/grpc")
@@ -179,8 +179,8 @@ async fn a_message_that_pauses_is_cut_off() {
     assert!(status.message().contains("paused"), "{status:?}");
     assert!(!hand.has_more(), "nothing goes upstream");
 
-    // a reflection whose questions do not come
+    // a reflection call without requests
     let asked = tokio_stream::pending::<ServerReflectionRequest>();
     let mut replies = reflection(proxy.data).await.server_reflection_info(asked).await.unwrap().into_inner();
-    assert!(soon("the call ends", replies.next()).await.is_none_or(|reply| reply.is_err()), "there was no question");
+    assert!(soon("the call ends", replies.next()).await.is_none_or(|reply| reply.is_err()), "there was no request");
 }

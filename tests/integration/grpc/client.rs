@@ -1,4 +1,4 @@
-//! Clients of the services, generated from the `.proto` as anybody's are.
+//! Clients of the services, generated from the `.proto` file.
 
 #![allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
 
@@ -21,7 +21,7 @@ pub type Trajectories = trajectories_client::TrajectoriesClient<Channel>;
 pub type Entropy = entropy_client::EntropyClient<Channel>;
 pub type Generate = generate_client::GenerateClient<Channel>;
 
-/// A connection that is open when this returns.
+/// Opens a connection.
 pub async fn channel(addr: SocketAddr) -> Channel {
     Endpoint::from_shared(format!("http://{addr}")).unwrap().connect().await.unwrap()
 }
@@ -50,8 +50,8 @@ pub async fn reflection(addr: SocketAddr) -> ServerReflectionClient<Channel> {
 /// The answer to a call.
 pub type Reply = JoinHandle<Result<http::Response<tonic::body::Body>, tonic::transport::Error>>;
 
-/// A call whose bytes are the test's to send; they end with their sender.
-pub async fn by_hand(addr: SocketAddr, path: &str) -> (UnboundedSender<Bytes>, Reply) {
+/// A call whose bytes the test sends; its body ends when the sender is dropped.
+pub async fn raw_call(addr: SocketAddr, path: &str) -> (UnboundedSender<Bytes>, Reply) {
     let (sender, mut pieces) = mpsc::unbounded_channel::<Bytes>();
     let pieces = stream::poll_fn(move |cx| pieces.poll_recv(cx));
     let body = StreamBody::new(pieces.map(|piece| Ok::<_, tonic::Status>(Frame::data(piece))));
@@ -62,8 +62,8 @@ pub async fn by_hand(addr: SocketAddr, path: &str) -> (UnboundedSender<Bytes>, R
     (sender, tokio::spawn(channel.call(call)))
 }
 
-/// A message as it goes over the wire.
-pub fn framed(message: &impl prost::Message) -> Bytes {
+/// A message with its gRPC frame header.
+pub fn encode_frame(message: &impl prost::Message) -> Bytes {
     let message = message.encode_to_vec();
     let length = u32::try_from(message.len()).unwrap();
     Bytes::from([&[0][..], &length.to_be_bytes(), &message].concat())

@@ -1,4 +1,4 @@
-//! Generate beside POST /generate: the same bytes, the same refusals, one pipeline.
+//! Compares Generate with POST /generate: the same bytes and the same errors.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,15 +15,20 @@ use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message, torn_stream};
 
-/// What a call was answered with: what came first, the objects, and how it ended.
+/// The answer to a call: its metadata, its objects, and its status.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct GenerateResult {
     head: MetadataMap,
     objects: Vec<Vec<u8>>,
     pub(super) end: Result<(), Status>,
 }
 
-pub(super) async fn called(proxy: &Proxy, json: &[u8], session: &str, metadata: &[(&'static str, &str)]) -> Told {
+pub(super) async fn call_generate(
+    proxy: &Proxy,
+    json: &[u8],
+    session: &str,
+    metadata: &[(&'static str, &str)],
+) -> GenerateResult {
     let mut client = generate(proxy.data).await;
     let mut request = Request::new(GenerateRequest { json: Bytes::copy_from_slice(json), session: session.into() });
     for (name, value) in metadata {
@@ -33,38 +38,38 @@ pub(super) async fn called(proxy: &Proxy, json: &[u8], session: &str, metadata: 
             request.metadata_mut().append(*name, value.parse().unwrap());
         }
     }
-    let mut told = Told { head: MetadataMap::new(), objects: Vec::new(), end: Ok(()) };
+    let mut result = GenerateResult { head: MetadataMap::new(), objects: Vec::new(), end: Ok(()) };
     match client.generate(request).await {
-        Err(status) => told.end = Err(status),
+        Err(status) => result.end = Err(status),
         Ok(reply) => {
             let (head, mut replies, _) = reply.into_parts();
-            told.head = head;
+            result.head = head;
             loop {
                 match soon("a message", replies.message()).await {
-                    Ok(Some(GenerateReply { json })) => told.objects.push(json.to_vec()),
+                    Ok(Some(GenerateReply { json })) => result.objects.push(json.to_vec()),
                     Ok(None) => break,
                     Err(status) => {
-                        told.end = Err(status);
+                        result.end = Err(status);
                         break;
                     }
                 }
             }
         }
     }
-    told
+    result
 }
 
-async fn posted(proxy: &Proxy, json: &[u8], headers: &[(&str, &str)]) -> Answer {
+async fn post_generate(proxy: &Proxy, json: &[u8], headers: &[(&str, &str)]) -> Answer {
     request(proxy.data, "POST", "/generate", headers, json).await
 }
 
-/// A tokentap before the scripted engine, and what that was asked.
+/// A tokentap in front of the scripted engine, and the requests that the engine received.
 async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<Asked>>>, Upstream) {
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-    let noted = Arc::clone(&asked);
+    let received = Arc::clone(&asked);
     let upstream = Upstream::start(Nature::default(), move |request| {
         if request.path == "/generate" {
-            noted.lock().unwrap().push(request.clone());
+            received.lock().unwrap().push(request.clone());
         }
         answer(request)
     })
@@ -73,14 +78,14 @@ async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<Asked>>>, Upstream) {
     (proxy, asked, upstream)
 }
 
-/// Generations that were counted with this status.
-pub(super) async fn counted(proxy: &Proxy, status: &str) -> f64 {
+/// The number of generations that were counted with this status.
+pub(super) async fn request_count(proxy: &Proxy, status: &str) -> f64 {
     let labels = format!("endpoint=\"/generate\",method=\"POST\",status_code=\"{status}\"");
     proxy.metric(&format!("tokentap_http_requests_total{{{labels}}}")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_has_the_bytes_that_http_gives() {
+async fn reply_has_the_bytes_of_http() {
     let (proxy, asked, _upstream) = scripted(&[]).await;
     for body in [
         json!({"text": "a", "rid": "mine", "big": 9_007_199_254_740_993_u64}),
@@ -89,16 +94,16 @@ async fn a_reply_has_the_bytes_that_http_gives() {
         json!({"text": "a", "rid": "bounds", "entropy_options": {"bounds": true, "stats": true}}),
     ] {
         let body = body.to_string();
-        let http = posted(&proxy, body.as_bytes(), &[("x-session-id", "h")]).await;
+        let http = post_generate(&proxy, body.as_bytes(), &[("x-session-id", "h")]).await;
         assert_eq!(http.status, 200, "{}", http.text());
-        let told = called(&proxy, body.as_bytes(), "g", &[]).await;
-        assert!(told.end.is_ok(), "{told:?}");
-        assert_eq!(told.objects, std::slice::from_ref(&http.body), "{body}");
-        assert!(http.text().contains("output_token_entropy"), "entropies are there: {}", http.text());
-        assert_eq!(told.head.get("x-tokentap-session").unwrap(), "g");
+        let result = call_generate(&proxy, body.as_bytes(), "g", &[]).await;
+        assert!(result.end.is_ok(), "{result:?}");
+        assert_eq!(result.objects, std::slice::from_ref(&http.body), "{body}");
+        assert!(http.text().contains("output_token_entropy"), "the reply has entropies: {}", http.text());
+        assert_eq!(result.head.get("x-tokentap-session").unwrap(), "g");
         let asked = std::mem::take(&mut *asked.lock().unwrap());
         assert_eq!(asked.len(), 2);
-        assert_eq!(asked[0].body, asked[1].body, "the engine is asked the same");
+        assert_eq!(asked[0].body, asked[1].body, "the engine gets the same request");
         assert_eq!(asked[1].header("content-type"), Some("application/json"));
         let foreign = |name: &str| name.starts_with("grpc-") || name == "te";
         assert!(!asked[1].headers.iter().any(|(name, _)| foreign(name)), "{:?}", asked[1].headers);
@@ -111,43 +116,44 @@ async fn a_reply_has_the_bytes_that_http_gives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_has_the_events_that_http_gives() {
+async fn stream_has_the_events_of_http() {
     let (proxy, _, _upstream) = scripted(&[]).await;
     for body in [
         json!({"text": "a", "rid": "mine", "stream": true}),
         json!({"text": ["a", "b"], "rid": ["x", "y"], "stream": true, "entropy_options": {"bounds": true}}),
     ] {
         let body = body.to_string();
-        let http = posted(&proxy, body.as_bytes(), &[]).await;
-        let told = called(&proxy, body.as_bytes(), "", &[]).await;
-        assert!(told.end.is_ok(), "{told:?}");
-        assert_eq!(told.objects, events(&http.body), "{body}");
-        assert!(told.objects.len() >= 4 && http.text().contains("output_token_entropy"));
+        let http = post_generate(&proxy, body.as_bytes(), &[]).await;
+        let result = call_generate(&proxy, body.as_bytes(), "", &[]).await;
+        assert!(result.end.is_ok(), "{result:?}");
+        assert_eq!(result.objects, events(&http.body), "{body}");
+        assert!(result.objects.len() >= 4 && http.text().contains("output_token_entropy"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_found_where_http_finds_it_and_the_message_goes_first() {
+async fn session_sources_are_those_of_http_after_the_message() {
     let (proxy, asked, _upstream) = scripted(&[]).await;
     let body = br#"{"text":"a","session_id":"body"}"#;
     let named = async |session: &'static str, metadata: &[(&'static str, &str)]| {
-        let told = called(&proxy, body, session, metadata).await;
-        told.head.get("x-tokentap-session").unwrap().to_str().unwrap().to_owned()
+        let result = call_generate(&proxy, body, session, metadata).await;
+        result.head.get("x-tokentap-session").unwrap().to_str().unwrap().to_owned()
     };
     assert_eq!(named("", &[]).await, "body");
     assert_eq!(named("", &[("x-session-id", "header"), ("x-session-done", "1")]).await, "header");
     assert_eq!(named("message", &[("x-session-id", "header")]).await, "message");
     let done = async { while get(proxy.control, "/v1/sessions/header").await.json()["done"] != true {} };
-    soon("x-session-done is heard", done).await;
+    soon("x-session-done takes effect", done).await;
     asked.lock().unwrap().clear();
-    let told =
-        called(&proxy, body, "", &[("authorization", "Bearer mine"), ("x-trace", "t"), ("x-raw-bin", "AAAA")]).await;
-    assert!(told.end.is_ok());
+    let result =
+        call_generate(&proxy, body, "", &[("authorization", "Bearer mine"), ("x-trace", "t"), ("x-raw-bin", "AAAA")])
+            .await;
+    assert!(result.end.is_ok());
     let asked = std::mem::take(&mut *asked.lock().unwrap());
     assert_eq!((asked[0].header("authorization"), asked[0].header("x-trace")), (Some("Bearer mine"), Some("t")));
-    assert!(asked[0].header("x-raw-bin").is_none(), "binary metadata is no header");
+    assert!(asked[0].header("x-raw-bin").is_none(), "binary metadata is not forwarded");
     for session in ["a b", "a/b", "é", &"x".repeat(129)] {
-        let status = called(&proxy, body, session, &[]).await.end.expect_err("it cannot be a session");
+        let status = call_generate(&proxy, body, session, &[]).await.end.expect_err("it is no valid session name");
         assert_eq!(status.code(), Code::InvalidArgument, "{session}");
     }
     let refused = "tokentap_http_requests_total{endpoint=\"/generate\",method=\"POST\",status_code=\"400\"}";
@@ -155,7 +161,7 @@ async fn a_session_is_found_where_http_finds_it_and_the_message_goes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_joins_the_call_that_is_still_running_whichever_way_it_came() {
+async fn grpc_retry_joins_a_running_http_call() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let body = br#"{"text":"a","rid":"same","session_id":"retried"}"#;
@@ -163,7 +169,7 @@ async fn a_retry_joins_the_call_that_is_still_running_whichever_way_it_came() {
     let first = tokio::spawn(async move { request(data, "POST", "/generate", &[], body).await });
     let call = hand.next().await;
     let again = async {
-        let retry = called(&proxy, body, "", &[("x-stainless-retry-count", "1")]);
+        let retry = call_generate(&proxy, body, "", &[("x-stainless-retry-count", "1")]);
         let joined = "tokentap_retries_total{outcome=\"joined\"}";
         let answered = async {
             soon("the retry is noticed", async { while proxy.metric(joined).await != 1.0 {} }).await;
@@ -171,20 +177,20 @@ async fn a_retry_joins_the_call_that_is_still_running_whichever_way_it_came() {
         };
         tokio::join!(retry, answered).0
     };
-    let told = again.await;
-    assert_eq!(told.objects, [first.await.unwrap().body], "both have the one reply");
+    let result = again.await;
+    assert_eq!(result.objects, [first.await.unwrap().body], "both have the one reply");
     assert!(!hand.has_more(), "the engine was asked once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_those_of_http() {
+async fn errors_are_those_of_http() {
     let refusal = json!({"error": {"message": "top_p must be in (0, 1], got 2 \u{e9}."}}).to_string();
-    let said = refusal.clone();
+    let reply = refusal.clone();
     let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["text"].as_str() {
         Some("limited") => json_message(429, b"slow down"),
         Some("broken") => Deed::SayAndClose(vec![]),
         Some("unable") => json_message(503, br#"{"detail":"not now"}"#),
-        _ => json_message(400, said.as_bytes()),
+        _ => json_message(400, reply.as_bytes()),
     })
     .await;
     let proxy = Proxy::probed(upstream.addr, &["--max-request-bytes", "64KiB"]).await;
@@ -198,23 +204,23 @@ async fn refusals_are_those_of_http() {
         (r#"{"text":"broken"}"#.to_owned(), Code::Unavailable),
         (r#"{"text":"unable"}"#.to_owned(), Code::Unavailable),
     ] {
-        let http = posted(&proxy, body.as_bytes(), &[]).await;
-        let told = called(&proxy, body.as_bytes(), "", &[]).await;
-        let status = told.end.expect_err("it is refused");
+        let http = post_generate(&proxy, body.as_bytes(), &[]).await;
+        let result = call_generate(&proxy, body.as_bytes(), "", &[]).await;
+        let status = result.end.expect_err("it is refused");
         assert_eq!(status.code(), code, "{body}: {status:?}");
         assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), http.status.to_string().as_str());
-        let kept = status.metadata().get_bin("tokentap-body-bin").unwrap().to_bytes().unwrap();
-        assert_eq!(kept, http.body, "{body}: the body is kept");
+        let forwarded = status.metadata().get_bin("tokentap-body-bin").unwrap().to_bytes().unwrap();
+        assert_eq!(forwarded, http.body, "{body}: the metadata has the body");
         let value: Value = serde_json::from_slice(&http.body).unwrap_or(Value::Null);
         let expected = value["error"]["message"].as_str().or(value["detail"].as_str()).unwrap_or("slow down");
         assert_eq!(status.message(), expected);
     }
     let large = format!("{{\"text\":\"{}\"}}", "x".repeat(70 << 10));
-    let status = called(&proxy, large.as_bytes(), "", &[]).await.end.expect_err("it is too large");
+    let status = call_generate(&proxy, large.as_bytes(), "", &[]).await.end.expect_err("it is too large");
     assert_eq!(status.code(), Code::OutOfRange);
     assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), "413");
     assert!(status.message().contains("66560"), "the limit is named: {}", status.message());
-    assert_eq!(counted(&proxy, "413").await, 1.0);
+    assert_eq!(request_count(&proxy, "413").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,22 +232,22 @@ async fn calls_beyond_the_limit_are_shed() {
         client.generate(GenerateRequest { json: Bytes::from_static(br#"{"text":"a"}"#), session: String::new() }).await
     });
     let call = hand.next().await;
-    let status = called(&proxy, br#"{"text":"b"}"#, "", &[]).await.end.expect_err("one at once");
+    let status = call_generate(&proxy, br#"{"text":"b"}"#, "", &[]).await.end.expect_err("one at once");
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("--max-requests"), "{}", status.message());
-    assert_eq!(posted(&proxy, br#"{"text":"b"}"#, &[]).await.status, 503, "the permits are those of HTTP");
+    assert_eq!(post_generate(&proxy, br#"{"text":"b"}"#, &[]).await.status, 503, "the permits are those of HTTP");
     call.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
     let mut replies = running.await.unwrap().unwrap().into_inner();
     assert_eq!(replies.message().await.unwrap().unwrap().json, "{}");
     assert!(replies.message().await.unwrap().is_none());
-    let told = async { called(&proxy, b"not json", "", &[]).await };
+    let result = async { call_generate(&proxy, b"not json", "", &[]).await };
     let again = tokio::spawn(async move { hand.next().await.reply(&message(400, &[], b"no")).await });
-    assert_eq!(told.await.end.unwrap_err().code(), Code::InvalidArgument, "the permit is free again");
+    assert_eq!(result.await.end.unwrap_err().code(), Code::InvalidArgument, "the permit is free again");
     again.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_breaks_off_says_so_behind_what_came() {
+async fn broken_stream_ends_with_unavailable_after_its_objects() {
     let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["text"].as_str() {
         Some("torn") => torn_stream(&[b"data: {\"text\":\"1\",\"meta_info\":{}}\n\n"]),
         Some("short") => crate::support::upstream::stream(&[b"data: {\"text\":\"1\",\"meta_info\":{}}\n\n"]),
@@ -254,27 +260,27 @@ async fn a_stream_that_breaks_off_says_so_behind_what_came() {
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     for text in ["torn", "short"] {
         let body = json!({"text": text, "stream": true, "return_entropy": false}).to_string();
-        let told = called(&proxy, body.as_bytes(), "", &[]).await;
-        assert_eq!(told.objects.len(), 1, "{text}: what came is told");
-        assert_eq!(told.end.expect_err("it did not end well").code(), Code::Unavailable, "{text}");
+        let result = call_generate(&proxy, body.as_bytes(), "", &[]).await;
+        assert_eq!(result.objects.len(), 1, "{text}: complete objects are delivered");
+        assert_eq!(result.end.expect_err("the stream broke").code(), Code::Unavailable, "{text}");
     }
-    let told = called(&proxy, br#"{"text":"error","stream":true}"#, "", &[]).await;
-    assert!(told.end.is_ok(), "the engine's own errors are objects as they are for HTTP");
-    assert_eq!(told.objects, [b"{\"error\":{\"message\":\"midway\"}}"]);
+    let result = call_generate(&proxy, br#"{"text":"error","stream":true}"#, "", &[]).await;
+    assert!(result.end.is_ok(), "the engine's own errors are objects, as over HTTP");
+    assert_eq!(result.objects, [b"{\"error\":{\"message\":\"midway\"}}"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_is_too_large_for_a_message_is_refused() {
+async fn too_large_reply_is_resource_exhausted() {
     let upstream = Upstream::start(Nature::default(), |_| json_message(200, &vec![b' '; 100_000])).await;
     let proxy = Proxy::probed(upstream.addr, &["--max-reply-bytes", "64KiB"]).await;
-    let status = called(&proxy, br#"{"text":"a"}"#, "", &[]).await.end.expect_err("it is too large");
+    let status = call_generate(&proxy, br#"{"text":"a"}"#, "", &[]).await.end.expect_err("it is too large");
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().contains("--max-reply-bytes"), "{}", status.message());
-    assert_eq!(counted(&proxy, "413").await, 1.0);
+    assert_eq!(request_count(&proxy, "413").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_are_told_one_by_one_as_they_come() {
+async fn events_are_delivered_one_by_one() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let mut client = generate(proxy.data).await;
@@ -306,8 +312,8 @@ async fn stream_that_strict_mode_ends_has_the_error_as_its_last_object() {
         call
     };
     let body = br#"{"text":"a","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
-    let (told, _call) = tokio::join!(called(&proxy, body, "", &[]), answers);
-    assert!(told.end.is_ok(), "as a stream over HTTP ends: {told:?}");
-    let last = String::from_utf8_lossy(told.objects.last().unwrap()).into_owned();
+    let (result, _call) = tokio::join!(call_generate(&proxy, body, "", &[]), answers);
+    assert!(result.end.is_ok(), "as a stream over HTTP ends: {result:?}");
+    let last = String::from_utf8_lossy(result.objects.last().unwrap()).into_owned();
     assert!(last.contains("--strict"), "{last}");
 }

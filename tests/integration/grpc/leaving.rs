@@ -14,8 +14,8 @@ use crate::support::hand::{Call, END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-/// A stream of which one event has been read.
-async fn streaming(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<GenerateReply>, Call) {
+/// Starts a stream and reads its first event.
+async fn start_stream(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<GenerateReply>, Call) {
     let mut client = generate(proxy.data).await;
     let json = json!({"text": "a", "rid": rid, "stream": true}).to_string();
     let asking = tokio::spawn(async move {
@@ -30,17 +30,17 @@ async fn streaming(hand: &mut Hand, proxy: &Proxy, rid: &str) -> (Streaming<Gene
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_cancelled_is_aborted_in_the_engine() {
+async fn cancelled_call_is_aborted_in_the_engine() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (replies, call) = streaming(&mut hand, &proxy, "midway").await;
+    let (replies, call) = start_stream(&mut hand, &proxy, "midway").await;
     drop(replies);
     call.gone().await;
     let abort = hand.next().await;
     assert_eq!(abort.aborted(), "midway");
     abort.ok().await;
 
-    // and one whose reply has not begun
+    // also a call whose reply has not begun
     let mut client = generate(proxy.data).await;
     let json = Bytes::from_static(br#"{"text":"a","rid":"early"}"#);
     let asking = tokio::spawn(async move { client.generate(GenerateRequest { json, session: String::new() }).await });
@@ -54,16 +54,16 @@ async fn a_call_that_is_cancelled_is_aborted_in_the_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_a_caller_stops_reading_so_does_tokentap_and_it_may_go_on() {
+async fn slow_caller_applies_backpressure_and_can_resume() {
     const LIMIT: usize = 48 << 20;
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--record", "false"]).await;
-    let (mut replies, mut call) = streaming(&mut hand, &proxy, "slow").await;
+    let (mut replies, mut call) = start_stream(&mut hand, &proxy, "slow").await;
     let meta = json!({"id": "slow", "finish_reason": null});
     let large = json!({"text": "a".repeat(64 << 10), "output_ids": [], "meta_info": meta, "index": 0}).to_string();
     let piece = chunk(format!("data: {large}\n\n").as_bytes());
     let (mut written, mut idle) = (0, 0);
-    // blocked is a stream that has not moved while tokentap answered a hundred others
+    // the stream counts as blocked if it did not move during a hundred other requests
     while idle < 100 {
         match call.try_say(&piece[written % piece.len()..]) {
             Some(0) => {
@@ -87,15 +87,15 @@ async fn when_a_caller_stops_reading_so_does_tokentap_and_it_may_go_on() {
         assert!(reply.json.len() >= large.len(), "an event is whole");
         read += 1;
     }
-    assert_eq!(read, sent, "everything came in the end");
+    assert_eq!(read, sent, "all events arrived");
     engine.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_break_disturb_nobody_and_hold_nothing_up() {
+async fn closed_watch_connections_do_not_affect_others_or_the_drain() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut replies, mut call) = streaming(&mut hand, &proxy, "watched").await;
+    let (mut replies, mut call) = start_stream(&mut hand, &proxy, "watched").await;
     let of = |what| WatchRequest { what: Some(what) };
     let rid = "watched".to_owned();
     for what in [
@@ -106,7 +106,7 @@ async fn connections_that_break_disturb_nobody_and_hold_nothing_up() {
         for _ in 0..10 {
             let mut client = trajectories(proxy.control).await;
             let watching = client.watch(of(what.clone())).await.unwrap();
-            // with its connection, which nobody else uses
+            // together with its own connection
             drop((watching, client));
         }
     }
@@ -120,7 +120,7 @@ async fn connections_that_break_disturb_nobody_and_hold_nothing_up() {
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "nothing was left to cut");
 }
 
-/// A call of a named session; whether it says that it comes again.
+/// A call of the session `s`; `again` marks it as a retry.
 fn ask(json: &'static str, again: bool) -> tonic::Request<GenerateRequest> {
     let json = Bytes::from_static(json.as_bytes());
     let mut request = tonic::Request::new(GenerateRequest { json, session: "s".to_owned() });
@@ -130,7 +130,7 @@ fn ask(json: &'static str, again: bool) -> tonic::Request<GenerateRequest> {
     request
 }
 
-/// What the engine says of one token, with this text.
+/// The engine's object for one token with this text.
 fn one_token(text: &str) -> String {
     let meta = json!({"id": "engine", "finish_reason": {"type": "stop", "matched": 7}, "prompt_tokens": 3,
         "completion_tokens": 1, "output_token_logprobs": [[-0.5, 4, null]]});
@@ -144,26 +144,26 @@ const SUPERSEDED: &str = "tokentap_retries_total{outcome=\"superseded\"}";
 const REPLAYED: &str = "tokentap_retries_total{outcome=\"replayed\"}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_reply_that_found_no_room_is_there_for_a_retry() {
+async fn unsent_small_reply_is_replayed_on_retry() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    // its connection takes heads, and not a byte of a reply
-    let deaf = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(0);
-    let mut deaf = Generate::new(deaf.connect().await.unwrap());
-    let asking = tokio::spawn(async move { deaf.generate(ask(WHOLE, false)).await });
+    // its connection has a window of 0 and receives only heads
+    let blocked = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(0);
+    let mut blocked = Generate::new(blocked.connect().await.unwrap());
+    let asking = tokio::spawn(async move { blocked.generate(ask(WHOLE, false)).await });
     let reply = one_token("x");
     let engine =
         async |call: Call| call.reply(&message(200, &[("content-type", "application/json")], reply.as_bytes())).await;
     engine(hand.next().await).await;
     drop(soon("the reply begins", asking).await.unwrap().unwrap());
-    soon("it has left", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+    soon("the call has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
     let mut client = generate(proxy.data).await;
     let mut again = soon("the retry", client.generate(ask(WHOLE, true))).await.unwrap().into_inner();
     assert!(soon("its reply", again.message()).await.unwrap().is_some());
     assert!(soon("the end", again.message()).await.unwrap().is_none());
     assert_eq!(proxy.metric(REPLAYED).await, 1.0);
     assert!(!hand.has_more(), "the engine was asked once");
-    // now it has arrived: the same call is another sample
+    // the reply is delivered now: the same call is another sample
     let another = tokio::spawn(async move { client.generate(ask(WHOLE, true)).await });
     engine(hand.next().await).await;
     soon("another", another).await.unwrap().unwrap();
@@ -171,8 +171,8 @@ async fn a_small_reply_that_found_no_room_is_there_for_a_retry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_last_event_that_nobody_took_has_not_arrived() {
-    // small ones, which find no room at all, and large ones, of which the beginning does
+async fn unread_last_event_is_undelivered() {
+    // small events, which do not fit the window at all, and large ones, whose beginning fits
     for (text, window) in [("x".to_owned(), 0), ("x".repeat(4 << 20), 64 << 10)] {
         let mut hand = Hand::start().await;
         let proxy = Proxy::probed(hand.addr, &[]).await;
@@ -188,17 +188,17 @@ async fn a_last_event_that_nobody_took_has_not_arrived() {
         let first = hand.next().await;
         let (unread, ()) = tokio::join!(soon("the reply begins", asking), engine(first));
         let unread = unread.unwrap().unwrap();
-        // the event has come: its turn is there
+        // tokentap has the event: its turn is recorded
         soon("its turn", async { while get(proxy.control, "/v1/sessions/s").await.json()["turns"] != 1 {} }).await;
         drop(unread);
-        soon("it has left", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
-        // its end has not, so that it is asked for again, and the first stands in nobody's way
+        soon("the call has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+        // its end is undelivered, so a retry generates again, and the first attempt does not block it
         let client = Generate::new(super::client::channel(proxy.data).await).max_decoding_message_size(64 << 20);
         for (nth, superseded) in [(2, 1.0), (3, 1.0)] {
             let mut client = client.clone();
             let asking = tokio::spawn(async move { client.generate(ask(STREAMED, true)).await });
             let mut call = hand.next().await;
-            // the call before may have been aborted, as it left before the end mark
+            // the previous call may be aborted, since its caller left before the end mark
             while call.asked.path == "/abort_request" {
                 call.ok().await;
                 call = hand.next().await;
@@ -210,14 +210,14 @@ async fn a_last_event_that_nobody_took_has_not_arrived() {
             };
             tokio::join!(read, engine(call));
             soon("it has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
-            // a second one of the same that arrived is another sample
+            // a repeated call after a delivered reply is another sample
             assert_eq!(proxy.metric(SUPERSEDED).await, superseded, "call {nth}, window {window}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_is_here_but_was_not_taken_is_there_for_a_retry() {
+async fn unread_large_reply_is_replayed_on_retry() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let narrow = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap().initial_stream_window_size(64 << 10);
@@ -228,13 +228,13 @@ async fn a_reply_that_is_here_but_was_not_taken_is_there_for_a_retry() {
     hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     let unread = soon("the reply begins", asking).await.unwrap().unwrap();
     drop(unread);
-    soon("it has left", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
+    soon("the call has ended", async { while proxy.metric(ACTIVE).await != 0.0 {} }).await;
     let mut again = soon("the retry", client.generate(ask(WHOLE, true))).await.unwrap().into_inner();
     let reply = soon("its reply", again.message()).await.unwrap().unwrap();
     assert!(reply.json.len() > large.len(), "with its entropies");
     assert!(soon("the end", again.message()).await.unwrap().is_none());
     assert_eq!(proxy.metric(REPLAYED).await, 1.0);
-    // now it has arrived: the same call is another sample
+    // the reply is delivered now: the same call is another sample
     let another = tokio::spawn(async move { client.generate(ask(WHOLE, true)).await });
     hand.next().await.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     soon("another", another).await.unwrap().unwrap();

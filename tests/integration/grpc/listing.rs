@@ -1,4 +1,4 @@
-//! List and Get beside `/v1/sessions`.
+//! Compares List and Get with `/v1/sessions`.
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
@@ -10,8 +10,8 @@ use crate::support::client::{get, request};
 use crate::support::demo::Demo;
 use crate::support::hand::soon;
 
-/// Two turns of one session, one of another, and one that is quarantined nowhere.
-pub async fn recorded(demo: &Demo) {
+/// Records two turns of session `a` and one of session `b`.
+pub async fn record_sessions(demo: &Demo) {
     for (session, text) in [("a", "The lamp"), ("a", "The lamp"), ("b", "A door")] {
         let body = json!({"text": text, "session_id": session, "sampling_params": {"max_new_tokens": 5}});
         demo.ask(&body).await;
@@ -19,19 +19,19 @@ pub async fn recorded(demo: &Demo) {
 }
 
 /// A summary as HTTP writes it.
-fn summary(seen: &SessionSummary) -> Value {
+fn summary(session: &SessionSummary) -> Value {
     json!({
-        "session": seen.session,
-        "created_ms": seen.created_ms,
-        "turns": seen.turns,
-        "sampled_tokens": seen.sampled_tokens,
-        "faults": seen.faults,
-        "causes": seen.causes,
-        "frozen_versions": seen.frozen_versions,
-        "done": seen.done,
-        "incomplete": seen.incomplete,
-        "running": seen.running,
-        "bytes": seen.bytes,
+        "session": session.session,
+        "created_ms": session.created_ms,
+        "turns": session.turns,
+        "sampled_tokens": session.sampled_tokens,
+        "faults": session.faults,
+        "causes": session.causes,
+        "frozen_versions": session.frozen_versions,
+        "done": session.done,
+        "incomplete": session.incomplete,
+        "running": session.running,
+        "bytes": session.bytes,
     })
 }
 
@@ -52,9 +52,9 @@ fn line(turn: &Turn) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_are_listed_as_http_lists_them() {
+async fn list_equals_http() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    recorded(&demo).await;
+    record_sessions(&demo).await;
     let control = demo.proxy.control;
     let mut client = trajectories(control).await;
     let list = client.list(ListRequest::default()).await.unwrap().into_inner();
@@ -68,27 +68,27 @@ async fn sessions_are_listed_as_http_lists_them() {
     let second = client.list(ListRequest { after, limit: Some(1) }).await.unwrap().into_inner();
     assert_eq!(second.sessions[0].session, "b");
     let end = client.list(ListRequest { after: second.next.unwrap_or(u64::MAX), limit: None }).await.unwrap();
-    assert!(end.into_inner().sessions.is_empty(), "nothing comes behind the last");
+    assert!(end.into_inner().sessions.is_empty(), "the page after the last is empty");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_is_shown_as_http_shows_it() {
+async fn get_equals_http() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    recorded(&demo).await;
+    record_sessions(&demo).await;
     let control = demo.proxy.control;
     assert_eq!(request(control, "POST", "/v1/sessions/a/freeze", &[], b"").await.status, 200);
     let mut client = trajectories(control).await;
     for version in [None, Some(1), Some(2)] {
         let asked = GetRequest { session: "a".into(), version };
         let Ok(shown) = client.get(asked).await else {
-            assert_eq!(version, Some(2), "version 2 is open and empty of news");
+            assert_eq!(version, Some(2), "version 2 has no new turns");
             continue;
         };
         let shown = shown.into_inner();
         let path = version.map_or("/v1/sessions/a".to_owned(), |version| format!("/v1/sessions/a?version={version}"));
         let mut http = get(control, &path).await.json();
         for turn in http["list"].as_array_mut().unwrap() {
-            // only the page reads it
+            // gRPC lacks it: only the page reads it
             assert!(
                 turn.as_object_mut().unwrap().remove("mean_entropy").is_some_and(|mean| mean.is_number()),
                 "{turn}"
@@ -108,14 +108,14 @@ async fn a_session_is_shown_as_http_shows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_is_refused_as_http_refuses_it() {
+async fn missing_session_or_version_has_the_error_of_http() {
     let demo = Demo::start(EngineOptions::default(), &["--session-ttl", "1s"]).await;
-    recorded(&demo).await;
+    record_sessions(&demo).await;
     let control = demo.proxy.control;
     let mut client = trajectories(control).await;
     let mut refused = async |session: &str, version: Option<u32>| {
         let asked = GetRequest { session: session.into(), version };
-        let status = client.get(asked).await.expect_err("it is not there");
+        let status = client.get(asked).await.expect_err("it does not exist");
         let path =
             version.map_or(format!("/v1/sessions/{session}"), |at| format!("/v1/sessions/{session}?version={at}"));
         let http = get(control, &path).await;
@@ -128,7 +128,7 @@ async fn what_is_not_there_is_refused_as_http_refuses_it() {
     assert_eq!(refused("nobody", None).await, (Code::NotFound, "no_such_session".into()));
     assert_eq!(refused("a", Some(9)).await, (Code::NotFound, "no_such_version".into()));
     let gone = async { while get(control, "/v1/sessions/b").await.status != 410 {} };
-    soon("the sessions are over their time", gone).await;
+    soon("the sessions exceed their TTL", gone).await;
     assert_eq!(refused("b", None).await, (Code::NotFound, "evicted".into()));
     let list = trajectories(control).await.list(ListRequest::default()).await.unwrap().into_inner();
     let evicted: Vec<_> = list.evicted.iter().map(|gone| (gone.session.as_str(), gone.reason.as_str())).collect();

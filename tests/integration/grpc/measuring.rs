@@ -1,4 +1,4 @@
-//! Slices of logits, and their numbers.
+//! Slices of logits, and their results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::support::client::get;
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 
-pub(super) fn asked(id: u64, truth: &Truth) -> Slice {
+pub(super) fn slice_of(id: u64, truth: &Truth) -> Slice {
     let dtype = if truth.dtype == Stored::F32 { Dtype::F32 } else { Dtype::Bf16 };
     Slice {
         id,
@@ -29,8 +29,8 @@ pub(super) fn asked(id: u64, truth: &Truth) -> Slice {
     }
 }
 
-/// As `POST /v1/entropy` would say it.
-pub(super) fn said(measured: &Measurement) -> Value {
+/// A measurement in the format of `POST /v1/entropy`.
+pub(super) fn as_http_json(measured: &Measurement) -> Value {
     assert_eq!(measured.error, None);
     json!({
         "rows": measured.entropy.len(), "unit": "nats", "entropy": measured.entropy, "log_z": measured.log_z,
@@ -42,8 +42,8 @@ pub(super) async fn next(answers: &mut Streaming<Measurement>) -> Measurement {
     soon("an answer", answers.message()).await.unwrap().expect("the stream goes on")
 }
 
-/// How many slices were sent when their sender was held up: it has not moved while tokentap answered a hundred others.
-pub(super) async fn held_up(proxy: &Proxy, sent: &AtomicUsize) -> usize {
+/// The number of slices that were sent when their sender blocked: it sent none during a hundred other requests.
+pub(super) async fn slices_until_blocked(proxy: &Proxy, sent: &AtomicUsize) -> usize {
     let (mut before, mut idle) = (0, 0);
     while idle < 100 {
         assert_eq!(get(proxy.control, "/livez").await.status, 200);
@@ -55,7 +55,7 @@ pub(super) async fn held_up(proxy: &Proxy, sent: &AtomicUsize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slices_get_the_textbook_s_numbers_on_both_ports() {
+async fn slices_get_the_reference_numbers_on_both_ports() {
     let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
     let truths: Vec<Truth> =
         [(Stored::F32, 7, 1000), (Stored::BF16, 3, 50_257), (Stored::BF16, 1, 1), (Stored::F32, 90, 151)]
@@ -63,22 +63,22 @@ async fn slices_get_the_textbook_s_numbers_on_both_ports() {
             .map(|(dtype, rows, vocab)| Truth::new(dtype, rows, vocab))
             .collect();
     for addr in [proxy.data, proxy.control] {
-        let slices: Vec<Slice> = truths.iter().zip(0..).map(|(truth, id)| asked(id, truth)).collect();
+        let slices: Vec<Slice> = truths.iter().zip(0..).map(|(truth, id)| slice_of(id, truth)).collect();
         let mut answers = entropy(addr).await.compute(stream::iter(slices)).await.unwrap().into_inner();
         for _ in &truths {
             let measured = next(&mut answers).await;
-            truths[usize::try_from(measured.id).unwrap()].check(&said(&measured));
+            truths[usize::try_from(measured.id).unwrap()].check(&as_http_json(&measured));
         }
         assert_eq!(soon("the end", answers.message()).await.unwrap(), None);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_slice_costs_its_neighbours_nothing() {
+async fn invalid_slice_does_not_affect_its_neighbours() {
     let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
     let good = Truth::new(Stored::F32, 2, 10);
     let wrong = |change: fn(&mut Slice)| {
-        let mut slice = asked(0, &good);
+        let mut slice = slice_of(0, &good);
         change(&mut slice);
         slice
     };
@@ -92,14 +92,14 @@ async fn a_wrong_slice_costs_its_neighbours_nothing() {
         (wrong(|slice| slice.temperature = vec![-1.0]), "temperature[0] is -1"),
         (wrong(|slice| slice.token_ids = vec![0, 10]), "token_ids[1] is 10: the rows have 10 logits"),
     ];
-    let slices = cases.iter().zip(1..).flat_map(|((slice, _), id)| [Slice { id, ..slice.clone() }, asked(0, &good)]);
+    let slices = cases.iter().zip(1..).flat_map(|((slice, _), id)| [Slice { id, ..slice.clone() }, slice_of(0, &good)]);
     let slices: Vec<Slice> = slices.collect();
     let mut answers = entropy(proxy.data).await.compute(stream::iter(slices)).await.unwrap().into_inner();
     let mut refused = 0;
     for _ in 0..2 * cases.len() {
         let measured = next(&mut answers).await;
         match usize::try_from(measured.id).unwrap().checked_sub(1) {
-            None => good.check(&said(&measured)),
+            None => good.check(&as_http_json(&measured)),
             Some(case) => {
                 let error = measured.error.unwrap();
                 assert_eq!(error.code, Code::InvalidArgument as u32);
@@ -112,7 +112,7 @@ async fn a_wrong_slice_costs_its_neighbours_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_holds_a_slot_of_logits_with_all_that_goes_with_them_and_no_more() {
+async fn message_size_is_limited_to_one_slot_of_logits() {
     let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
     let compute = async |slice: Slice| {
         let mut client = entropy(proxy.data).await;
@@ -138,7 +138,7 @@ async fn a_message_holds_a_slot_of_logits_with_all_that_goes_with_them_and_no_mo
     let status = compute(large).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange);
     assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), "413");
-    // ids that grow as they are read are told to be too many, whatever they grew to
+    // token_ids that expand while they are decoded are rejected by their count
     let logits = vec![0; 64].into();
     let many = Slice { dtype: Dtype::F32.into(), vocab: 16, logits, token_ids: vec![1; 5_000_000], ..Slice::default() };
     let error = compute(many).await.unwrap().error.expect("they are no ids of one row");
@@ -146,10 +146,10 @@ async fn a_message_holds_a_slot_of_logits_with_all_that_goes_with_them_and_no_mo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_small_slices_at_once_are_all_answered() {
+async fn ten_thousand_concurrent_small_slices_are_all_answered() {
     const CALLERS: usize = 20;
     const EACH: usize = 500;
-    let proxy = Proxy::start(Hand::start().await.addr, &["--slice-memory", "16MiB"]).await;
+    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "16MiB"]).await;
     let truth = Arc::new(Truth::new(Stored::F32, 2, 64));
     let (sent, all_sent) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(CALLERS)));
     let callers = (0..CALLERS).map(|caller| {
@@ -160,13 +160,13 @@ async fn ten_thousand_small_slices_at_once_are_all_answered() {
                 let (truth, sent) = (Arc::clone(&truth), Arc::clone(&sent));
                 move |id| {
                     sent.fetch_add(1, Ordering::Relaxed);
-                    asked(id, &truth)
+                    slice_of(id, &truth)
                 }
             });
             let mut answers = entropy(addr).await.compute(slices).await.unwrap().into_inner();
-            // All ten thousand are on their way before the first answer is read. Of each caller's 300 kB tokentap has taken what it runs
-            // ahead of its caller (16 slices, and those whose answers lie in the caller's windows); the rest waits in the window of its
-            // stream, which has room for a megabyte.
+            // All ten thousand are sent before the first answer is read. Of each caller's 300 kB tokentap has read its read-ahead
+            // (16 slices, and those whose answers fit the caller's windows); the remainder waits in the window of its stream,
+            // which holds a megabyte.
             soon("all are sent", async {
                 while sent.load(Ordering::Relaxed) < CALLERS * EACH {
                     tokio::task::yield_now().await;
@@ -176,7 +176,7 @@ async fn ten_thousand_small_slices_at_once_are_all_answered() {
             all_sent.wait().await;
             let mut seen = vec![false; EACH];
             while let Some(measured) = soon("an answer", answers.message()).await.unwrap() {
-                truth.check(&said(&measured));
+                truth.check(&as_http_json(&measured));
                 let before = std::mem::replace(&mut seen[usize::try_from(measured.id).unwrap()], true);
                 assert!(!before, "{} was answered twice", measured.id);
             }
@@ -189,42 +189,43 @@ async fn ten_thousand_small_slices_at_once_are_all_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_does_not_read_is_held_up_and_may_go_on() {
+async fn caller_that_does_not_read_is_blocked_and_can_resume() {
     const ALL: usize = 400;
-    let proxy = Proxy::start(Hand::start().await.addr, &["--slice-memory", "4MiB"]).await;
-    // a megabyte a slice, so that what the sockets hold counts for little
+    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
+    // a megabyte a slice, so that socket buffers matter little
     let truth = Truth::new(Stored::F32, 4000, 64);
     let sent = Arc::new(AtomicUsize::new(0));
     let slices = stream::iter(0..ALL as u64).map({
-        let (sent, slice) = (Arc::clone(&sent), asked(0, &truth));
+        let (sent, slice) = (Arc::clone(&sent), slice_of(0, &truth));
         move |id| {
             sent.fetch_add(1, Ordering::Relaxed);
             Slice { id, ..slice.clone() }
         }
     });
     let mut answers = entropy(proxy.data).await.compute(slices).await.unwrap().into_inner();
-    let before = held_up(&proxy, &sent).await;
+    let before = slices_until_blocked(&proxy, &sent).await;
     assert!(0 < before && before < ALL / 2, "{before} slices were taken from a caller that reads no answer");
-    // who is held up holds nobody else up
+    // a blocked caller does not block others
     let small = Truth::new(Stored::F32, 3, 100);
-    let mut others = entropy(proxy.control).await.compute(stream::iter([asked(7, &small)])).await.unwrap().into_inner();
-    small.check(&said(&next(&mut others).await));
+    let mut others =
+        entropy(proxy.control).await.compute(stream::iter([slice_of(7, &small)])).await.unwrap().into_inner();
+    small.check(&as_http_json(&next(&mut others).await));
     let mut read = 0;
     while let Some(measured) = soon("an answer", answers.message()).await.unwrap() {
         assert_eq!(measured.entropy.len(), 4000);
         read += 1;
     }
-    assert_eq!(read, ALL, "everything came in the end");
+    assert_eq!(read, ALL, "all answers arrived");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_that_leave_midway_take_no_room_along() {
-    let proxy = Proxy::start(Hand::start().await.addr, &["--slice-memory", "4MiB"]).await;
+async fn callers_that_leave_midway_release_their_memory() {
+    let proxy = Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "4MiB"]).await;
     let truth = Truth::new(Stored::BF16, 40, 50_257);
     for _ in 0..5 {
-        let (slice, addr) = (asked(0, &truth), proxy.data);
-        let left = tokio::task::spawn_blocking(move || {
-            // what a process is: with it go its connections, with slices under way
+        let (slice, addr) = (slice_of(0, &truth), proxy.data);
+        let caller = tokio::task::spawn_blocking(move || {
+            // simulates a process: its end closes its connections, with slices in progress
             let process = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             process.block_on(async {
                 let slices = stream::iter(0..100).map(move |id| Slice { id, ..slice.clone() });
@@ -232,35 +233,35 @@ async fn callers_that_leave_midway_take_no_room_along() {
                 assert!(next(&mut answers).await.error.is_none());
             });
         });
-        left.await.unwrap();
+        caller.await.unwrap();
     }
     let mut answers =
-        entropy(proxy.control).await.compute(stream::iter([asked(1, &truth)])).await.unwrap().into_inner();
-    truth.check(&said(&next(&mut answers).await));
+        entropy(proxy.control).await.compute(stream::iter([slice_of(1, &truth)])).await.unwrap().into_inner();
+    truth.check(&as_http_json(&next(&mut answers).await));
     assert_eq!(soon("the end", answers.message()).await.unwrap(), None);
-    // and while as many as may be are there, no other one
+    // with the maximum number of calls open, another one is refused
     let mut client = entropy(proxy.data).await;
-    let mut held = Vec::new();
+    let mut open = Vec::new();
     let refused = loop {
         match client.compute(stream::pending::<Slice>()).await {
-            Ok(call) => held.push(call),
+            Ok(call) => open.push(call),
             Err(status) => break status,
         }
     };
     assert_eq!(refused.code(), Code::Unavailable);
-    assert!(held.len() > 50 && held.len() <= 64, "{} calls", held.len());
+    assert!(open.len() > 50 && open.len() <= 64, "{} calls", open.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_ends_with_tokentap_behind_the_answers_to_what_came() {
+async fn shutdown_ends_a_call_after_its_pending_answers() {
     let proxy = Proxy::start(Hand::start().await.addr, &[]).await;
     let truth = Truth::new(Stored::F32, 2, 10);
-    let slices = stream::iter([asked(1, &truth)]).chain(stream::pending());
+    let slices = stream::iter([slice_of(1, &truth)]).chain(stream::pending());
     let mut answers = entropy(proxy.control).await.compute(slices).await.unwrap().into_inner();
-    truth.check(&said(&next(&mut answers).await));
-    let slices = stream::iter([asked(2, &truth)]).chain(stream::pending());
+    truth.check(&as_http_json(&next(&mut answers).await));
+    let slices = stream::iter([slice_of(2, &truth)]).chain(stream::pending());
     let mut agents = entropy(proxy.data).await.compute(slices).await.unwrap().into_inner();
-    truth.check(&said(&next(&mut agents).await));
+    truth.check(&as_http_json(&next(&mut agents).await));
     proxy.phase.send_replace(Phase::Draining);
     for answers in [&mut agents, &mut answers] {
         let status = soon("the end", answers.message()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Export and Samples beside `/v1/samples`.
+//! Compares Export and Samples with `/v1/samples`.
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, SamplingParams};
@@ -9,12 +9,12 @@ use tokentap::serve::grpc::pb::{
 use tonic::{Code, Status, Streaming};
 
 use super::client::{Trajectories, trajectories};
-use super::listing::recorded;
+use super::listing::record_sessions;
 use crate::support::client::{Answer, get, post};
 use crate::support::demo::{Demo, assert_close};
 
 /// The head of an export and its bytes.
-async fn exported(client: &mut Trajectories, asked: ExportRequest) -> Result<(ExportHead, Vec<u8>), Status> {
+async fn read_export(client: &mut Trajectories, asked: ExportRequest) -> Result<(ExportHead, Vec<u8>), Status> {
     let mut replies = client.export(asked).await?.into_inner();
     let Some(ExportReply { part: Some(export_reply::Part::Head(head)) }) = replies.message().await? else {
         panic!("the head comes first")
@@ -37,9 +37,9 @@ async fn http(demo: &Demo, body: &Value) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_has_the_bytes_that_http_gives() {
+async fn export_has_the_bytes_of_http() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    recorded(&demo).await;
+    record_sessions(&demo).await;
     let mut client = trajectories(demo.proxy.control).await;
     for format in Format::ALL {
         let asked = ExportRequest {
@@ -49,7 +49,7 @@ async fn an_export_has_the_bytes_that_http_gives() {
             max_response_length: Some(64),
             ..ExportRequest::default()
         };
-        let (head, bytes) = exported(&mut client, asked).await.unwrap();
+        let (head, bytes) = read_export(&mut client, asked).await.unwrap();
         let body = json!({
             "sessions": ["b", "a"], "format": format.name(), "pad_token_id": 7, "max_response_length": 64,
         });
@@ -65,9 +65,9 @@ async fn an_export_has_the_bytes_that_http_gives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_exported_is_refused_as_http_refuses_it() {
+async fn invalid_export_has_the_error_of_http() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    recorded(&demo).await;
+    record_sessions(&demo).await;
     let mut client = trajectories(demo.proxy.control).await;
     let plain = || ExportRequest { sessions: vec!["a".into()], format: "jsonl".into(), ..ExportRequest::default() };
     let cases = [
@@ -84,7 +84,7 @@ async fn what_cannot_be_exported_is_refused_as_http_refuses_it() {
         (ExportRequest { version: Some(3), ..plain() }, json!({"sessions": ["a"], "format": "jsonl", "version": 3})),
     ];
     for (asked, body) in cases {
-        let status = exported(&mut client, asked).await.expect_err("it cannot be exported");
+        let status = read_export(&mut client, asked).await.expect_err("it cannot be exported");
         let answer = http(&demo, &body).await;
         assert_eq!(status.message(), answer.json()["error"]["message"].as_str().unwrap());
         assert_eq!(status.metadata().get("tokentap-http-status").unwrap(), answer.status.to_string().as_str());
@@ -93,7 +93,7 @@ async fn what_cannot_be_exported_is_refused_as_http_refuses_it() {
     }
 }
 
-async fn all(mut replies: Streaming<SamplesReply>) -> (Vec<Sample>, Vec<Refused>) {
+async fn read_samples(mut replies: Streaming<SamplesReply>) -> (Vec<Sample>, Vec<Refused>) {
     let (mut samples, mut refused) = (Vec::new(), Vec::new());
     while let Some(reply) = replies.message().await.unwrap() {
         match reply.what.unwrap() {
@@ -104,19 +104,19 @@ async fn all(mut replies: Streaming<SamplesReply>) -> (Vec<Sample>, Vec<Refused>
     (samples, refused)
 }
 
-/// A number as JSON has it, null for NaN; float32 is exact in a double.
+/// Numbers in JSON, with null for NaN; a float32 is exact in a double.
 fn column(numbers: &[f32]) -> Value {
     numbers.iter().map(|number| if number.is_nan() { Value::Null } else { json!(f64::from(*number)) }).collect()
 }
 
-/// Numbers of a JSON list as float32, which is what was written there.
+/// Numbers of a JSON list, rounded to float32, in which they were written.
 fn narrow(list: &Value) -> Value {
     #[expect(clippy::cast_possible_truncation, reason = "the text is that of a float32")]
     let single = |number: &Value| number.as_f64().map_or(Value::Null, |number| json!(f64::from(number as f32)));
     list.as_array().unwrap().iter().map(single).collect()
 }
 
-/// The sample as an entry of the trajectories has it, but for its turns.
+/// A sample in the form of an entry of the trajectories, without its turns.
 fn line(sample: &Sample) -> Value {
     let segment = |segment: &tokentap::serve::grpc::pb::Segment| {
         json!({
@@ -125,16 +125,16 @@ fn line(sample: &Sample) -> Value {
         })
     };
     let policy = |span: &tokentap::serve::grpc::pb::PolicySpan| {
-        let mut said = json!({
+        let mut entry = json!({
             "start": span.start, "end": span.end, "epoch": span.epoch,
             "weight_version": span.weight_version, "version": span.version,
         });
         if let Some(until) = span.until {
-            said["until"] = json!(until);
+            entry["until"] = json!(until);
         }
-        said
+        entry
     };
-    let mut said = json!({
+    let mut entry = json!({
         "session": sample.session,
         "version": sample.version,
         "leaf": sample.leaf,
@@ -149,12 +149,12 @@ fn line(sample: &Sample) -> Value {
         "reward": sample.reward.as_ref().map(|text| serde_json::from_str::<Value>(text).unwrap()),
     });
     for (name, text) in &sample.computed {
-        said[name] = serde_json::from_str(text).unwrap();
+        entry[name] = serde_json::from_str(text).unwrap();
     }
-    said
+    entry
 }
 
-/// A turn as the entry has it.
+/// A turn in the form of that entry.
 fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
     let json = |text: &String| serde_json::from_str::<Value>(text).unwrap();
     let measured = turn.measured.as_ref().map(|how| {
@@ -174,14 +174,14 @@ fn turn(turn: &tokentap::serve::grpc::pb::Turn, trained: bool) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn samples_hold_what_trajectories_hold() {
+async fn samples_equal_trajectories() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    recorded(&demo).await;
-    // a second turn behind the first, without entropies and with rows that the client asked for
+    record_sessions(&demo).await;
+    // a second turn after the first, without entropies and with rows that the client requested
     let first: Vec<u32> = {
         let mut client = trajectories(demo.proxy.control).await;
         let asked = SamplesRequest { sessions: vec!["b".into()], ..SamplesRequest::default() };
-        all(client.samples(asked).await.unwrap().into_inner()).await.0[0].token_ids.clone()
+        read_samples(client.samples(asked).await.unwrap().into_inner()).await.0[0].token_ids.clone()
     };
     let longer = [first, demo.encode(" is open")].concat();
     let body = json!({
@@ -191,13 +191,13 @@ async fn samples_hold_what_trajectories_hold() {
     demo.ask(&body).await;
     let reward = post(demo.proxy.control, "/v1/sessions/b/reward", br#"{"reward":{"score":0.5}}"#).await;
     assert_eq!(reward.status, 200, "{}", reward.text());
-    // something that is not trained
+    // a turn that is not trained
     let cut = json!({"text": "The", "session_id": "a", "sampling_params": {"max_new_tokens": 0}});
     demo.post("/generate", &cut).await;
 
     let mut client = trajectories(demo.proxy.control).await;
     let asked = SamplesRequest { sessions: vec!["a".into(), "b".into()], ..SamplesRequest::default() };
-    let (samples, refused) = all(client.samples(asked).await.unwrap().into_inner()).await;
+    let (samples, refused) = read_samples(client.samples(asked).await.unwrap().into_inner()).await;
     let (mut entries, mut leaves) = (Vec::new(), Vec::new());
     for session in ["a", "b"] {
         let mut all = get(demo.proxy.control, &format!("/v1/sessions/{session}/trajectories")).await.json();
@@ -214,7 +214,7 @@ async fn samples_hold_what_trajectories_hold() {
         let mut entry = entry;
         let turns = entry.as_object_mut().unwrap().remove("turns").unwrap();
         let trained = turns.as_array().unwrap().iter().map(|turn| turn["trained"] == true);
-        let ours: Value = sample.turns.iter().zip(trained).map(|(said, trained)| turn(said, trained)).collect();
+        let ours: Value = sample.turns.iter().zip(trained).map(|(own, trained)| turn(own, trained)).collect();
         assert_eq!(ours, turns);
         for name in ["logprobs", "entropy"] {
             entry[name] = narrow(&entry[name]);
@@ -223,7 +223,7 @@ async fn samples_hold_what_trajectories_hold() {
         let length = sample.token_ids.len();
         let columns = [sample.loss_mask.len(), sample.logprobs.len(), sample.entropy.len()];
         assert_eq!(columns, [length; 3], "one item a token");
-        assert!(sample.turns.iter().all(|turn| turn.policy.is_empty()), "policies stand in one place");
+        assert!(sample.turns.iter().all(|turn| turn.policy.is_empty()), "policies are in the sample only");
     }
     for (ours, leaf) in refused.iter().zip(leaves) {
         let ours = json!({"session": ours.session, "leaf": ours.leaf, "reason": ours.reason});
@@ -233,12 +233,12 @@ async fn samples_hold_what_trajectories_hold() {
     assert!(nan > 0, "null is NaN here");
 
     let one = SamplesRequest { sessions: vec!["a".into()], no_branches: true, ..SamplesRequest::default() };
-    let (samples, _) = all(client.samples(one).await.unwrap().into_inner()).await;
+    let (samples, _) = read_samples(client.samples(one).await.unwrap().into_inner()).await;
     assert_eq!(samples.len(), 1, "only the path with the most trained tokens");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_entropies_of_samples_are_those_of_the_engine() {
+async fn entropies_of_samples_equal_those_of_the_engine() {
     // a mask small enough for top-20 to show everything makes every entropy exact
     let allowed = crate::support::demo::few_ids("The lamp was lit by the old door", true);
     let options = EngineOptions { allowed: Some(allowed), ..EngineOptions::default() };
@@ -250,16 +250,16 @@ async fn the_entropies_of_samples_are_those_of_the_engine() {
     demo.ask(&body).await;
     let mut client = trajectories(demo.proxy.control).await;
     let asked = SamplesRequest { sessions: vec!["exact".into()], ..SamplesRequest::default() };
-    let (samples, _) = all(client.samples(asked).await.unwrap().into_inner()).await;
+    let (samples, _) = read_samples(client.samples(asked).await.unwrap().into_inner()).await;
     let sample = &samples[0];
     let start = sample.loss_mask.iter().position(|trained| *trained).unwrap();
     let (prompt, output) = sample.token_ids.split_at(start);
     let truth = demo.entropies(prompt, output, &params);
-    let said: Vec<f64> = sample.entropy[start..].iter().map(|entropy| f64::from(*entropy)).collect();
-    assert_close(&said, &truth, 1e-5, "entropies of a sample");
+    let entropies: Vec<f64> = sample.entropy[start..].iter().map(|entropy| f64::from(*entropy)).collect();
+    assert_close(&entropies, &truth, 1e-5, "entropies of a sample");
     let chosen: Vec<f64> =
         (0..output.len()).map(|at| demo.distribution(prompt, output, at, &params)[output[at] as usize].ln()).collect();
-    let said: Vec<f64> = sample.logprobs[start..].iter().map(|logprob| f64::from(*logprob)).collect();
-    assert_close(&said, &chosen, 1e-5, "logprobs of a sample");
+    let logprobs: Vec<f64> = sample.logprobs[start..].iter().map(|logprob| f64::from(*logprob)).collect();
+    assert_close(&logprobs, &chosen, 1e-5, "logprobs of a sample");
     assert!(sample.logprobs[..start].iter().chain(&sample.entropy[..start]).all(|number| number.is_nan()));
 }

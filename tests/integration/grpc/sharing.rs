@@ -1,4 +1,4 @@
-//! Calls of one connection: none waits for a caller that does not read another one's answers.
+//! Calls of one connection do not wait for a caller that does not read another call's answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,18 +10,18 @@ use tokentap::serve::grpc::pb::{GenerateRequest, Slice};
 use tonic::transport::Endpoint;
 
 use super::client::{Entropy, Generate};
-use super::measuring::{asked, held_up, next, said};
+use super::measuring::{as_http_json, next, slice_of, slices_until_blocked};
 use crate::slices::Slice as Truth;
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_that_do_not_read_hold_nobody_up_on_their_own_connection() {
+async fn unread_answers_do_not_block_other_calls_of_the_connection() {
     const EACH: u64 = 50;
     let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--slice-memory", "4MiB"]).await;
-    // answers that nobody reads must not fill the caller's own connection either
+    let proxy = Proxy::probed(hand.addr, &["limit:slice-memory", "4MiB"]).await;
+    // unread answers must not fill the window of the connection either
     let endpoint = Endpoint::from_shared(format!("http://{}", proxy.data)).unwrap();
     let channel = endpoint.initial_connection_window_size(16 << 20).connect().await.unwrap();
     let (truth, small) = (Truth::new(Stored::F32, 4000, 64), Truth::new(Stored::F32, 3, 100));
@@ -29,7 +29,7 @@ async fn callers_that_do_not_read_hold_nobody_up_on_their_own_connection() {
     let mut unread = Vec::new();
     for _ in 0..3 {
         let slices = stream::iter(0..EACH).map({
-            let (sent, slice) = (Arc::clone(&sent), asked(0, &truth));
+            let (sent, slice) = (Arc::clone(&sent), slice_of(0, &truth));
             move |id| {
                 sent.fetch_add(1, Ordering::Relaxed);
                 Slice { id, ..slice.clone() }
@@ -37,14 +37,14 @@ async fn callers_that_do_not_read_hold_nobody_up_on_their_own_connection() {
         });
         unread.push(Entropy::new(channel.clone()).compute(slices).await.unwrap().into_inner());
     }
-    let before = held_up(&proxy, &sent).await;
+    let before = slices_until_blocked(&proxy, &sent).await;
     assert!(before < 100, "{before} slices were taken from callers that read no answer");
-    let slices = stream::iter([asked(7, &small)]);
+    let slices = stream::iter([slice_of(7, &small)]);
     let mut others = soon("another call", Entropy::new(channel.clone()).compute(slices)).await.unwrap().into_inner();
-    small.check(&said(&next(&mut others).await));
+    small.check(&as_http_json(&next(&mut others).await));
     let mut client = Generate::new(channel);
     let asking = tokio::spawn(async move {
-        // more than a window that has been filled has left
+        // more than the remainder of a filled window
         let json = Bytes::from(format!("{{\"text\":\"{}\"}}", "a".repeat(300_000)));
         client.generate(GenerateRequest { json, session: String::new() }).await
     });
@@ -57,6 +57,6 @@ async fn callers_that_do_not_read_hold_nobody_up_on_their_own_connection() {
             assert_eq!(measured.entropy.len(), 4000);
             read += 1;
         }
-        assert_eq!(read, EACH, "everything came in the end");
+        assert_eq!(read, EACH, "all answers arrived");
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a tokentap: calls come to their end, and whoever watches does not hold it up.
+//! Shutdown: calls finish, and watches do not delay it.
 
 use bytes::Bytes;
 use tokentap::serve::connection::Phase;
@@ -12,7 +12,7 @@ use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_generation_comes_to_its_end_and_watches_end_when_nothing_more_can_come() {
+async fn shutdown_finishes_generations_and_then_ends_watches() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let mut client = generate(proxy.data).await;
@@ -29,8 +29,8 @@ async fn a_generation_comes_to_its_end_and_watches_end_when_nothing_more_can_com
     let mut watching = trajectories(proxy.control).await.watch(WatchRequest::default()).await.unwrap().into_inner();
 
     proxy.phase.send_replace(Phase::Draining);
-    assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::NotServing, "first what is new");
-    let status = soon("the end", health.message()).await.expect_err("it does not hold up the end");
+    assert_eq!(health.message().await.unwrap().unwrap().status(), ServingStatus::NotServing, "first the new state");
+    let status = soon("the end", health.message()).await.expect_err("it does not delay the shutdown");
     assert_eq!(status.code(), Code::Unavailable);
     let more = event("last", 0);
     tokio::select! {
@@ -41,7 +41,7 @@ async fn a_generation_comes_to_its_end_and_watches_end_when_nothing_more_can_com
     assert!(soon("the stream goes on", replies.message()).await.unwrap().is_some());
     call.say(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(END).await;
-    assert!(soon("the end", replies.message()).await.unwrap().is_none(), "the generation came to its end");
+    assert!(soon("the end", replies.message()).await.unwrap().is_none(), "the generation is complete");
     let status = soon("the end of the watch", watching.message()).await.expect_err("nothing more can come");
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "tokentap is stopping"));
     drop((replies, health, watching));

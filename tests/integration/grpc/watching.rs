@@ -1,11 +1,11 @@
-//! Watch: finished paths, turns and entropies, as they come.
+//! Watch: live finished paths, turns and entropies.
 
 use std::time::Duration;
 
 use prost::Message;
 use serde_json::json;
 use tokentap::demo::{EngineOptions, SamplingParams, Streaming as Events};
-use tokentap::serve::grpc::pb::watch_reply::What as Seen;
+use tokentap::serve::grpc::pb::watch_reply::What as WatchItem;
 use tokentap::serve::grpc::pb::watch_request::{Entropies, Finished, Turns, What};
 use tokentap::serve::grpc::pb::{WatchReply, WatchRequest};
 use tonic::{Code, Streaming};
@@ -39,18 +39,18 @@ async fn freeze(demo: &Demo, session: &str) {
 
 fn path(reply: &WatchReply) -> &tokentap::serve::grpc::pb::Sample {
     match &reply.what {
-        Some(Seen::Path(path)) => path,
+        Some(WatchItem::Path(path)) => path,
         other => panic!("a path: {other:?}"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn finished_paths_come_as_they_finish_and_each_once() {
+async fn finished_paths_are_sent_once_as_they_finish() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let mut client = trajectories(demo.proxy.control).await;
     turn(&demo, "before").await;
     freeze(&demo, "before").await;
-    // without a word on what: finished paths from the beginning
+    // the default: finished paths from the beginning
     let mut replies = client.watch(WatchRequest::default()).await.unwrap().into_inner();
     let first = next(&mut replies).await;
     assert_eq!(path(&first).session, "before");
@@ -58,7 +58,7 @@ async fn finished_paths_come_as_they_finish_and_each_once() {
     let reply = turn(&demo, "while").await;
     freeze(&demo, "while").await;
     let second = next(&mut replies).await;
-    assert_eq!(path(&second).session, "while", "what has not finished does not come");
+    assert_eq!(path(&second).session, "while", "an unfinished path is not sent");
     let sampled = path(&second).token_ids.iter().zip(&path(&second).loss_mask).filter(|(_, trained)| **trained);
     assert_eq!(json!(sampled.map(|(id, _)| *id).collect::<Vec<_>>()), reply["output_ids"]);
 
@@ -67,18 +67,18 @@ async fn finished_paths_come_as_they_finish_and_each_once() {
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["cursor"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(cursors, [first.cursor.clone(), second.cursor.clone()], "HTTP knows the same cursors");
+    assert_eq!(cursors, [first.cursor.clone(), second.cursor.clone()], "HTTP has the same cursors");
     let mut later = finished(&mut client, &first.cursor).await;
-    // as bytes, for a NaN equals nothing
-    assert_eq!(next(&mut later).await.encode_to_vec(), second.encode_to_vec(), "behind a cursor");
+    // as bytes, since NaN is not equal to itself
+    assert_eq!(next(&mut later).await.encode_to_vec(), second.encode_to_vec(), "after a cursor");
     freeze(&demo, "running").await;
     for replies in [&mut replies, &mut later] {
-        assert_eq!(path(&next(replies).await).session, "running", "whoever watches learns of it");
+        assert_eq!(path(&next(replies).await).session, "running", "each watch receives it");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_whose_session_has_gone_is_named() {
+async fn path_of_a_deleted_session_is_reported() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let mut client = trajectories(demo.proxy.control).await;
     turn(&demo, "gone").await;
@@ -86,13 +86,13 @@ async fn a_path_whose_session_has_gone_is_named() {
     assert_eq!(request(demo.proxy.control, "DELETE", "/v1/sessions/gone", &[], b"").await.status, 200);
     let mut replies = finished(&mut client, "").await;
     let reply = next(&mut replies).await;
-    let Some(Seen::Gone(gone)) = reply.what else { panic!("it is gone: {reply:?}") };
+    let Some(WatchItem::Gone(gone)) = reply.what else { panic!("it is gone: {reply:?}") };
     assert_eq!((gone.session.as_str(), gone.reason.as_str()), ("gone", "deleted"));
     assert!(!reply.cursor.is_empty(), "it has a cursor as every path");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cursor_that_is_none_and_one_of_another_store_are_refused() {
+async fn invalid_and_foreign_cursors_are_refused() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let mut client = trajectories(demo.proxy.control).await;
     for (since, code, name) in
@@ -105,11 +105,11 @@ async fn a_cursor_that_is_none_and_one_of_another_store_are_refused() {
     let what = Some(What::Entropies(Entropies { rid: "nobody".into(), index: None, since: 0 }));
     let status = client.watch(WatchRequest { what }).await.expect_err("no such request");
     assert_eq!(status.code(), Code::NotFound);
-    assert!(status.message().contains("--entropy-ttl"), "{}", status.message());
+    assert!(status.message().contains("300 s"), "{}", status.message());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn turns_come_with_their_tokens_as_they_end() {
+async fn turns_are_sent_with_their_tokens_as_they_end() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let mut client = trajectories(demo.proxy.control).await;
     turn(&demo, "one").await;
@@ -120,17 +120,17 @@ async fn turns_come_with_their_tokens_as_they_end() {
     for (replies, expected) in
         [(&mut every, vec![("other", &other, 0), ("one", &own, 1)]), (&mut one, vec![("one", &own, 1)])]
     {
-        for (session, said, id) in expected {
+        for (session, http_reply, id) in expected {
             let reply = next(replies).await;
-            let Some(Seen::Turn(ended)) = &reply.what else { panic!("a turn: {reply:?}") };
+            let Some(WatchItem::Turn(ended)) = &reply.what else { panic!("a turn: {reply:?}") };
             let about = ended.turn.as_ref().unwrap();
-            assert_eq!((ended.session.as_str(), about.id), (session, id), "turns before the call are not told");
-            assert_eq!(json!(ended.response), said["output_ids"]);
-            assert_eq!(about.rid.as_deref(), said["meta_info"]["id"].as_str());
+            assert_eq!((ended.session.as_str(), about.id), (session, id), "earlier turns are not sent");
+            assert_eq!(json!(ended.response), http_reply["output_ids"]);
+            assert_eq!(about.rid.as_deref(), http_reply["meta_info"]["id"].as_str());
             assert_eq!(about.finish_reason.as_deref(), Some("length"));
             let entropy: Vec<f64> = ended.entropy.iter().map(|value| f64::from(*value)).collect();
-            let told = crate::support::demo::all_numbers(&said["meta_info"]["output_token_entropy"]);
-            assert_close(&entropy, &told, 1e-6, "entropies of the turn");
+            let truth = crate::support::demo::all_numbers(&http_reply["meta_info"]["output_token_entropy"]);
+            assert_close(&entropy, &truth, 1e-6, "entropies of the turn");
             assert_eq!(ended.logprobs.len(), ended.response.len());
             if id == 0 {
                 assert_eq!(ended.prompt, demo.encode("The lamp"), "a root has its whole prompt");
@@ -140,14 +140,14 @@ async fn turns_come_with_their_tokens_as_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_reads_turns_too_slowly_is_told_how_many_were_missed() {
+async fn slow_watch_receives_the_number_of_missed_turns() {
     let demo = Demo::start(EngineOptions::default(), &["--session-bytes", "4MiB"]).await;
     let store = &demo.proxy.parts.sessions;
     let mut client = trajectories(demo.proxy.control).await;
     let mut replies = watch(&mut client, What::Turns(Turns::default())).await;
     turn(&demo, "first").await;
     let first = next(&mut replies).await;
-    // more than the connection and the store of news can hold
+    // more than the connection and the change feed hold
     let size = 1 << 12;
     let draft = |at: u32| tokentap::session::Draft {
         prompt: Some(vec![at; size].into()),
@@ -162,18 +162,18 @@ async fn whoever_reads_turns_too_slowly_is_told_how_many_were_missed() {
     let (mut seen, mut missed) = (0, 0);
     while seen + missed < u64::from(count) {
         match next(&mut replies).await.what {
-            Some(Seen::Turn(_)) => seen += 1,
-            Some(Seen::Missed(turns)) => missed += turns,
+            Some(WatchItem::Turn(_)) => seen += 1,
+            Some(WatchItem::Missed(turns)) => missed += turns,
             other => panic!("turns: {other:?}"),
         }
     }
     assert_eq!(seen + missed, u64::from(count), "every turn is accounted for");
     assert!(missed > 0 && seen > 0, "{seen} seen, {missed} missed");
-    assert!(matches!(first.what, Some(Seen::Turn(_))));
+    assert!(matches!(first.what, Some(WatchItem::Turn(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn entropies_come_while_the_request_runs_and_are_those_of_the_engine() {
+async fn live_entropies_equal_those_of_the_engine() {
     let allowed = few_ids("the light of the lamp comes and the sea is dark at night", false);
     let options = EngineOptions {
         streaming: Events::Incremental,
@@ -195,33 +195,33 @@ async fn entropies_come_while_the_request_runs_and_are_those_of_the_engine() {
     let mut replies = watch(&mut client, of(0, None)).await;
     let (mut entropy, mut messages, mut reason) = (Vec::new(), 0, None);
     while let Some(reply) = soon("more entropies", replies.message()).await.unwrap() {
-        let Some(Seen::Progress(progress)) = reply.what else { panic!("progress: {reply:?}") };
+        let Some(WatchItem::Progress(progress)) = reply.what else { panic!("progress: {reply:?}") };
         entropy.extend(progress.entropy.iter().map(|value| f64::from(*value)));
         assert_eq!((progress.index, progress.next), (0, entropy.len() as u64));
         messages += 1;
         if progress.finished {
             reason = progress.finish_reason;
         } else {
-            assert!(!progress.entropy.is_empty(), "a message says something new");
+            assert!(!progress.entropy.is_empty(), "a message has new entropies");
         }
     }
     assert_eq!(reason.as_deref(), Some("length"));
-    assert!(messages > 2, "they came as it ran, in {messages} messages");
+    assert!(messages > 2, "sent while the request ran, in {messages} messages");
     let answer = agent.answer().await;
     let output: Vec<u32> = answer.events().iter().flat_map(crate::support::demo::ids).collect();
     let truth = demo.entropies(&demo.encode("the light"), &output, &params);
     assert_close(&entropy, &truth, 1e-5, "live entropies");
 
-    let mut rest = watch(&mut client, of(38, Some(0))).await;
-    let Some(Seen::Progress(progress)) = next(&mut rest).await.what else { panic!("progress") };
-    assert_eq!((progress.entropy.len(), progress.next, progress.finished), (2, 40, true), "what is new, at once");
-    assert!(soon("the end", rest.message()).await.unwrap().is_none(), "nothing comes behind the end");
+    let mut remaining = watch(&mut client, of(38, Some(0))).await;
+    let Some(WatchItem::Progress(progress)) = next(&mut remaining).await.what else { panic!("progress") };
+    assert_eq!((progress.entropy.len(), progress.next, progress.finished), (2, 40, true), "the new part, at once");
+    assert!(soon("the end", remaining.message()).await.unwrap().is_none(), "no message follows the end");
     let what = Some(of(0, Some(1)));
     assert_eq!(client.watch(WatchRequest { what }).await.expect_err("one sequence").code(), Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_watches_a_sequence_that_never_comes_learns_of_the_end() {
+async fn watch_of_a_sequence_without_events_ends_with_the_request() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let mut agent = Connection::open(proxy.data).await;
@@ -236,7 +236,7 @@ async fn whoever_watches_a_sequence_that_never_comes_learns_of_the_end() {
     let mut replies = watch(&mut client, what).await;
     call.say(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(crate::support::hand::END).await;
-    let Some(Seen::Progress(progress)) = next(&mut replies).await.what else { panic!("progress") };
+    let Some(WatchItem::Progress(progress)) = next(&mut replies).await.what else { panic!("progress") };
     assert_eq!((progress.index, progress.next, progress.finished), (1, 0, true));
     assert!(soon("the end", replies.message()).await.unwrap().is_none());
 }

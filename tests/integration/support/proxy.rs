@@ -23,15 +23,46 @@ pub struct Proxy {
     pub task: JoinHandle<usize>,
 }
 
-/// The settings of `tokentap serve` with these flags.
+/// The settings of `tokentap serve` with these flags. A name with `limit:` in front, before its value, sets a limit that is not a flag.
 pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
     let upstream = format!("http://{upstream}");
     let fixed =
         ["tokentap", "serve", "--upstream", &upstream, "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"];
-    let args = fixed.iter().chain(flags).map(OsString::from);
-    match config::load(args) {
+    let (mut limits, mut args) = (Vec::new(), fixed.to_vec());
+    let mut flags = flags.iter();
+    while let Some(flag) = flags.next() {
+        match flag.strip_prefix("limit:") {
+            Some(name) => limits.push((name, *flags.next().expect("a limit has a value"))),
+            None => args.push(*flag),
+        }
+    }
+    let mut config = match config::load(args.iter().map(OsString::from)) {
         Ok(cli) => cli.command.config().expect("it serves").clone(),
         Err(Invalid::Line(line) | Invalid::Shown(line)) => panic!("{line}"),
+    };
+    for (name, value) in limits {
+        set_limit(&mut config, name, value);
+    }
+    config
+}
+
+fn set_limit(config: &mut Config, name: &str, value: &str) {
+    let time = || config::duration(value).unwrap();
+    let size = || config::bytes(value).unwrap();
+    match name {
+        "client-header-timeout" => config.limits.client_header_timeout = time(),
+        "client-body-timeout" => config.limits.client_body_timeout = time(),
+        "client-read-timeout" => config.limits.client_read_timeout = time(),
+        "pool-idle-timeout" => config.limits.pool_idle_timeout = time(),
+        "breaker-failures" => config.limits.breaker_failures = value.parse().unwrap(),
+        "slice-memory" => config.slices.slice_memory = size(),
+        "max-slice-bytes" => config.slices.max_slice_bytes = size(),
+        "entropy-threads" => config.slices.entropy_threads = value.parse().unwrap(),
+        "reply-budget" => config.entropy.reply_budget = size(),
+        "cumulative-stream-tokens" => config.entropy.cumulative_stream_tokens = value.parse().unwrap(),
+        "max-top-logprobs" => config.entropy.max_top_logprobs = value.parse().unwrap(),
+        "drift-sample" => config.chat.drift_sample = value.parse().unwrap(),
+        _ => panic!("{name} is not a limit"),
     }
 }
 

@@ -30,7 +30,7 @@ from tokentap import Client
 QUESTIONS = ["What is the weather today?", "When is high water on Monday?", "What is two and three?"]
 THINK = (1020, 1021)
 # The whole vocabulary of the demo model, so that entropies are exact up to float32.
-EXACT = ("--top-logprobs", "1024", "--think-start", str(THINK[0]), "--think-end", str(THINK[1]))
+EXACT = ("--top-logprobs", "1024", "--think-tokens", f"{THINK[0]},{THINK[1]}")
 VERSION = 7
 # At this temperature the demo model calls tools more often than at 1.
 COOL = 0.5

@@ -429,13 +429,13 @@ pub mod entropy_client {
         /// blocked, not refused, and the other calls of its connection continue.
         ///
         /// A message is at most 5,112,832 bytes: 4 MiB of logits, and an id and a temperature for each of 65,536 rows. The caller must split more
-        /// rows into several slices. POST /v1/entropy accepts slices of up to --max-slice-bytes. A reply takes 32 bytes per row, 40 with ids.
+        /// rows into several slices. POST /v1/entropy accepts slices of up to 8 GiB. A reply takes 32 bytes per row, 40 with ids.
         ///
         /// A port serves 64 calls at a time. An idle call keeps buffers of its largest message and its largest reply: 4.5 MiB after wide rows,
         /// 10.4 MiB after 65,536 narrow rows. A call whose replies are not read holds up to 20 MiB, so all calls of a port hold at most 1.3 GiB.
-        /// Rows that are being measured are in --slice-memory.
+        /// Rows that are being measured take at most 64 MiB.
         ///
-        /// A message must be complete within --client-body-timeout. Between messages a call may be idle for up to an hour, not counting the time
+        /// A message must be complete within 30 s. Between messages a call may be idle for up to an hour, not counting the time
         /// that tokentap waits for the client to read replies. But if all 64 calls are in use, a new call ends the one that has been idle for
         /// longest, if it has been idle for at least 30 s and all its replies are read.
         ///
