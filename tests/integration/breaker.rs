@@ -20,7 +20,7 @@ fn reserved() -> TcpSocket {
 async fn requests_fail_fast_after_consecutive_failures_and_pass_once_the_upstream_is_back() {
     let socket = reserved();
     let addr = socket.local_addr().unwrap();
-    let proxy = Proxy::start(addr, &["--breaker-failures", "3"]).await;
+    let proxy = Proxy::start(addr, &["limit:breaker-failures", "3"]).await;
     for _ in 0..3 {
         assert_eq!(get(proxy.data, "/health").await.status, 502, "this one was tried");
     }
@@ -60,7 +60,7 @@ async fn requests_fail_fast_after_consecutive_failures_and_pass_once_the_upstrea
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_error_responses_do_not_open_the_breaker() {
     let upstream = Upstream::start(Nature::default(), |_| json_message(503, b"{}")).await;
-    let proxy = Proxy::start(upstream.addr, &["--breaker-failures", "1"]).await;
+    let proxy = Proxy::start(upstream.addr, &["limit:breaker-failures", "1"]).await;
     for _ in 0..10 {
         let answer = get(proxy.data, "/health").await;
         assert_eq!((answer.status, answer.text().as_str()), (503, "{}"), "the upstream's own reply");
@@ -72,7 +72,7 @@ async fn upstream_error_responses_do_not_open_the_breaker() {
 async fn breaker_closes_on_a_successful_trial_and_reopens_on_new_failures() {
     let socket = reserved();
     let addr = socket.local_addr().unwrap();
-    let proxy = Proxy::start(addr, &["--breaker-failures", "2"]).await;
+    let proxy = Proxy::start(addr, &["limit:breaker-failures", "2"]).await;
     let open = "tokentap_breaker_open";
     let failures = "tokentap_upstream_errors_total{kind=\"connect\"}";
     let call = || post(proxy.data, "/tokenize", GENERATE);
@@ -101,7 +101,7 @@ async fn breaker_closes_on_a_successful_trial_and_reopens_on_new_failures() {
 #[tokio::test(flavor = "multi_thread")]
 async fn zero_breaker_failures_disables_the_breaker() {
     let socket = reserved();
-    let proxy = Proxy::start(socket.local_addr().unwrap(), &["--breaker-failures", "0"]).await;
+    let proxy = Proxy::start(socket.local_addr().unwrap(), &["limit:breaker-failures", "0"]).await;
     for _ in 0..20 {
         assert_eq!(get(proxy.data, "/health").await.status, 502);
     }

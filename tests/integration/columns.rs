@@ -1,12 +1,12 @@
-//! The schema of jsonl, arrow and parquet as a client gets it: keys that stay, text on request.
+//! The schema of jsonl, arrow and parquet: stable row keys, and text on request.
 
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
 use crate::chat::{Chat, messages};
-use crate::crash::Alone;
-use crate::crash::trainers::say;
+use crate::crash::StandaloneEngine;
+use crate::crash::trainers::generate_turn;
 use crate::support::binary::output;
 use crate::support::client::{Answer, get, post};
 
@@ -18,43 +18,43 @@ fn rows(text: &[u8]) -> Vec<Value> {
     std::str::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The names and keys of these rows.
+/// The leaves and keys of these rows.
 fn keys(rows: &[Value]) -> Vec<(Value, Value)> {
     rows.iter().map(|row| (row["leaf"].clone(), row["row_key"].clone())).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_has_the_same_key_after_a_restart_from_a_log_and_in_a_later_version() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
-    say(binary.data, "s", &[1, 2, 3], "").await;
-    say(binary.data, "s", &[9, 8, 7], "").await;
-    let asked = json!({"sessions": ["s"], "format": "jsonl"});
-    let first = rows(&samples(binary.control, &asked).await.body);
+async fn row_key_is_stable_across_restarts_logs_and_versions() {
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
+    generate_turn(binary.data, "s", &[9, 8, 7], "").await;
+    let query = json!({"sessions": ["s"], "format": "jsonl"});
+    let first = rows(&samples(binary.control, &query).await.body);
     assert!(first.len() == 2 && first[0]["row_key"] != first[1]["row_key"], "{first:?}");
     assert_eq!(post(binary.control, "/v1/sessions/s/freeze", b"{}").await.status, 200);
-    say(binary.data, "s", &[4, 4], "").await;
+    generate_turn(binary.data, "s", &[4, 4], "").await;
     binary.kill();
 
-    let binary = alone.behind(&dir, &[]).await;
+    let binary = alone.start_binary(&dir, &[]).await;
     let later = rows(&samples(binary.control, &json!({"sessions": ["s"], "format": "jsonl", "version": 2})).await.body);
     assert_eq!((later.len(), &later[0]["version"]), (3, &json!(2)));
-    assert_eq!(keys(&later[..2]), keys(&first), "what was exported before keeps its key");
+    assert_eq!(keys(&later[..2]), keys(&first), "earlier rows keep their keys");
     let args = ["export", "--format", "jsonl", "--out", "-", "--data-dir", dir.path().to_str().unwrap()];
     let done = output(&args).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert_eq!(keys(&rows(&done.stdout)), keys(&first), "a log gives the same");
+    assert_eq!(keys(&rows(&done.stdout)), keys(&first), "an export from the log has the same keys");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn text_columns_hold_the_text_of_the_ids_where_they_are_asked_for() {
+async fn text_columns_decode_the_ids_on_request() {
     let chat = Chat::start(&[]).await;
     chat.say(&json!({"model": "m", "messages": messages(&[("user", "What is lit?")])}), "The lamp.").await;
     let control = chat.demo.proxy.control;
-    let asked = |text: bool, format: &str| json!({"sessions": ["s"], "format": format, "text": text});
-    let plain = rows(&samples(control, &asked(false, "jsonl")).await.body).remove(0);
+    let query = |text: bool, format: &str| json!({"sessions": ["s"], "format": format, "text": text});
+    let plain = rows(&samples(control, &query(false, "jsonl")).await.body).remove(0);
     assert_eq!((&plain["prompt_text"], &plain["response_text"]), (&Value::Null, &Value::Null));
-    let mut row = rows(&samples(control, &asked(true, "jsonl")).await.body).remove(0);
+    let mut row = rows(&samples(control, &query(true, "jsonl")).await.body).remove(0);
     let ids: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
     let (prompt, response) = ids.split_at(row["prompt_length"].as_u64().unwrap() as usize);
     let (prompt, response) = (chat.decode(prompt), chat.decode(response));
@@ -63,19 +63,19 @@ async fn text_columns_hold_the_text_of_the_ids_where_they_are_asked_for() {
     (row["prompt_text"], row["response_text"]) = (Value::Null, Value::Null);
     assert_eq!(row, plain, "nothing else changes");
 
-    let refused = samples(control, &asked(true, "verl")).await;
+    let refused = samples(control, &query(true, "verl")).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (400, Some("bad_request")));
     let url = format!("http://{control}");
     let done = output(&["export", "--format", "jsonl", "--out", "-", "--control", &url, "--text"]).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert!(rows(&done.stdout).iter().any(|row| row["response_text"] == response), "the flag asks for it");
+    assert!(rows(&done.stdout).iter().any(|row| row["response_text"] == response), "--text adds the text");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn text_is_refused_without_a_tokenizer() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &["--chat", "passthrough"]).await;
-    say(binary.data, "s", &[1, 2, 3], "").await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &["--chat", "passthrough"]).await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let refused = samples(binary.control, &json!({"sessions": ["s"], "format": "jsonl", "text": true})).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (409, Some("no_tokenizer")));
     assert_eq!(get(binary.control, "/v1/sessions/s").await.status, 200);

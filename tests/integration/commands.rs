@@ -1,4 +1,4 @@
-//! `check` and `demo` as processes, and HTTP/2 as a sidecar is spoken to.
+//! `check` and `demo` as processes, and HTTP/2 without an upgrade.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ async fn check(upstream: SocketAddr, flags: &[&str]) -> (Option<i32>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_what_it_found_and_what_mends_it() {
+async fn check_reports_findings_and_fixes() {
     let cases = [
         (
             Nature { streaming: "incremental", ..Nature::default() },
@@ -36,7 +36,7 @@ async fn check_says_what_it_found_and_what_mends_it() {
         (
             Nature { jax: true, flat: false, ..Nature::default() },
             0,
-            vec!["is sglang-jax", "--jax-force", "sglang-jax has no place for a plugin"],
+            vec!["is sglang-jax", "--entropy always", "sglang-jax has no place for a plugin"],
         ),
         (
             Nature { server_info: json!({"version": "0.5.6.post2"}), ..Nature::default() },
@@ -71,11 +71,11 @@ async fn check_says_what_it_found_and_what_mends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_fails_where_there_is_no_engine_that_generates() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (code, text) = check(nobody, &[]).await;
+async fn check_fails_without_a_generating_engine() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, text) = check(closed, &[]).await;
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.starts_with("FAIL  upstream") && text.contains(&nobody.to_string()), "{text}");
+    assert!(text.starts_with("FAIL  upstream") && text.contains(&closed.to_string()), "{text}");
     let silent = || Nature { answers_probe: false, ..Nature::default() };
     let embeddings = Upstream::start(silent(), |asked| -> Deed {
         match asked.path.as_str() {
@@ -92,8 +92,8 @@ async fn check_fails_where_there_is_no_engine_that_generates() {
     assert!(code == Some(1) && text.contains("--upstream-api-key"), "{text}");
 }
 
-/// What a printed curl line asks: where, and its body if it has one.
-fn asked(line: &str) -> (SocketAddr, String, Option<String>) {
+/// Parses a printed curl line into its address, path and body.
+fn parse_curl(line: &str) -> (SocketAddr, String, Option<String>) {
     let start = line.find("http://").unwrap() + "http://".len();
     let (authority, rest) = line[start..].split_once('/').unwrap();
     let path = format!("/{}", rest.split([' ', '\'']).next().unwrap());
@@ -102,26 +102,26 @@ fn asked(line: &str) -> (SocketAddr, String, Option<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_requests_that_demo_prints_work() {
+async fn requests_printed_by_demo_work() {
     let mut demo = Printing::start(&["demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"]);
-    let (data, path, body) = asked(&demo.line("curl").await);
+    let (data, path, body) = parse_curl(&demo.line("curl").await);
     let chat = post(data, &path, body.unwrap().as_bytes()).await.json();
     assert_eq!(chat["choices"][0]["message"]["content"], "Eighteen miles, if the night is clear.", "{chat}");
-    let (control, path, body) = asked(&demo.line("curl").await);
+    let (control, path, body) = parse_curl(&demo.line("curl").await);
     let row = post(control, &path, body.unwrap().as_bytes()).await.json();
     assert_eq!((&row["session"], row["turns"].as_array().map(Vec::len)), (&json!("visit"), Some(1)), "{row}");
     assert!(row.to_string().contains("Eighteen miles"), "the export has the text: {row}");
-    let (data, path, body) = asked(&demo.line("curl").await);
+    let (data, path, body) = parse_curl(&demo.line("curl").await);
     let reply = post(data, &path, body.unwrap().as_bytes()).await.json();
     let meta = &reply["meta_info"];
     assert_eq!(meta["output_token_entropy"].as_array().unwrap().len(), 8, "{reply}");
     assert_eq!(meta["entropy_info"]["source"], "top_k", "{reply}");
-    let (data, path, body) = asked(&demo.line("curl").await);
+    let (data, path, body) = parse_curl(&demo.line("curl").await);
     let events = post(data, &path, body.unwrap().as_bytes()).await.events();
     assert!(
         events.len() == 4 && events.iter().all(|event| event["meta_info"]["output_token_entropy_upper"][0].is_number())
     );
-    let (control, path, _) = asked(&demo.line("curl").await);
+    let (control, path, _) = parse_curl(&demo.line("curl").await);
     let live = get(control, &path).await.json();
     assert_eq!(
         live["entropy"].as_array().unwrap()[..],
@@ -137,7 +137,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_is_spoken_without_an_upgrade() {
+async fn http2_is_served_without_an_upgrade() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     let body = br#"{"text":"a"}"#;

@@ -9,7 +9,7 @@ use crate::support::demo::{Demo, all_numbers, ids};
 const SCHEMA: &str = r#"{"properties": {"city": {"type": "string"}, "days": {"items": {"type": "integer"}, "type": "array"},
     "unit": {"enum": ["C", "F"]}}, "required": ["city", "days", "unit"], "type": "object"}"#;
 
-/// The members that SCHEMA requires.
+/// Whether a text has the members that SCHEMA requires.
 fn follows_schema(text: &str) -> bool {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let days = value["days"].as_array();
@@ -19,7 +19,7 @@ fn follows_schema(text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_reply_follows_its_schema_and_has_the_entropies_of_what_it_was_sampled_from() {
+async fn constrained_reply_follows_its_schema_and_has_masked_entropies() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let prompt = demo.encode("The weather of the coast");
     for seed in 0..6 {
@@ -48,12 +48,12 @@ async fn a_reply_follows_its_schema_and_has_the_entropies_of_what_it_was_sampled
                 upper[at]
             );
         }
-        assert!(truth.contains(&0.0), "where the schema leaves one token nothing is uncertain");
+        assert!(truth.contains(&0.0), "the entropy is 0 where the schema allows one token");
     }
 }
 
 #[tokio::test]
-async fn a_chat_answers_in_the_format_that_it_was_asked_for() {
+async fn chat_follows_its_response_format() {
     let chat = Chat::start(&[]).await;
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let format = json!({"type": "json_schema", "json_schema": {"name": "weather", "schema": schema, "strict": true}});
@@ -77,7 +77,7 @@ async fn a_chat_answers_in_the_format_that_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_chat_that_must_call_a_tool_calls_one() {
+async fn required_tool_choice_calls_a_tool() {
     let chat = Chat::start(&[]).await;
     for choice in [json!("required"), json!({"type": "function", "function": {"name": "weather"}})] {
         let body = json!({"messages": messages(&[("user", "Weather?")]), "tools": tools(), "tool_choice": choice});
@@ -91,7 +91,7 @@ async fn a_chat_that_must_call_a_tool_calls_one() {
 }
 
 #[tokio::test]
-async fn the_older_form_of_tools_is_refused_by_name() {
+async fn deprecated_function_members_are_rejected_by_name() {
     let chat = Chat::start(&[]).await;
     for (older, value, newer) in
         [("functions", json!([{"name": "f"}]), "tools"), ("function_call", json!("auto"), "tool_choice")]

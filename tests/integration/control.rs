@@ -1,4 +1,4 @@
-//! The control port: probes, metrics, who may use it, and live entropy.
+//! The control port: probes, metrics, access control, and live entropy.
 
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
@@ -28,7 +28,7 @@ async fn readiness_follows_the_upstream_and_liveness_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_are_where_prometheus_looks_for_them() {
+async fn metrics_path_accepts_a_trailing_slash_and_a_query() {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &[]).await;
     for path in ["/metrics", "/metrics/", "/metrics?name[]=x"] {
@@ -40,7 +40,7 @@ async fn metrics_are_where_prometheus_looks_for_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_token_opens_its_own_door() {
+async fn control_and_metrics_tokens_are_separate() {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &["--control-token", "control", "--metrics-token", "metrics"]).await;
     let status = async |method: &str, path: &str, key: &str| {
@@ -61,24 +61,24 @@ async fn each_token_opens_its_own_door() {
         assert_eq!(status("GET", "/no-such-route", wrong).await, 401, "{wrong:?}");
     }
     assert_eq!(status("GET", "/metrics", "Bearer metrics").await, 200);
-    assert_eq!(status("GET", entropy, "Bearer control").await, 404, "let in, and nothing there");
+    assert_eq!(status("GET", entropy, "Bearer control").await, 404, "authorised, but not found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_token_is_not_shown_to_the_engine() {
+async fn control_token_is_not_forwarded_to_the_engine() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &["--control-token", "control", "--upstream-admin-key", "admin"]).await;
     let client = tokio::spawn(async move {
         request(proxy.control, "POST", "/pause_generation", &[("authorization", "Bearer control")], b"{}").await
     });
     let call = hand.next().await;
-    assert_eq!(call.values("authorization"), ["Bearer admin"], "the token opens tokentap's port and nothing else");
+    assert_eq!(call.values("authorization"), ["Bearer admin"], "the admin key replaces the control token");
     call.ok().await;
     assert_eq!(client.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_and_pages_of_others_are_refused() {
+async fn foreign_hosts_and_origins_return_403() {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &["--control-host", "trainer.internal,other"]).await;
     let path = "/v1/requests/x/entropy";
@@ -94,13 +94,13 @@ async fn names_and_pages_of_others_are_refused() {
         "trainer.internal",
         "Other:80",
     ] {
-        assert_eq!(status("host", own).await, 404, "{own} is let in");
+        assert_eq!(status("host", own).await, 404, "{own} is accepted");
     }
     for foreign in ["evil.example", "localhost.evil.example", "evil.example:30002", "10.0.0.1", "[fe80::1]", ""] {
         assert_eq!(status("host", foreign).await, 403, "{foreign:?}");
     }
     let own = format!("http://{}", proxy.control);
-    assert_eq!(status("origin", &own).await, 404, "{own} is let in");
+    assert_eq!(status("origin", &own).await, 404, "{own} is accepted");
     for foreign in [
         "http://localhost:3000",
         "http://127.0.0.1",
@@ -112,7 +112,7 @@ async fn names_and_pages_of_others_are_refused() {
     ] {
         assert_eq!(status("origin", foreign).await, 403, "{foreign:?}");
     }
-    // of a page that only asks for an image a browser says no origin
+    // a browser sends no Origin for an image of a page
     for (site, expected) in [("same-origin", 404), ("none", 404), ("same-site", 403), ("cross-site", 403), ("", 403)] {
         assert_eq!(status("sec-fetch-site", site).await, expected, "{site:?}");
     }
@@ -138,12 +138,12 @@ async fn entropy(proxy: &Proxy, rest: &str) -> (u16, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn entropies_can_be_read_while_they_come_and_after() {
+async fn entropies_can_be_read_during_and_after_generation() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let rid = "a b/\u{e9}%?";
     let path = "a%20b%2f%C3%A9%25%3F/entropy";
-    assert_eq!(entropy(&proxy, path).await.0, 404, "nothing is known of it yet");
+    assert_eq!(entropy(&proxy, path).await.0, 404, "the request is not known yet");
     let mut client = Connection::open(proxy.data).await;
     let body = json!({"text": "a", "rid": rid, "stream": true, "sampling_params": {"max_new_tokens": 8}}).to_string();
     client.send(&written(proxy.data, "POST", "/generate", &[], body.as_bytes())).await;
@@ -173,7 +173,7 @@ async fn entropies_can_be_read_while_they_come_and_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_sequence_of_a_batch_has_entropies_of_its_own() {
+async fn each_sequence_of_a_batch_has_separate_entropies() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let client = tokio::spawn(post(proxy.data, "/generate", br#"{"text":["a","b"],"rid":"R"}"#));
@@ -196,5 +196,5 @@ async fn each_sequence_of_a_batch_has_entropies_of_its_own() {
     assert_eq!(post(proxy.control, "/v1/requests/R/entropy", b"{}").await.status, 405);
     let agent = tokio::spawn(get(proxy.data, "/v1/requests/R/entropy"));
     hand.next().await.reply(&message(404, &[], b"")).await;
-    assert_eq!(agent.await.unwrap().status, 404, "agents cannot read it: to the data port it is a path like others");
+    assert_eq!(agent.await.unwrap().status, 404, "the data port forwards this path like any other");
 }

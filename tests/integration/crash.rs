@@ -1,4 +1,4 @@
-//! The crash test: whatever a client has read to its last byte is there after the next start.
+//! The crash test: a reply that a client has read to its last byte is recorded after the next start.
 
 mod ledger;
 mod load;
@@ -26,13 +26,13 @@ use ledger::Ledger;
 use load::{Agent, Dice, Trainer};
 
 /// An engine that outlives the tokentaps in front of it.
-pub(crate) struct Alone {
+pub(crate) struct StandaloneEngine {
     pub(crate) engine: Arc<Engine>,
     pub(crate) addr: std::net::SocketAddr,
     _stop: watch::Sender<Phase>,
 }
 
-impl Alone {
+impl StandaloneEngine {
     pub(crate) async fn start() -> Self {
         let (stop, stopped) = watch::channel(Phase::Serving);
         let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
@@ -43,7 +43,7 @@ impl Alone {
         let service = tower::service_fn(move |request: Request<Incoming>| {
             let engine = Arc::clone(&own);
             async move {
-                // the demo engine does not chat, and this one only says that it did
+                // the demo engine has no chat endpoint; this one answers chats with an empty object
                 let chats = request.uri().path() == "/v1/chat/completions";
                 Ok::<_, Infallible>(match chats {
                     true => Response::new(Either::Left(Full::new(Bytes::from_static(b"{}")))),
@@ -51,21 +51,21 @@ impl Alone {
                 })
             }
         });
-        let patience = Duration::from_secs(75);
+        let timeout = Duration::from_secs(75);
         let limits = ServerLimits {
-            header_timeout: patience,
-            idle_timeout: patience,
-            read_timeout: patience,
+            header_timeout: timeout,
+            idle_timeout: timeout,
+            read_timeout: timeout,
             connections: 1024,
-            drain: patience,
+            drain: timeout,
             cutting: Arc::default(),
         };
         tokio::spawn(serve(listener, service, limits, stopped));
         Self { engine, addr, _stop: stop }
     }
 
-    /// A tokentap in front of it whose log is there.
-    pub(crate) async fn behind(&self, dir: &TempDir, flags: &[&str]) -> Binary {
+    /// Starts a tokentap in front of it, with its log in `dir`.
+    pub(crate) async fn start_binary(&self, dir: &TempDir, flags: &[&str]) -> Binary {
         let dir = dir.path().to_str().unwrap();
         Binary::with_flags(self.addr, &[&["--data-dir", dir], flags].concat()).await
     }
@@ -74,19 +74,20 @@ impl Alone {
 const AGENTS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_has_read_is_there_after_a_kill_at_any_moment() {
-    let (alone, dir, ledger) = (Alone::start().await, tempfile::tempdir().unwrap(), Arc::new(Ledger::default()));
+async fn delivered_replies_survive_a_kill_at_any_moment() {
+    let (alone, dir, ledger) =
+        (StandaloneEngine::start().await, tempfile::tempdir().unwrap(), Arc::new(Ledger::default()));
     let mut dice = Dice(7);
     let mut agents: Vec<Agent> = (0..AGENTS).map(Agent::new).collect();
     let mut trainer = Trainer::default();
     for fsync in ["interval", "always", "never", "interval", "never", "always"] {
-        let binary = alone.behind(&dir, &["--fsync", fsync]).await;
+        let binary = alone.start_binary(&dir, &["--fsync", fsync]).await;
         ledger.check(binary.control, &alone.engine).await;
         let (data, control) = (binary.data, binary.control);
         let working: Vec<_> =
             agents.into_iter().map(|agent| tokio::spawn(agent.work(Arc::clone(&ledger), data))).collect();
         let training = tokio::spawn(trainer.work(Arc::clone(&ledger), control));
-        ledger.more(5 + dice.roll(56)).await;
+        ledger.wait_for(5 + dice.roll(56)).await;
         for _ in 0..dice.roll(100) {
             tokio::task::yield_now().await;
         }
@@ -98,17 +99,17 @@ async fn what_a_client_has_read_is_there_after_a_kill_at_any_moment() {
         ledger.nudge();
         trainer = soon("the trainer sees that tokentap is gone", training).await.unwrap();
     }
-    let binary = alone.behind(&dir, &[]).await;
+    let binary = alone.start_binary(&dir, &[]).await;
     let turns = ledger.check(binary.control, &alone.engine).await;
     let read = ledger.turns();
     let calls: Vec<&String> = read.values().flat_map(|turns| turns.keys()).collect();
     assert!(turns >= calls.len() && calls.len() >= 30, "{turns} turns, {} replies", calls.len());
-    // a freeze gives out what has not been
+    // a freeze finishes the remaining paths
     for session in read.keys() {
         assert_eq!(post(binary.control, &format!("/v1/sessions/{session}/freeze"), b"").await.status, 200);
     }
     while trainer.take(binary.control).await.unwrap() > 0 {}
     for rid in calls {
-        assert_eq!(trainer.trained.get(rid), Some(&1), "{rid} was to be trained once");
+        assert_eq!(trainer.trained.get(rid), Some(&1), "{rid} is trained once");
     }
 }

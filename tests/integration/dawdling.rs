@@ -1,4 +1,4 @@
-//! Uploads of rows by clients that take their time: room is lent to them for as long as they were told, and no longer.
+//! Slow uploads of rows: tokentap reserves memory for them for a limited time.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::support::client::{Answer, Connection, written};
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 
-/// What `--client-body-timeout` is set to: much longer than an upload takes, short enough to wait for.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The limit of a pause in a body: much longer than an upload takes, and short enough to wait for.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes that the last rows lack when a client begins to dawdle: more than it sends until it is answered.
-const LACKING: usize = 1000;
+/// Bytes of the last rows that are missing when a client slows down: more than it sends until it is answered.
+const MISSING: usize = 1000;
 
-/// Begins an upload and goes on a byte at a time, so that it never pauses; the answer, and how long that took to come.
-async fn dawdle(proxy: &Proxy, slice: &Slice, late: bool) -> (Answer, Duration) {
+/// Starts an upload and continues it a byte at a time, without a pause; returns the answer and the elapsed time.
+async fn upload_slowly(proxy: &Proxy, slice: &Slice, late: bool) -> (Answer, Duration) {
     let begin = Instant::now();
     let bytes = written(proxy.control, "POST", "/v1/entropy", &[BINARY], &slice.file(late));
-    // behind late rows comes what goes with them
-    let behind = if late { slice.rows() * (4 + 8) } else { 0 };
-    let (mut next, end) = (bytes.len() - behind - LACKING, bytes.len() - behind);
+    // late rows are followed by their per-row values
+    let trailing = if late { slice.rows() * (4 + 8) } else { 0 };
+    let (mut next, end) = (bytes.len() - trailing - MISSING, bytes.len() - trailing);
     let mut client = Connection::open(proxy.control).await;
     client.send(&bytes[..next]).await;
     let mut drops = interval(Duration::from_millis(20));
@@ -31,7 +31,7 @@ async fn dawdle(proxy: &Proxy, slice: &Slice, late: bool) -> (Answer, Duration) 
         tokio::select! {
             _ = client.read_until(|read| !read.is_empty()) => break,
             _ = drops.tick() => {
-                assert!(next < end, "it is not answered as long as it sends");
+                assert!(next < end, "the upload ends before its answer");
                 client.send(&bytes[next..=next]).await;
                 next += 1;
             }
@@ -41,16 +41,16 @@ async fn dawdle(proxy: &Proxy, slice: &Slice, late: bool) -> (Answer, Duration) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn room_that_is_not_filled_in_time_goes_to_who_waits_for_it() {
-    let flags = ["--slice-memory", "4MiB", "--client-body-timeout", "1s"];
+async fn slow_upload_times_out_and_its_memory_goes_to_the_next_upload() {
+    let flags = ["limit:slice-memory", "4MiB", "limit:client-body-timeout", "1s"];
     let proxy = Proxy::start(Hand::start().await.addr, &flags).await;
     let (slow, other) = (Slice::new(Dtype::F32, 3, 20_000), Slice::new(Dtype::F32, 2, 100));
-    // with the room for all of its rows reserved before they come, too
+    // also with the memory for all rows reserved before they arrive
     for late in [false, true] {
         let waits = async {
-            // the only slot is free until the slow one takes it, and from then on waited for
+            // the only slot is free until the slow upload takes it; later uploads wait for it
             let mut longest = Duration::ZERO;
-            while longest < PATIENCE / 2 {
+            while longest < BODY_TIMEOUT / 2 {
                 let begin = Instant::now();
                 let answer = send(proxy.control, &other.file(late)).await;
                 assert_eq!(answer.status, 200, "{}", answer.text());
@@ -58,30 +58,31 @@ async fn room_that_is_not_filled_in_time_goes_to_who_waits_for_it() {
                 longest = longest.max(begin.elapsed());
             }
         };
-        let both = async { tokio::join!(dawdle(&proxy, &slow, late), waits) };
-        let ((answer, elapsed), ()) = soon("the slow one is answered, and who waits is served", both).await;
+        let both = async { tokio::join!(upload_slowly(&proxy, &slow, late), waits) };
+        let ((answer, elapsed), ()) = soon("the slow upload is answered, and the waiting one is served", both).await;
         assert_eq!(answer.status, 408, "{}", answer.text());
         let error = &answer.json()["error"];
         assert_eq!(error["code"], "slow");
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains("4 MiB") && message.contains("--client-body-timeout"), "{message}");
-        assert!(elapsed >= PATIENCE, "{elapsed:?}: it had its time");
+        assert!(message.contains("4 MiB") && message.contains("each 4 MiB"), "{message}");
+        assert!(elapsed >= BODY_TIMEOUT, "{elapsed:?}: not before its timeout");
         slow.check(&send(proxy.control, &slow.file(late)).await.json());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slice_that_fills_its_slots_in_time_may_take_longer_than_one_is_given() {
-    let given = Duration::from_secs(4);
+async fn upload_that_fills_each_slot_in_time_may_exceed_the_timeout() {
+    let timeout = Duration::from_secs(4);
     let proxy =
-        Proxy::start(Hand::start().await.addr, &["--slice-memory", "16MiB", "--client-body-timeout", "4s"]).await;
-    // two slots full
+        Proxy::start(Hand::start().await.addr, &["limit:slice-memory", "16MiB", "limit:client-body-timeout", "4s"])
+            .await;
+    // fills two slots
     let slice = Slice::new(Dtype::F32, 8192, 64);
     let upload = async |late| {
         let begin = Instant::now();
         let bytes = written(proxy.control, "POST", "/v1/entropy", &[BINARY], &slice.file(late));
         let mut client = Connection::open(proxy.control).await;
-        let mut pieces = interval(given * 11 / 10 / 10);
+        let mut pieces = interval(timeout * 11 / 10 / 10);
         pieces.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for piece in bytes.chunks(bytes.len().div_ceil(11)) {
             pieces.tick().await;
@@ -90,7 +91,7 @@ async fn a_slice_that_fills_its_slots_in_time_may_take_longer_than_one_is_given(
         let answer = client.answer().await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         slice.check(&answer.json());
-        assert!(begin.elapsed() > given, "{:?}: a slot is given {given:?}", begin.elapsed());
+        assert!(begin.elapsed() > timeout, "{:?}: the timeout of a slot is {timeout:?}", begin.elapsed());
     };
     soon("both are answered", async { tokio::join!(upload(false), upload(true)) }).await;
 }

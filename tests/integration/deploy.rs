@@ -1,6 +1,6 @@
-//! What the deployment files say of tokentap is so: its metrics, its flags, its variables and their values.
+//! Checks the metrics, flags, variables and values that the deployment files name.
 //!
-//! That the files themselves are well-formed is `deploy/check.sh`'s to show.
+//! `deploy/check.sh` checks that the files are well-formed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use clap::CommandFactory;
 use tokentap::config::{Cli, load};
 use tokentap::metrics::Metrics;
 
-/// Flags in these files that are SGLang's, kubectl's and docker's.
+/// Flags of SGLang, kubectl and docker in these files.
 const OTHERS: [&str; 13] = [
     "--cert",
     "--dist-init-addr",
@@ -31,22 +31,22 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn below(dir: &Path, files: &mut Vec<PathBuf>) {
+fn collect_files(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            below(&path, files);
+            collect_files(&path, files);
         } else {
             files.push(path);
         }
     }
 }
 
-/// What is deployed, as pairs of name and text; neither the checkers nor the images, whose flags are those of other programs.
-fn deployed() -> Vec<(String, String)> {
+/// The deployment files as pairs of name and text, without the checkers and images, which have flags of other programs.
+fn deployment_files() -> Vec<(String, String)> {
     let mut files = vec![root().join("docker-compose.yml")];
     for dir in ["kubernetes", "prometheus", "grafana"] {
-        below(&root().join("deploy").join(dir), &mut files);
+        collect_files(&root().join("deploy").join(dir), &mut files);
     }
     let read = |path: PathBuf| (path.display().to_string(), std::fs::read_to_string(&path).unwrap());
     let files: Vec<_> = files.into_iter().map(read).collect();
@@ -54,25 +54,25 @@ fn deployed() -> Vec<(String, String)> {
     files
 }
 
-/// The words that begin with `start` and go on with what `goes_on` takes; not those inside of a longer word.
-fn words<'a>(text: &'a str, start: &'a str, goes_on: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
+/// The words that begin with `start` and continue with characters that `continues` accepts, except inside a longer word.
+fn words<'a>(text: &'a str, start: &'a str, continues: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
     text.match_indices(start).filter_map(move |(at, _)| {
         let inside = |before: char| before.is_ascii_alphanumeric() || "_:-.".contains(before);
         let rest = &text[at..];
-        let end = rest[start.len()..].find(|c| !goes_on(c)).map_or(rest.len(), |length| start.len() + length);
+        let end = rest[start.len()..].find(|c| !continues(c)).map_or(rest.len(), |length| start.len() + length);
         let word = rest[..end].trim_end_matches('-');
         (!text[..at].ends_with(inside) && word.len() > start.len()).then_some(word)
     })
 }
 
-/// A histogram's name without what the exposition puts behind it.
-fn declared(name: &str) -> &str {
+/// A metric's name without the suffix of a histogram's series.
+fn base_name(name: &str) -> &str {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     base.filter(|base| !base.ends_with("_total")).unwrap_or(name)
 }
 
 #[test]
-fn every_metric_that_is_asked_for_exists() {
+fn every_queried_metric_exists() {
     let described: Vec<String> = Metrics::described().into_iter().map(|metric| metric.name).collect();
     let metrics = Metrics::new("none");
     let process = String::from_utf8(metrics.render().unwrap()).unwrap();
@@ -81,32 +81,29 @@ fn every_metric_that_is_asked_for_exists() {
     let text = std::fs::read_to_string(root().join(&page)).unwrap();
     let readme = (page, text);
     let mut seen = BTreeSet::new();
-    for (file, text) in deployed().iter().chain([&readme]) {
+    for (file, text) in deployment_files().iter().chain([&readme]) {
         for metric in words(text, "tokentap_", name) {
-            let known = described.iter().any(|known| known == metric || known == declared(metric));
-            assert!(known, "{file} asks for {metric}, which tokentap does not have");
-            seen.insert(declared(metric).to_owned());
+            let known = described.iter().any(|known| known == metric || known == base_name(metric));
+            assert!(known, "{file} queries {metric}, which does not exist");
+            seen.insert(base_name(metric).to_owned());
         }
         for metric in words(text, "process_", name) {
-            assert!(
-                process.contains(&format!("\n{metric} ")),
-                "{file} asks for {metric}, which tokentap does not have"
-            );
+            assert!(process.contains(&format!("\n{metric} ")), "{file} queries {metric}, which does not exist");
         }
     }
     assert_eq!(seen.len(), described.len(), "the reference names them all");
 }
 
 #[test]
-fn every_flag_and_every_variable_that_is_named_exists() {
+fn every_named_flag_and_variable_exists() {
     let command = Cli::command();
     let arguments = || command.get_subcommands().flat_map(clap::Command::get_arguments);
     let flags: BTreeSet<String> = arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?))).collect();
     let variables: BTreeSet<&str> = arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
     let mut used = 0;
-    for (file, text) in deployed() {
+    for (file, text) in deployment_files() {
         for flag in words(&text, "--", |c| c.is_ascii_lowercase() || c == '-') {
-            assert!(flags.contains(flag) || OTHERS.contains(&flag), "{file} names {flag}, which nobody has");
+            assert!(flags.contains(flag) || OTHERS.contains(&flag), "{file} names {flag}, which does not exist");
         }
         for variable in words(&text, "TOKENTAP_", |c| c.is_ascii_uppercase() || c == '_') {
             assert!(variables.contains(variable), "{file} sets {variable}, which tokentap does not read");
@@ -132,14 +129,14 @@ fn settings(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_value_that_is_set_is_one_that_tokentap_takes() {
-    let mut taken = 0;
-    for (file, text) in deployed() {
+fn every_value_that_is_set_is_valid() {
+    let mut checked = 0;
+    for (file, text) in deployment_files() {
         for (variable, value) in settings(&text) {
             let flag = variable.trim_start_matches("TOKENTAP_").to_lowercase().replace('_', "-");
             let mut args = vec!["tokentap".to_owned(), "serve".to_owned(), format!("--{flag}={value}")];
             if flag != "control-open" {
-                // an address beyond loopback is fine where the token comes from elsewhere
+                // a non-loopback address is valid if the token is set elsewhere
                 args.push("--control-open".to_owned());
             }
             // the other half of a pair
@@ -148,8 +145,8 @@ fn every_value_that_is_set_is_one_that_tokentap_takes() {
             }
             let loaded = load(args.into_iter().map(OsString::from));
             assert!(loaded.is_ok(), "{file}: {variable}={value}: {loaded:?}");
-            taken += 1;
+            checked += 1;
         }
     }
-    assert!(taken > 12, "{taken} values are too few");
+    assert!(checked > 12, "{checked} values are too few");
 }

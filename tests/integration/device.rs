@@ -1,4 +1,4 @@
-//! A CUDA device against the CPU and the oracle. On a GPU by `make test-gpu`; in every run on the stand-in, which is no GPU.
+//! Compares a CUDA device with the CPU and the oracle: on a GPU by `make test-gpu`, and in every run on the stand-in, which is not a GPU.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn open(metrics: &Arc<Metrics>) -> Cuda {
     Cuda::open(&settings, metrics).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is checked has really been measured by the device.
+/// Runs a test and asserts that the device measured its rows.
 fn by_device<T>(test: impl FnOnce(&Cuda) -> T) -> T {
     let metrics = Arc::new(Metrics::new("cuda"));
     let cuda = open(&metrics);
@@ -61,14 +61,14 @@ fn same_token(device: &TokenStats, cpu: &TokenStats) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// The sign of a tail mass that is nothing but the rounding of a sum is whichever it happens to be.
+/// Compares flags; the sign of a tail mass that is only rounding error may differ.
 fn same_flags(device: &TokenStats, cpu: &TokenStats) -> bool {
     let without = |flags: Flags| flags.names().filter(|name| *name != "negative_residual").collect::<Vec<_>>();
     device.flags == cpu.flags || (cpu.tail_mass <= 3e-7 && without(device.flags) == without(cpu.flags))
 }
 
-/// The rows of one recorded reply, in the nested form.
-fn recorded(meta_info: &Value, rows: &mut Rows, chosen: &mut Vec<f32>) {
+/// Appends the rows of one recorded reply in the nested format.
+fn push_recorded(meta_info: &Value, rows: &mut Rows, chosen: &mut Vec<f32>) {
     let list = |name: &str| meta_info[name].as_array().cloned().unwrap_or_default();
     let logprob = |triple: &Value| triple[0].as_f64().map_or(f32::NAN, |logprob| logprob as f32);
     for (row, sampled) in list("output_top_logprobs").iter().zip(list("output_token_logprobs")) {
@@ -77,10 +77,10 @@ fn recorded(meta_info: &Value, rows: &mut Rows, chosen: &mut Vec<f32>) {
     }
 }
 
-/// The seeds of this feature.
+/// Rows whose entropies are known.
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
-fn the_seeds_hold() {
+fn known_entropies_are_reproduced() {
     by_device(|cuda| {
         let rows = |values: &[f32], vocab: usize| {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -105,13 +105,13 @@ fn the_seeds_hold() {
 
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
-fn recorded_rows_are_what_the_cpu_says() {
+fn recorded_rows_equal_the_cpu() {
     by_device(|cuda| {
         let mut count = 0;
         for fixture in Fixture::all().iter().filter(|fixture| fixture.is_generate() && fixture.is_success()) {
             let (mut rows, mut chosen) = (Rows::new(), Vec::new());
             for object in fixture.objects() {
-                recorded(&object["meta_info"], &mut rows, &mut chosen);
+                push_recorded(&object["meta_info"], &mut rows, &mut chosen);
             }
             for vocab in [None, Some(151_936), Some(1024)] {
                 let batch = TopK { rows: &rows, chosen: &chosen, vocab, stats: true };
@@ -135,18 +135,18 @@ fn odd_logit() -> impl Strategy<Value = f32> {
     ]
 }
 
-fn stored(dtype: Dtype, value: f32) -> Vec<u8> {
+fn encode(dtype: Dtype, value: f32) -> Vec<u8> {
     match dtype {
         Dtype::F32 => value.to_le_bytes().to_vec(),
         Dtype::Bf16 => value.to_le_bytes()[2..].to_vec(),
-        // the bits of an integer: any is a number, or none
+        // the bits of an integer: any f16, also NaN
         Dtype::F16 => ((value * 1000.0) as i16).to_le_bytes().to_vec(),
     }
 }
 
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
-fn any_rows_are_what_the_cpu_says() {
+fn arbitrary_rows_equal_the_cpu() {
     by_device(|cuda| {
         let values = prop::collection::vec(odd_logit(), 1..4000);
         let dtype = prop::sample::select(vec![Dtype::F32, Dtype::Bf16, Dtype::F16]);
@@ -154,7 +154,7 @@ fn any_rows_are_what_the_cpu_says() {
         let mut runner = proptest::test_runner::TestRunner::default();
         let done = runner.run(&strategy, |(values, vocab, dtype, log_temperature, seed)| {
             let vocab = vocab.min(values.len());
-            let bytes: Vec<u8> = values.iter().flat_map(|value| stored(dtype, *value)).collect();
+            let bytes: Vec<u8> = values.iter().flat_map(|value| encode(dtype, *value)).collect();
             let count = values.len() / vocab;
             let bytes = &bytes[..count * vocab * dtype.bytes()];
             let temperature: Vec<f32> =
@@ -173,7 +173,7 @@ fn any_rows_are_what_the_cpu_says() {
 
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
-fn any_top_k_rows_are_what_the_cpu_says() {
+fn arbitrary_top_k_rows_equal_the_cpu() {
     by_device(|cuda| {
         let row = (1usize..200, 0.02f64..3.0, 0.0f64..0.4, any::<bool>());
         let strategy = (prop::collection::vec(row, 1..60), prop::option::of(200u32..200_000), any::<u64>());
@@ -181,7 +181,7 @@ fn any_top_k_rows_are_what_the_cpu_says() {
         let done = runner.run(&strategy, |(shapes, vocab, seed)| {
             let mut rows = Rows::new();
             let mut chosen = Vec::new();
-            // of one in eight the rows are all there is
+            // in one case of eight the rows cover the whole vocabulary
             let whole = (seed % 8 == 5).then(|| shapes[0].0);
             let vocab = whole.map_or(vocab, |k| u32::try_from(k).ok());
             for (k, slope, tail, shuffled) in shapes {
@@ -214,13 +214,13 @@ fn any_top_k_rows_are_what_the_cpu_says() {
 
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
-fn wide_rows_and_many_rows_go_through_slots() {
-    // on a slow machine a stand-in takes longer over a whole batch than a device that hangs is given
+fn wide_rows_and_many_rows_pass_through_slots() {
+    // on a slow machine the stand-in takes longer for a whole batch than the timeout of a hung device
     let many = if std::env::var_os("STAND_IN").is_some() { 2000 } else { 9000 };
     by_device(|cuda| {
         for (dtype, vocab, count) in [(Dtype::Bf16, 151_936, 15), (Dtype::F32, 50_257, 30), (Dtype::F16, 3, many)] {
             let value = |at: usize| ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / 1e6 - 8.0;
-            let bytes: Vec<u8> = (0..vocab * count).flat_map(|at| stored(dtype, value(at))).collect();
+            let bytes: Vec<u8> = (0..vocab * count).flat_map(|at| encode(dtype, value(at))).collect();
             let logits = Logits { dtype, vocab, bytes: &bytes, temperature: &[0.7], chosen: &[] };
             let (mut device, mut cpu) = (Vec::new(), Vec::new());
             cuda.rows(&logits, &mut device);
@@ -233,15 +233,15 @@ fn wide_rows_and_many_rows_go_through_slots() {
     });
 }
 
-/// What `make bench-gpu` times.
+/// Checks the operations that `make bench-gpu` times.
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
-fn the_kernels_and_the_bus_by_themselves_say_the_same() {
+fn bare_kernels_and_transfers_equal_the_cpu() {
     let bare = Bare::open(None).unwrap_or_else(|error| panic!("{error}"));
-    // rows enough for a block each, and too few
+    // enough rows for a block each, and too few
     for (count, vocab) in [(300, 8), (5, 3000)] {
         let value = |at: usize| (at * 7919 % 97) as f32 * 0.1;
-        let pattern: Vec<u8> = (0..3 * vocab).flat_map(|at| stored(Dtype::Bf16, value(at))).collect();
+        let pattern: Vec<u8> = (0..3 * vocab).flat_map(|at| encode(Dtype::Bf16, value(at))).collect();
         let bytes: Vec<u8> = pattern.iter().copied().cycle().take(count * vocab * 2).collect();
         let logits = Logits { dtype: Dtype::Bf16, vocab, bytes: &bytes, temperature: &[], chosen: &[] };
         let mut cpu = Vec::new();

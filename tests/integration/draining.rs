@@ -1,4 +1,4 @@
-//! The end of a tokentap: what runs comes to its end, nothing new begins.
+//! Shutdown: running requests finish, new ones are refused.
 
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -11,18 +11,18 @@ use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream, message};
 use tokentap::serve::connection::Phase;
 
-/// A stream of which one event has come.
-async fn streaming(hand: &mut Hand, data: std::net::SocketAddr) -> (Connection, Call) {
+/// Starts a stream and reads its first event.
+async fn start_stream(hand: &mut Hand, data: std::net::SocketAddr) -> (Connection, Call) {
     hand.streaming_to(Connection::open(data).await, data).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_lets_what_runs_come_to_its_end_and_nothing_new_begin() {
+async fn draining_finishes_running_requests_and_refuses_new_connections() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     assert_eq!(get(proxy.control, "/readyz").await.status, 200);
     let mut silent = Connection::open(proxy.data).await;
-    let (mut client, mut call) = streaming(&mut hand, proxy.data).await;
+    let (mut client, mut call) = start_stream(&mut hand, proxy.data).await;
     let mut idle = Connection::open(proxy.data).await;
     idle.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
     hand.next().await.ok().await;
@@ -41,22 +41,22 @@ async fn draining_lets_what_runs_come_to_its_end_and_nothing_new_begin() {
     call.say(&event("running", 0)).await;
     call.reply(END).await;
     let answer = client.answer().await;
-    assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream came to its end");
+    assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream is complete");
     client.closed().await;
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
     assert!(!hand.has_more(), "nothing was aborted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_behind_a_stream_that_began_before_the_drain_is_served() {
+async fn request_after_a_stream_that_began_before_the_drain_is_served() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     assert_eq!(get(proxy.control, "/readyz").await.status, 503);
     call.reply(END).await;
     let streamed = client.answer().await;
-    assert!(streamed.complete && streamed.header("connection").is_none(), "its head went out before");
+    assert!(streamed.complete && streamed.header("connection").is_none(), "its head was sent before the drain");
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"b\"}")).await;
     hand.next().await.ok().await;
     let answer = client.answer().await;
@@ -66,7 +66,7 @@ async fn a_request_behind_a_stream_that_began_before_the_drain_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_given_while_draining_says_that_the_connection_ends() {
+async fn reply_while_draining_has_connection_close() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
@@ -81,10 +81,10 @@ async fn a_reply_given_while_draining_says_that_the_connection_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ending_cuts_what_runs_at_once() {
+async fn ending_cuts_running_requests_at_once() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
     let waiting = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"rid\":\"waiting\"}"));
     let silent = hand.next().await;
     proxy.phase.send_replace(Phase::Draining);
@@ -99,10 +99,10 @@ async fn ending_cuts_what_runs_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn draining_takes_no_longer_than_it_may() {
+async fn drain_timeout_bounds_draining() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "200ms"]).await;
-    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 1, "one connection was cut");
     assert!(!client.answer().await.complete);
@@ -110,11 +110,11 @@ async fn draining_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_waits_for_a_last_request_is_closed_before_the_drain_ends() {
+async fn connection_that_waits_for_a_last_request_is_closed_before_the_drain_ends() {
     let mut hand = Hand::start().await;
-    // shorter than such a connection is kept at most
+    // shorter than the longest time that such a connection is kept
     let proxy = Proxy::probed(hand.addr, &["--drain-timeout", "900ms"]).await;
-    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     call.reply(END).await;
     assert!(client.answer().await.complete);
@@ -122,10 +122,10 @@ async fn a_connection_that_waits_for_a_last_request_is_closed_before_the_drain_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_waits_for_a_last_request_when_the_drain_ends_is_not_counted_as_cut() {
+async fn connection_that_waits_for_a_last_request_is_not_counted_as_cut() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
-    let (mut client, call) = streaming(&mut hand, proxy.data).await;
+    let (mut client, call) = start_stream(&mut hand, proxy.data).await;
     proxy.phase.send_replace(Phase::Draining);
     call.reply(END).await;
     assert!(client.answer().await.complete);
@@ -134,12 +134,12 @@ async fn a_connection_that_waits_for_a_last_request_when_the_drain_ends_is_not_c
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_whose_client_has_not_read_its_reply_is_counted_as_cut() {
+async fn connection_with_an_unread_reply_is_counted_as_cut() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
-    // more than the buffers of two sockets hold, and handed to the connection in one piece
+    // more than the buffers of two sockets hold, written to the connection at once
     let body = json!({"text": "x".repeat(32 << 20), "meta_info": {"id": "a"}}).to_string();
     hand.next().await.reply(&message(200, &[("content-type", "application/json")], body.as_bytes())).await;
     assert!(client.read_until(|read| read.len() > 1000).await, "the reply has begun");
@@ -149,21 +149,21 @@ async fn a_connection_whose_client_has_not_read_its_reply_is_counted_as_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_program_drains_on_sigterm_and_exits_with_0() {
+async fn sigterm_drains_and_exits_with_0() {
     let mut hand = Hand::start().await;
     let mut binary = Binary::serve(hand.addr, &[]).await;
     assert_eq!(get(binary.control, "/livez").await.status, 200);
-    let (mut client, call) = streaming(&mut hand, binary.data).await;
+    let (mut client, call) = start_stream(&mut hand, binary.data).await;
     binary.terminate();
     binary.logged("signal").await;
     assert_eq!(get(binary.control, "/readyz").await.status, 503);
     call.reply(END).await;
-    assert!(client.answer().await.complete, "the stream came to its end");
+    assert!(client.answer().await.complete, "the stream is complete");
     binary.logged("drained").await;
     assert_eq!(binary.code().await, Some(0));
 }
 
-/// Sends one short request after the other over one connection until that ends; the ids of those that were answered.
+/// Sends short requests over one connection until it closes; returns the ids that were answered, and the last one if it was not.
 async fn short_requests(data: std::net::SocketAddr, agent: usize) -> (Vec<String>, Option<String>) {
     let mut client = Connection::open(data).await;
     let mut answered = Vec::new();
@@ -186,7 +186,7 @@ async fn short_requests(data: std::net::SocketAddr, agent: usize) -> (Vec<String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_kept_connections_are_answered_or_not_sent_on_when_sigterm_comes() {
+async fn sigterm_answers_or_does_not_forward_requests_of_keepalive_connections() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let mut binary = Binary::with_flags(upstream.addr, &[]).await;
     let agents: Vec<_> = (0..16).map(|agent| tokio::spawn(short_requests(binary.data, agent))).collect();
@@ -208,26 +208,26 @@ async fn requests_of_kept_connections_are_answered_or_not_sent_on_when_sigterm_c
     let mut sent: Vec<&str> = generations.iter().map(|body| body["rid"].as_str().unwrap()).collect();
     sent.sort_unstable();
     answered.sort_unstable();
-    assert_eq!(sent, answered, "each generation was answered whole, once; not answered: {unanswered:?}");
+    assert_eq!(sent, answered, "each generation was answered completely, once; not answered: {unanswered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_the_program_and_what_ran_is_aborted() {
+async fn second_signal_ends_the_program_and_aborts_running_requests() {
     let mut hand = Hand::start().await;
     let mut binary = Binary::serve(hand.addr, &[]).await;
-    let (_client, call) = streaming(&mut hand, binary.data).await;
+    let (_client, call) = start_stream(&mut hand, binary.data).await;
     binary.terminate();
     binary.logged("signal").await;
     binary.terminate();
     call.gone().await;
     let abort = hand.next().await;
-    assert_eq!(abort.aborted(), "running", "the engine must not go on for nobody");
+    assert_eq!(abort.aborted(), "running", "the engine stops the abandoned request");
     abort.ok().await;
     assert_eq!(binary.code().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_setting_is_one_line_and_exit_code_64() {
+async fn invalid_setting_prints_one_line_and_exits_with_64() {
     for (args, named) in [
         (&["serve", "--no-such-flag"][..], "--no-such-flag"),
         (&["serve", "--top-logprobs", "many"], "--top-logprobs"),

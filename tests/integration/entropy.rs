@@ -1,4 +1,4 @@
-//! Every kind of lanes against the naive oracle and against the truth.
+//! Compares the lanes of every instruction set with the naive oracle and with full distributions.
 
 use crate::oracle::{self, Numbers};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokentap::entropy::{Backend, Cpu, Flags, TokenStats, TopK};
 use tokentap::logprobs::Rows;
 
-/// The promise to users, in nats.
+/// The documented accuracy, in nats.
 const TOLERANCE: f64 = 1e-5;
 
 fn measure(cpu: &Cpu, rows: &Rows, chosen: &[f32], vocab: Option<u32>) -> Vec<TokenStats> {
@@ -16,7 +16,7 @@ fn measure(cpu: &Cpu, rows: &Rows, chosen: &[f32], vocab: Option<u32>) -> Vec<To
     out
 }
 
-/// One row through every kind of lanes, checked against the oracle.
+/// Measures one row with the lanes of every instruction set and compares the results with the oracle.
 fn check(row: &[f32], chosen: f32, vocab: Option<u32>) -> TokenStats {
     let mut rows = Rows::new();
     rows.push_row(row);
@@ -26,7 +26,7 @@ fn check(row: &[f32], chosen: f32, vocab: Option<u32>) -> TokenStats {
         compare(&cpu, &stats, row, chosen, vocab);
         last = Some(stats);
     }
-    last.expect("the portable lanes are always there")
+    last.expect("the portable lanes are always available")
 }
 
 fn compare(cpu: &Cpu, stats: &TokenStats, row: &[f32], chosen: f32, vocab: Option<u32>) {
@@ -51,8 +51,8 @@ fn compare(cpu: &Cpu, stats: &TokenStats, row: &[f32], chosen: f32, vocab: Optio
     }
     near(stats.lower, naive.lower, TOLERANCE, "lower");
     near(stats.upper, naive.upper, TOLERANCE, "upper");
-    // With hardly any tail, and that of very unlikely tokens, the rounding of the head's sum counts
-    // many times: by the surprisal of the tail.
+    // With a small tail of very unlikely tokens, the rounding error of the head's sum is multiplied
+    // by the surprisal of the tail.
     near(stats.estimate, naive.estimate, 2.0 * TOLERANCE, "estimate");
     if !stats.upper.is_nan() {
         assert!(stats.lower <= stats.estimate && stats.estimate <= stats.upper, "{}", context());
@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_interval_holds_the_truth(
+    fn interval_contains_the_true_entropy(
         family in family(),
         size in 1usize..3000,
         k in 1usize..200,
@@ -115,9 +115,9 @@ proptest! {
         let vocab = size + masked;
         let mut row: Vec<f32> = full.iter().take(k).map(|l| *l as f32).collect();
         row.resize(k.min(vocab), f32::MIN);
-        // Now a likely token, now any.
-        let mut left = sampled;
-        let by_mass = full.iter().position(|l| { left -= l.exp(); left <= 0.0 }).unwrap_or(size - 1);
+        // Either a likely token or any token.
+        let mut remaining = sampled;
+        let by_mass = full.iter().position(|l| { remaining -= l.exp(); remaining <= 0.0 }).unwrap_or(size - 1);
         let any = (sampled * size as f64) as usize;
         let chosen = full[if seed % 2 == 0 { by_mass } else { any }] as f32;
         let stats = check(&row, chosen, Some(vocab as u32));
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn bf16_rows_are_known_by_their_bits(
+    fn bf16_rows_are_detected_by_their_bits(
         size in 30usize..3000, sigma in 0.5..6.0f64, seed in any::<u64>(),
     ) {
         let (full, _) = distribution(Family::Gaussian(sigma), size, 1.0, seed);
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bits_make_it_panic(
+    fn arbitrary_bits_do_not_panic(
         rows in prop::collection::vec(prop::collection::vec(odd_float(), 0..40), 0..80),
         chosen in prop::collection::vec(odd_float(), 0..80),
         vocab in prop::option::of(any::<u32>()),
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn neighbours_do_not_matter(seed in any::<u64>(), count in 1usize..120, widest in 1usize..200) {
+    fn result_does_not_depend_on_neighbouring_rows(seed in any::<u64>(), count in 1usize..120, widest in 1usize..200) {
         let mut numbers = Numbers(seed);
         let mut batch = Rows::new();
         for _ in 0..count {
@@ -213,7 +213,7 @@ fn a_missing_row_keeps_its_place() {
     for cpu in Cpu::available() {
         let stats = measure(&cpu, &rows, &[-0.25], Some(100));
         assert!(stats[0].flags == Flags::MISSING && stats[0].renormalized.is_nan());
-        assert_eq!(stats[0].surprisal, 0.25, "the sampled token is known all the same");
+        assert_eq!(stats[0].surprisal, 0.25, "the sampled token's logprob is known");
         assert!(stats[1].flags.is_measured());
         assert!(stats[1].surprisal.is_nan(), "no logprob was given for the sampled token");
         assert_eq!(stats[2].flags, Flags::MISSING | Flags::MASKED);
@@ -242,14 +242,14 @@ fn a_row_as_wide_as_the_vocabulary_is_exact() {
 }
 
 #[test]
-fn a_forced_tail_leaves_no_doubt() {
+fn forced_tail_has_an_interval_of_zero_width() {
     let row = [0.25f32.ln(); 2];
     let stats = check(&row, row[0], Some(4));
     assert!((stats.lower - 4f32.ln()).abs() < 1e-4 && (stats.upper - 4f32.ln()).abs() < 1e-4);
 }
 
 #[test]
-fn masked_values_take_the_tail_with_them() {
+fn masked_values_leave_no_tail() {
     let (full, truth) = distribution(Family::Gaussian(2.0), 7, 1.0, 3);
     let mut row: Vec<f32> = full.iter().map(|l| *l as f32).collect();
     row.resize(20, f32::MIN);
@@ -269,7 +269,7 @@ fn a_sampled_token_outside_the_row_narrows_the_interval() {
     assert_eq!((with.flags, with.rank), (Flags::CHOSEN_OUTSIDE, 0));
     assert!(with.upper - with.lower < without.upper - without.lower);
     assert!(f64::from(with.lower) <= truth && truth <= f64::from(with.upper));
-    assert_eq!(with.tail_mass, without.tail_mass, "the row itself leaves as much out");
+    assert_eq!(with.tail_mass, without.tail_mass, "the tail mass of the row is unchanged");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn sums_above_one_leave_only_the_renormalized_entropy() {
 }
 
 #[test]
-fn rows_that_no_distribution_has_get_no_interval() {
+fn inconsistent_rows_get_no_interval() {
     let (full, _) = distribution(Family::Zipf(1.0), 512, 1.0, 3);
     let top: Vec<f32> = full[..20].iter().map(|l| *l as f32).collect();
     let mut masked = top.clone();
@@ -317,18 +317,18 @@ fn rows_that_no_distribution_has_get_no_interval() {
         let stats = check(row, chosen, Some(vocab));
         assert!(stats.flags.contains(Flags::INCONSISTENT), "{what}: {stats:?}");
         assert!(stats.lower.is_nan() && stats.upper.is_nan() && stats.estimate.is_nan(), "{what}: {stats:?}");
-        assert!(!stats.renormalized.is_nan(), "{what}: the row on its own");
+        assert!(!stats.renormalized.is_nan(), "{what}: the row itself is measured");
     }
 }
 
 #[test]
-fn zeros_are_no_evidence_of_bf16() {
+fn zeros_are_not_detected_as_bf16() {
     assert_eq!(check(&[0.0, f32::MIN], 0.0, Some(10)).flags, Flags::MASKED);
     assert!(check(&[0.0, -17.25], 0.0, Some(10)).flags.contains(Flags::BF16));
 }
 
 #[test]
-fn order_does_not_matter() {
+fn order_of_a_row_does_not_matter() {
     let sorted = [-0.4f32, -2.0, -2.5, -3.25, -4.1, -6.0];
     let mut shuffled = sorted;
     shuffled.swap(0, 4);
@@ -339,13 +339,13 @@ fn order_does_not_matter() {
 }
 
 #[test]
-fn a_wide_row_may_be_masked_down_to_a_narrow_one() {
+fn masked_wide_row_equals_the_narrow_row() {
     let (full, truth) = distribution(Family::Gaussian(2.0), 20, 1.0, 5);
     let live: Vec<f32> = full.iter().map(|l| *l as f32).collect();
     for width in [1, 19, 20, 1023, 1024, 1025, 3000] {
         let mut row = live.clone();
         row.resize(width, f32::MIN);
-        // An ordinary row first, to leave terms behind.
+        // An ordinary row first, which leaves its terms in the buffers.
         check(&live, live[0], Some(VOCAB));
         let stats = check(&row, live[0], Some(VOCAB));
         if width > 20 {
@@ -356,7 +356,7 @@ fn a_wide_row_may_be_masked_down_to_a_narrow_one() {
 
 #[test]
 fn a_far_tail_keeps_its_mass_beside_a_likely_head() {
-    // Each of the far terms is near the last bit of a head's sum, and all of them are alike.
+    // Each term of the tail is near the last bit of the head's sum, and all are equal.
     for (many, log_temperature) in [(6, -1.729_048_2), (7, -1.598_501_5), (6, -1.728_403_4), (7, -1.781_f64)] {
         let (full, _) = distribution(Family::TwoLevel(many), 458, log_temperature.exp(), 0);
         for k in [20, 64, 126, 172, 400] {

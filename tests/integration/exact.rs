@@ -1,4 +1,4 @@
-//! Exact entropies from the engine itself: its plugin's are used, published as what they are, and not believed when they cannot be.
+//! Exact entropies of the engine's plugin: tokentap uses them, labels them as exact, and rejects impossible values.
 
 mod odd;
 mod plugin;

@@ -1,4 +1,4 @@
-//! `tokentap export`: the same rows from a folder and from a running tokentap, and nothing half.
+//! `tokentap export`: the same rows from a folder and from a running tokentap, and no partial files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tokentap::session::{About, Cause, Span, Turn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::crash::Alone;
-use crate::crash::trainers::say;
+use crate::crash::StandaloneEngine;
+use crate::crash::trainers::generate_turn;
 use crate::support::binary::output;
 use crate::support::client::{post, request};
 use crate::support::engine;
@@ -46,8 +46,8 @@ fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
     Record::Turn { session: session.into(), turn: Arc::new(turn) }
 }
 
-/// A log of session `a`, with two turns and one more behind its first version, and of session `b` without logprobs.
-async fn recorded() -> TempDir {
+/// Writes a log of session `a`, with two turns and one more after its first version, and of session `b` without logprobs.
+async fn write_log() -> TempDir {
     let dir = tempdir().unwrap();
     let (log, _) = Log::open(&Options::new(dir.path()), |_| ()).unwrap();
     let Record::Turn { session, turn: bare } = turn("b", 0, &[1], &[9]) else { panic!("it is a turn") };
@@ -66,7 +66,7 @@ async fn recorded() -> TempDir {
     dir
 }
 
-/// Exit code, standard output, standard error.
+/// Runs `tokentap export`; returns exit code, standard output and standard error.
 async fn export(args: &[&str]) -> (Option<i32>, Vec<u8>, String) {
     let args: Vec<&str> = ["export"].iter().chain(args).copied().collect();
     let done = output(&args).await;
@@ -85,8 +85,8 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_becomes_a_file() {
-    let (log, out) = (recorded().await, tempdir().unwrap());
+async fn export_from_a_log_writes_a_file() {
+    let (log, out) = (write_log().await, tempdir().unwrap());
     let dir = log.path().to_str().unwrap();
     let (code, stdout, stderr) = export(&["--format", "jsonl", "--out", "-", "--data-dir", dir]).await;
     assert_eq!(code, Some(0), "{stderr}");
@@ -111,8 +111,8 @@ async fn a_folder_becomes_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flags_choose_what_is_exported() {
-    let log = recorded().await;
+async fn flags_select_the_exported_rows() {
+    let log = write_log().await;
     let fixed = ["--format", "jsonl", "--out", "-", "--data-dir", log.path().to_str().unwrap()];
     let with = async |flags: &[&str]| export(&[&fixed, flags].concat()).await;
     let (code, stdout, _) = with(&["--session", "a", "--version", "2"]).await;
@@ -135,12 +135,12 @@ async fn flags_choose_what_is_exported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_tokentap_is_asked() {
+async fn export_from_a_running_tokentap_equals_http() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
-    let asked = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
+    let generation = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
     for session in ["one", "two"] {
-        let answer = post(proxy.data, &format!("/sessions/{session}/generate"), asked).await;
+        let answer = post(proxy.data, &format!("/sessions/{session}/generate"), generation).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     let out = tempdir().unwrap();
@@ -155,7 +155,7 @@ async fn a_running_tokentap_is_asked() {
     let written = std::fs::read(&file).unwrap();
     assert_eq!(String::from_utf8(written.clone()).unwrap(), direct.text());
     assert_eq!(lines(&written)[1]["session"], "two");
-    // a failure leaves what was there
+    // a failed export keeps the existing file
     let (code, _, stderr) = export(&[&fixed[..], &["--session", "three"]].concat()).await;
     assert!(code == Some(1) && stderr.contains("answered 404") && stderr.contains("three"), "{stderr}");
     assert_eq!((names(out.path()), std::fs::read(&file).unwrap()), (vec!["rows.jsonl".to_owned()], written));
@@ -174,18 +174,18 @@ async fn export_from_a_port_that_is_not_control_names_the_flag() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_there_is_one_line() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+async fn unreachable_tokentap_prints_one_line() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let out = tempdir().unwrap();
     let path = out.path().join("rows.parquet");
-    let url = format!("http://{nobody}");
+    let url = format!("http://{closed}");
     let (code, _, stderr) = export(&["--format", "parquet", "--out", path.to_str().unwrap(), "--control", &url]).await;
     assert!(code == Some(1) && stderr.starts_with("tokentap: cannot connect to"), "{stderr}");
     assert!(stderr.lines().count() == 1 && names(out.path()).is_empty(), "{stderr}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_that_breaks_off_leaves_nothing() {
+async fn broken_export_leaves_no_file() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -204,12 +204,11 @@ async fn an_export_that_breaks_off_leaves_nothing() {
     assert_eq!(names(out.path()), Vec::<String>::new());
 }
 
-/// The size of a padded file is known before it is written, by whoever makes it and by whoever is sent it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reward_above_64_kib_is_refused() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
-    say(binary.data, "s", &[1, 2, 3], "").await;
+async fn reward_above_64_kib_returns_413() {
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let reward = |bytes: usize| {
         let body = json!({"reward": {"score": 1, "why": "x".repeat(bytes)}}).to_string();
         async move { post(binary.control, "/v1/sessions/s/reward", body.as_bytes()).await }
@@ -220,12 +219,13 @@ async fn a_reward_above_64_kib_is_refused() {
     assert!(refused.text().contains("65536 bytes"), "{}", refused.text());
 }
 
+/// Both server and client know the size of a padded file before it is written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_would_be_too_large_is_refused() {
+async fn too_large_padded_file_is_refused() {
     let out = tempdir().unwrap();
     let path = out.path().join("rows.verl");
     let fixed = ["--format", "verl", "--out", path.to_str().unwrap()];
-    let log = recorded().await;
+    let log = write_log().await;
     let (code, _, stderr) =
         export(&[&fixed[..], &["--data-dir", log.path().to_str().unwrap(), "--max-export-bytes", "200"]].concat())
             .await;
@@ -235,8 +235,8 @@ async fn a_file_that_would_be_too_large_is_refused() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     for (server, client) in [("200", "8GiB"), ("8GiB", "200")] {
         let proxy = Proxy::probed(upstream.addr, &["--max-export-bytes", server]).await;
-        let asked = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
-        assert_eq!(post(proxy.data, "/sessions/one/generate", asked).await.status, 200);
+        let generation = br#"{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":4}}"#;
+        assert_eq!(post(proxy.data, "/sessions/one/generate", generation).await.status, 200);
         let url = format!("http://{}", proxy.control);
         let (code, _, stderr) =
             export(&[&fixed[..], &["--control", &url, "--max-export-bytes", client]].concat()).await;
@@ -247,7 +247,7 @@ async fn a_file_that_would_be_too_large_is_refused() {
         if direct.status == 413 {
             assert_eq!(direct.json()["error"]["code"], "export_too_large");
             let streamed = post(proxy.control, "/v1/samples", br#"{"sessions":["one"],"format":"jsonl"}"#).await;
-            assert_eq!(streamed.status, 200, "rows as they come are not padded");
+            assert_eq!(streamed.status, 200, "streamed rows are not padded");
         }
     }
     assert_eq!(names(out.path()), Vec::<String>::new());

@@ -1,5 +1,4 @@
-//! What a client is told when the upstream is not there, leaves, or is slow to notice that a connection is gone; and that nothing is
-//! asked twice.
+//! Errors that a client gets when the upstream is unreachable, disconnects, or closes an idle connection; no request is sent twice.
 
 use std::net::SocketAddr;
 
@@ -11,7 +10,7 @@ use crate::support::hand::{Hand, STREAM, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Upstream, message};
 
-fn said(answer: &Answer) -> String {
+fn error_message(answer: &Answer) -> String {
     assert_eq!(answer.header("content-type"), Some("application/json"));
     let json = answer.json();
     json["error"]["message"].as_str().unwrap_or_else(|| panic!("no message in {json}")).to_owned()
@@ -20,22 +19,22 @@ fn said(answer: &Answer) -> String {
 const GENERATE: &[u8] = b"{\"text\":\"a\"}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_down_is_named() {
-    let nobody = TcpSocket::new_v4().unwrap();
-    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let upstream: SocketAddr = nobody.local_addr().unwrap();
+async fn unreachable_upstream_is_named_in_a_502() {
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let upstream: SocketAddr = closed.local_addr().unwrap();
     let proxy = Proxy::start(upstream, &[]).await;
     for path in ["/health", "/v1/chat/completions", "/generate"] {
         let answer = post(proxy.data, path, GENERATE).await;
         assert_eq!(answer.status, 502, "{path}");
-        assert!(said(&answer).contains(&upstream.to_string()), "{}", said(&answer));
+        assert!(error_message(&answer).contains(&upstream.to_string()), "{}", error_message(&answer));
     }
     assert!(proxy.metric("tokentap_upstream_errors_total{kind=\"connect\"}").await >= 3.0);
-    assert_eq!(proxy.metric("tokentap_aborts_sent_total").await, 0.0, "what never began is not aborted");
+    assert_eq!(proxy.metric("tokentap_aborts_sent_total").await, 0.0, "a request that never began is not aborted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_reached_the_upstream_is_never_sent_twice() {
+async fn request_that_reached_the_upstream_is_not_sent_twice() {
     for path in ["/generate", "/v1/chat/completions", "/update_weights_from_disk"] {
         let mut hand = Hand::start().await;
         let proxy = Proxy::probed(hand.addr, &["--allow-control"]).await;
@@ -49,7 +48,7 @@ async fn a_request_that_reached_the_upstream_is_never_sent_twice() {
             drop(call);
             let answer = client.await.unwrap();
             assert_eq!(answer.status, 502, "{path}");
-            assert!(said(&answer).contains("connection"), "{}", said(&answer));
+            assert!(error_message(&answer).contains("connection"), "{}", error_message(&answer));
             assert!(!hand.has_more(), "{path} was sent once");
             let client = tokio::spawn(get(proxy.data, "/health"));
             hand.next().await.ok().await;
@@ -60,7 +59,7 @@ async fn a_request_that_reached_the_upstream_is_never_sent_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_closes_after_each_answer_is_connected_to_again() {
+async fn upstream_that_closes_after_each_answer_is_reconnected() {
     let close = message(200, &[("connection", "close")], b"ok");
     let upstream = Upstream::start(Nature::default(), move |_| Deed::SayAndClose(vec![close.clone()])).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
@@ -71,13 +70,13 @@ async fn an_upstream_that_closes_after_each_answer_is_connected_to_again() {
         assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "request {at}");
         assert_eq!(answer.header("connection"), None, "the client's connection is another one");
     }
-    assert_eq!(upstream.asked().len(), 100, "each was asked once");
+    assert_eq!(upstream.asked().len(), 100, "each was sent once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_that_the_upstream_closes_is_replaced_unnoticed() {
+async fn closed_idle_connection_is_replaced() {
     let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--pool-idle-timeout", "1h"]).await;
+    let proxy = Proxy::start(hand.addr, &["limit:pool-idle-timeout", "1h"]).await;
     let mut client = Connection::open(proxy.data).await;
     for path in ["/tokenize", "/v1/chat/completions", "/generate"] {
         for _ in 0..5 {
@@ -85,7 +84,7 @@ async fn an_idle_connection_that_the_upstream_closes_is_replaced_unnoticed() {
                 .send(format!("POST {path} HTTP/1.1\r\nhost: agent\r\ncontent-length: 2\r\n\r\n{{}}").as_bytes())
                 .await;
             let mut call = hand.next().await;
-            // without a word, as SGLang's server does
+            // without `connection: close`, as SGLang's server does
             call.say(&message(200, &[], b"ok")).await;
             let answer = client.answer().await;
             assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{path}");
@@ -93,11 +92,11 @@ async fn an_idle_connection_that_the_upstream_closes_is_replaced_unnoticed() {
             call.gone().await;
         }
     }
-    assert!(!hand.has_more(), "each was asked once");
+    assert!(!hand.has_more(), "each was sent once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_breaks_off_does_not_look_complete() {
+async fn broken_body_is_incomplete_for_the_client() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &[]).await;
     for head in ["content-length: 10", "transfer-encoding: chunked"] {
@@ -118,7 +117,7 @@ async fn a_body_that_breaks_off_does_not_look_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_breaks_off_does_not_look_complete_and_is_not_aborted() {
+async fn broken_stream_is_incomplete_and_not_aborted() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"stream\":true}"));
@@ -129,23 +128,23 @@ async fn a_stream_that_breaks_off_does_not_look_complete_and_is_not_aborted() {
     let answer = soon("the stream breaks off", client).await.unwrap();
     assert_eq!((answer.status, answer.complete), (200, false));
     assert!(answer.text().contains("torn"), "what came before is delivered");
-    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0, "it was not the client who left");
+    assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0, "the client did not leave");
     assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"reset\"}").await, 1.0, "but the upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_http_is_a_bad_gateway() {
+async fn non_http_reply_returns_502() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &[]).await;
     let client = tokio::spawn(get(proxy.data, "/health"));
     hand.next().await.reply(b"220 mail.example ESMTP\r\n\r\n").await;
     let answer = client.await.unwrap();
     assert_eq!(answer.status, 502);
-    assert!(!said(&answer).is_empty());
+    assert!(!error_message(&answer).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_its_upload_leaves_nothing_behind() {
+async fn aborted_upload_closes_the_upstream_connection() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &[]).await;
     let mut client = Connection::open(proxy.data).await;
@@ -158,7 +157,7 @@ async fn a_client_that_leaves_its_upload_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_clients_key_passes_and_tokentaps_own_is_not_lent() {
+async fn client_key_is_forwarded_and_tokentaps_key_is_not_added() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &["--upstream-api-key", "own", "--upstream-admin-key", "admin"]).await;
     for path in ["/health", "/generate"] {
@@ -170,18 +169,18 @@ async fn the_clients_key_passes_and_tokentaps_own_is_not_lent() {
         assert_eq!(client.await.unwrap().status, 200);
         let client = tokio::spawn(post(proxy.data, path, GENERATE));
         let call = hand.next().await;
-        assert!(call.values("authorization").is_empty(), "{path}: who has no key gets none");
+        assert!(call.values("authorization").is_empty(), "{path}: no key is added");
         call.ok().await;
         assert_eq!(client.await.unwrap().status, 200);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_of_the_environment_is_not_used() {
+async fn proxy_variables_of_the_environment_are_ignored() {
     let mut hand = Hand::start().await;
-    let nobody = TcpSocket::new_v4().unwrap();
-    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let elsewhere = format!("http://{}", nobody.local_addr().unwrap());
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let elsewhere = format!("http://{}", closed.local_addr().unwrap());
     let names = ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"];
     let mut environment: Vec<(&str, &str)> = names.iter().map(|name| (*name, elsewhere.as_str())).collect();
     environment.extend([("NO_PROXY", ""), ("no_proxy", "")]);

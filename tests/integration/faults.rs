@@ -1,4 +1,4 @@
-//! What may break, what its client sees then, and what is kept: one table of cases. `docs/faults.md` has a row for each.
+//! Faults, their effect on the client, and the recorded turns: one table of cases. `docs/faults.md` has a row for each.
 
 mod cases;
 mod clients;
@@ -13,11 +13,11 @@ pub(crate) mod stage;
 use crate::support::binary::Binary;
 use crate::support::client::{Answer, Connection, get};
 use crate::support::hand::{Hand, soon};
-use cases::{CASES, End, Script, Seen};
-use doors::Door;
-use stage::{goes_on, idle, metric, read, turns};
+use cases::{CASES, ClientView, End, Script};
+use doors::RequestKind;
+use stage::{assert_next_request, metric, read, turns, wait_until_idle};
 
-/// Faults that are not an engine's; each is the name of a row, and of a test below it.
+/// Faults outside the engine: names of rows of the table, each with a separate test.
 const OTHERS: &[&str] = &[
     "the engine is not there",
     clients::HALF_CLOSE,
@@ -31,10 +31,10 @@ const OTHERS: &[&str] = &[
     crate::replaced::REPLACED,
 ];
 
-/// Pieces of a body as a client has them: events of a stream, else what the engine's pieces are.
-fn pieces(door: Door, body: &[u8]) -> Vec<Vec<u8>> {
-    if !door.is_stream() {
-        let first = door.pieces()[0].len();
+/// Splits a body into the pieces that a client receives: the events of a stream, else the engine's pieces.
+fn pieces(kind: RequestKind, body: &[u8]) -> Vec<Vec<u8>> {
+    if !kind.is_stream() {
+        let first = kind.pieces()[0].len();
         let (first, second) = body.split_at(first.min(body.len()));
         return vec![first.to_vec(), second.to_vec()];
     }
@@ -42,23 +42,23 @@ fn pieces(door: Door, body: &[u8]) -> Vec<Vec<u8>> {
     text.split_inclusive("\n\n").map(|event| event.as_bytes().to_vec()).collect()
 }
 
-/// Plays a script to one request; returns what its client saw.
+/// Plays a script for one request; returns the client's answer.
 async fn play(hand: &mut Hand, client: &mut Connection, script: &Script, healthy: &[Vec<u8>]) -> Answer {
     let mut call = hand.next().await;
-    if script.spelt {
-        call.spell(&script.said).await;
+    if script.bytewise {
+        call.spell(&script.reply).await;
     } else {
-        call.say(&script.said).await;
+        call.say(&script.reply).await;
     }
     match &script.end {
         End::Keep => call.reply(b"").await,
         End::Close => drop(call),
         End::Reset(pieces) => {
-            // what a reset overtakes is lost on the way, which is the network's doing and not tokentap's
-            if let Seen::Cut(_) = script.seen {
+            // a reset discards bytes in flight; that loss is the network's, not tokentap's
+            if let ClientView::Cut(_) = script.view {
                 let last = &healthy[pieces - 1];
                 let found = |read: &[u8]| memchr::memmem::find(read, last).is_some();
-                assert!(soon("what came before is delivered", client.read_until(found)).await);
+                assert!(soon("the earlier pieces are delivered", client.read_until(found)).await);
             }
             call.reset();
         }
@@ -77,73 +77,80 @@ async fn play(hand: &mut Hand, client: &mut Connection, script: &Script, healthy
     soon("an answer, or its end", client.answer()).await
 }
 
-/// Holds what a client saw against what it should have seen.
-fn check(about: &str, answer: &Answer, seen: &Seen, healthy: &[Vec<u8>], door: Door) {
+/// Compares a client's answer with the expected view.
+fn check(about: &str, answer: &Answer, view: &ClientView, healthy: &[Vec<u8>], kind: RequestKind) {
     let (status, complete) = (answer.status, answer.complete);
     let all = healthy.concat();
-    match seen {
-        Seen::Refusal => {
+    match view {
+        ClientView::Refusal => {
             assert_eq!((status, complete), (502, true), "{about}: {}", answer.text());
             let message = answer.json()["error"]["message"].to_string();
             assert!(message.contains("SGLang server"), "{about}: {message}");
         }
-        Seen::Cut(pieces) => {
-            assert_eq!((status, complete), (200, false), "{about}: a cut shows: {}", answer.text());
+        ClientView::Cut(pieces) => {
+            assert_eq!((status, complete), (200, false), "{about}: a cut reply is incomplete: {}", answer.text());
             assert_eq!(answer.text(), String::from_utf8_lossy(&healthy[..*pieces].concat()), "{about}");
         }
-        Seen::Ended(pieces) => {
+        ClientView::Ended(pieces) => {
             assert_eq!((status, complete), (200, true), "{about}");
-            // what cannot be read passes as the engine sent it
-            let sent =
-                if door == Door::Whole { door.pieces()[..*pieces].concat() } else { healthy[..*pieces].concat() };
+            // an unreadable reply passes unchanged
+            let sent = if kind == RequestKind::Whole {
+                kind.pieces()[..*pieces].concat()
+            } else {
+                healthy[..*pieces].concat()
+            };
             assert_eq!(answer.text(), String::from_utf8_lossy(&sent), "{about}");
         }
-        Seen::Short(bytes) => {
-            let sent = door.pieces().concat();
+        ClientView::Short(bytes) => {
+            let sent = kind.pieces().concat();
             assert_eq!((status, complete), (200, true), "{about}");
             assert_eq!(answer.body, sent[..sent.len() - bytes], "{about}");
         }
-        Seen::Whole => {
+        ClientView::Whole => {
             assert_eq!((status, complete), (200, true), "{about}");
             assert_eq!(answer.text(), String::from_utf8_lossy(&all), "{about}");
         }
     }
 }
 
-/// What a client sees of a healthy reply, in pieces.
-async fn healthy(hand: &mut Hand, binary: &Binary, door: Door) -> Vec<Vec<u8>> {
+/// The pieces that a client receives of a healthy reply.
+async fn healthy(hand: &mut Hand, binary: &Binary, kind: RequestKind) -> Vec<Vec<u8>> {
     let mut client = Connection::open(binary.data).await;
-    client.send(&door.request(binary.data, &format!("healthy-{door:?}"))).await;
-    hand.next().await.reply(&door.healthy()).await;
+    client.send(&kind.request(binary.data, &format!("healthy-{kind:?}"))).await;
+    hand.next().await.reply(&kind.healthy()).await;
     let answer = soon("an answer", client.answer()).await;
-    assert!(answer.complete, "{door:?}");
-    if door != Door::Forward {
-        assert!(answer.text().contains("output_token_entropy"), "{door:?}: {}", answer.text());
+    assert!(answer.complete, "{kind:?}");
+    if kind != RequestKind::Forward {
+        assert!(answer.text().contains("output_token_entropy"), "{kind:?}: {}", answer.text());
     }
-    pieces(door, &answer.body)
+    pieces(kind, &answer.body)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_an_engine_does_its_client_sees_it_and_what_came_whole_is_kept_over_a_kill() {
+async fn engine_faults_are_visible_to_clients_and_complete_events_survive_a_kill() {
     let mut played = 0;
-    for (streaming, doors) in Door::ALL {
+    for (streaming, kinds) in RequestKind::ALL {
         let (mut hand, dir) = (Hand::streaming(streaming).await, tempfile::tempdir().unwrap());
         let flags = ["--data-dir", dir.path().to_str().unwrap()];
         let binary = Binary::with_flags(hand.addr, &flags).await;
-        let mut kept = Vec::new();
-        for door in doors {
-            kept.extend(all(&mut hand, &binary, *door).await);
+        let mut results = Vec::new();
+        for kind in kinds {
+            results.extend(all(&mut hand, &binary, *kind).await);
         }
         let control = binary.control;
         assert_eq!(metric(control, "tokentap_client_disconnects_total", "").await, 0.0, "no client left");
-        assert_eq!(metric(control, "tokentap_aborts_sent_total", "").await, 0.0, "what the engine cut is not aborted");
+        assert_eq!(
+            metric(control, "tokentap_aborts_sent_total", "").await,
+            0.0,
+            "a reply that the engine cut is not aborted"
+        );
         assert_eq!(metric(control, "tokentap_panics_caught_total", "").await, 0.0);
-        assert!(!hand.has_more(), "each was asked once");
+        assert!(!hand.has_more(), "each was sent once");
         binary.kill();
 
         let binary = Binary::with_flags(hand.addr, &flags).await;
-        played += kept.len();
-        for Kept { about, session, turns, read: before } in kept {
+        played += results.len();
+        for CaseResult { about, session, turns, read: before } in results {
             let after = read(binary.control, &session).await;
             assert!(!turns || after == before, "{about}: {after} was {before}");
             assert_eq!(after.contains("\"token_ids\""), turns, "{about}: {after}");
@@ -152,69 +159,69 @@ async fn whatever_an_engine_does_its_client_sees_it_and_what_came_whole_is_kept_
     assert!(played >= 50, "{played} cases");
 }
 
-/// What a case has left.
-struct Kept {
+/// The recorded result of a case.
+struct CaseResult {
     about: String,
     session: String,
     turns: bool,
-    /// What a trainer can read of the session.
+    /// The export of the session.
     read: String,
 }
 
-/// Plays every case at one door.
-async fn all(hand: &mut Hand, binary: &Binary, door: Door) -> Vec<Kept> {
+/// Plays every case with one kind of request.
+async fn all(hand: &mut Hand, binary: &Binary, kind: RequestKind) -> Vec<CaseResult> {
     let control = binary.control;
-    let healthy = healthy(hand, binary, door).await;
+    let healthy = healthy(hand, binary, kind).await;
     let mut client = Connection::open(binary.data).await;
-    let mut left = Vec::new();
+    let mut results = Vec::new();
     for (at, case) in CASES.iter().enumerate() {
-        let Some(script) = (case.script)(door) else { continue };
-        let (about, session) = (format!("{door:?}: {}", case.name), format!("{door:?}-{at}"));
+        let Some(script) = (case.script)(kind) else { continue };
+        let (about, session) = (format!("{kind:?}: {}", case.name), format!("{kind:?}-{at}"));
         let resets = metric(control, "tokentap_upstream_errors_total", "reset").await;
-        client.send(&door.request(binary.data, &session)).await;
+        client.send(&kind.request(binary.data, &session)).await;
         let answer = play(hand, &mut client, &script, &healthy).await;
-        check(&about, &answer, &script.seen, &healthy, door);
+        check(&about, &answer, &script.view, &healthy, kind);
         if !answer.complete {
             client.closed().await;
             client = Connection::open(binary.data).await;
         }
-        // on the same connection wherever that has not been cut
-        goes_on(hand, &mut client, binary.data, &about).await;
-        idle(control).await;
+        // on the same connection unless it was cut
+        assert_next_request(hand, &mut client, binary.data, &about).await;
+        wait_until_idle(control).await;
         let blamed = metric(control, "tokentap_upstream_errors_total", "reset").await - resets;
         assert_eq!(blamed, f64::from(u8::from(script.blamed)), "{about}: failures of the engine");
         let turns = turns(control, &session).await;
         let turns: Vec<_> = turns.iter().map(|(tokens, fault)| (*tokens, fault.as_deref())).collect();
-        assert_eq!(turns, Vec::from_iter(script.kept), "{about}: what is kept");
-        if door == Door::Whole && matches!(script.seen, Seen::Short(_) | Seen::Ended(_)) {
+        assert_eq!(turns, Vec::from_iter(script.turn), "{about}: recorded turns");
+        if kind == RequestKind::Whole && matches!(script.view, ClientView::Short(_) | ClientView::Ended(_)) {
             let shown = get(control, &format!("/v1/sessions/{session}")).await.json();
-            assert_eq!(shown["incomplete"], true, "{about}: what cannot be read is missing: {shown}");
+            assert_eq!(shown["incomplete"], true, "{about}: an unreadable reply marks the session: {shown}");
         }
         let read = read(control, &session).await;
-        left.push(Kept { about, session, turns: script.kept.is_some(), read });
+        results.push(CaseResult { about, session, turns: script.turn.is_some(), read });
     }
-    left
+    results
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_not_there_is_told_at_once() {
-    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
-    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let binary = Binary::serve(nobody.local_addr().unwrap(), &[]).await;
-    for door in Door::ALL.iter().flat_map(|(_, doors)| *doors).copied() {
+async fn unreachable_engine_returns_502_at_once() {
+    let closed = tokio::net::TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let binary = Binary::serve(closed.local_addr().unwrap(), &[]).await;
+    for kind in RequestKind::ALL.iter().flat_map(|(_, kinds)| *kinds).copied() {
         let before = metric(binary.control, "tokentap_http_requests_total", "502").await;
         let mut client = Connection::open(binary.data).await;
-        client.send(&door.request(binary.data, "s")).await;
-        check(&format!("{door:?}"), &soon("an answer", client.answer()).await, &Seen::Refusal, &[], door);
-        idle(binary.control).await;
-        assert_eq!(metric(binary.control, "tokentap_http_requests_total", "502").await, before + 1.0, "{door:?}");
-        assert_eq!(turns(binary.control, "s").await, vec![], "{door:?}");
+        client.send(&kind.request(binary.data, "s")).await;
+        check(&format!("{kind:?}"), &soon("an answer", client.answer()).await, &ClientView::Refusal, &[], kind);
+        wait_until_idle(binary.control).await;
+        assert_eq!(metric(binary.control, "tokentap_http_requests_total", "502").await, before + 1.0, "{kind:?}");
+        assert_eq!(turns(binary.control, "s").await, vec![], "{kind:?}");
     }
     assert!(metric(binary.control, "tokentap_upstream_errors_total", "connect").await >= 4.0);
 }
 
 #[test]
-fn every_fault_has_its_row_and_every_row_its_fault() {
+fn cases_are_the_rows_of_the_documented_faults() {
     let table = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/faults.md")).unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     let rows: Vec<&str> = rows.filter(|row| *row != "fault").collect();

@@ -1,4 +1,4 @@
-//! What agents may not do to the engine that they share.
+//! Restrictions on agents that share an engine.
 
 use serde_json::json;
 use tonic::Code;
@@ -9,15 +9,15 @@ use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-async fn started(flags: &[&str]) -> (Hand, Proxy) {
+async fn start(flags: &[&str]) -> (Hand, Proxy) {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, flags).await;
     (hand, proxy)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn control_routes_are_for_the_control_port() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn control_routes_return_403_on_the_data_port() {
+    let (mut hand, proxy) = start(&[]).await;
     let paths = [
         "/update_weights_from_disk",
         "/update_weight_version?x=1",
@@ -49,15 +49,15 @@ async fn control_routes_are_for_the_control_port() {
         hand.next().await.ok().await;
         assert_eq!(asking.await.unwrap().status, 200, "{path}");
     }
-    let (mut hand, proxy) = started(&["--allow-control"]).await;
+    let (mut hand, proxy) = start(&["--allow-control"]).await;
     let asking = tokio::spawn(post(proxy.data, "/flush_cache", b"{}"));
     hand.next().await.ok().await;
     assert_eq!(asking.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_may_abort_what_is_in_flight_by_its_whole_id() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn agent_may_abort_a_running_request_by_its_exact_id() {
+    let (mut hand, proxy) = start(&[]).await;
     let mut running = Vec::new();
     for rid in ["job-1", "job-10", "job-2"] {
         let body = json!({"text": "a", "rid": rid, "stream": true}).to_string();
@@ -74,7 +74,7 @@ async fn an_agent_may_abort_what_is_in_flight_by_its_whole_id() {
         (r#"{"rid": ""}"#, 403, "without an id"),
         ("{}", 403, "without an id"),
         (r#"{"rid": null}"#, 403, "without an id"),
-        (r#"{"rid": "job-2", "abort_all": true}"#, 403, "everything"),
+        (r#"{"rid": "job-2", "abort_all": true}"#, 403, "all requests"),
         (r#"{"rid": "job-2", "rid": ""}"#, 400, "duplicate"),
         (r#"{"rid": ["job-2", ""]}"#, 400, "expected a string"),
         ("", 400, "the body"),
@@ -101,10 +101,10 @@ async fn an_agent_may_abort_what_is_in_flight_by_its_whole_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn short_ids_are_not_aborted_while_the_engine_chose_others() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn short_ids_are_not_aborted_while_unknown_ids_run() {
+    let (mut hand, proxy) = start(&[]).await;
     let whole = "0123456789abcdef0123456789abcdef";
-    // an engine's own ids are hexadecimal, those of chat and of a header whatever the client says
+    // the engine's own ids are hexadecimal; ids of chats and of headers are arbitrary
     for (path, headers, body, hides_any) in [
         ("/v1/chat/completions", &[][..], json!({"messages": []}), true),
         ("/generate", &[("x-override-rid", "job-10")], json!({"text": "a"}), true),
@@ -125,7 +125,7 @@ async fn short_ids_are_not_aborted_while_the_engine_chose_others() {
             }
             let answer = asking.await.unwrap();
             assert_eq!(answer.status, if aborts { 200 } else { 403 }, "{path}: {}", answer.text());
-            // and the same when its client leaves
+            // the same applies when its client leaves
             drop(client);
             call.gone().await;
             if aborts {
@@ -144,12 +144,12 @@ async fn short_ids_are_not_aborted_while_the_engine_chose_others() {
     let call = hand.next().await;
     drop(client);
     call.gone().await;
-    assert_eq!(hand.next().await.aborted(), "c", "alone it is");
+    assert_eq!(hand.next().await.aborted(), "c", "without other requests the id is aborted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_engine_s_keys_are_not_for_agents() {
-    let (mut hand, proxy) = started(&["--upstream-api-key", "our-key"]).await;
+async fn engine_keys_are_hidden_from_agents() {
+    let (mut hand, proxy) = start(&["--upstream-api-key", "our-key"]).await;
     let info = r#"{"model_path":"m", "api_key": "k1","x":1e2,"internal_states":[{"admin_api_key":"k2"}]}"#;
     let json = [("content-type", "application/json"), ("etag", "\"1\"")];
     for path in [
@@ -163,7 +163,7 @@ async fn the_engine_s_keys_are_not_for_agents() {
         let encodings = [("accept-encoding", "gzip"), ("accept", "application/json")];
         let asking = tokio::spawn(async move { request(proxy.data, "GET", path, &encodings, b"").await });
         let call = hand.next().await;
-        assert_eq!(call.asked.header("accept-encoding"), None, "what is searched comes as it is");
+        assert_eq!(call.asked.header("accept-encoding"), None, "a reply that is searched must not be compressed");
         call.reply(&message(200, &json, info.as_bytes())).await;
         let answer = asking.await.unwrap();
         assert_eq!(answer.text(), info.replace("\"k1\"", "null").replace("\"k2\"", "null"), "{path}");
@@ -180,9 +180,9 @@ async fn the_engine_s_keys_are_not_for_agents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_token_opens_the_data_port_and_goes_no_further() {
+async fn agent_token_is_required_and_not_forwarded() {
     let flags = ["--agent-token", "agents", "--upstream-api-key", "engine", "--upstream-admin-key", "admin"];
-    let (mut hand, proxy) = started(&flags).await;
+    let (mut hand, proxy) = start(&flags).await;
     let body = br#"{"text": "a", "rid": "mine"}"#;
     let wrong: [&[(&str, &str)]; 7] = [
         &[],
@@ -212,7 +212,7 @@ async fn an_agent_token_opens_the_data_port_and_goes_no_further() {
                 async move { request(proxy.data, "POST", "/abort_request", &abort, br#"{"rid":"mine"}"#).await },
             );
         let abort = hand.next().await;
-        assert_eq!(abort.values("authorization"), ["Bearer admin"], "whose id it is was seen here");
+        assert_eq!(abort.values("authorization"), ["Bearer admin"], "tokentap knows the owner of the id");
         abort.ok().await;
         assert_eq!(aborting.await.unwrap().status, 200);
         call.ok().await;

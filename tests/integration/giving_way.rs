@@ -1,4 +1,4 @@
-//! When forcing gives way: what goes upstream, what comes back, and what is counted.
+//! When tokentap does not force logprobs: the upstream request, the reply, and the metrics.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn ask(proxy: &Proxy, body: &Value) -> Answer {
     answer
 }
 
-/// The members that say whether anything was measured, of the last object that has them.
+/// The last `entropy_info` of a reply.
 fn info(answer: &Answer) -> Value {
     let objects = match answer.body.starts_with(b"data:") {
         true => answer.events(),
@@ -31,9 +31,9 @@ fn info(answer: &Answer) -> Value {
     objects.iter().rev().find_map(|object| object["meta_info"].get("entropy_info")).cloned().unwrap_or(Value::Null)
 }
 
-/// One case: the engine, the flags, the request; then what must have gone upstream, and the source and reason in the reply.
+/// One case: the engine, the flags and the request, then the expected upstream request, and the source and reason in the reply.
 struct Case {
-    what: &'static str,
+    name: &'static str,
     nature: Nature,
     flags: &'static [&'static str],
     request: Value,
@@ -43,8 +43,8 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let case = |what, request: Value, upstream: Value, source, reason: Value| Case {
-        what,
+    let case = |name, request: Value, upstream: Value, source, reason: Value| Case {
+        name,
         nature: Nature::default(),
         flags: &[],
         request,
@@ -64,7 +64,7 @@ fn cases() -> Vec<Case> {
             Value::Null,
         ),
         case(
-            "a long one asks only the chosen logprob",
+            "a long stream requests only the chosen logprob",
             json!({"text": "a", "stream": true, "sampling_params": long(513)}),
             json!({"return_logprob": true, "top_logprobs_num": 0}),
             "none",
@@ -78,7 +78,7 @@ fn cases() -> Vec<Case> {
             json!("cumulative_stream"),
         ),
         case(
-            "return_entropy asks nevertheless",
+            "return_entropy forces a long stream",
             json!({"text": "a", "stream": true, "return_entropy": true, "sampling_params": long(5000)}),
             json!({"top_logprobs_num": 20}),
             "top_k",
@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            flags: &["--cumulative-stream-tokens", "8"],
+            flags: &["limit:cumulative-stream-tokens", "8"],
             ..case(
                 "the limit is a setting",
                 json!({"text": "a", "stream": true, "sampling_params": long(9)}),
@@ -119,7 +119,7 @@ fn cases() -> Vec<Case> {
             Value::Null,
         ),
         Case {
-            flags: &["--reply-budget", "30000"],
+            flags: &["limit:reply-budget", "30000"],
             ..case(
                 "k is lowered to fit the budget",
                 json!({"text": "a", "entropy_options": {"top_k": 100}}),
@@ -129,9 +129,9 @@ fn cases() -> Vec<Case> {
             )
         },
         Case {
-            flags: &["--reply-budget", "5000"],
+            flags: &["limit:reply-budget", "5000"],
             ..case(
-                "down to nothing",
+                "the budget may lower k to 0",
                 json!({"text": "a"}),
                 json!({"top_logprobs_num": 0}),
                 "none",
@@ -152,7 +152,7 @@ fn cases() -> Vec<Case> {
             nature: Nature { context: 131_072, flat: false, ..Nature::default() },
             flags: &["--max-reply-bytes", "64MiB"],
             ..case(
-                "unless it could exceed --max-reply-bytes",
+                "k is lowered if the reply could exceed --max-reply-bytes",
                 json!({"text": "a", "sampling_params": {"max_new_tokens": null}}),
                 json!({"top_logprobs_num": 5}),
                 "top_k",
@@ -172,7 +172,7 @@ fn cases() -> Vec<Case> {
         Case {
             nature: jax(),
             ..case(
-                "unless the client asks for it",
+                "sglang-jax is forced on request",
                 json!({"text": "a", "return_entropy": true}),
                 json!({"top_logprobs_num": 20, "return_text_in_logprobs": false, "return_flat_raw_output_top_logprobs": null}),
                 "top_k",
@@ -181,14 +181,20 @@ fn cases() -> Vec<Case> {
         },
         Case {
             nature: jax(),
-            flags: &["--jax-force"],
-            ..case("or the operator", json!({"text": "a"}), json!({"top_logprobs_num": 20}), "top_k", Value::Null)
+            flags: &["--entropy", "always"],
+            ..case(
+                "the operator can force sglang-jax",
+                json!({"text": "a"}),
+                json!({"top_logprobs_num": 20}),
+                "top_k",
+                Value::Null,
+            )
         },
         Case {
             nature: jax(),
-            flags: &["--jax-force"],
+            flags: &["--entropy", "always"],
             ..case(
-                "but never on a stream",
+                "a stream of sglang-jax is never forced",
                 json!({"text": "a", "stream": true, "return_entropy": true}),
                 json!({"return_logprob": null}),
                 "none",
@@ -198,7 +204,7 @@ fn cases() -> Vec<Case> {
         Case {
             nature: jax(),
             ..case(
-                "there, logprobs alone are raised to k = 1",
+                "logprobs of sglang-jax are raised to k = 1",
                 json!({"text": "a", "return_logprob": true}),
                 json!({"top_logprobs_num": 1}),
                 "top_k",
@@ -206,7 +212,7 @@ fn cases() -> Vec<Case> {
             )
         },
         case(
-            "prompt logprobs are asked flat on both sides",
+            "prompt logprobs are requested flat on both sides",
             json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}),
             json!({"top_logprobs_num": 20, "logprob_start_len": 0, "return_flat_raw_output_top_logprobs": true, "return_flat_raw_top_logprobs": true}),
             "top_k",
@@ -215,7 +221,7 @@ fn cases() -> Vec<Case> {
         Case {
             nature: Nature { flat: false, ..Nature::default() },
             ..case(
-                "or keep the client's k",
+                "prompt logprobs without flat rows keep the client's k",
                 json!({"text": "a", "return_logprob": true, "logprob_start_len": 0}),
                 json!({"top_logprobs_num": null}),
                 "none",
@@ -247,14 +253,14 @@ fn cases() -> Vec<Case> {
             json!("beam_search"),
         ),
         case(
-            "what has no clear meaning is not edited",
+            "an unclear request is not edited",
             json!({"text": "a", "return_logprob": 0}),
             json!({"return_logprob": 0, "top_logprobs_num": null}),
             "none",
             json!("unreadable_request"),
         ),
         case(
-            "dormant companions stay asleep",
+            "members without effect stay without effect",
             json!({"text": "a", "logprob_start_len": 0, "token_ids_logprob": [1], "return_flat_raw_top_logprobs": true}),
             json!({"logprob_start_len": -1, "token_ids_logprob": null, "return_flat_raw_top_logprobs": false}),
             "top_k",
@@ -268,14 +274,14 @@ fn cases() -> Vec<Case> {
             Value::Null,
         ),
         case(
-            "not where the client wants its logprobs",
+            "top_k 1 keeps its temperature if the client requests logprobs",
             json!({"text": "a", "return_logprob": true, "sampling_params": {"top_k": 1, "temperature": 0.5}}),
             json!({"sampling_params": {"top_k": 1, "temperature": 0.5}}),
             "top_k",
             json!("top_k_1"),
         ),
         case(
-            "a batch of the asked and the unasked",
+            "a batch with mixed return_logprob",
             json!({"text": ["a", "b"], "return_logprob": [true, false], "top_logprobs_num": [30, 0], "logprob_start_len": [-1, 0]}),
             json!({"return_logprob": true, "top_logprobs_num": [30, 20], "logprob_start_len": -1}),
             "top_k",
@@ -285,37 +291,37 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_rule_decides_what_goes_upstream_and_says_so() {
+async fn each_rule_determines_the_upstream_request_and_the_reason() {
     for case in cases() {
         let (upstream, proxy) = start(case.nature.clone(), case.flags).await;
         let answer = ask(&proxy, &case.request).await;
         let asked = upstream.generations();
-        assert_eq!(asked.len(), 1, "{}: asked once", case.what);
+        assert_eq!(asked.len(), 1, "{}: asked once", case.name);
         for (field, expected) in case.upstream.as_object().unwrap() {
-            assert_eq!(&asked[0][field], expected, "{}: {field} of {}", case.what, asked[0]);
+            assert_eq!(&asked[0][field], expected, "{}: {field} of {}", case.name, asked[0]);
         }
-        assert!(asked[0].get("entropy_options").is_none(), "{}: entropy_options is tokentap's own", case.what);
+        assert!(asked[0].get("entropy_options").is_none(), "{}: entropy_options is tokentap's own", case.name);
         let info = info(&answer);
         assert_eq!(
             (&info["source"], &info["reason"]),
             (&json!(case.source), &case.reason),
             "{}: {}",
-            case.what,
+            case.name,
             answer.text()
         );
         let text = answer.text();
         if case.request.get("return_logprob").is_none() {
-            assert!(!text.contains("logprobs\""), "{}: what was forced is gone: {text}", case.what);
+            assert!(!text.contains("logprobs\""), "{}: forced members are removed: {text}", case.name);
         }
         if let (true, Value::String(reason)) = (case.source == "none", &case.reason) {
             let name = format!("tokentap_entropy_skipped_total{{reason=\"{reason}\"}}");
-            assert!(proxy.metric(&name).await >= 1.0, "{}: is counted", case.what);
+            assert!(proxy.metric(&name).await >= 1.0, "{}: is counted", case.name);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_fails_when_forced_is_asked_once_more_as_the_client_wrote_it() {
+async fn failed_forced_request_is_resent_unforced() {
     for status in [400, 500] {
         let upstream = Upstream::start(Nature::default(), move |asked| match asked.json()["return_logprob"] == true {
             true => json_message(status, b"Internal Server Error"),
@@ -327,7 +333,7 @@ async fn an_engine_that_fails_when_forced_is_asked_once_more_as_the_client_wrote
         let answer = ask(&proxy, &request).await;
         assert_eq!(info(&answer)["reason"], "refused_by_engine");
         let asked = upstream.generations();
-        assert_eq!(asked.len(), 2, "{status}: once forced, once as it was written");
+        assert_eq!(asked.len(), 2, "{status}: once forced, once unchanged");
         let mut second = asked[1].clone();
         second.as_object_mut().unwrap().remove("rid");
         assert_eq!(second, request, "{status}");
@@ -344,7 +350,7 @@ async fn an_engine_that_fails_when_forced_is_asked_once_more_as_the_client_wrote
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_not_asked_again_after_503_or_where_the_client_wanted_logprobs() {
+async fn request_is_not_resent_after_503_or_with_client_logprobs() {
     for (status, request) in [(503, json!({"text": "a"})), (400, json!({"text": "a", "return_logprob": true}))] {
         let upstream =
             Upstream::start(Nature::default(), move |_| json_message(status, b"{\"error\":{\"message\":\"no\"}}"))
@@ -357,7 +363,7 @@ async fn it_is_not_asked_again_after_503_or_where_the_client_wanted_logprobs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_passes_as_it_came() {
+async fn unreadable_reply_passes_unchanged() {
     let broken: &[&[u8]] = &[
         b"{\"text\":\"a\",\"meta_info\":{\"output_top_logprobs\":[[[oops,1,null]]]}}",
         b"{\"text\":\"a\",\"meta_info\":{\"output_top_logprobs_shape\":[9,9],\"output_top_logprobs_val_flat_b64\":\"AAAA\"}}",
@@ -385,10 +391,10 @@ async fn what_cannot_be_read_passes_as_it_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strict_refuses_before_the_engine_is_asked_where_there_is_no_hope() {
+async fn strict_mode_rejects_an_unmeasurable_request_early() {
     let (upstream, proxy) = start(Nature::default(), &["--strict"]).await;
-    let hopeless = json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 9999}});
-    let answer = post(proxy.data, "/generate", hopeless.to_string().as_bytes()).await;
+    let unmeasurable = json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 9999}});
+    let answer = post(proxy.data, "/generate", unmeasurable.to_string().as_bytes()).await;
     assert_eq!(answer.status, 502);
     assert!(answer.text().contains("cumulative_stream"), "{}", answer.text());
     assert!(upstream.generations().is_empty(), "no generation was wasted");
@@ -399,7 +405,7 @@ async fn strict_refuses_before_the_engine_is_asked_where_there_is_no_hope() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_do_not_wait_for_the_probe() {
-    // an engine that answers generations but, being paused for the probe, none of its questions
+    // an engine that answers generations but not the probe
     let upstream =
         Upstream::start(Nature { answers_probe: false, ..Nature::default() }, |asked| match asked.path.as_str() {
             "/generate" => engine::answer(asked),
@@ -415,11 +421,11 @@ async fn requests_do_not_wait_for_the_probe() {
     assert_eq!(info(&answer)["reason"], "probe_pending", "an unknown engine's stream is not forced");
 }
 
-/// A backend with a bug.
+/// A backend that panics.
 #[derive(Debug)]
-struct Buggy;
+struct PanickingBackend;
 
-impl Backend for Buggy {
+impl Backend for PanickingBackend {
     fn name(&self) -> &'static str {
         "buggy"
     }
@@ -434,9 +440,9 @@ impl Backend for Buggy {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_costs_the_entropy_and_never_the_generation() {
+async fn backend_panic_loses_the_entropy_not_the_generation() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
-    let proxy = Proxy::with_backend(upstream.addr, &[], Arc::new(Buggy)).await;
+    let proxy = Proxy::with_backend(upstream.addr, &[], Arc::new(PanickingBackend)).await;
     proxy.until(|found| found.original_logprobs.is_some()).await;
     for stream in [false, true] {
         let answer = ask(&proxy, &json!({"text": "a", "stream": stream})).await;
@@ -449,7 +455,7 @@ async fn a_panic_costs_the_entropy_and_never_the_generation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lowered_k_is_named_in_entropy_info() {
-    let (_upstream, proxy) = start(Nature::default(), &["--reply-budget", "30000"]).await;
+    let (_upstream, proxy) = start(Nature::default(), &["limit:reply-budget", "30000"]).await;
     let lowered = info(&ask(&proxy, &json!({"text": "a", "entropy_options": {"top_k": 100}})).await);
     assert_eq!((&lowered["top_k"], &lowered["top_k_lowered_from"]), (&json!(5), &json!(100)), "{lowered}");
     let whole = info(

@@ -1,4 +1,4 @@
-//! The gRPC services through real sockets: what they say is what HTTP says.
+//! The gRPC services over real sockets: their replies equal those of HTTP.
 
 mod access;
 mod ahead;

@@ -1,4 +1,4 @@
-//! Requests known to kill a server are refused before they reach one, with the field's name; their neighbours pass.
+//! Requests that are known to crash a server are rejected with the field's name; similar valid requests pass.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::engine;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Upstream};
 
-/// A body, and what the refusal must name.
+/// A body, and the text that the error must contain.
 const REFUSED: &[(&str, &str)] = &[
     (r#"{"text":""}"#, "text"),
     (r#"{"text":["a",""]}"#, "text[1]"),
@@ -26,7 +26,7 @@ const REFUSED: &[(&str, &str)] = &[
     (r#"{"text":["a","b"],"rid":["r","r"]}"#, "rid"),
     (r#"{"text":"a","rid":["r"]}"#, "rid"),
     (r#"{"text":"a","top_logprobs_num":151937}"#, "top_logprobs_num: 151937 is above the vocabulary"),
-    (r#"{"text":"a","top_logprobs_num":2000}"#, "--max-top-logprobs"),
+    (r#"{"text":"a","top_logprobs_num":2000}"#, "the limit of tokentap"),
     (r#"{"text":["a","b"],"top_logprobs_num":[1,2000]}"#, "top_logprobs_num"),
     (r#"{"text":"a","top_logprobs_num":[5]}"#, "top_logprobs_num"),
     (r#"{"text":"a","return_logprob":true,"logprob_start_len":-5}"#, "logprob_start_len"),
@@ -48,12 +48,12 @@ const REFUSED: &[(&str, &str)] = &[
     (r#"{"text":"a","entropy_options":{"estimator":"magic"}}"#, "entropy_options.estimator"),
     (r#"{"text":"a","entropy_options":{"topk":5}}"#, "entropy_options"),
     (r#"{"text":"a","entropy_options":{"top_k":0}}"#, "entropy_options.top_k"),
-    (r#"{"text":"a","entropy_options":{"top_k":1025}}"#, "--max-top-logprobs"),
+    (r#"{"text":"a","entropy_options":{"top_k":1025}}"#, "the limit of tokentap"),
     (r#"{"text":"a","entropy_options":[]}"#, "entropy_options"),
     (r#"{"text":"a","entropy_options":{"bounds":"yes"}}"#, "entropy_options"),
 ];
 
-/// Bodies that look alike and must pass.
+/// Similar bodies that must pass.
 const PASSED: &[&str] = &[
     r#"{"text":"NaN, Infinity and 1e999"}"#,
     r#"{"text":"a","x":1e308}"#,
@@ -70,7 +70,7 @@ const PASSED: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deadly_are_refused_and_named() {
+async fn fatal_requests_return_400_with_the_name_of_the_field() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     for (body, named) in REFUSED {
@@ -89,7 +89,7 @@ async fn the_deadly_are_refused_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nesting_is_bounded_and_what_is_not_json_is_the_engines_to_refuse() {
+async fn too_deep_json_is_rejected_and_invalid_json_is_forwarded() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     let deep = format!("{{\"text\":\"a\",\"x\":{}{}}}", "[".repeat(200), "]".repeat(200));
@@ -97,12 +97,12 @@ async fn nesting_is_bounded_and_what_is_not_json_is_the_engines_to_refuse() {
     for body in ["", "[1,2]", "{\"text\":", "\"text\"", "{\"text\":\"a\"} x"] {
         post(proxy.data, "/generate", body.as_bytes()).await;
         let asked = upstream.asked();
-        assert_eq!(asked.last().unwrap().body, body.as_bytes(), "{body:?} goes on untouched");
+        assert_eq!(asked.last().unwrap().body, body.as_bytes(), "{body:?} is forwarded unchanged");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_guard_everything_passes() {
+async fn no_guard_forwards_everything() {
     let upstream = Upstream::start(Nature::default(), |_| crate::support::upstream::json_message(200, b"{}")).await;
     let proxy = Proxy::probed(upstream.addr, &["--no-guard"]).await;
     for (body, _) in REFUSED.iter().filter(|(body, _)| !body.contains("entropy_options")) {
@@ -111,7 +111,7 @@ async fn without_the_guard_everything_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rid_that_is_running_is_refused_until_it_has_ended() {
+async fn running_rid_is_rejected_until_it_ends() {
     let upstream = Upstream::start(Nature::default(), |asked| match asked.json()["text"] == "wait" {
         true => Deed::Silence,
         false => engine::answer(asked),
@@ -131,7 +131,7 @@ async fn a_rid_that_is_running_is_refused_until_it_has_ended() {
     let batch = json!({"text": ["a", "b"], "rid": ["other", "mine"]}).to_string();
     assert_eq!(post(proxy.data, "/generate", batch.as_bytes()).await.status, 400);
     let samples = json!({"text": "a", "rid": "mine", "sampling_params": {"n": 2}}).to_string();
-    assert_eq!(post(proxy.data, "/generate", samples.as_bytes()).await.status, 200, "samples get ids of their own");
+    assert_eq!(post(proxy.data, "/generate", samples.as_bytes()).await.status, 200, "samples get separate ids");
     first.abort();
     while proxy.parts.tools.flights.is_live("mine") {
         tokio::task::yield_now().await;
@@ -140,7 +140,7 @@ async fn a_rid_that_is_running_is_refused_until_it_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_embedding_engine_is_never_asked_to_generate() {
+async fn embedding_engine_gets_no_generation() {
     let upstream = Upstream::start(Nature { embeds: true, ..Nature::default() }, engine::answer).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
     proxy.until(|found| found.generates == Some(false)).await;

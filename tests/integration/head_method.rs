@@ -1,4 +1,4 @@
-//! HEAD on every route of both ports: the head that GET has, no body, and a connection that goes on. And what 405 says.
+//! HEAD on every route of both ports: the head of GET, no body, and a reusable connection. Also the `allow` header of a 405.
 
 use std::net::SocketAddr;
 
@@ -8,8 +8,8 @@ use tokentap::demo::EngineOptions;
 use crate::support::client::{Connection, post, request};
 use crate::support::demo::Demo;
 
-/// Sends two requests at once; the head of the first answer, in lines, and what comes after it.
-async fn pipelined(addr: SocketAddr, first: &str, second: &str) -> (Vec<String>, String) {
+/// Pipelines two requests; returns the lines of the first answer's head, and the bytes after it.
+async fn pipeline(addr: SocketAddr, first: &str, second: &str) -> (Vec<String>, String) {
     let mut client = Connection::open(addr).await;
     let head = |line: &str, more: &str| format!("{line} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n");
     client.send((head(first, "") + &head(second, "connection: close\r\n")).as_bytes()).await;
@@ -19,8 +19,8 @@ async fn pipelined(addr: SocketAddr, first: &str, second: &str) -> (Vec<String>,
     (head.lines().map(str::to_ascii_lowercase).collect(), rest.to_owned())
 }
 
-/// What must be the same for HEAD as for GET.
-fn described(lines: &[String]) -> (String, Vec<&String>) {
+/// The parts of a head that must be equal for HEAD and GET.
+fn comparable_head(lines: &[String]) -> (String, Vec<&String>) {
     let is_kept =
         |line: &&String| ["content-type:", "content-length:", "allow:"].iter().any(|name| line.starts_with(name));
     let mut kept: Vec<&String> = lines.iter().filter(is_kept).collect();
@@ -68,22 +68,22 @@ const DATA: [&str; 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn head_has_the_head_of_get_and_no_body_on_every_route() {
+async fn head_returns_the_head_of_get_without_a_body() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let body = json!({"input_ids": [1, 2, 3], "rid": "r", "sampling_params": {"max_new_tokens": 4}});
     assert_eq!(demo.post("/sessions/s/generate", &body).await.status, 200);
     let control = CONTROL.iter().map(|path| (demo.proxy.control, *path, "GET /livez"));
     let data = DATA.iter().map(|path| (demo.proxy.data, *path, "GET /health"));
     for (addr, path, next) in control.chain(data) {
-        let (head, rest) = pipelined(addr, &format!("HEAD {path}"), next).await;
-        let (get, _) = pipelined(addr, &format!("GET {path}"), next).await;
-        assert_eq!(described(&head), described(&get), "{path}");
+        let (head, rest) = pipeline(addr, &format!("HEAD {path}"), next).await;
+        let (get, _) = pipeline(addr, &format!("GET {path}"), next).await;
+        assert_eq!(comparable_head(&head), comparable_head(&get), "{path}");
         assert!(rest.starts_with("HTTP/1.1 200"), "HEAD {path} has no body: {rest:?} follows its head");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_method_is_answered_with_those_that_are_allowed() {
+async fn method_not_allowed_lists_the_allowed_methods() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for (method, path, allowed) in [
         ("POST", "/", "GET, HEAD"),

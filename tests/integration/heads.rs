@@ -1,19 +1,19 @@
-//! Heads of requests that few clients write: each whole request is answered, however its lines end.
+//! Unusual request heads: each complete request is answered, independent of its line ends.
 
 use crate::support::client::{Connection, get};
 use crate::support::hand::{Hand, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream, json_message};
 
-/// Waits until `--client-header-timeout` of a connection that opened just now is over.
+/// Waits until a connection that opens now exceeds the header timeout.
 async fn header_timeout_passes(proxy: &Proxy) {
     Connection::open(proxy.data).await.closed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_was_read_is_not_cut_by_the_header_timeout() {
+async fn header_timeout_does_not_cut_a_complete_request() {
     let mut hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--client-header-timeout", "200ms"]).await;
+    let proxy = Proxy::start(hand.addr, &["limit:client-header-timeout", "200ms"]).await;
     for head in [
         "GET /health HTTP/1.1\r\nhost: a\r\n\r\n",
         "GET /health HTTP/1.1\nhost: a\n\n",
@@ -34,7 +34,7 @@ async fn a_request_that_was_read_is_not_cut_by_the_header_timeout() {
 #[tokio::test(flavor = "multi_thread")]
 async fn empty_lines_before_a_request_do_not_end_the_header_timeout() {
     let hand = Hand::start().await;
-    let proxy = Proxy::start(hand.addr, &["--client-header-timeout", "200ms"]).await;
+    let proxy = Proxy::start(hand.addr, &["limit:client-header-timeout", "200ms"]).await;
     for lines in ["\r\n\r\n", "\n\n", "\r\n\r\nGET /health HTTP/1.1\r\nhost: a\r\n", "\n\nG"] {
         let mut client = Connection::open(proxy.data).await;
         client.send(lines.as_bytes()).await;
@@ -42,7 +42,7 @@ async fn empty_lines_before_a_request_do_not_end_the_header_timeout() {
     }
 }
 
-/// Whole heads, or what cannot become one, and the status of the answer.
+/// Complete or invalid heads, and the status of the answer.
 fn odd_heads() -> Vec<(String, u16)> {
     let with = |line: &str| format!("GET /health HTTP/1.1\r\nhost: a\r\n{line}\r\n\r\n");
     let many = |count: usize| (0..count).map(|at| format!("x-{at}: b\r\n")).collect::<String>();
@@ -94,9 +94,9 @@ fn odd_heads() -> Vec<(String, u16)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_whole_head_gets_a_status_line() {
+async fn every_head_gets_its_status() {
     let upstream = Upstream::start(Nature::default(), |_| json_message(200, b"{}")).await;
-    let proxy = Proxy::start(upstream.addr, &["--client-header-timeout", "2s"]).await;
+    let proxy = Proxy::start(upstream.addr, &["limit:client-header-timeout", "2s"]).await;
     let mut wrong = Vec::new();
     for (head, status) in odd_heads() {
         let mut client = Connection::open(proxy.data).await;

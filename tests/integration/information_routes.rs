@@ -1,12 +1,12 @@
-//! Engines whose information routes say nothing: behind a router, behind another product, or of another version. What is not known stays
-//! unknown, and every number is still true.
+//! Engines without usable information routes: behind a router, behind another product, or of another version. Unknown facts stay
+//! unknown, and every entropy is still correct.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, Engine, EngineOptions, SamplingParams, Streaming, entropy};
-use tokentap::engine::probe::Streaming as Found;
+use tokentap::engine::probe::Streaming as ProbedStreaming;
 use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 
@@ -58,7 +58,7 @@ impl Hidden {
             let path = asked.path.split('?').next().unwrap();
             match paths.contains(&path) {
                 true => answers.deed(),
-                // a question of the probe's own
+                // a request of the probe
                 false if !shows_mode && asked.is_own() && asked.json()["stream"] == true => json_message(500, b"no"),
                 false => Deed::Forward(direct),
             }
@@ -106,8 +106,8 @@ impl Hidden {
     }
 }
 
-/// The tokens and the intervals of a stream, each list put together as the engine streams it.
-fn collected(events: &[Value], streaming: Streaming) -> (Vec<u32>, [Vec<Option<f64>>; 3]) {
+/// The tokens and the intervals of a stream, joined according to its streaming mode.
+fn collect(events: &[Value], streaming: Streaming) -> (Vec<u32>, [Vec<Option<f64>>; 3]) {
     let (mut tokens, mut lists): (Vec<u32>, [Vec<Option<f64>>; 3]) = Default::default();
     for event in events {
         if streaming == Streaming::Cumulative {
@@ -128,12 +128,12 @@ fn options(streaming: Streaming) -> EngineOptions {
     EngineOptions { streaming, dialect: Dialect::Sglang0523, ..EngineOptions::default() }
 }
 
-/// A stream has one interval for each token, and each holds the truth.
-async fn intervals_hold(hidden: &Hidden, streaming: Streaming, about: &str) {
+/// Asserts that a stream has one interval for each token, which contains the true entropy.
+async fn assert_intervals(hidden: &Hidden, streaming: Streaming, about: &str) {
     let prompt = hidden.prompt();
     let sampling = json!({"max_new_tokens": 40, "temperature": 0.8, "sampling_seed": 5, "ignore_eos": true});
     let answer = hidden.generate(&prompt, &sampling, true).await;
-    let (tokens, [values, lower, upper]) = collected(&answer.events(), streaming);
+    let (tokens, [values, lower, upper]) = collect(&answer.events(), streaming);
     assert_eq!(tokens.len(), 40, "{about}");
     let truth = hidden.truth(&prompt, &tokens, 0.8);
     for (name, list) in [("value", &values), ("lower", &lower), ("upper", &upper)] {
@@ -146,8 +146,8 @@ async fn intervals_hold(hidden: &Hidden, streaming: Streaming, about: &str) {
     }
 }
 
-/// A streamed completion has the text that it has in one piece.
-async fn completion_is_whole(hidden: &Hidden, about: &str) {
+/// Asserts that a streamed completion has the text of the non-streaming one.
+async fn assert_completion(hidden: &Hidden, about: &str) {
     let mut body = json!({"model": "m", "prompt": "the light of the lamp", "max_tokens": 24, "temperature": 0.0});
     let path = "/v1/completions";
     let whole = post(hidden.proxy.data, path, body.to_string().as_bytes()).await;
@@ -157,50 +157,51 @@ async fn completion_is_whole(hidden: &Hidden, about: &str) {
     let text: String =
         stream.events().iter().filter_map(|event| event["choices"][0]["text"].as_str().map(str::to_owned)).collect();
     let expected = whole.json()["choices"][0]["text"].as_str().unwrap().to_owned();
-    assert!(expected.len() > 20, "{about}: {expected:?} is long enough to lose something");
+    assert!(expected.len() > 20, "{about}: {expected:?} is long enough to detect a loss");
     assert_eq!(text, expected, "{about}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streaming_mode_is_found_by_watching_a_stream_where_no_route_names_it() {
-    for (streaming, found) in [(Streaming::Incremental, Found::Incremental), (Streaming::Cumulative, Found::Cumulative)]
+async fn streaming_mode_is_detected_from_a_stream() {
+    for (streaming, found) in
+        [(Streaming::Incremental, ProbedStreaming::Incremental), (Streaming::Cumulative, ProbedStreaming::Cumulative)]
     {
         for answers in ALL {
             let hidden = Hidden::probed(options(streaming), SERVER_INFO, answers, true).await;
             let upstream = Arc::clone(&hidden.proxy.parts.upstream.borrow());
             assert_eq!(upstream.streaming, Some(found), "{answers:?}");
             let about = format!("{streaming:?}, {answers:?}");
-            intervals_hold(&hidden, streaming, &about).await;
-            completion_is_whole(&hidden, &about).await;
+            assert_intervals(&hidden, streaming, &about).await;
+            assert_completion(&hidden, &about).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_of_an_unknown_mode_have_a_true_interval_for_each_token() {
+async fn streams_of_unknown_mode_have_correct_intervals() {
     for streaming in [Streaming::Incremental, Streaming::Cumulative] {
         for answers in [Answers::NotFound, Answers::Other] {
             let hidden = Hidden::probed(options(streaming), SERVER_INFO, answers, false).await;
             let upstream = Arc::clone(&hidden.proxy.parts.upstream.borrow());
             assert_eq!(upstream.streaming, None, "{answers:?}");
             let about = format!("{streaming:?}, {answers:?}");
-            intervals_hold(&hidden, streaming, &about).await;
-            completion_is_whole(&hidden, &about).await;
+            assert_intervals(&hidden, streaming, &about).await;
+            assert_completion(&hidden, &about).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engine_that_no_route_names_is_served_and_says_what_is_missing() {
+async fn engine_without_information_is_served_with_a_reason() {
     for answers in ALL {
         let hidden = Hidden::start(options(Streaming::Incremental), ALL_INFO, answers, true).await;
         let about = format!("{answers:?}");
         let prompt = hidden.prompt();
         let answered = matches!(answers, Answers::Empty | Answers::Other);
         if answered {
-            // JSON that names nothing: the engine is still found by what it generates
+            // JSON without known members: the probe still detects the engine by its generations
             hidden.until_probed().await;
-            intervals_hold(&hidden, Streaming::Incremental, &about).await;
+            assert_intervals(&hidden, Streaming::Incremental, &about).await;
         } else {
             let events = hidden.generate(&prompt, &json!({"max_new_tokens": 8}), true).await.events();
             let info = &events.last().unwrap()["meta_info"]["entropy_info"];
@@ -209,23 +210,23 @@ async fn engine_that_no_route_names_is_served_and_says_what_is_missing() {
             assert_eq!(info["temperature"], Value::Null, "{about}: engine's defaults are not known: {info}");
         }
         assert_eq!(get(hidden.proxy.control, "/readyz").await.status == 200, answered, "{about}");
-        completion_is_whole(&hidden, &about).await;
+        assert_completion(&hidden, &about).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn temperature_is_the_engine_s_default_only_where_that_is_known() {
+async fn measured_default_temperature_is_reported() {
     for answers in [Answers::Empty, Answers::Other] {
         let hidden = Hidden::probed(options(Streaming::Incremental), ALL_INFO, answers, true).await;
         let prompt = hidden.prompt();
         let answer = hidden.generate(&prompt, &json!({"max_new_tokens": 3}), false).await.json();
-        // asked and measured: the engine adds no defaults
+        // the probe has measured that the engine adds no defaults
         assert_eq!(answer["meta_info"]["entropy_info"]["temperature"], 1.0, "{answers:?}: {answer}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn temperature_is_null_where_the_engine_hides_a_default_of_its_own() {
+async fn temperature_is_null_if_the_engine_hides_a_default() {
     for (preferred, expected) in [(json!({"temperature": 0.5}), None), (Value::Null, Some(1.0))] {
         let nature = Nature { hides_preferred: true, preferred, ..Nature::default() };
         let upstream = Upstream::start(nature, crate::support::engine::answer).await;

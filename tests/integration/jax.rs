@@ -1,4 +1,4 @@
-//! sglang-jax: what is forced on its streams, which of its turns are trained, and what `check` says of it.
+//! sglang-jax: forcing on its streams, training of its turns, and the report of `check`.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ async fn faults(server_info: Value, body: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn turn_is_trained_where_the_ids_are_known_to_be_the_sampled_ones() {
+async fn turn_is_trained_if_its_ids_are_verified() {
     let plain = json!({"input_ids": [1, 2, 3]});
     assert_eq!(faults(json!({}), plain.clone()).await, "ids_unverified", "output_ids of a tokenizer's engine");
     assert_eq!(faults(json!({"skip_tokenizer_init": true}), plain.clone()).await, Value::Null, "raw output_ids");
@@ -42,7 +42,7 @@ async fn turn_is_trained_where_the_ids_are_known_to_be_the_sampled_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_is_forced_only_where_the_overlap_schedule_is_on() {
+async fn stream_is_forced_only_with_the_overlap_schedule() {
     let request = json!({"input_ids": [1, 2, 3], "stream": true, "return_entropy": true});
     for (server_info, forced) in [
         (json!({"disable_overlap_schedule": false}), true),

@@ -1,4 +1,4 @@
-//! The text of `cuda/`: checked in as PTX, and run on the CPU against float64.
+//! The sources of `cuda/`: their checked-in PTX, and a comparison with float64 on the CPU.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ fn folder(name: &str) -> std::path::PathBuf {
 
 /// The first line of each PTX names its sources and their hash.
 #[test]
-fn the_ptx_is_that_of_its_sources() {
+fn ptx_matches_its_sources() {
     for (ptx, sources) in
         [("entropy.ptx", &["load.cu", "entropy.cu", "top_k.cu"][..]), ("read.ptx", &["load.cu", "read.cu"])]
     {
@@ -20,7 +20,7 @@ fn the_ptx_is_that_of_its_sources() {
         assert_eq!(text.lines().next(), Some(&*expected), "{ptx} is not that of its sources: make ptx");
         assert!(text.contains("\n.version 8.0\n.target sm_80\n"), "{ptx} is for every driver from 12.0 on");
     }
-    // and byte for byte, where its compiler is
+    // compares every byte if the compiler is installed
     let version = "import importlib.metadata as m; print(m.version('nvidia-cuda-nvrtc-cu12'))";
     let compiler = Command::new("python3").args(["-c", version]).output();
     if compiler.is_ok_and(|done| done.stdout.starts_with(b"12.0.140")) {
@@ -41,11 +41,11 @@ fn sha256(bytes: &[u8]) -> String {
     String::from_utf8(done.stdout).unwrap().split(' ').next().unwrap().to_owned()
 }
 
-/// `tests/cuda/run.sh`: the unmodified text as C++, a fibre a CUDA thread.
+/// `tests/cuda/run.sh` runs the unmodified sources as C++, with one fibre for each CUDA thread.
 #[test]
-fn the_kernels_agree_with_float64() {
+fn kernels_agree_with_float64() {
     let done = Command::new("bash").arg(folder("tests/cuda/run.sh")).output().unwrap();
     let text = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{text}\n{}", String::from_utf8_lossy(&done.stderr));
-    assert!(text.contains("rows"), "it says what it checked: {text}");
+    assert!(text.contains("rows"), "it reports its checks: {text}");
 }

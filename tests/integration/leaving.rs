@@ -1,4 +1,4 @@
-//! Clients that leave, or stop reading: the engine stops working for them, and for nobody else.
+//! Clients that leave or stop reading: the engine stops their requests, and no others.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,14 @@ use crate::support::hand::{Call, END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-async fn started(flags: &[&str]) -> (Hand, Proxy) {
+async fn start(flags: &[&str]) -> (Hand, Proxy) {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, flags).await;
     (hand, proxy)
 }
 
-/// Sends a generation and takes it at the other end.
-async fn asked(hand: &mut Hand, proxy: &Proxy, body: &Value) -> (Connection, Call) {
+/// Sends a generation and accepts it at the engine.
+async fn send_generation(hand: &mut Hand, proxy: &Proxy, body: &Value) -> (Connection, Call) {
     let mut client = Connection::open(proxy.data).await;
     let key = [("authorization", "Bearer client")];
     client.send(&written(proxy.data, "POST", "/generate", &key, body.to_string().as_bytes())).await;
@@ -23,25 +23,25 @@ async fn asked(hand: &mut Hand, proxy: &Proxy, body: &Value) -> (Connection, Cal
     (client, call)
 }
 
-/// Takes so many aborts, and returns their ids in order.
+/// Accepts `count` aborts and returns their ids, sorted.
 async fn aborts(hand: &mut Hand, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for _ in 0..count {
         let call = hand.next().await;
         ids.push(call.aborted());
-        assert_eq!(call.values("authorization"), ["Bearer client"], "the client's own key signs");
+        assert_eq!(call.values("authorization"), ["Bearer client"], "the abort has the client's own key");
         call.ok().await;
     }
     ids.sort();
     ids
 }
 
-/// Waits until a metric has a value; each look is a request of its own.
-async fn counted(proxy: &Proxy, name: &str, value: f64) {
+/// Polls a metric until it has a value.
+async fn wait_for_metric(proxy: &Proxy, name: &str, value: f64) {
     soon(&format!("{name} is {value}"), async { while proxy.metric(name).await != value {} }).await;
 }
 
-/// Reads what came of a stream until an event with this id.
+/// Reads a stream until an event with this id.
 async fn read(client: &mut Connection, rid: &str) {
     let named = format!("\"id\":\"{rid}\"");
     let event = |read: &[u8]| memchr::memmem::find(read, named.as_bytes()).is_some() && read.ends_with(b"\n\n\r\n");
@@ -49,8 +49,8 @@ async fn read(client: &mut Connection, rid: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_leaves_a_reply_that_is_due_has_it_aborted() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn disconnect_before_a_reply_aborts_its_ids() {
+    let (mut hand, proxy) = start(&[]).await;
     let cases = [
         (json!({"text": "a", "rid": "mine"}), vec!["mine"]),
         (json!({"text": "a", "rid": "\u{e9}\"\\ /%"}), vec!["\u{e9}\"\\ /%"]),
@@ -59,39 +59,39 @@ async fn whoever_leaves_a_reply_that_is_due_has_it_aborted() {
     ];
     let mut sent = 0;
     for (body, expected) in &cases {
-        let (client, call) = asked(&mut hand, &proxy, body).await;
+        let (client, call) = send_generation(&mut hand, &proxy, body).await;
         drop(client);
         call.gone().await;
         assert_eq!(aborts(&mut hand, expected.len()).await, *expected, "{body}");
         sent += expected.len();
     }
-    counted(&proxy, "tokentap_aborts_sent_total", sent as f64).await;
+    wait_for_metric(&proxy, "tokentap_aborts_sent_total", sent as f64).await;
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, cases.len() as f64);
     assert!(!hand.has_more(), "nothing else was aborted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_without_an_id_are_given_one_to_be_aborted_by() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn requests_without_a_rid_get_one_for_aborts() {
+    let (mut hand, proxy) = start(&[]).await;
     for body in [json!({"text": "a"}), json!({"text": ["a", "b"]})] {
-        let (client, call) = asked(&mut hand, &proxy, &body).await;
-        // one string for a batch, too, from which the engine makes the ids of its items: sglang-router refuses a list
+        let (client, call) = send_generation(&mut hand, &proxy, &body).await;
+        // one string for a batch, too: the engine derives the ids of its items from it, and sglang-router rejects a list
         let rid = call.json()["rid"].as_str().unwrap().to_owned();
         assert!(rid.len() == 32 && rid.bytes().all(|b| b.is_ascii_hexdigit()), "{rid}");
-        let given = match body["text"].is_array() {
+        let expected = match body["text"].is_array() {
             true => vec![format!("{rid}_0"), format!("{rid}_1")],
             false => vec![rid],
         };
         drop(client);
         call.gone().await;
-        assert_eq!(aborts(&mut hand, given.len()).await, given, "{body}");
+        assert_eq!(aborts(&mut hand, expected.len()).await, expected, "{body}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_admin_key_signs_where_there_is_one() {
-    let (mut hand, proxy) = started(&["--upstream-admin-key", "admin", "--upstream-api-key", "own"]).await;
-    let (client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "mine"})).await;
+async fn abort_uses_the_admin_key() {
+    let (mut hand, proxy) = start(&["--upstream-admin-key", "admin", "--upstream-api-key", "own"]).await;
+    let (client, call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "mine"})).await;
     drop(client);
     call.gone().await;
     let abort = hand.next().await;
@@ -100,8 +100,8 @@ async fn an_admin_key_signs_where_there_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokentaps_own_key_signs_for_clients_without_one() {
-    let (mut hand, proxy) = started(&["--upstream-api-key", "own"]).await;
+async fn abort_uses_tokentaps_key_for_clients_without_one() {
+    let (mut hand, proxy) = start(&["--upstream-api-key", "own"]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\",\"rid\":\"mine\"}")).await;
     let call = hand.next().await;
@@ -113,10 +113,10 @@ async fn tokentaps_own_key_signs_for_clients_without_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_leaves_a_stream_has_all_its_ids_aborted() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn disconnect_from_a_stream_aborts_all_its_ids() {
+    let (mut hand, proxy) = start(&[]).await;
     let body = json!({"text": "a", "stream": true, "sampling_params": {"n": 3}});
-    let (mut client, mut call) = asked(&mut hand, &proxy, &body).await;
+    let (mut client, mut call) = send_generation(&mut hand, &proxy, &body).await;
     assert!(call.json()["rid"].is_null(), "samples are named by the engine");
     call.say(STREAM).await;
     for (rid, index) in [("first", 0), ("second", 1), ("first", 0)] {
@@ -126,91 +126,91 @@ async fn whoever_leaves_a_stream_has_all_its_ids_aborted() {
     drop(client);
     call.gone().await;
     assert_eq!(aborts(&mut hand, 2).await, ["first", "second"], "exactly the ids seen");
-    counted(&proxy, "tokentap_aborts_sent_total", 2.0).await;
+    wait_for_metric(&proxy, "tokentap_aborts_sent_total", 2.0).await;
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_that_begins_another_one_in_flight_is_not_aborted() {
-    let (mut hand, proxy) = started(&[]).await;
-    let (ten, ten_call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "job-10"})).await;
-    let (one, one_call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "job-1"})).await;
+async fn id_that_is_a_prefix_of_a_running_id_is_not_aborted() {
+    let (mut hand, proxy) = start(&[]).await;
+    let (ten, ten_call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "job-10"})).await;
+    let (one, one_call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "job-1"})).await;
     drop(one);
     one_call.gone().await;
-    counted(&proxy, "tokentap_client_disconnects_total", 1.0).await;
+    wait_for_metric(&proxy, "tokentap_client_disconnects_total", 1.0).await;
     drop(ten);
     ten_call.gone().await;
     assert_eq!(aborts(&mut hand, 1).await, ["job-10"], "engines abort by prefix: job-1 would have ended job-10");
-    counted(&proxy, "tokentap_client_disconnects_total", 2.0).await;
+    wait_for_metric(&proxy, "tokentap_client_disconnects_total", 2.0).await;
     assert!(!hand.has_more(), "job-1 was left to end by itself");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_finished_is_not_aborted() {
-    let (mut hand, proxy) = started(&[]).await;
-    let (mut client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "whole"})).await;
+async fn finished_request_is_not_aborted() {
+    let (mut hand, proxy) = start(&[]).await;
+    let (mut client, call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "whole"})).await;
     call.ok().await;
     assert!(client.answer().await.complete);
     drop(client);
     let (mut client, mut call) =
-        asked(&mut hand, &proxy, &json!({"text": "a", "rid": "streamed", "stream": true})).await;
+        send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "streamed", "stream": true})).await;
     call.say(STREAM).await;
     call.say(&chunk(b"data: [DONE]\n\n")).await;
     assert!(client.read_until(|read| read.ends_with(b"[DONE]\n\n\r\n")).await);
-    // the end of the body is still to come, the end of the generation is not
+    // the generation has ended, but not the body
     drop(client);
     call.gone().await;
-    let (mut client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "refused"})).await;
+    let (mut client, call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "refused"})).await;
     call.reply(&message(503, &[], b"later")).await;
     assert_eq!(client.answer().await.status, 503);
     drop(client);
-    let (client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "left"})).await;
+    let (client, call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "left"})).await;
     drop(client);
     call.gone().await;
     assert_eq!(aborts(&mut hand, 1).await, ["left"]);
-    counted(&proxy, "tokentap_aborts_sent_total", 1.0).await;
+    wait_for_metric(&proxy, "tokentap_aborts_sent_total", 1.0).await;
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_leaves_the_second_try_has_it_aborted() {
-    let (mut hand, proxy) = started(&[]).await;
-    let (client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "again"})).await;
+async fn disconnect_during_the_unforced_retry_aborts_it() {
+    let (mut hand, proxy) = start(&[]).await;
+    let (client, call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "again"})).await;
     assert_eq!(call.json()["return_logprob"], true, "logprobs are forced");
     call.reply(&message(500, &[], b"no logprobs here")).await;
     let second = hand.next().await;
-    assert!(second.json()["return_logprob"].is_null(), "asked once more as the client wrote it");
+    assert!(second.json()["return_logprob"].is_null(), "resent without forced logprobs");
     drop(client);
     second.gone().await;
     assert_eq!(aborts(&mut hand, 1).await, ["again"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abort_that_is_refused_is_not_counted_as_sent() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn rejected_abort_is_not_counted_as_sent() {
+    let (mut hand, proxy) = start(&[]).await;
     for (rid, status) in [("refused", 401), ("taken", 200)] {
-        let (client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": rid})).await;
+        let (client, call) = send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": rid})).await;
         drop(client);
         call.gone().await;
         let abort = hand.next().await;
         assert_eq!(abort.aborted(), rid);
         abort.reply(&message(status, &[], b"")).await;
     }
-    counted(&proxy, "tokentap_aborts_sent_total", 1.0).await;
+    wait_for_metric(&proxy, "tokentap_aborts_sent_total", 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_a_client_stops_reading_so_does_tokentap() {
+async fn slow_client_applies_backpressure() {
     const LIMIT: usize = 48 << 20;
-    let (mut hand, proxy) = started(&[]).await;
+    let (mut hand, proxy) = start(&[]).await;
     let body = json!({"text": "a", "rid": "slow", "stream": true});
-    let (mut client, mut call) = asked(&mut hand, &proxy, &body).await;
+    let (mut client, mut call) = send_generation(&mut hand, &proxy, &body).await;
     call.say(STREAM).await;
     call.say(&event("slow", 0)).await;
     read(&mut client, "slow").await;
     let comment = chunk(&[&b": "[..], &vec![b'a'; 64 * 1024], b"\n\n"].concat());
     let (mut written, mut idle, mut rest) = (0, 0, &comment[..]);
-    // blocked is a stream that has not moved while tokentap answered a hundred others
+    // the stream counts as blocked if it did not move during a hundred other requests
     while idle < 100 {
         match call.try_say(rest) {
             Some(0) => {
@@ -232,8 +232,8 @@ async fn when_a_client_stops_reading_so_does_tokentap() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_what_is_not_captured_cuts_the_upstream_and_nothing_is_aborted() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn disconnect_from_an_uncaptured_route_closes_the_upstream_without_an_abort() {
+    let (mut hand, proxy) = start(&[]).await;
     for path in ["/v1/chat/completions", "/tokenize"] {
         let mut client = Connection::open(proxy.data).await;
         client.send(&written(proxy.data, "POST", path, &[], b"{\"rid\":\"unknown\"}")).await;
@@ -241,15 +241,16 @@ async fn a_client_that_leaves_what_is_not_captured_cuts_the_upstream_and_nothing
         drop(client);
         call.gone().await;
     }
-    let (mut client, call) = asked(&mut hand, &proxy, &json!({"text": "a", "rid": "last", "stream": true})).await;
+    let (mut client, call) =
+        send_generation(&mut hand, &proxy, &json!({"text": "a", "rid": "last", "stream": true})).await;
     call.reply(&[STREAM, &event("last", 0), END].concat()).await;
     assert!(client.answer().await.complete);
-    assert!(!hand.has_more(), "ids that tokentap has not read are not its to abort");
+    assert!(!hand.has_more(), "tokentap aborts only ids that it has read");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_before_its_answer_is_counted_as_499() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn client_that_leaves_before_its_answer_is_counted_as_499() {
+    let (mut hand, proxy) = start(&[]).await;
     for path in ["/generate", "/tokenize"] {
         let mut client = Connection::open(proxy.data).await;
         client.send(&written(proxy.data, "POST", path, &[], b"{\"text\":\"a\"}")).await;
@@ -259,7 +260,7 @@ async fn a_client_that_leaves_before_its_answer_is_counted_as_499() {
         let name = |status: u16| {
             format!("tokentap_http_requests_total{{endpoint=\"{path}\",method=\"POST\",status_code=\"{status}\"}}")
         };
-        counted(&proxy, &name(499), 1.0).await;
+        wait_for_metric(&proxy, &name(499), 1.0).await;
         assert_eq!(proxy.metric(&name(500)).await, 0.0, "{path}");
         if path == "/generate" {
             let abort = hand.next().await;

@@ -1,4 +1,4 @@
-//! Limits of number and time: what a client may take its time with, and what an upstream may.
+//! Limits of count and time for clients and upstreams.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::support::hand::{END, Hand, STREAM, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream, message};
 
-/// Long enough for a busy machine to do nothing wrong, short enough to wait for.
+/// Long enough for a busy machine, short enough to wait for.
 const LIMIT: Duration = Duration::from_millis(200);
 
-async fn started(flags: &[&str]) -> (Hand, Proxy) {
+async fn start(flags: &[&str]) -> (Hand, Proxy) {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, flags).await;
     (hand, proxy)
@@ -23,7 +23,7 @@ async fn started(flags: &[&str]) -> (Hand, Proxy) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_headers_end_the_connection() {
-    let (mut hand, proxy) = started(&["--client-header-timeout", "200ms"]).await;
+    let (mut hand, proxy) = start(&["limit:client-header-timeout", "200ms"]).await;
     for beginning in [
         "",
         "P",
@@ -36,14 +36,14 @@ async fn slow_headers_end_the_connection() {
         let mut client = Connection::open(proxy.data).await;
         client.send(beginning.as_bytes()).await;
         client.closed().await;
-        assert!(opened.elapsed() >= LIMIT, "{beginning:?} had its time");
+        assert!(opened.elapsed() >= LIMIT, "{beginning:?} is not closed early");
     }
     assert!(!hand.has_more(), "nothing goes upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_ends_too() {
-    let (mut hand, proxy) = started(&["--client-idle-timeout", "200ms"]).await;
+async fn idle_connection_is_closed() {
+    let (mut hand, proxy) = start(&["--client-idle-timeout", "200ms"]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
     hand.next().await.ok().await;
@@ -52,22 +52,22 @@ async fn an_idle_connection_ends_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_body_is_answered_with_408() {
-    let (mut hand, proxy) = started(&["--client-body-timeout", "200ms"]).await;
+async fn slow_body_returns_408() {
+    let (mut hand, proxy) = start(&["limit:client-body-timeout", "200ms"]).await;
     for path in ["/generate", "/tokenize"] {
         for head in ["content-length: 10\r\n\r\nhalf", "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"] {
             let mut client = Connection::open(proxy.data).await;
             client.send(format!("POST {path} HTTP/1.1\r\nhost: agent\r\n{head}").as_bytes()).await;
             let answer = soon("an answer", client.answer()).await;
             assert_eq!(answer.status, 408, "{path}: {}", answer.text());
-            assert!(answer.text().contains("--client-body-timeout"), "{}", answer.text());
+            assert!(answer.text().contains("too slowly"), "{}", answer.text());
             client.closed().await;
             if path == "/tokenize" {
                 hand.next().await.gone().await;
             }
         }
     }
-    assert!(!hand.has_more(), "a generation is asked for when its body is whole");
+    assert!(!hand.has_more(), "a generation is sent when its body is complete");
     for kind in ["reset", "timeout"] {
         let name = format!("tokentap_upstream_errors_total{{kind=\"{kind}\"}}");
         assert_eq!(proxy.metric(&name).await, 0.0, "{kind}: the upstream did not fail");
@@ -75,8 +75,8 @@ async fn a_slow_body_is_answered_with_408() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_comes_in_drops_is_too_slow() {
-    let (mut hand, proxy) = started(&["--client-body-timeout", "500ms"]).await;
+async fn trickled_body_returns_408() {
+    let (mut hand, proxy) = start(&["limit:client-body-timeout", "500ms"]).await;
     let mut client = Connection::open(proxy.data).await;
     client.send(b"POST /generate HTTP/1.1\r\nhost: agent\r\ncontent-length: 100000\r\n\r\n").await;
     let mut drops = tokio::time::interval(LIMIT / 4);
@@ -94,8 +94,8 @@ async fn a_body_that_comes_in_drops_is_too_slow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_above_the_limit_is_answered_with_413() {
-    let (mut hand, proxy) = started(&["--max-request-bytes", "100"]).await;
+async fn body_above_the_limit_returns_413() {
+    let (mut hand, proxy) = start(&["--max-request-bytes", "100"]).await;
     let large = [b'a'; 101];
     let answer = post(proxy.data, "/generate", &large).await;
     assert_eq!(answer.status, 413);
@@ -106,17 +106,13 @@ async fn a_body_above_the_limit_is_answered_with_413() {
     assert_eq!(soon("an answer", client.answer()).await.status, 413, "without a length, too");
     assert!(!hand.has_more(), "nothing goes upstream");
     let client = tokio::spawn(async move { post(proxy.data, "/generate", &large[..100]).await });
-    assert_eq!(
-        hand.next().await.asked.body.len(),
-        100,
-        "the limit itself is allowed, and what is no JSON is the engine's to refuse"
-    );
+    assert_eq!(hand.next().await.asked.body.len(), 100, "the limit itself is allowed, and invalid JSON is forwarded");
     drop(client);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_or_too_large_headers_are_answered_with_431() {
-    let (mut hand, proxy) = started(&[]).await;
+async fn too_many_or_too_large_headers_return_431() {
+    let (mut hand, proxy) = start(&[]).await;
     let names: Vec<String> = (0..150).map(|at| format!("x-{at}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
     assert_eq!(request(proxy.data, "GET", "/health", &many, b"").await.status, 431);
@@ -126,7 +122,7 @@ async fn too_many_or_too_large_headers_are_answered_with_431() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permit_is_held_until_the_last_byte_of_the_reply() {
+async fn permit_is_held_until_the_last_byte_of_the_reply() {
     let hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--max-requests", "1"]).await;
     let mut hand = hand;
@@ -150,9 +146,9 @@ async fn a_permit_is_held_until_the_last_byte_of_the_reply() {
             drop(client);
             call.gone().await;
         }
-        // its body, and the permit in it, are dropped before the request stops to be active
+        // the body and its permit are dropped before the request becomes inactive
         let active = format!("tokentap_http_requests_active{{endpoint=\"{path}\"}}");
-        soon("the permit comes back", async { while proxy.metric(&active).await > 0.0 {} }).await;
+        soon("the permit is released", async { while proxy.metric(&active).await > 0.0 {} }).await;
         let next = tokio::spawn(get(proxy.data, "/health"));
         hand.next().await.ok().await;
         assert_eq!(next.await.unwrap().status, 200, "{path}");
@@ -161,21 +157,21 @@ async fn a_permit_is_held_until_the_last_byte_of_the_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_above_the_limit_waits_for_its_turn() {
-    let (mut hand, proxy) = started(&["--max-connections", "1"]).await;
+async fn connection_above_the_limit_waits() {
+    let (mut hand, proxy) = start(&["--max-connections", "1"]).await;
     let first = Connection::open(proxy.data).await;
     let mut second = Connection::open(proxy.data).await;
     second.send(b"GET /health HTTP/1.1\r\nhost: agent\r\n\r\n").await;
-    assert_eq!(get(proxy.control, "/livez").await.status, 200, "the control port has a limit of its own");
-    assert!(!hand.has_more(), "the first connection has the only place");
+    assert_eq!(get(proxy.control, "/livez").await.status, 200, "the control port has a separate limit");
+    assert!(!hand.has_more(), "the first connection has the only slot");
     drop(first);
     hand.next().await.ok().await;
     assert_eq!(second.answer().await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_is_timed_out_where_nothing_generates_and_nowhere_else() {
-    let (mut hand, proxy) = started(&["--upstream-header-timeout", "200ms"]).await;
+async fn silent_upstream_times_out_only_without_a_generation() {
+    let (mut hand, proxy) = start(&["--upstream-timeout", "200ms"]).await;
     let mut patient = Vec::new();
     for (port, path) in [
         (proxy.data, "/generate"),
@@ -201,47 +197,46 @@ async fn silence_is_timed_out_where_nothing_generates_and_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_pauses_or_takes_too_long_is_cut_where_nothing_generates() {
-    for flag in ["--upstream-idle-timeout", "--upstream-total-timeout"] {
-        let (mut hand, proxy) = started(&[flag, "200ms"]).await;
-        let mut calls = Vec::new();
-        for path in ["/health", "/v1/chat/completions", "/generate"] {
-            let client = tokio::spawn(post(proxy.data, path, b"{\"text\":\"a\",\"stream\":true}"));
-            let mut call = hand.next().await;
-            call.say(STREAM).await;
-            call.say(&event("r", 0)).await;
-            calls.push((client, call));
-        }
-        let (client, call) = calls.remove(0);
-        let cut = soon("the body is cut", client).await.unwrap();
-        assert_eq!((cut.status, cut.complete), (200, false), "{flag}");
-        assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"timeout\"}").await, 1.0, "{flag}");
-        call.gone().await;
-        for (client, call) in calls {
-            assert!(!client.is_finished(), "{flag}: it has paused longer than that");
-            call.reply(END).await;
-            assert!(client.await.unwrap().complete, "{flag}");
-        }
+async fn paused_body_is_cut_only_without_a_generation() {
+    let (mut hand, proxy) = start(&["--upstream-timeout", "200ms"]).await;
+    let mut calls = Vec::new();
+    for path in ["/health", "/v1/chat/completions", "/generate"] {
+        let client = tokio::spawn(post(proxy.data, path, b"{\"text\":\"a\",\"stream\":true}"));
+        let mut call = hand.next().await;
+        call.say(STREAM).await;
+        call.say(&event("r", 0)).await;
+        calls.push((client, call));
+    }
+    let (client, call) = calls.remove(0);
+    let cut = soon("the body is cut", client).await.unwrap();
+    assert_eq!((cut.status, cut.complete), (200, false));
+    assert_eq!(proxy.metric("tokentap_upstream_errors_total{kind=\"timeout\"}").await, 1.0);
+    call.gone().await;
+    for (client, call) in calls {
+        assert!(!client.is_finished(), "it has paused longer than that");
+        call.reply(END).await;
+        assert!(client.await.unwrap().complete);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_total_of_zero_is_no_limit() {
-    let zero = ["--upstream-header-timeout", "0", "--upstream-idle-timeout", "0", "--upstream-total-timeout", "0"];
-    let (mut hand, proxy) = started(&zero).await;
+async fn upstream_timeout_of_zero_is_no_limit() {
+    let zero = ["--upstream-timeout", "0"];
+    let (mut hand, proxy) = start(&zero).await;
     let client = tokio::spawn(get(proxy.data, "/health"));
     hand.next().await.reply(&message(200, &[], b"ok")).await;
     assert_eq!(client.await.unwrap().text(), "ok");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_few_files_may_be_open_idle_connections_do_not_take_them_all() {
+async fn idle_connections_leave_files_for_probes_under_a_low_ulimit() {
     let hand = Hand::start().await;
     let binary = Binary::within(hand.addr, &[], "-n 100").await;
-    let warned = |line: &serde_json::Value| line["message"].as_str().is_some_and(|said| said.contains("ulimit -n"));
+    let warned =
+        |line: &serde_json::Value| line["message"].as_str().is_some_and(|message| message.contains("ulimit -n"));
     assert!(binary.told.iter().any(warned), "{:?}", binary.told);
     let mut idle = Vec::new();
-    // more than there are files, and no more than a system that keeps few connections waiting takes at once
+    // more than the limit of files, and within the backlog of a system with a short queue
     for _ in 0..120 {
         idle.push(Connection::open(binary.data).await);
     }
@@ -252,7 +247,7 @@ async fn where_few_files_may_be_open_idle_connections_do_not_take_them_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_files_may_be_open_than_the_soft_limit_says() {
+async fn soft_limit_of_open_files_is_raised() {
     let hand = Hand::start().await;
     let binary = Binary::within(hand.addr, &[], "-Sn 100").await;
     let mut open = Vec::new();
@@ -264,27 +259,27 @@ async fn more_files_may_be_open_than_the_soft_limit_says() {
     }
 }
 
-/// A session that has as many turns or branches as it may have is refused its next call, and others are not.
+/// A session at its limit of turns or branches rejects further calls; other sessions do not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_session_is_answered_with_403() {
-    for (flag, what, continued) in
-        [("--max-session-turns", "turns", true), ("--max-session-branches", "branches", false)]
-    {
+async fn full_session_returns_403() {
+    for (limit, what, allowed, continued) in [("2", "turns", 2, true), ("17", "branches", 16, false)] {
         let upstream = Upstream::start(Nature::default(), engine::answer).await;
-        let proxy = Proxy::start(upstream.addr, &[flag, "2"]).await;
+        let proxy = Proxy::start(upstream.addr, &["--max-session-turns", limit]).await;
         let call = async |session: &str, ids: Value| {
             let body = json!({"input_ids": ids, "sampling_params": {"max_new_tokens": 4}}).to_string();
             request(proxy.data, "POST", "/generate", &[("x-session-id", session)], body.as_bytes()).await
         };
         assert_eq!(call("full", json!([1, 2])).await.status, 200);
         let session = proxy.parts.sessions.session("full").unwrap();
-        let ids = if continued { session.tokens(0) } else { vec![9, 9] };
-        assert_eq!(call("full", json!(ids)).await.status, 200);
+        for at in 1..allowed {
+            let ids = if continued { session.tokens(0) } else { vec![9, at] };
+            assert_eq!(call("full", json!(ids)).await.status, 200);
+        }
         let refused = call("full", json!([7])).await;
         assert_eq!(refused.status, 403, "{}", refused.text());
         let text = refused.text();
-        assert!(text.contains(flag) && text.contains(&format!("2 {what}")), "{text}");
-        assert_eq!(session.summary().turns, 2, "nothing was sampled for it");
+        assert!(text.contains("--max-session-turns") && text.contains(&format!("{allowed} {what}")), "{text}");
+        assert_eq!(session.summary().turns, allowed as usize, "nothing was sampled for it");
         assert_eq!(call("other", json!([7])).await.status, 200);
     }
 }

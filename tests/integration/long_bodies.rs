@@ -1,4 +1,4 @@
-//! Long bodies take time to parse. Others are served meanwhile.
+//! Parsing a long body does not block other requests.
 
 use std::net::SocketAddr;
 
@@ -11,14 +11,14 @@ use crate::support::upstream::{Nature, Upstream};
 /// Bytes of a body that takes some hundred milliseconds to parse in a debug build.
 const LONG: usize = 16 << 20;
 
-/// Requests that show that others are served. A blocked worker answers at most a few between the steps of a long request.
+/// The number of answers that shows that others are served. A blocked worker answers only a few between the steps of a long request.
 const SERVED: usize = 20;
 
-/// Requests in whose time a worker reads what the system holds of a long one.
+/// The number of requests during which a worker reads the buffered bytes of a long one.
 const READ: usize = 200;
 
-/// The data port of a tokentap that has one worker thread; it ends with the test's process.
-async fn on_one_worker(upstream: SocketAddr, flags: &'static [&'static str]) -> SocketAddr {
+/// Starts a tokentap with one worker thread and returns its data port; it ends with the test process.
+async fn start_with_one_worker(upstream: SocketAddr, flags: &'static [&'static str]) -> SocketAddr {
     let (started, data) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -31,11 +31,11 @@ async fn on_one_worker(upstream: SocketAddr, flags: &'static [&'static str]) -> 
     soon("tokentap starts", data).await.unwrap()
 }
 
-/// Sends a long request that is refused once it has been parsed, and counts the short ones that are answered from its last byte to the
-/// refusal. Its bytes are received and nothing is sent to the engine in that time: these yield to others by themselves.
+/// Sends a long request that is rejected after parsing; returns the number of short requests that are answered between its last byte and
+/// the rejection. Receiving and sending are outside that time: they yield to other tasks anyway.
 async fn served_meanwhile(body: &[u8]) -> usize {
     let upstream = Upstream::start(Nature::default(), answer).await;
-    let data = on_one_worker(upstream.addr, &[]).await;
+    let data = start_with_one_worker(upstream.addr, &[]).await;
     let short = async || assert_eq!(post(data, "/generate", br#"{"input_ids":[1,2,3]}"#).await.status, 200);
     let mut long = Connection::open(data).await;
     let request = written(data, "POST", "/generate", &[], body);
@@ -58,7 +58,7 @@ async fn served_meanwhile(body: &[u8]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_list_of_ids() {
+async fn long_list_of_ids_does_not_block_other_requests() {
     let ids = vec!["12345"; LONG / 6].join(",");
     let served = served_meanwhile(format!("{{\"input_ids\":[{ids},999999]}}").as_bytes()).await;
     assert!(served >= SERVED, "only {served} while a body of 16 MiB was parsed");

@@ -21,7 +21,7 @@ async fn narrow(addr: std::net::SocketAddr) -> TcpStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_nobody_takes_is_not_held_for_good() {
     let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--client-read-timeout", "200ms"]).await;
+    let proxy = Proxy::probed(hand.addr, &["limit:client-read-timeout", "200ms"]).await;
     let mut client = narrow(proxy.data).await;
     client.write_all(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await.unwrap();
     let large = reply(16 << 20);
@@ -47,7 +47,7 @@ async fn a_reply_that_nobody_takes_is_not_held_for_good() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_reads_slowly_is_served_to_the_end() {
     let mut hand = Hand::start().await;
-    let proxy = Proxy::probed(hand.addr, &["--client-read-timeout", "2s"]).await;
+    let proxy = Proxy::probed(hand.addr, &["limit:client-read-timeout", "2s"]).await;
     let mut client = narrow(proxy.data).await;
     client
         .write_all(&written(proxy.data, "POST", "/generate", &[("connection", "close")], b"{\"text\":\"a\"}"))
@@ -79,7 +79,7 @@ async fn written_first(addr: std::net::SocketAddr, path: &str, size: usize) -> S
 async fn who_is_answered_while_sending_sees_the_answer() {
     let nobody = TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let flags = ["--breaker-failures", "2", "--max-request-bytes", "1MiB"];
+    let flags = ["limit:breaker-failures", "2", "--max-request-bytes", "1MiB"];
     let proxy = Proxy::start(nobody.local_addr().unwrap(), &flags).await;
     for _ in 0..2 {
         assert_eq!(get(proxy.data, "/health").await.status, 502);

@@ -212,7 +212,7 @@ fn is_logprob_member(key: &str) -> bool {
 async fn a_recording_with_top_k_asked_for_without_logprobs_comes_out_exactly_without_them() {
     let mut checked = 0;
     for (server, incremental) in SERVERS {
-        let flags: &[&str] = if server == "sglang-jax" { &["--jax-force"] } else { &[] };
+        let flags: &[&str] = if server == "sglang-jax" { &["--entropy", "always"] } else { &[] };
         let replay = Replay::start(server, incremental, flags).await;
         for fixture in recordings(server, incremental) {
             let mut body = fixture.request();

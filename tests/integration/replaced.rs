@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use crate::faults::doors::Door;
+use crate::faults::doors::RequestKind;
 use crate::faults::stage::turns;
 use crate::support::client::{Answer, Connection, get};
 use crate::support::hand::{Call, Hand, soon};
@@ -22,19 +22,19 @@ fn other() -> Nature {
 
 /// A stream in a session of which the client has one event.
 async fn streaming(hand: &mut Hand, proxy: &Proxy, session: &str) -> (Connection, Call) {
-    let door = Door::Incremental;
+    let kind = RequestKind::Incremental;
     let mut client = Connection::open(proxy.data).await;
-    client.send(&door.request(proxy.data, session)).await;
+    client.send(&kind.request(proxy.data, session)).await;
     let mut call = hand.next().await;
-    call.say(&door.begun(1)).await;
+    call.say(&kind.prefix(1)).await;
     assert!(client.read_until(|read| read.ends_with(b"\n\n\r\n")).await);
     (client, call)
 }
 
 /// The rest of such a stream.
 async fn finished(mut client: Connection, call: Call) -> Answer {
-    let door = Door::Incremental;
-    call.reply(&door.healthy()[door.begun(1).len()..]).await;
+    let kind = RequestKind::Incremental;
+    call.reply(&kind.healthy()[kind.prefix(1).len()..]).await;
     soon("the stream ends", client.answer()).await
 }
 

@@ -6,8 +6,8 @@ use std::process::Output;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::crash::Alone;
-use crate::crash::trainers::say;
+use crate::crash::StandaloneEngine;
+use crate::crash::trainers::generate_turn;
 use crate::grpc::client::health;
 use crate::support::binary::{Binary, arguments, output};
 use crate::support::client::{get, post};
@@ -33,11 +33,11 @@ async fn refused(upstream: std::net::SocketAddr, dir: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_polite_end_keeps_everything() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let mut binary = alone.behind(&dir, &["--fsync", "never"]).await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let mut binary = alone.start_binary(&dir, &["--fsync", "never"]).await;
     let mut prompt = vec![1, 2, 3];
     for turn in 0..5_u32 {
-        let reply = say(binary.data, "s", &prompt, "").await;
+        let reply = generate_turn(binary.data, "s", &prompt, "").await;
         prompt.extend(serde_json::from_value::<Vec<u32>>(reply["output_ids"].clone()).unwrap());
         prompt.push(turn);
     }
@@ -45,7 +45,7 @@ async fn a_polite_end_keeps_everything() {
     binary.terminate();
     assert_eq!(binary.code().await, Some(0));
     for _ in 0..2 {
-        let mut binary = alone.behind(&dir, &[]).await;
+        let mut binary = alone.start_binary(&dir, &[]).await;
         assert_eq!(turns(binary.control, "s").await, before);
         binary.terminate();
         assert_eq!(binary.code().await, Some(0));
@@ -54,27 +54,27 @@ async fn a_polite_end_keeps_everything() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_tail_costs_what_was_torn_and_is_told() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
-    say(binary.data, "first", &[1, 2, 3], "").await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
+    generate_turn(binary.data, "first", &[1, 2, 3], "").await;
     let before = turns(binary.control, "first").await;
-    say(binary.data, "last", &[1, 2, 3], "").await;
+    generate_turn(binary.data, "last", &[1, 2, 3], "").await;
     binary.kill();
     let segment = segments(&dir).pop().unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&segment).unwrap();
     file.set_len(file.metadata().unwrap().len() - 5).unwrap();
 
-    let mut binary = alone.behind(&dir, &[]).await;
+    let mut binary = alone.start_binary(&dir, &[]).await;
     let warning = binary.told[0].clone();
     assert_eq!((&warning["level"], &warning["message"]), (&"WARN".into(), &"a segment of the log ends early".into()));
     assert!(warning["torn"].as_str().unwrap().contains(segment.to_str().unwrap()), "{warning}");
     assert_eq!(turns(binary.control, "first").await, before);
     assert_eq!(get(binary.control, "/v1/sessions/last").await.status, 404);
-    say(binary.data, "last", &[4], "").await;
+    generate_turn(binary.data, "last", &[4], "").await;
     let after = turns(binary.control, "last").await;
     binary.terminate();
     assert_eq!(binary.code().await, Some(0));
-    let binary = alone.behind(&dir, &[]).await;
+    let binary = alone.start_binary(&dir, &[]).await;
     assert_eq!((turns(binary.control, "first").await, turns(binary.control, "last").await), (before, after));
 }
 
@@ -87,21 +87,21 @@ fn segments(dir: &tempfile::TempDir) -> Vec<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_belongs_to_one_process() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
     let path = dir.path().to_str().unwrap();
     let line = refused(alone.addr, path).await;
     assert!(line.contains(path) && line.contains("in use by another tokentap"), "{line}");
-    say(binary.data, "s", &[1, 2, 3], "").await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let before = turns(binary.control, "s").await;
     binary.kill();
-    let binary = alone.behind(&dir, &[]).await;
+    let binary = alone.start_binary(&dir, &[]).await;
     assert_eq!(turns(binary.control, "s").await, before, "the second has harmed nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_cannot_be_is_a_line() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let file = dir.path().join("file");
     std::fs::write(&file, "not a directory").unwrap();
     for path in [file.clone(), file.join("below"), PathBuf::from("/proc/tokentap")] {
@@ -119,9 +119,9 @@ async fn metric(control: std::net::SocketAddr, name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_polite_end_while_sessions_are_restored_loses_nothing() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
-    say(binary.data, "s", &[1, 2, 3], "").await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let before = turns(binary.control, "s").await;
     binary.kill();
     let written: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
@@ -135,15 +135,15 @@ async fn a_polite_end_while_sessions_are_restored_loses_nothing() {
     std::fs::remove_file(pipe).unwrap();
     let after: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
     assert_eq!(after, written, "the log is as it was");
-    let binary = alone.behind(&dir, &[]).await;
+    let binary = alone.start_binary(&dir, &[]).await;
     assert_eq!(turns(binary.control, "s").await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_answer_while_sessions_are_restored() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
-    say(binary.data, "s", &[1, 2, 3], "").await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
+    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let before = turns(binary.control, "s").await;
     binary.kill();
     // a file that is read when the test opens its other end
@@ -178,20 +178,20 @@ async fn ports_answer_while_sessions_are_restored() {
     assert_eq!(get(control, "/readyz").await.status, 200);
     assert_eq!(metric(control, "tokentap_log_restoring").await, "0");
     assert_eq!(turns(control, "s").await, before);
-    say(binary.data, "s", &[9, 9], "").await;
+    generate_turn(binary.data, "s", &[9, 9], "").await;
     assert_eq!(get(control, "/v1/sessions/s").await.json()["turns"], 2, "the session goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_costs_one_record_and_is_counted() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
-    let binary = alone.behind(&dir, &[]).await;
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
     let control = binary.control;
     let length = || std::fs::metadata(segments(&dir).pop().unwrap()).unwrap().len() as usize;
-    say(binary.data, "before", &[1, 2, 3], "").await;
+    generate_turn(binary.data, "before", &[1, 2, 3], "").await;
     let start = length();
-    say(binary.data, "damaged", &[1, 2, 3], "").await;
-    say(binary.data, "after", &[1, 2, 3], "").await;
+    generate_turn(binary.data, "damaged", &[1, 2, 3], "").await;
+    generate_turn(binary.data, "after", &[1, 2, 3], "").await;
     let kept = [turns(control, "before").await, turns(control, "after").await];
     binary.kill();
     let segment = segments(&dir).pop().unwrap();
@@ -199,7 +199,7 @@ async fn a_flipped_bit_costs_one_record_and_is_counted() {
     bytes[start + 40] ^= 1;
     std::fs::write(&segment, bytes).unwrap();
 
-    let binary = alone.behind(&dir, &[]).await;
+    let binary = alone.start_binary(&dir, &[]).await;
     let control = binary.control;
     let warnings: Vec<_> = binary.told.iter().filter(|line| line["level"] == "WARN").collect();
     assert_eq!(warnings[0]["message"], "a segment of the log is damaged");

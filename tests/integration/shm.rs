@@ -74,7 +74,7 @@ async fn until_open(path: &Path, open: bool) {
     .await;
 }
 
-const ONE_SLOT: &[&str] = &["--slice-memory", "4MiB", "--entropy-backend", "cpu"];
+const ONE_SLOT: &[&str] = &["limit:slice-memory", "4MiB", "--entropy-backend", "cpu"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_gets_the_textbook_s_numbers() {
@@ -137,7 +137,7 @@ async fn several_slices_may_lie_in_one_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_slice_of_the_folder_is_refused_in_words_that_say_why() {
-    let shared = Shared::start(&["--max-slice-bytes", "1MiB"]).await;
+    let shared = Shared::start(&["limit:max-slice-bytes", "1MiB"]).await;
     let good = Slice::new(Dtype::F32, 2, 50);
     shared.leave("good", &good.file(false));
     shared.leave(".hidden", &good.file(false));
@@ -165,7 +165,7 @@ async fn what_is_no_slice_of_the_folder_is_refused_in_words_that_say_why() {
         (400, "short", "the body ends early, in logits"),
         (400, "text", "no safetensors file"),
         (404, "nothing", "there is no file of this name in --shm-dir"),
-        (413, "large", "--max-slice-bytes"),
+        (413, "large", "are more than the limit"),
     ] {
         let answer = shared.ask(json!({"name": name})).await;
         assert_eq!(answer.status, status, "{name:?}: {}", answer.text());

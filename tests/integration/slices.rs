@@ -183,7 +183,7 @@ async fn numbers_come_as_safetensors_to_who_accepts_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn more_rows_than_there_is_room_for_go_through_all_the_same() {
     // one slot, in which 13 such rows have room
-    let proxy = started(&["--slice-memory", "4MiB", "--entropy-threads", "1"]).await;
+    let proxy = started(&["limit:slice-memory", "4MiB", "limit:entropy-threads", "1"]).await;
     let slice = Slice::new(Dtype::F32, 60, 80_000);
     let (mine, file) = (slice.file(false), slice.file(true));
     let (first, second) = tokio::join!(send(proxy.control, &mine), send(proxy.control, &mine));
@@ -211,7 +211,7 @@ async fn a_body_in_single_bytes_is_the_same_body() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sender_that_leaves_takes_no_room_along() {
-    let proxy = started(&["--slice-memory", "4MiB"]).await;
+    let proxy = started(&["limit:slice-memory", "4MiB"]).await;
     let slice = Slice::new(Dtype::F32, 4, 100_000);
     let file = slice.file(false);
     for _ in 0..3 {
@@ -224,7 +224,7 @@ async fn a_sender_that_leaves_takes_no_room_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_slice_is_refused_in_words_that_name_it() {
-    let proxy = started(&["--max-slice-bytes", "1MiB"]).await;
+    let proxy = started(&["limit:max-slice-bytes", "1MiB"]).await;
     let four: Vec<u8> = [0f32; 4].iter().flat_map(|value| value.to_le_bytes()).collect();
     let (zero, none) = (vec![0u8; 4], Vec::new());
     let one = |name, dtype, shape: &[usize], bytes| by_hand(&[(name, dtype, shape.to_vec(), bytes)]);
@@ -253,7 +253,7 @@ async fn what_is_no_slice_is_refused_in_words_that_name_it() {
         (400, good[..good.len() - 1].to_vec(), "the body ends early, in logits"),
         (400, good[..20].to_vec(), "the body ends early, in its header"),
         (400, Vec::new(), "the body ends early, in the length of its header"),
-        (413, one("logits", "F32", &[2, 1 << 18], &large), "--max-slice-bytes"),
+        (413, one("logits", "F32", &[2, 1 << 18], &large), "are more than the limit"),
     ];
     for (status, body, words) in cases {
         let answer = send(proxy.control, &body).await;
@@ -314,7 +314,7 @@ async fn a_file_is_measured_a_line_a_row() {
     let path = folder.path().join("slice.safetensors");
     let slice = Slice::new(Dtype::BF16, 70, 50_000);
     std::fs::write(&path, slice.file(false)).unwrap();
-    let done = output(&["entropy", path.to_str().unwrap(), "--slice-memory", "4MiB"]).await;
+    let done = output(&["entropy", path.to_str().unwrap()]).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(done.stderr.is_empty(), "no terminal, no bar");
     let lines: Vec<Value> =

@@ -22,7 +22,7 @@ fn thinking(reply: &Value) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_thinking_of_each_turn_is_counted_once() {
-    let flags = ["--think-start", "1020", "--think-end", "1021"];
+    let flags = ["--think-tokens", "1020,1021"];
     counted(&Demo::start(EngineOptions::default(), &flags).await).await;
 }
 

@@ -74,17 +74,17 @@ async fn turn_of_a_disconnected_client_can_be_resumed() {
         let mask = super::audit::integers(&row["loss_mask"]);
         assert_eq!(mask.iter().sum::<u32>(), 0, "a path that ends in a cut turn trains nothing");
         let entry = lab.entry("leaving");
-        let kept = audit.turns[1]["sampled_tokens"].as_u64().unwrap() as usize;
-        assert!((3..=entry.sampled.len()).contains(&kept) && kept < 400, "{kept} tokens had come");
+        let received = audit.turns[1]["sampled_tokens"].as_u64().unwrap() as usize;
+        assert!((3..=entry.sampled.len()).contains(&received) && received < 400, "{received} tokens were received");
         agent.tokens = super::audit::integers(&row["token_ids"]);
-        assert!(agent.tokens.ends_with(&entry.output()[..kept]), "and those are kept");
+        assert!(agent.tokens.ends_with(&entry.output()[..received]), "and those are kept");
         assert_resumable(&mut agent, "disconnected").await;
-        let left = async {
+        let stopped = async {
             while lab.entry("leaving").end.is_none() {
                 tokio::task::yield_now().await;
             }
         };
-        soon("the engine stops too", left).await;
+        soon("the engine stops too", stopped).await;
         assert!(matches!(lab.entry("leaving").end, Some(End::Abort | End::Left)));
     }
 }
@@ -191,9 +191,9 @@ async fn turn_of_a_disconnected_client_is_kept_for_every_request_option() {
             let exported = control(lab, &format!("/v1/sessions/{session}/trajectories")).await;
             let row = &exported["trajectories"][0];
             let entry = lab.entry(&rid);
-            let kept = listed["sampled_tokens"].as_u64().unwrap() as usize;
-            assert!(kept >= 3, "{body}: {kept} tokens had come");
-            let all = [&entry.prompt[..], &entry.output()[..kept]].concat();
+            let received = listed["sampled_tokens"].as_u64().unwrap() as usize;
+            assert!(received >= 3, "{body}: {received} tokens were received");
+            let all = [&entry.prompt[..], &entry.output()[..received]].concat();
             assert_eq!(row["token_ids"], json!(all), "{body}");
         }
     }

@@ -11,7 +11,7 @@ use crate::support::demo::{Demo, ids};
 use crate::support::hand::soon;
 
 /// Sets k to the whole vocabulary, so that entropies are exact.
-pub const EXACT: [&str; 4] = ["--top-logprobs", "1024", "--max-top-logprobs", "1024"];
+pub const EXACT: [&str; 2] = ["--top-logprobs", "1024"];
 
 /// One sequence of a reply, as its client received it.
 #[derive(Debug, Clone)]

@@ -85,7 +85,7 @@ async fn untokenised_text_prompt_is_refused_as_prompt_unknown() {
     assert_eq!(lines[0]["token_ids"], json!([1, 2, 3, 10, 10, 10, 10]), "the other turn is exported");
     let all = get(proxy.control, "/v1/sessions/text/trajectories").await.json();
     assert_eq!(all["refused"], json!([{"leaf": 0, "reason": "prompt_unknown"}]));
-    let kept = &all["trajectories"][0];
-    assert_eq!(kept["token_ids"], json!([10, 10, 10, 10]), "the sampled tokens are readable");
-    assert_eq!(kept["loss_mask"], json!([0, 0, 0, 0]), "and are not trained");
+    let path = &all["trajectories"][0];
+    assert_eq!(path["token_ids"], json!([10, 10, 10, 10]), "the sampled tokens are readable");
+    assert_eq!(path["loss_mask"], json!([0, 0, 0, 0]), "and are not trained");
 }

@@ -1,4 +1,4 @@
-//! What clients have read, to be held against what is there.
+//! Replies that clients have read, compared with the recorded turns.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::support::client::get;
 use crate::support::hand::soon;
 
-/// A turn as one side has it.
+/// A turn, as a client read it or as tokentap recorded it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turn {
     /// The ids of the calls it continues, from the root on, and its own.
@@ -25,7 +25,7 @@ pub struct Turn {
 /// Turns by session and the id of their call.
 type Turns = HashMap<String, HashMap<String, Turn>>;
 
-/// What was asked, and of which replies the client has read the last byte.
+/// The prompts that were sent, and the turns whose replies were read to the last byte.
 #[derive(Default)]
 pub struct Ledger {
     asked: Mutex<HashMap<String, HashMap<String, Vec<u32>>>>,
@@ -34,13 +34,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn ask(&self, session: &str, rid: &str, prompt: &[u32]) {
+    pub fn record_request(&self, session: &str, rid: &str, prompt: &[u32]) {
         let mut asked = self.asked.lock().unwrap();
         let before = asked.entry(session.to_owned()).or_default().insert(rid.to_owned(), prompt.to_vec());
-        assert!(before.is_none(), "every call has an id of its own");
+        assert!(before.is_none(), "every call has its own id");
     }
 
-    pub fn read(&self, session: &str, turn: Turn) {
+    pub fn record_reply(&self, session: &str, turn: Turn) {
         let rid = turn.chain.last().unwrap().clone();
         self.read.lock().unwrap().entry(session.to_owned()).or_default().insert(rid, turn);
         self.replies.send_modify(|replies| *replies += 1);
@@ -51,13 +51,13 @@ impl Ledger {
         self.replies.subscribe()
     }
 
-    /// Wakes who waits for replies.
+    /// Wakes the tasks that wait for replies.
     pub fn nudge(&self) {
         self.replies.send_modify(|_| ());
     }
 
-    /// Waits until so many more replies have been read.
-    pub async fn more(&self, replies: usize) {
+    /// Waits until `replies` more replies have been read.
+    pub async fn wait_for(&self, replies: usize) {
         let mut read = self.replies();
         let goal = *read.borrow() + replies;
         soon("replies are read", read.wait_for(|read| *read >= goal)).await.unwrap();
@@ -68,30 +68,31 @@ impl Ledger {
         self.read.lock().unwrap().clone()
     }
 
-    /// Holds against all of it what a tokentap says that it has; returns how many turns it has.
+    /// Compares the turns that a tokentap has recorded with the ledger; returns their number.
     pub async fn check(&self, control: SocketAddr, engine: &Engine) -> usize {
         let (asked, read) = (self.asked.lock().unwrap().clone(), self.turns());
         let mut turns = 0;
         for (session, asked) in &asked {
             let none = HashMap::new();
             let read = read.get(session).unwrap_or(&none);
-            let there = stored(control, session, read.is_empty()).await;
+            let recorded = stored(control, session, read.is_empty()).await;
             for (rid, turn) in read {
-                let found = there.get(rid).unwrap_or_else(|| panic!("{session}: {rid} was read and is not there"));
+                let found =
+                    recorded.get(rid).unwrap_or_else(|| panic!("{session}: {rid} was read and is not recorded"));
                 assert_eq!(found, turn, "{session}: {rid}");
             }
-            for (rid, turn) in there.iter().filter(|(rid, _)| !read.contains_key(*rid)) {
-                assert_eq!(asked.get(rid), Some(&turn.prompt), "{session}: {rid} was asked");
-                was_sampled(engine, turn);
+            for (rid, turn) in recorded.iter().filter(|(rid, _)| !read.contains_key(*rid)) {
+                assert_eq!(asked.get(rid), Some(&turn.prompt), "{session}: {rid} was sent");
+                assert_sampled(engine, turn);
             }
-            turns += there.len();
+            turns += recorded.len();
         }
         turns
     }
 }
 
-/// The turn is one that the engine can have sampled: each logprob is that of its token.
-fn was_sampled(engine: &Engine, turn: &Turn) {
+/// Asserts that the engine can have sampled the turn: each logprob is that of its token.
+fn assert_sampled(engine: &Engine, turn: &Turn) {
     assert_eq!(turn.output.len(), turn.logprobs.len());
     for (at, (id, logprob)) in turn.output.iter().zip(&turn.logprobs).enumerate() {
         let position = Position { prompt: &turn.prompt, output: &turn.output[..at] };
@@ -104,17 +105,17 @@ fn floats(list: &Value, start: usize, end: usize) -> Vec<f32> {
     list.as_array().unwrap()[start..end].iter().map(|value| value.as_f64().unwrap() as f32).collect()
 }
 
-/// A session's turns by the ids of their calls, each seen once, trained once and in its place.
+/// Reads a session's turns by rid; each must be listed once and trained once.
 pub async fn stored(control: SocketAddr, session: &str, may_lack: bool) -> HashMap<String, Turn> {
     let answer = get(control, &format!("/v1/sessions/{session}/trajectories")).await;
     if may_lack && answer.status == 404 {
         return HashMap::new();
     }
     assert_eq!(answer.status, 200, "{session}: {}", answer.text());
-    let said = answer.json();
+    let export = answer.json();
     let mut trained: HashSet<String> = HashSet::new();
     let mut found: HashMap<String, Turn> = HashMap::new();
-    for row in said["trajectories"].as_array().unwrap() {
+    for row in export["trajectories"].as_array().unwrap() {
         let ids: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
         let masks: Vec<u8> = serde_json::from_value(row["loss_mask"].clone()).unwrap();
         let mut chain = Vec::new();
@@ -144,6 +145,6 @@ pub async fn stored(control: SocketAddr, session: &str, may_lack: bool) -> HashM
     let shown = get(control, &format!("/v1/sessions/{session}")).await.json();
     let listed: Vec<&str> =
         shown["list"].as_array().unwrap().iter().map(|turn| turn["rid"].as_str().unwrap()).collect();
-    assert_eq!(listed.len(), found.len(), "{session}: no turn is there twice: {listed:?}");
+    assert_eq!(listed.len(), found.len(), "{session}: no turn is listed twice: {listed:?}");
     found
 }

@@ -1,4 +1,4 @@
-//! Agents at work, and a trainer that takes what has finished.
+//! Agents that generate, and a trainer that reads finished paths.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use super::ledger::{Ledger, Turn};
 use crate::support::client::{Answer, try_request};
 use crate::support::demo::{all_numbers, ids};
 
-/// Numbers that look random and are the same in every run.
+/// A deterministic generator of pseudo-random numbers.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-/// An agent: one conversation after the other, over all lives of tokentap.
+/// An agent with sequential conversations, across restarts of tokentap.
 pub struct Agent {
     name: usize,
     dice: Dice,
@@ -43,7 +43,7 @@ impl Agent {
         Self { name, dice: Dice(name as u64), calls: 0, session, chain, tokens }
     }
 
-    /// Works until tokentap is gone.
+    /// Works until tokentap is killed.
     pub async fn work(mut self, ledger: Arc<Ledger>, data: SocketAddr) -> Self {
         while self.turn(&ledger, data).await.is_some() {}
         self
@@ -55,7 +55,7 @@ impl Agent {
         let count = 1 + self.dice.roll(6);
         let prompt = [self.tokens.clone(), self.dice.tokens(count)].concat();
         let (streams, last, by_path) = (self.dice.roll(2) == 0, self.dice.roll(4) == 0, self.dice.roll(2) == 0);
-        ledger.ask(&self.session, &rid, &prompt);
+        ledger.record_request(&self.session, &rid, &prompt);
         let sampling = json!({"max_new_tokens": 1 + self.dice.roll(9), "temperature": 1.0, "ignore_eos": true});
         let body = json!({
             "rid": rid, "input_ids": prompt, "stream": streams, "return_logprob": true, "sampling_params": sampling,
@@ -72,13 +72,13 @@ impl Agent {
         let turn = turn(&answer, chain, prompt);
         self.chain.clone_from(&turn.chain);
         self.tokens = [&turn.prompt[..], &turn.output].concat();
-        ledger.read(&self.session, turn);
+        ledger.record_reply(&self.session, turn);
         if last {
             self.session = format!("agent-{}-{}", self.name, self.calls);
             self.chain.clear();
             self.tokens.clear();
         } else if self.dice.roll(5) == 0 {
-            // from the beginning again, in another branch
+            // starts another branch at the root
             self.chain.clear();
             self.tokens.clear();
         }
@@ -86,10 +86,10 @@ impl Agent {
     }
 }
 
-/// A reply that was read to its last byte, of an engine that streams what is new.
+/// Parses a complete reply of an engine with incremental streams.
 fn turn(answer: &Answer, chain: Vec<String>, prompt: Vec<u32>) -> Turn {
     let objects = if answer.body.starts_with(b"data:") {
-        assert!(answer.body.ends_with(b"data: [DONE]\n\n"), "a stream that ends well has its mark");
+        assert!(answer.body.ends_with(b"data: [DONE]\n\n"), "a complete stream ends with [DONE]");
         answer.events()
     } else {
         vec![answer.json()]
@@ -105,24 +105,24 @@ fn turn(answer: &Answer, chain: Vec<String>, prompt: Vec<u32>) -> Turn {
     turn
 }
 
-/// A trainer that takes finished paths, each once, over all lives of tokentap.
+/// A trainer that reads each finished path once, across restarts of tokentap.
 #[derive(Default)]
 pub struct Trainer {
     cursor: String,
     paths: HashSet<(String, u64)>,
-    /// How often each call's tokens were to be trained.
+    /// How often each call's tokens were marked as trained.
     pub trained: HashMap<String, usize>,
 }
 
 impl Trainer {
-    /// Takes a few paths whenever replies have come, until tokentap is gone.
+    /// Reads a page of paths after new replies, until tokentap is killed.
     pub async fn work(mut self, ledger: Arc<Ledger>, control: SocketAddr) -> Self {
         let mut replies = ledger.replies();
         while self.take(control).await.is_some() && replies.changed().await.is_ok() {}
         self
     }
 
-    /// Takes what there is; returns how much it was.
+    /// Reads one page of finished paths and returns its length.
     pub async fn take(&mut self, control: SocketAddr) -> Option<usize> {
         let path = format!("/v1/trajectories?limit=5&since={}", self.cursor);
         let answer = try_request(control, "GET", &path, &[], b"").await?;
@@ -132,7 +132,7 @@ impl Trainer {
             let line: Value = serde_json::from_str(line).unwrap();
             assert!(line["missed"].is_null() && line["gone"].is_null(), "{line}");
             let path = (line["session"].as_str().unwrap().to_owned(), line["leaf"].as_u64().unwrap());
-            assert!(self.paths.insert(path), "no path comes twice: {line}");
+            assert!(self.paths.insert(path), "no path is returned twice: {line}");
             for turn in line["turns"].as_array().unwrap().iter().filter(|turn| turn["trained"] == true) {
                 *self.trained.entry(turn["rid"].as_str().unwrap().to_owned()).or_default() += 1;
             }

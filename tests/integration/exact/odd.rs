@@ -1,4 +1,4 @@
-//! Engines that answer oddly, written out: what is asked of them, and what becomes of numbers that are not what they should be.
+//! Scripted engines with unusual replies: the requests that they receive, and the handling of invalid numbers.
 
 use serde_json::{Value, json};
 use tokentap::engine::client::Client;
@@ -10,7 +10,7 @@ use crate::support::demo::numbers;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, stream};
 
-/// An engine with the plugin and masks, which the probe has found; then deeds as given.
+/// Starts an engine whose plugin and masks the probe has found, and which then answers with `deed`.
 async fn engine(nature: Nature, deed: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> (Upstream, Proxy) {
     let upstream = Upstream::start(Nature { plugin: true, masks: true, ..nature }, deed).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
@@ -25,7 +25,7 @@ async fn ask(proxy: &Proxy, body: &Value) -> Answer {
     post(proxy.data, "/generate", body.to_string().as_bytes()).await
 }
 
-/// A reply, or an event, of so many tokens.
+/// A reply or an event of `tokens` tokens.
 fn object(tokens: usize, finish: Option<&str>, more: Value) -> Value {
     let rows: Vec<Value> = (0..tokens).map(|at| json!([-0.5, at, null])).collect();
     let mut meta = json!({"id": "x", "completion_tokens": tokens, "output_token_logprobs": rows,
@@ -41,12 +41,12 @@ fn events(objects: &[Value]) -> Deed {
     stream(&pieces)
 }
 
-async fn lost(proxy: &Proxy, reason: &str) -> f64 {
+async fn lost_count(proxy: &Proxy, reason: &str) -> f64 {
     proxy.metric(&format!("tokentap_exact_lost_total{{reason=\"{reason}\"}}")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_plugin_is_asked_and_the_client_s_parameters_stay() {
+async fn plugin_request_keeps_the_parameters_of_the_client() {
     let (upstream, proxy) = scripted(json!({"text": "", "output_ids": [], "meta_info": {}})).await;
     for (sent, expected) in [
         (json!({}), json!({"custom_params": {"tokentap_entropy": true}})),
@@ -80,7 +80,7 @@ async fn only_the_plugin_is_asked_and_the_client_s_parameters_stay() {
                 && asked.get("return_flat_raw_output_top_logprobs").is_none()
         );
     }
-    // where the plugin cannot know, or the client declined it, top-k is asked
+    // if the plugin cannot measure, or the client declined it, tokentap requests top-k
     for sent in [
         json!({"custom_logit_processor": "{}"}),
         json!({"sampling_params": {"custom_params": {"tokentap_entropy": false}}}),
@@ -94,7 +94,7 @@ async fn only_the_plugin_is_asked_and_the_client_s_parameters_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_leaks_from_a_neighbour_is_taken_away() {
+async fn unrequested_plugin_member_is_removed() {
     let reply = json!({"text": "a", "output_ids": [5], "meta_info": {"id": "x", "output_token_entropy": [null], "completion_tokens": 1,
         "finish_reason": {"type": "length", "length": 1}}});
     let (_upstream, proxy) = scripted(reply).await;
@@ -107,28 +107,24 @@ async fn a_key_that_leaks_from_a_neighbour_is_taken_away() {
     assert_eq!(
         answer["meta_info"]["output_token_entropy"],
         json!([null]),
-        "who asks the plugin itself gets its answer"
+        "a client that requests the plugin gets its values"
     );
     let reply = json!({"text": "a", "output_ids": [5], "meta_info": {"output_token_entropy": "of another plugin"}});
     let (_upstream, proxy) = scripted(reply).await;
     let answer = post(proxy.data, "/generate", br#"{"text":"a"}"#).await.json();
-    assert_eq!(
-        answer["meta_info"]["output_token_entropy"],
-        json!([null]),
-        "a value of another kind is nobody's entropy"
-    );
+    assert_eq!(answer["meta_info"]["output_token_entropy"], json!([null]), "a value of another type is no entropy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn supports_that_lag_behind_their_tokens_are_nobody_s() {
-    // of 2, 4, 8, 16 equally likely tokens, the last one's missing in each event
+async fn supports_that_lag_behind_their_tokens_are_null() {
+    // supports of 2, 4, 8, 16 equally likely tokens; each event lacks that of its last token
     let support = |count: usize| json!(vec![-(count as f64).ln(); count]);
-    let said = |tokens: usize| json!((0..tokens - 1).map(|at| support(2 << at)).collect::<Vec<_>>());
+    let supports = |tokens: usize| json!((0..tokens - 1).map(|at| support(2 << at)).collect::<Vec<_>>());
     let whole = |tokens: usize, finish| {
         object(
             tokens,
             finish,
-            json!({"output_token_sampling_logprobs": said(tokens), "output_token_sampling_mask": []}),
+            json!({"output_token_sampling_logprobs": supports(tokens), "output_token_sampling_mask": []}),
         )
     };
     let cut = [
@@ -146,11 +142,11 @@ async fn supports_that_lag_behind_their_tokens_are_nobody_s() {
     assert_eq!(found.iter().map(|value| value.map(|value| value as f32)).collect::<Vec<_>>(), expected, "{last}");
     let info = &last["meta_info"]["entropy_info"];
     assert_eq!((&info["source"], &info["reason"]), (&json!("exact"), &json!("missing_values")), "{info}");
-    assert_eq!(lost(&proxy, "misaligned").await, 1.0);
+    assert_eq!(lost_count(&proxy, "misaligned").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_refuses_what_was_added_is_asked_again_as_the_client_wrote_it() {
+async fn request_rejected_for_added_members_is_resent_unchanged() {
     for (status, sampled) in [(400, true), (500, true), (400, false), (500, false)] {
         let (upstream, proxy) = engine(Nature::default(), move |asked| {
             let body = asked.json();
@@ -171,7 +167,7 @@ async fn an_engine_that_refuses_what_was_added_is_asked_again_as_the_client_wrot
             let mut sent = upstream.generations().pop().unwrap();
             sent.as_object_mut().unwrap().remove("rid");
             body.as_object_mut().unwrap().remove("entropy_options");
-            assert_eq!(sent, body, "the second time it is the client's own");
+            assert_eq!(sent, body, "the second request is the client's own");
             let info = &answer.json()["meta_info"]["entropy_info"];
             assert_eq!(info["reason"], "refused_by_engine", "{info}");
         }
@@ -179,7 +175,7 @@ async fn an_engine_that_refuses_what_was_added_is_asked_again_as_the_client_wrot
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_aborted_request_says_nothing_of_the_plugin() {
+async fn aborted_request_does_not_disable_the_plugin() {
     // aborted in the queue: ids and logprobs, but none of the plugin's values
     let (upstream, proxy) = scripted(object(3, Some("abort"), json!({}))).await;
     let body = json!({"input_ids": [1], "sampling_params": {"max_new_tokens": 5}});
@@ -189,19 +185,19 @@ async fn an_aborted_request_says_nothing_of_the_plugin() {
     let asked = upstream.generations().pop().unwrap();
     assert_eq!(
         asked["sampling_params"]["custom_params"]["tokentap_entropy"], true,
-        "the next one asks the plugin again"
+        "the next request uses the plugin again"
     );
-    assert_eq!(lost(&proxy, "missing").await, 0.0);
+    assert_eq!(lost_count(&proxy, "missing").await, 0.0);
 
-    // merged with the event before it: two new tokens in front of all four, and the plugin's values of the two
+    // merged with the previous event: the two new tokens, then all four, and the plugin's values of the two
     let delta = |tokens: &[u32]| json!(tokens.iter().map(|at| json!([-0.5, at, null])).collect::<Vec<_>>());
     let mut begin = object(2, None, json!({"output_token_entropy": [0.25, 0.5]}));
     begin["meta_info"]["output_token_logprobs"] = delta(&[0, 1]);
     let mut end = object(4, Some("abort"), json!({"output_token_entropy": [0.75, 1.0]}));
     end["meta_info"]["output_token_logprobs"] = delta(&[2, 3, 0, 1, 2, 3]);
-    let said = [begin, end];
+    let script = [begin, end];
     let nature = Nature { streaming: "incremental", ..Nature::default() };
-    let (_upstream, proxy) = engine(nature, move |_| events(&said)).await;
+    let (_upstream, proxy) = engine(nature, move |_| events(&script)).await;
     let mut body = body.clone();
     body["stream"] = json!(true);
     let answer = ask(&proxy, &body).await.events();
@@ -209,7 +205,7 @@ async fn an_aborted_request_says_nothing_of_the_plugin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_distribution_has_is_null_and_nulls_alone_count_as_lost() {
+async fn out_of_range_entropy_is_null_and_the_next_request_uses_top_k() {
     for values in [json!([-3.0, 1e9]), json!([null, null]), json!([11.94, "x"]), json!([])] {
         let (upstream, proxy) = scripted(object(2, Some("length"), json!({"output_token_entropy": values}))).await;
         let body = json!({"input_ids": [1]});
@@ -220,20 +216,20 @@ async fn what_no_distribution_has_is_null_and_nulls_alone_count_as_lost() {
         assert_eq!(
             upstream.generations().pop().unwrap()["top_logprobs_num"],
             20,
-            "{values}: the next one has estimates"
+            "{values}: the next reply has estimates"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_s_own_custom_params_are_not_replaced() {
+async fn custom_params_of_the_server_are_not_replaced() {
     let preferred = json!({"custom_params": {"thinking_budget": 100}});
     let nature = Nature { preferred, ..Nature::default() };
     let (upstream, proxy) = engine(nature, |_| json_message(200, b"{}")).await;
     for (sent, asks) in [
         (json!({"input_ids": [1]}), false),
         (json!({"input_ids": [1], "sampling_params": {"temperature": 0.5}}), false),
-        // the client's own have taken their place already
+        // the client's own parameters replace them already
         (json!({"input_ids": [1], "sampling_params": {"custom_params": {"x": 1}}}), true),
     ] {
         ask(&proxy, &sent).await;
@@ -245,7 +241,7 @@ async fn the_server_s_own_custom_params_are_not_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn supports_that_a_cumulative_stream_would_repeat_too_often_are_not_asked() {
+async fn large_supports_of_cumulative_streams_are_not_requested() {
     let (upstream, proxy) = engine(Nature::default(), |_| json_message(200, b"{}")).await;
     for (stream, top_k, tokens, reason) in [
         (true, 20, 500, None),
@@ -265,7 +261,7 @@ async fn supports_that_a_cumulative_stream_would_repeat_too_often_are_not_asked(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_does_not_answer_a_probe_is_known_for_nothing() {
+async fn unanswered_probe_resets_the_capabilities() {
     let nature = Nature { answers_probe: false, ..Nature::default() };
     let upstream = Upstream::start(nature, |_| json_message(503, b"{}")).await;
     let config = crate::support::proxy::config(upstream.addr, &[]);

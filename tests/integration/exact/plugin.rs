@@ -1,14 +1,14 @@
-//! The plugin `tokentap-sglang`, which the demo engine stands in for.
+//! The plugin `tokentap-sglang`, simulated by the demo engine.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, Plugin, SamplingParams, Streaming};
-use tokentap::engine::probe::Plugin as Found;
+use tokentap::engine::probe::Plugin as ProbedPlugin;
 
 use crate::support::binary::output;
 use crate::support::client::get;
 use crate::support::demo::{Demo, all_numbers, assert_close, ids, numbers, sampling};
 
-const WITH: EngineOptions = EngineOptions {
+const WITH_PLUGIN: EngineOptions = EngineOptions {
     plugin: Plugin::Full,
     streaming: Streaming::Cumulative,
     dialect: Dialect::Sglang0523,
@@ -32,7 +32,7 @@ fn params(temperature: f64) -> SamplingParams {
     }
 }
 
-/// A generation's entropies are the engine's own, to the last bit of a float32.
+/// Asserts that a generation's entropies are the engine's own, to the precision of a float32.
 fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, reply: &Value, about: &str) {
     let meta = &reply["meta_info"];
     let info = &meta["entropy_info"];
@@ -44,9 +44,9 @@ fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, reply: &Value, ab
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_token_s_entropy_is_the_engine_s_own() {
-    let demo = Demo::start(WITH, &[]).await;
-    assert_eq!(demo.proxy.parts.upstream.borrow().plugin, Found::Exact, "the probe finds it");
+async fn entropies_equal_those_of_the_engine() {
+    let demo = Demo::start(WITH_PLUGIN, &[]).await;
+    assert_eq!(demo.proxy.parts.upstream.borrow().plugin, ProbedPlugin::Exact, "the probe finds it");
     let prompt = demo.encode("the lamp");
     let bias = vec![(300, 4.0), (40, -2.0)];
     let some = [
@@ -70,28 +70,32 @@ async fn every_token_s_entropy_is_the_engine_s_own() {
         body["return_logprob"] = json!(true);
         let own = demo.ask(&body).await;
         check(&demo, &prompt, &params, &own, &format!("{about}, own logprobs"));
-        assert_eq!(own["meta_info"]["output_token_logprobs"].as_array().unwrap().len(), 12, "which stay");
+        assert_eq!(
+            own["meta_info"]["output_token_logprobs"].as_array().unwrap().len(),
+            12,
+            "the client's logprobs stay"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_of_either_kind_and_any_length_are_exact() {
+async fn streams_of_any_type_and_length_are_exact() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
-        let demo = Demo::start(EngineOptions { streaming, ..WITH }, &[]).await;
+        let demo = Demo::start(EngineOptions { streaming, ..WITH_PLUGIN }, &[]).await;
         let prompt = demo.encode("the sea");
-        // longer than top-k would be asked for on a cumulative stream
+        // longer than the limit for top-k on a cumulative stream
         let params = SamplingParams { max_new_tokens: Some(700), ..params(1.0) };
         let events = demo.stream(&json!({"input_ids": prompt, "sampling_params": sampling(&params)})).await;
         let mut lists = events.iter().map(|event| all_numbers(&event["meta_info"]["output_token_entropy"]));
-        let (output, said) = match streaming {
+        let (output, entropies) = match streaming {
             Streaming::Cumulative => (ids(events.last().unwrap()), lists.next_back().unwrap()),
             Streaming::Incremental => (events.iter().flat_map(ids).collect(), lists.flatten().collect()),
         };
         assert_eq!(output.len(), 700);
-        assert_close(&said, &demo.entropies(&prompt, &output, &params), 1e-6, &format!("{streaming:?}"));
+        assert_close(&entropies, &demo.entropies(&prompt, &output, &params), 1e-6, &format!("{streaming:?}"));
         let meta = &events.last().unwrap()["meta_info"];
         assert_eq!(meta["entropy_info"]["source"], "exact");
-        assert!(meta.get("output_token_logprobs").is_none(), "what was forced is taken away");
+        assert!(meta.get("output_token_logprobs").is_none(), "members that tokentap added are removed");
         let samples = json!({"input_ids": [prompt, [40, 41]], "sampling_params": {"n": 3, "max_new_tokens": 9}});
         for event in demo.stream(&samples).await {
             let meta = &event["meta_info"];
@@ -101,8 +105,8 @@ async fn streams_of_either_kind_and_any_length_are_exact() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_and_samples_are_each_their_own() {
-    let demo = Demo::start(WITH, &[]).await;
+async fn each_batch_item_and_sample_has_its_own_entropies() {
+    let demo = Demo::start(WITH_PLUGIN, &[]).await;
     let prompts = [demo.encode("the lamp"), demo.encode("a dark night")];
     let kinds = [params(0.4), SamplingParams { max_new_tokens: Some(5), ..params(1.3) }];
     let replies =
@@ -116,12 +120,15 @@ async fn batches_and_samples_are_each_their_own() {
         check(&demo, &prompts[at / 3], &many, reply, &format!("sample {at}"));
     }
     let none = demo.ask(&json!({"input_ids": prompts[0]})).await;
-    assert_eq!(none["meta_info"]["entropy_info"]["source"], "exact", "a request without parameters asks as well");
+    assert_eq!(
+        none["meta_info"]["entropy_info"]["source"], "exact",
+        "a request without parameters uses the plugin, too"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_a_top_k_tells_is_asked_for_beside_it_or_instead() {
-    let demo = Demo::start(WITH, &[]).await;
+async fn options_that_need_top_k_request_it() {
+    let demo = Demo::start(WITH_PLUGIN, &[]).await;
     let prompt = demo.encode("the lamp");
     let ask = async |options: Value| {
         let body = json!({"input_ids": prompt, "sampling_params": sampling(&params(0.9)), "entropy_options": options});
@@ -144,7 +151,7 @@ async fn what_only_a_top_k_tells_is_asked_for_beside_it_or_instead() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn greedy_by_top_k_has_a_temperature() {
-    let demo = Demo::start(WITH, &[]).await;
+    let demo = Demo::start(WITH_PLUGIN, &[]).await;
     let body = |logprob: bool| json!({"text": "a", "return_logprob": logprob, "sampling_params": {"top_k": 1, "temperature": 0.5, "max_new_tokens": 3}});
     let own = demo.ask(&body(true)).await;
     let info = &own["meta_info"]["entropy_info"];
@@ -154,9 +161,9 @@ async fn greedy_by_top_k_has_a_temperature() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_fails_costs_its_request_the_entropies_and_is_not_asked_again() {
+async fn failing_plugin_loses_the_entropies_of_one_reply_and_is_disabled() {
     for (plugin, lost) in [(Plugin::Mute, "missing"), (Plugin::Short, "misaligned")] {
-        let demo = Demo::start(EngineOptions { plugin, ..WITH }, &[]).await;
+        let demo = Demo::start(EngineOptions { plugin, ..WITH_PLUGIN }, &[]).await;
         let body = json!({"text": "the lamp", "sampling_params": {"max_new_tokens": 6}});
         let first = demo.ask(&body).await;
         let meta = &first["meta_info"];
@@ -172,8 +179,8 @@ async fn a_plugin_that_fails_costs_its_request_the_entropies_and_is_not_asked_ag
             second["meta_info"]["entropy_info"]["source"], "top_k",
             "{plugin:?}: the next request has estimates"
         );
-        // with rows of its own a request loses nothing but exactness
-        let demo = Demo::start(EngineOptions { plugin, ..WITH }, &[]).await;
+        // a request with its own top-k rows falls back to estimates
+        let demo = Demo::start(EngineOptions { plugin, ..WITH_PLUGIN }, &[]).await;
         let mut own = body.clone();
         (own["return_logprob"], own["top_logprobs_num"]) = (json!(true), json!(5));
         let reply = demo.ask(&own).await;
@@ -184,28 +191,28 @@ async fn a_plugin_that_fails_costs_its_request_the_entropies_and_is_not_asked_ag
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_of_another_kind_is_not_used_and_check_says_why() {
-    for (options, said) in [
-        (EngineOptions { plugin: Plugin::TopK(20), ..WITH }, "TOKENTAP_ENTROPY_TOP_K"),
-        (EngineOptions { plugin: Plugin::Absent, ..WITH }, "pip install tokentap-sglang"),
-        (EngineOptions { dialect: Dialect::Sglang056, ..WITH }, "estimates from top-k"),
-        (WITH, "inside the engine"),
+async fn unusable_plugin_is_not_used_and_check_reports_why() {
+    for (options, expected) in [
+        (EngineOptions { plugin: Plugin::TopK(20), ..WITH_PLUGIN }, "TOKENTAP_ENTROPY_TOP_K"),
+        (EngineOptions { plugin: Plugin::Absent, ..WITH_PLUGIN }, "pip install tokentap-sglang"),
+        (EngineOptions { dialect: Dialect::Sglang056, ..WITH_PLUGIN }, "estimates from top-k"),
+        (WITH_PLUGIN, "inside the engine"),
     ] {
         let demo = Demo::start(options.clone(), &[]).await;
         let reply = demo.ask(&json!({"text": "the lamp", "sampling_params": {"max_new_tokens": 3}})).await;
-        let source = if options == WITH { "exact" } else { "top_k" };
+        let source = if options == WITH_PLUGIN { "exact" } else { "top_k" };
         assert_eq!(reply["meta_info"]["entropy_info"]["source"], source, "{options:?}");
         let upstream = format!("http://{}", demo.direct);
         let done = output(&["check", "--upstream", &upstream]).await;
         let text = String::from_utf8(done.stdout).unwrap();
         let line = text.lines().find(|line| line.contains("exact")).unwrap_or_else(|| panic!("{text}"));
-        assert!(line.contains(said), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trajectories_and_metrics_hold_the_exact_numbers() {
-    let demo = Demo::start(WITH, &[]).await;
+async fn trajectories_and_metrics_have_the_exact_entropies() {
+    let demo = Demo::start(WITH_PLUGIN, &[]).await;
     let body = json!({"input_ids": [299, 467], "sampling_params": {"max_new_tokens": 6, "temperature": 0.7}});
     let reply = demo
         .ask(&json!({"session_id": "run", "input_ids": body["input_ids"], "sampling_params": body["sampling_params"]}))
@@ -214,9 +221,9 @@ async fn trajectories_and_metrics_hold_the_exact_numbers() {
     let path = &answer["trajectories"][0];
     let text = path.to_string();
     assert!(text.contains("\"source\":\"exact\"") && text.contains("\"estimator\":\"exact\""), "{text}");
-    let said = all_numbers(&reply["meta_info"]["output_token_entropy"]);
-    let kept: Vec<f64> = numbers(&path["entropy"]).into_iter().flatten().collect();
-    assert_close(&kept, &said, 0.0, "what is kept is what was said");
+    let entropies = all_numbers(&reply["meta_info"]["output_token_entropy"]);
+    let recorded: Vec<f64> = numbers(&path["entropy"]).into_iter().flatten().collect();
+    assert_close(&recorded, &entropies, 0.0, "the recorded entropies equal those of the reply");
     let count = "tokentap_token_entropy_nats_count{model_name=\"tokentap-demo\",estimator=\"exact\"}";
     assert_eq!(demo.proxy.metric(count).await, 6.0);
 }

@@ -1,11 +1,11 @@
-//! The estimator `sampled`: the entropy of the distribution that tokens were really drawn from, after top-k, top-p and min-p.
+//! The estimator `sampled`: the entropy of the distribution that tokens were drawn from, after top-k, top-p and min-p.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, SamplingParams, Streaming};
 
 use crate::support::demo::{Demo, all_numbers, assert_close, ids, numbers, sampling};
 
-/// The entropies of what was drawn from, from the engine's full distributions: the filters written once more.
+/// The entropies of the filtered distributions, from the engine's full ones and a second implementation of the filters.
 fn truth(demo: &Demo, prompt: &[u32], output: &[u32], params: &SamplingParams) -> Vec<f64> {
     let params = params.clone().normalised();
     let entropy = |at: usize| {
@@ -45,7 +45,7 @@ fn body(prompt: &[u32], params: &SamplingParams) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_finite_top_k_it_is_exact() {
+async fn finite_top_k_is_exact() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let prompt = demo.encode("the lamp");
     for params in [
@@ -65,27 +65,27 @@ async fn with_a_finite_top_k_it_is_exact() {
             assert_eq!((&info["source"], &info["estimator"]), (&json!("exact"), &json!("sampled")), "{about}: {info}");
             let truth = truth(&demo, &prompt, &ids(reply), &params);
             assert_close(&all_numbers(&meta["output_token_entropy"]), &truth, 1e-5, &about);
-            let left: Vec<&String> = meta
+            let remaining: Vec<&String> = meta
                 .as_object()
                 .unwrap()
                 .keys()
                 .filter(|key| key.contains("sampling") || key.contains("logprob"))
                 .collect();
-            assert_eq!(left, Vec::<&String>::new(), "{about}: what was forced is taken away");
+            assert_eq!(remaining, Vec::<&String>::new(), "{about}: members that tokentap added are removed");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_incremental_streams_and_batches_too() {
+async fn incremental_streams_and_batches_are_exact() {
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let demo = Demo::start(options, &[]).await;
     let prompts = [demo.encode("the lamp"), demo.encode("a dark night")];
     let events = demo.stream(&body(&prompts[0], &params())).await;
     let output: Vec<u32> = events.iter().flat_map(ids).collect();
-    let said: Vec<f64> =
+    let entropies: Vec<f64> =
         events.iter().flat_map(|event| all_numbers(&event["meta_info"]["output_token_entropy"])).collect();
-    assert_close(&said, &truth(&demo, &prompts[0], &output, &params()), 1e-5, "a stream");
+    assert_close(&entropies, &truth(&demo, &prompts[0], &output, &params()), 1e-5, "a stream");
     let mut batch = body(&prompts[0], &SamplingParams { n: 2, ..params() });
     batch["input_ids"] = json!(prompts);
     for (at, reply) in demo.ask(&batch).await.as_array().unwrap().iter().enumerate() {
@@ -95,7 +95,7 @@ async fn in_incremental_streams_and_batches_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_support_has_no_end_there_is_none_and_it_says_so() {
+async fn unbounded_support_has_no_entropy_and_a_reason() {
     let open = SamplingParams { top_k: None, ..params() };
     let older = EngineOptions { dialect: Dialect::Sglang056, ..EngineOptions::default() };
     for (options, params) in [(EngineOptions::default(), open.clone()), (older, params())] {
@@ -106,7 +106,7 @@ async fn where_the_support_has_no_end_there_is_none_and_it_says_so() {
         assert_eq!((&info["source"], &info["reason"]), (&json!("none"), &json!("open_support")), "{info}");
         assert_eq!(numbers(&meta["output_token_entropy"]), vec![None; 10]);
     }
-    // one mode holds for all items of a batch
+    // one estimator applies to all items of a batch
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let mixed = json!({"input_ids": [[40, 41], [42, 43]], "sampling_params": [sampling(&params()), sampling(&open)],
         "entropy_options": {"estimator": "sampled"}});
@@ -116,7 +116,7 @@ async fn where_the_support_has_no_end_there_is_none_and_it_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn masks_that_the_client_asked_for_stay_as_they_are() {
+async fn requested_sampling_masks_are_returned_unchanged() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let prompt = demo.encode("the lamp");
     let mut own = body(&prompt, &params());
@@ -124,14 +124,14 @@ async fn masks_that_the_client_asked_for_stay_as_they_are() {
     let selected = demo.ask(&own).await;
     assert_eq!(
         selected["meta_info"]["entropy_info"]["reason"], "open_support",
-        "the sampled token's alone do not tell"
+        "the sampled token's logprob alone is not enough"
     );
     assert_eq!(all_numbers(&selected["meta_info"]["output_token_sampling_logprobs"]).len(), 10);
     own["sampling_logprobs_mode"] = json!("support");
     let support = demo.ask(&own).await;
     let meta = &support["meta_info"];
     assert_eq!(meta["entropy_info"]["source"], "exact");
-    assert_eq!(meta["output_token_sampling_mask"].as_array().map(Vec::len), Some(10), "which the client asked for");
+    assert_eq!(meta["output_token_sampling_mask"].as_array().map(Vec::len), Some(10), "the client requested it");
     let truth = truth(&demo, &prompt, &ids(&support), &params());
     assert_close(&all_numbers(&meta["output_token_entropy"]), &truth, 1e-5, "of the client's own masks");
 }

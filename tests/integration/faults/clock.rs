@@ -1,28 +1,28 @@
-//! The time of day jumps, in a real process: Debian's libfaketime stands between it and the clock, and reads from a file what to say.
+//! The time of day jumps, in a real process: Debian's libfaketime replaces its clock and reads the offset from a file.
 //!
-//! The clock has no seam in the product, because nothing there decides by the time of day (`tests/layering.rs` holds that); what
-//! goes by time goes by a clock that cannot be set, which libfaketime is told to leave alone.
+//! tokentap has no clock abstraction, because nothing in it decides by the time of day (`tests/layering.rs` checks that). Timeouts use the
+//! monotonic clock, which libfaketime leaves unchanged here.
 
 use std::path::PathBuf;
 
 use super::stage::{metric, read};
-use crate::crash::Alone;
-use crate::crash::trainers::say;
+use crate::crash::StandaloneEngine;
+use crate::crash::trainers::generate_turn;
 use crate::support::binary::Binary;
 use crate::support::client::get;
 use crate::support::hand::soon;
 
 pub const JUMPS: &str = "the time of day jumps";
 
-/// The library, where Debian has it.
+/// The path of the library in Debian.
 fn library() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
     let mut found = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).filter(|path| path.exists());
     found.next().expect("Debian's package faketime is installed")
 }
 
-/// When the turns of a session began, milliseconds since 1970.
-async fn began(binary: &Binary, session: &str) -> Vec<u64> {
+/// The start times of a session's turns, in milliseconds since 1970.
+async fn start_times(binary: &Binary, session: &str) -> Vec<u64> {
     let shown: serde_json::Value = serde_json::from_str(&read(binary.control, session).await).unwrap();
     let rows = shown["trajectories"].as_array().unwrap();
     let longest = rows.iter().map(|row| row["turns"].as_array().unwrap()).max_by_key(|turns| turns.len()).unwrap();
@@ -31,8 +31,8 @@ async fn began(binary: &Binary, session: &str) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Debian's faketime: make faults"]
-async fn a_clock_that_jumps_loses_ends_and_reorders_nothing() {
-    let (alone, dir) = (Alone::start().await, tempfile::tempdir().unwrap());
+async fn clock_jumps_do_not_lose_end_or_reorder_sessions() {
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let (time, data) = (dir.path().join("time"), dir.path().join("data"));
     let set = |offset: &str| std::fs::write(&time, offset).unwrap();
     let library = library();
@@ -50,18 +50,18 @@ async fn a_clock_that_jumps_loses_ends_and_reorders_nothing() {
     let binary = Binary::serve(alone.addr, &environment).await.probed().await;
     let control = binary.control;
     let mut prompt = vec![1, 2, 3];
-    // days, and each jump is one to and fro
+    // offsets in days, alternately backward and forward
     for (turn, offset) in ["+0d", "-3650d", "+7300d", "-9000d", "+1d"].into_iter().enumerate() {
         set(offset);
-        let reply = say(binary.data, "s", &prompt, "").await;
+        let reply = generate_turn(binary.data, "s", &prompt, "").await;
         prompt.extend(serde_json::from_value::<Vec<u32>>(reply["output_ids"].clone()).unwrap());
-        say(binary.data, &format!("other-{turn}"), &[4, 5, 6], "").await;
-        // in a second, whatever the time of day
+        generate_turn(binary.data, &format!("other-{turn}"), &[4, 5, 6], "").await;
+        // after one idle second, independent of the time of day
         let finished = format!("\"session\":\"other-{turn}\"");
-        let given = async { while !get(control, "/v1/trajectories?limit=1000").await.text().contains(&finished) {} };
-        soon("an idle session finishes", given).await;
+        let appears = async { while !get(control, "/v1/trajectories?limit=1000").await.text().contains(&finished) {} };
+        soon("an idle session finishes", appears).await;
     }
-    let stamps = began(&binary, "s").await;
+    let stamps = start_times(&binary, "s").await;
     assert_eq!(stamps.len(), 5, "one path of five turns, in the order of their calls: {stamps:?}");
     assert!(stamps[1] < stamps[0] && stamps[2] > stamps[0] && stamps[3] < stamps[1], "the clock did jump: {stamps:?}");
     assert_eq!(metric(control, "tokentap_sessions_evicted_total", "").await, 0.0);
@@ -73,7 +73,7 @@ async fn a_clock_that_jumps_loses_ends_and_reorders_nothing() {
     set("-4000d");
     binary.kill();
     let binary = Binary::serve(alone.addr, &environment).await.probed().await;
-    assert_eq!(read(binary.control, "s").await, pages[1], "and after a restart in another year");
+    assert_eq!(read(binary.control, "s").await, pages[1], "also after a restart in another year");
     assert_eq!(get(binary.control, "/v1/trajectories?limit=1000").await.text(), pages[0]);
     assert_eq!(metric(binary.control, "tokentap_sessions_evicted_total", "").await, 0.0);
 }

@@ -1,85 +1,93 @@
-//! A disk that is full while streams run, and has room again. It is full in the way that needs no file system of its own: files of the
-//! process may not grow from now on (`prlimit`).
+//! A disk that is full while streams run, and is freed later. The test simulates it without a separate file system: files of the process
+//! may not grow (`prlimit`).
 
 use std::process::Command;
 
-use super::doors::{Door, TOKENS};
-use super::stage::{idle, metric, read, turns};
+use super::doors::{RequestKind, TOKENS};
+use super::stage::{metric, read, turns, wait_until_idle};
 use crate::support::binary::Binary;
 use crate::support::client::{Connection, get};
 use crate::support::hand::{Call, Hand, soon};
 
 pub const FULL: &str = "the disk is full";
 
-/// Gives the disk of a process so much room; it may be given more again.
-fn room(binary: &Binary, bytes: &str) {
+/// Limits the size of the files of a process; the limit can be raised again.
+fn limit_files(binary: &Binary, bytes: &str) {
     let args = ["--pid".to_owned(), binary.id().to_string(), format!("--fsize={bytes}:")];
     assert!(Command::new("prlimit").args(args).status().unwrap().success(), "a limit may be lowered and raised");
 }
 
-/// A generation of which the engine has said the beginning.
-async fn begin(hand: &mut Hand, binary: &Binary, door: Door, session: &str) -> (Connection, Call) {
+/// Starts a generation of which the engine has sent the first piece.
+async fn begin(hand: &mut Hand, binary: &Binary, kind: RequestKind, session: &str) -> (Connection, Call) {
     let mut client = Connection::open(binary.data).await;
-    client.send(&door.request(binary.data, session)).await;
+    client.send(&kind.request(binary.data, session)).await;
     let mut call = hand.next().await;
-    call.say(&door.begun(1)).await;
+    call.say(&kind.prefix(1)).await;
     (client, call)
 }
 
-/// Its rest, which arrives whatever the disk does.
-async fn end(door: Door, client: &mut Connection, call: Call) {
-    call.reply(&door.healthy()[door.begun(1).len()..]).await;
+/// Sends the remaining pieces, which must arrive despite a full disk.
+async fn finish(kind: RequestKind, client: &mut Connection, call: Call) {
+    call.reply(&kind.healthy()[kind.prefix(1).len()..]).await;
     let answer = soon("an answer", client.answer()).await;
-    assert_eq!((answer.status, answer.complete), (200, true), "{door:?}: {}", answer.text());
-    assert!(answer.text().contains("output_token_entropy"), "{door:?}: {}", answer.text());
+    assert_eq!((answer.status, answer.complete), (200, true), "{kind:?}: {}", answer.text());
+    assert!(answer.text().contains("output_token_entropy"), "{kind:?}: {}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_fills_under_a_stream_costs_the_record_and_not_the_reply() {
+async fn full_disk_loses_the_records_of_running_streams_not_their_replies() {
     let (mut hand, dir) = (Hand::start().await, tempfile::tempdir().unwrap());
     let flags = ["--data-dir", dir.path().to_str().unwrap()];
     let binary = Binary::with_flags(hand.addr, &flags).await;
     let control = binary.control;
-    let doors = [Door::Whole, Door::Cumulative];
+    let kinds = [RequestKind::Whole, RequestKind::Cumulative];
     let mut before = Vec::new();
-    for door in doors {
-        let (mut client, call) = begin(&mut hand, &binary, door, &format!("before-{door:?}")).await;
-        end(door, &mut client, call).await;
-        before.push(read(control, &format!("before-{door:?}")).await);
+    for kind in kinds {
+        let (mut client, call) = begin(&mut hand, &binary, kind, &format!("before-{kind:?}")).await;
+        finish(kind, &mut client, call).await;
+        before.push(read(control, &format!("before-{kind:?}")).await);
     }
     // all of them run when the disk fills
     let mut running = Vec::new();
-    for door in doors {
-        running.push((door, begin(&mut hand, &binary, door, &format!("full-{door:?}")).await));
+    for kind in kinds {
+        running.push((kind, begin(&mut hand, &binary, kind, &format!("full-{kind:?}")).await));
     }
-    room(&binary, "0");
-    for (door, (mut client, call)) in running {
-        end(door, &mut client, call).await;
-        assert_eq!(turns(control, &format!("full-{door:?}")).await, [(TOKENS, None)], "{door:?}: memory has it");
+    limit_files(&binary, "0");
+    for (kind, (mut client, call)) in running {
+        finish(kind, &mut client, call).await;
+        assert_eq!(
+            turns(control, &format!("full-{kind:?}")).await,
+            [(TOKENS, None)],
+            "{kind:?}: the turn is in memory"
+        );
     }
     assert_eq!(metric(control, "tokentap_log_degraded", "").await, 1.0);
     assert_eq!(metric(control, "tokentap_log_failures_total", "write").await, 2.0, "each reply that is not on disk");
     assert_eq!(metric(control, "tokentap_log_lost_records_total", "").await, 2.0);
     assert_eq!(get(control, "/readyz").await.status, 200, "agents are served");
-    room(&binary, "unlimited");
+    limit_files(&binary, "unlimited");
     let mut after = 0;
     while metric(control, "tokentap_log_degraded", "").await == 1.0 {
-        // it is tried again a second after it has failed
-        let (mut client, call) = begin(&mut hand, &binary, Door::Whole, &format!("after-{after}")).await;
-        end(Door::Whole, &mut client, call).await;
+        // the log is tried again a second after a failure
+        let (mut client, call) = begin(&mut hand, &binary, RequestKind::Whole, &format!("after-{after}")).await;
+        finish(RequestKind::Whole, &mut client, call).await;
         after += 1;
-        assert!(after < 5_000, "a second passes");
+        assert!(after < 5_000, "the log recovers");
     }
     let last = format!("after-{}", after - 1);
     let (lost, written) = (read(control, "full-Whole").await, read(control, &last).await);
-    idle(control).await;
+    wait_until_idle(control).await;
     binary.kill();
 
     let binary = Binary::with_flags(hand.addr, &flags).await;
-    for (door, before) in doors.iter().zip(before) {
-        assert_eq!(read(binary.control, &format!("before-{door:?}")).await, before, "{door:?}");
-        assert_eq!(turns(binary.control, &format!("full-{door:?}")).await, vec![], "what was counted as lost is lost");
+    for (kind, before) in kinds.iter().zip(before) {
+        assert_eq!(read(binary.control, &format!("before-{kind:?}")).await, before, "{kind:?}");
+        assert_eq!(
+            turns(binary.control, &format!("full-{kind:?}")).await,
+            vec![],
+            "the records that were counted as lost are lost"
+        );
     }
     assert!(lost.contains("\"token_ids\""), "{lost}");
-    assert_eq!(read(binary.control, &last).await, written, "the log goes on where there is room");
+    assert_eq!(read(binary.control, &last).await, written, "the log continues after the disk is freed");
 }

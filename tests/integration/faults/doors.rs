@@ -1,4 +1,4 @@
-//! What is asked, by which door, and what a healthy engine says to it.
+//! Kinds of requests, and the healthy reply of an engine to each.
 
 use std::net::SocketAddr;
 
@@ -8,27 +8,27 @@ use crate::support::client::written;
 use crate::support::hand::{END, STREAM, chunk};
 use crate::support::upstream::message;
 
-/// How a request comes.
+/// The route and the reply format of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    /// A request that is merely passed on.
+pub enum RequestKind {
+    /// A request that is only forwarded.
     Forward,
-    /// `/generate`, its reply in one piece.
+    /// `/generate` without a stream.
     Whole,
-    /// The same as a stream whose events repeat what came before.
+    /// `/generate` with a stream whose events repeat all tokens.
     Cumulative,
-    /// The same as a stream whose events hold what is new.
+    /// `/generate` with a stream whose events have only the new tokens.
     Incremental,
 }
 
 /// Tokens of a healthy reply.
 pub const TOKENS: usize = 3;
 
-/// What a stream ends with.
+/// The last event of a stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-impl Door {
-    /// All of them, by how the streams of their engine are.
+impl RequestKind {
+    /// All kinds, by the streaming mode of their engine.
     pub const ALL: [(&'static str, &'static [Self]); 2] =
         [("cumulative", &[Self::Forward, Self::Whole, Self::Cumulative]), ("incremental", &[Self::Incremental])];
 
@@ -50,7 +50,7 @@ impl Door {
         }
     }
 
-    /// The body of a healthy reply: in two pieces, or an event each and the end mark.
+    /// The body of a healthy reply: two halves, or its events and the end mark.
     pub fn pieces(self) -> Vec<Vec<u8>> {
         let halves = |body: &[u8]| {
             let (first, second) = body.split_at(body.len() / 2);
@@ -69,7 +69,7 @@ impl Door {
         }
     }
 
-    /// The head of a healthy reply, with another length than it has where one is given.
+    /// The head of a healthy reply; `length` replaces its length.
     pub fn head(self, length: Option<usize>) -> Vec<u8> {
         let length = length.unwrap_or_else(|| self.pieces().concat().len()).to_string();
         match self {
@@ -79,25 +79,25 @@ impl Door {
         }
     }
 
-    /// A piece of a body as it is framed.
+    /// A piece of a body in its transfer framing.
     pub fn framed(self, piece: &[u8]) -> Vec<u8> {
         if self.is_stream() { chunk(piece) } else { piece.to_vec() }
     }
 
-    /// The head and so many pieces.
-    pub fn begun(self, pieces: usize) -> Vec<u8> {
+    /// The head and the first `pieces` pieces.
+    pub fn prefix(self, pieces: usize) -> Vec<u8> {
         let framed = self.pieces().into_iter().take(pieces).map(|piece| self.framed(&piece));
         [self.head(None)].into_iter().chain(framed).collect::<Vec<_>>().concat()
     }
 
-    /// All of a healthy reply.
+    /// A whole healthy reply.
     pub fn healthy(self) -> Vec<u8> {
         let end = if self.is_stream() { END } else { b"" };
-        [&self.begun(usize::MAX)[..], end].concat()
+        [&self.prefix(usize::MAX)[..], end].concat()
     }
 }
 
-/// What the engine says of these tokens when it has sampled so many.
+/// The engine's object for the tokens `from..to` when it has sampled `to` tokens.
 fn sampled(from: usize, to: usize) -> Value {
     let ids: Vec<usize> = (from..to).map(|at| 40 + at).collect();
     let chosen: Vec<Value> = ids.iter().map(|id| json!([-0.5, id, null])).collect();

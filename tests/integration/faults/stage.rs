@@ -1,4 +1,4 @@
-//! An engine that is played by hand, a tokentap in front of it, and looks at both.
+//! Metrics and sessions of a tokentap in front of an engine that the test controls.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::support::client::{Connection, get, written};
 use crate::support::hand::{Hand, soon};
 use crate::support::upstream::message;
 
-/// The sum of a metric's values over all label values that hold this text; 0 where there is none.
+/// The sum of a metric over all series whose labels contain this text; 0 without such series.
 pub async fn metric(control: SocketAddr, name: &str, label: &str) -> f64 {
     let text = get(control, "/metrics").await.text();
     let ours = text.lines().filter(|line| {
@@ -17,15 +17,15 @@ pub async fn metric(control: SocketAddr, name: &str, label: &str) -> f64 {
     ours.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Waits until a metric has a value; each look is a request of its own.
-pub async fn counted(control: SocketAddr, name: &str, label: &str, value: f64) {
+/// Polls a metric until it has a value.
+pub async fn wait_for_metric(control: SocketAddr, name: &str, label: &str, value: f64) {
     let what = format!("{name} {label} is {value}");
     soon(&what, async { while metric(control, name, label).await != value {} }).await;
 }
 
-/// Waits until nothing is being served any more: every permit has been given back.
-pub async fn idle(control: SocketAddr) {
-    counted(control, "tokentap_http_requests_active", "", 0.0).await;
+/// Waits until no request is active: every permit is released.
+pub async fn wait_until_idle(control: SocketAddr) {
+    wait_for_metric(control, "tokentap_http_requests_active", "", 0.0).await;
 }
 
 /// The turns of a session: tokens and fault.
@@ -35,22 +35,22 @@ pub async fn turns(control: SocketAddr, session: &str) -> Vec<(usize, Option<Str
         return Vec::new();
     }
     let shown = answer.json();
-    assert_eq!(shown["running"], 0, "{session}: no call is counted for ever: {shown}");
+    assert_eq!(shown["running"], 0, "{session}: no call is still running: {shown}");
     let turn =
         |turn: &Value| (turn["sampled_tokens"].as_u64().unwrap() as usize, turn["fault"].as_str().map(str::to_owned));
     shown["list"].as_array().unwrap().iter().map(turn).collect()
 }
 
-/// All that a trainer can read of a session, as bytes.
+/// The export of a session as text.
 pub async fn read(control: SocketAddr, session: &str) -> String {
     get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
 }
 
-/// The next request gets its own answer, and nothing else has reached the engine.
-pub async fn goes_on(hand: &mut Hand, client: &mut Connection, addr: SocketAddr, about: &str) {
+/// Asserts that the next request gets its own answer and nothing else has reached the engine.
+pub async fn assert_next_request(hand: &mut Hand, client: &mut Connection, addr: SocketAddr, about: &str) {
     client.send(&written(addr, "GET", "/next", &[], b"")).await;
     let call = hand.next().await;
-    assert_eq!(call.asked.path, "/next", "{about}: nothing was sent twice, and nothing aborted");
+    assert_eq!(call.asked.path, "/next", "{about}: no request was sent twice or aborted");
     call.reply(&message(200, &[], about.as_bytes())).await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.complete, answer.text().as_str()), (200, true, about), "its own answer");

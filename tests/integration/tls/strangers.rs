@@ -23,7 +23,7 @@ const BEGINNING: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_that_is_not_finished_is_cut_and_gives_its_place_back() {
     let authority = Authority::new();
-    let proxy = proxy(&authority, &["--max-connections", "2", "--client-header-timeout", "1s"]).await;
+    let proxy = proxy(&authority, &["--max-connections", "2", "limit:client-header-timeout", "1s"]).await;
     let client = authority.client();
     let mut silent = Connection::open(proxy.data).await;
     let mut slow = Connection::open(proxy.data).await;
@@ -42,7 +42,7 @@ async fn a_handshake_that_is_not_finished_is_cut_and_gives_its_place_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_the_handshake_is_time_of_the_first_head() {
     let authority = Authority::new();
-    let proxy = proxy(&authority, &["--client-header-timeout", "1s"]).await;
+    let proxy = proxy(&authority, &["limit:client-header-timeout", "1s"]).await;
     let mut quiet = authority.client().open(proxy.data).await;
     quiet.closed().await;
     let mut slow = authority.client().open(proxy.data).await;

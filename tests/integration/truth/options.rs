@@ -86,7 +86,7 @@ async fn stats_name_each_number() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_meant_is_refused_and_named() {
-    let demo = Demo::start(EngineOptions::default(), &["--max-top-logprobs", "100"]).await;
+    let demo = Demo::start(EngineOptions::default(), &["limit:max-top-logprobs", "100"]).await;
     for (options, named) in [
         (json!({"estimator": "guess"}), "entropy_options.estimator"),
         (json!({"estimator": "Estimate"}), "entropy_options.estimator"),

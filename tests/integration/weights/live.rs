@@ -11,7 +11,7 @@ use tokentap::serve::connection::{Phase, ServerLimits, serve};
 use tokio::sync::watch;
 
 use super::{epoch, spans};
-use crate::crash::trainers::{say, tell};
+use crate::crash::trainers::{generate_turn, post_control};
 use crate::support::client::{Answer, Connection, get, post, written};
 use crate::support::demo::Demo;
 use crate::support::hand::soon;
@@ -28,7 +28,7 @@ async fn rows(proxy: &Proxy, session: &str) -> Vec<Value> {
 
 /// The epoch and names of a session's only turn, which one policy has sampled.
 async fn sampled(proxy: &Proxy, session: &str) -> (u64, Value, Value) {
-    say(proxy.data, session, &[1, 2, 3], "").await;
+    generate_turn(proxy.data, session, &[1, 2, 3], "").await;
     let row = rows(proxy, session).await.remove(0);
     let [span] = &row["policy"].as_array().unwrap()[..] else { panic!("one policy: {row}") };
     assert_eq!(span["until"], Value::Null, "{span}");
@@ -44,7 +44,7 @@ async fn the_epoch_moves_with_every_change_through_either_port() {
     let update = json!({"model_path": "m", "weight_version": "v1"});
     let ports = [demo.proxy.data, demo.proxy.control];
     for (at, (port, name)) in ports.into_iter().zip(["b", "c"]).enumerate() {
-        tell(port, "/update_weights_from_disk", &update).await;
+        post_control(port, "/update_weights_from_disk", &update).await;
         assert_eq!(sampled(&demo.proxy, name).await, (start + 1 + at as u64, "v1".into(), Value::Null));
     }
     let failed = json!({"model_path": "/nonexistent"}).to_string();
@@ -62,7 +62,7 @@ async fn the_epoch_moves_with_every_change_through_either_port() {
 async fn a_change_past_tokentap_moves_it_once() {
     let demo = demo(EngineOptions::default()).await;
     let (start, ..) = sampled(&demo.proxy, "a").await;
-    tell(demo.direct, "/update_weights_from_disk", &json!({"model_path": "m", "weight_version": "v1"})).await;
+    post_control(demo.direct, "/update_weights_from_disk", &json!({"model_path": "m", "weight_version": "v1"})).await;
     for session in ["b", "c", "d"] {
         assert_eq!(sampled(&demo.proxy, session).await, (start + 1, "v1".into(), Value::Null));
     }
@@ -73,10 +73,10 @@ async fn a_change_past_tokentap_moves_it_once() {
 async fn the_trainer_may_name_it() {
     let demo = demo(EngineOptions::default()).await;
     let start = epoch(&demo.proxy).await;
-    let said = tell(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
+    let said = post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
     assert_eq!(said, json!({"epoch": start + 1, "version": "7"}));
     assert_eq!(sampled(&demo.proxy, "a").await, (start + 1, "default".into(), "7".into()));
-    tell(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
+    post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
     assert_eq!(epoch(&demo.proxy).await, start + 1, "the same again changes nothing");
 }
 
@@ -96,13 +96,13 @@ async fn a_trainer_that_never_names_weights_has_epochs() {
     let start = epoch(&demo.proxy).await;
     for (at, session) in ["a", "b", "c"].into_iter().enumerate() {
         assert_eq!(sampled(&demo.proxy, session).await, (start + at as u64, "default".into(), Value::Null));
-        tell(demo.proxy.control, "/update_weights_from_disk", &json!({"model_path": "m"})).await;
+        post_control(demo.proxy.control, "/update_weights_from_disk", &json!({"model_path": "m"})).await;
     }
     // a conversation goes on with the next policy
     let row = rows(&demo.proxy, "a").await.remove(0);
     let mut prompt: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
     prompt.push(4);
-    say(demo.proxy.data, "a", &prompt, "").await;
+    generate_turn(demo.proxy.data, "a", &prompt, "").await;
     let row = rows(&demo.proxy, "a").await.remove(0);
     assert_eq!(row["flags"], json!(["crosses_versions", "extends_length"]), "{row}");
     let epochs: Vec<&Value> = row["policy"].as_array().unwrap().iter().map(|span| &span["epoch"]).collect();
@@ -121,9 +121,9 @@ async fn across(proxy: &Proxy, session: &str, update: &Value) -> Answer {
     client.send(&written(data, "POST", "/generate", &[("x-session-id", session)], body.as_bytes())).await;
     let events = |read: &[u8]| memchr::memmem::find_iter(read, b"data: ").count();
     assert!(client.read_until(|read| events(read) > 4).await, "the stream runs");
-    tell(control, "/pause_generation", &json!({"mode": "in_place"})).await;
+    post_control(control, "/pause_generation", &json!({"mode": "in_place"})).await;
     let answer = post(control, "/update_weights_from_disk", update.to_string().as_bytes()).await;
-    tell(control, "/continue_generation", &json!({})).await;
+    post_control(control, "/continue_generation", &json!({})).await;
     let answered = client.answer().await;
     assert!(answered.complete && answered.body.ends_with(b"data: [DONE]\n\n"), "the stream comes to its end");
     answer
@@ -211,7 +211,7 @@ async fn a_change_past_tokentap_is_seen_without_a_generation() {
     let (direct, mut looks) = watched(EngineOptions::default(), stopped).await;
     let proxy = Proxy::probed(direct, &[]).await;
     let before = epoch(&proxy).await;
-    tell(direct, "/update_weights_from_disk", &json!({"model_path": "m", "weight_version": "v1"})).await;
+    post_control(direct, "/update_weights_from_disk", &json!({"model_path": "m", "weight_version": "v1"})).await;
     let seen = *looks.borrow_and_update();
     soon("tokentap looks twice", looks.wait_for(|looks| *looks > seen + 1)).await.unwrap();
     assert_eq!(get(proxy.control, "/v1/policy").await.json()["weight_version"], "v1");
