@@ -89,11 +89,9 @@ const UNSAFE: &[&str] = &[
 /// Where the time of day is read. It is written down there, and compared with nothing: a clock that is set must not end a wait, let a
 /// session go or put turns in another order.
 const TIME_OF_DAY: &[&str] = &[
-    "src/generation/record.rs",
+    "src/generation/recorder.rs",
     // `created` of a chat's reply
     "src/api/openai.rs",
-    // when a chat was asked for that the engine serves
-    "src/serve/data/api_call/passthrough/recorder.rs",
     // what a template writes with strftime_now
     "src/tokenizer/template/",
     // whether a certificate has expired, for the log

@@ -13,7 +13,7 @@ use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
 use crate::generation::capture::{Capture, UnreadableReply};
 use crate::generation::generator::Generator;
 use crate::generation::reason::Reason;
-use crate::generation::record::Recorder;
+use crate::generation::recorder::Recorder;
 use crate::session::Fault;
 use crate::session::ledger::Ack;
 

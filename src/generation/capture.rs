@@ -16,7 +16,7 @@ use crate::generation::entropy_store::EntropyWriter;
 use crate::generation::event::{EventAccess, EventFrame, ParsedOutputs, for_each_object};
 use crate::generation::in_flight::InFlight;
 use crate::generation::plan::Plan;
-use crate::generation::record::{CapturedOutput, Recorder};
+use crate::generation::recorder::{CapturedOutput, Recorder};
 use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::generation::trim::trim;
 use crate::generation::{CaptureTools, ReplyStats};

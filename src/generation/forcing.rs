@@ -1,4 +1,4 @@
-//! Decides what is forced on a request and when nothing is forced. The numbers are those of the rules in design.md.
+//! Decides what is forced on a request and when nothing is forced.
 
 mod exact;
 mod size;
@@ -7,7 +7,7 @@ pub use exact::{ExactSource, FailuresSinceProbe};
 pub use size::affordable_k;
 
 use crate::config::{EntropyConfig, EntropyDefault};
-use crate::engine::probe::{Capabilities, Dialect, Plugin, Streaming};
+use crate::engine::probe::{Capabilities, Plugin, StreamLogprobs, Streaming};
 use crate::engine::request::{GenerateRequest, PerItem};
 use crate::entropy::Estimator;
 use crate::generation::entropy_request::EntropyRequest;
@@ -151,17 +151,15 @@ impl<'a> ForcingFacts<'a> {
         if self.upstream.refuses_logprobs {
             return Some((Reason::Speculation, false));
         }
-        match self.upstream.dialect {
-            Some(Dialect::Jax) if stream && self.upstream.overlap_schedule != Some(true) => {
-                return Some((Reason::JaxStream, false));
-            }
-            Some(Dialect::Jax) if self.config.entropy != EntropyDefault::Always && !self.entropy_request.explicit => {
-                return Some((Reason::Jax, false));
-            }
-            // an unknown engine may be sglang-jax, whose streams break
-            None if stream && self.upstream.probed => return Some((Reason::EngineUnknown, false)),
-            None if stream => return Some((Reason::ProbePending, false)),
+        match self.upstream.stream_logprobs() {
+            StreamLogprobs::Broken if stream => return Some((Reason::JaxStream, false)),
+            StreamLogprobs::Unknown if stream && self.upstream.probed => return Some((Reason::EngineUnknown, false)),
+            StreamLogprobs::Unknown if stream => return Some((Reason::ProbePending, false)),
             _ => {}
+        }
+        let forced = self.config.entropy == EntropyDefault::Always || self.entropy_request.explicit;
+        if self.upstream.compiles_for_logprobs() && !forced {
+            return Some((Reason::Jax, false));
         }
         let cumulative = stream && self.upstream.streaming != Some(Streaming::Incremental);
         let tokens: u64 =
@@ -199,10 +197,7 @@ impl<'a> ForcingFacts<'a> {
             exact: None,
             own_plugin: self.asks_plugin(at),
             own_support: !matches!(self.request.sampling_mask, PerItem::Absent),
-            placeholder: self.upstream.dialect == Some(Dialect::Jax)
-                && asked
-                && asked_k == 0
-                && self.is_logprob_only(at),
+            placeholder: self.upstream.placeholder_needs_k() && asked && asked_k == 0 && self.is_logprob_only(at),
             reason: None,
             lowered_from: None,
         };

@@ -23,7 +23,7 @@ use super::in_flight::InFlight;
 use super::log_wait::LogWait;
 use super::plan::{Plan, PlanContext, RequestShape};
 use super::reason::Reason;
-use super::record::{RecordContext, Recorder};
+use super::recorder::{RecordContext, Recorder};
 use super::request::{GenerationRequest, RequestHead, RequestId};
 use super::retries::{AttemptContext, Retries, RetryKey};
 use super::stream::EventStream;

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::engine::probe::Dialect;
 use crate::engine::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 use crate::generation::forcing::{ExactSource, ForcingFacts, ItemPlan};
 use crate::json::{Cursor, Edit, Object, Splice};
@@ -41,8 +40,7 @@ fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {
         edit.set("return_logprob", one_or_list(flags).as_bytes());
         neutralise(request, items, edit);
     }
-    if client_asked_none && (request.text_in_logprobs || facts.upstream.dialect == Some(Dialect::Jax)) {
-        // sglang-jax decodes the text of every entry unless this is false
+    if client_asked_none && (request.text_in_logprobs || facts.upstream.decodes_top_logprobs()) {
         edit.set("return_text_in_logprobs", b"false");
     }
     if items.iter().any(|item| item.k != item.asked_k || item.logprob != item.asked) {

@@ -1,6 +1,6 @@
 //! Records the sequences of a reply as turns of its session. A sequence becomes a turn when it ends, including when it is cut off.
 
-mod running;
+mod turn_builder;
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
 use crate::session::{About, Call, Chat, Draft, Fault, Measured, Policy, Reported, now_ms};
-use running::TurnBuilder;
+use turn_builder::TurnBuilder;
 
 /// What a recorder knows about the request before the reply begins.
 #[derive(Debug)]
@@ -75,6 +75,23 @@ pub struct CapturedOutput<'a> {
     pub edit: &'a Edit<'a>,
     /// The byte ranges to cut from its members.
     pub cuts: &'a Splice,
+}
+
+/// A sequence whose ids the engine reported as a whole, without logprobs.
+#[derive(Debug)]
+pub struct ForwardedSequence {
+    /// The index of the sequence in the reply.
+    pub index: usize,
+    /// The ids of the prompt.
+    pub prompt: Arc<[u32]>,
+    /// The sampled ids.
+    pub ids: Vec<u32>,
+    /// The request id.
+    pub rid: Option<Box<str>>,
+    /// The finish reason.
+    pub finish: Option<Box<str>>,
+    /// The weight versions that the engine reported.
+    pub reported: Reported,
 }
 
 impl RecordContext {
@@ -164,7 +181,32 @@ impl Recorder {
         }
     }
 
-    fn elapsed_ms(&self) -> u64 {
+    /// Sets the conversation that the turns continue.
+    pub fn set_chat(&mut self, chat: Option<Box<Chat>>) {
+        self.context.chat = chat;
+    }
+
+    /// Records a sequence of a reply that is forwarded unchanged. It is not trained.
+    pub fn record_forwarded(&mut self, sequence: ForwardedSequence, first_ms: Option<u64>) {
+        let ForwardedSequence { index, prompt, ids, rid, finish, reported } = sequence;
+        self.turns.resize_with(self.turns.len().max(index + 1), TurnBuilder::default);
+        self.observe(&reported);
+        let turn = TurnBuilder { ids, rid, first_ms, ..TurnBuilder::default() };
+        let about = About { finish, fault: Some(Fault::Forwarded), ..About::default() };
+        self.commit(turn, (index, 0), Some(prompt), reported, about);
+    }
+
+    /// Notes the weight version of a complete reply. The spans are preferred: any other label is the front end's, which may be outdated.
+    fn observe(&self, reported: &Reported) {
+        let last = reported.spans.last().map(|(label, ..)| label);
+        if let Some(label) = last.or(reported.label.as_ref()) {
+            self.context.policy.observe(self.context.epoch, label);
+        }
+    }
+
+    /// Milliseconds since the request.
+    #[must_use]
+    pub fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -184,11 +226,7 @@ impl Recorder {
         let fault = fault.or(read.err()).or_else(|| turn.fault(chunk, item, prompt.as_deref()));
         let label = chunk.text(bytes, "weight_version").map(Into::into);
         let reported = Reported { label, spans: chunk.weight_versions(bytes) };
-        // observed only at the end, and from the spans if the reply has them: any other label is the front end's, which may be outdated
-        let last = reported.spans.last().map(|(label, ..)| label);
-        if let Some(label) = last.or(reported.label.as_ref()) {
-            self.context.policy.observe(self.context.epoch, label);
-        }
+        self.observe(&reported);
         let about =
             About { finish, fault, measured, cached_tokens: chunk.count(bytes, "cached_tokens"), ..About::default() };
         self.commit(turn, (index, at), prompt, reported, about);

@@ -27,9 +27,9 @@ pub(super) struct TurnBuilder {
     pub(super) extras: BTreeMap<Box<str>, String>,
     pub(super) label: Option<Box<str>>,
     /// The two id lists of an event differ.
-    ids_differ: bool,
+    pub(super) ids_differ: bool,
     /// The events contradict each other.
-    contradicted: bool,
+    pub(super) contradicted: bool,
     pub(super) recorded: bool,
 }
 
