@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::reading::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::engine::client::Client;
-use crate::engine::probe::{Capabilities, Dialect};
+use crate::engine::probe::Capabilities;
 use crate::engine::tokenize::tokenize;
 use crate::parse::Format;
 use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
@@ -101,8 +101,8 @@ impl ChatModel {
         if config.chat == ChatMode::Passthrough {
             return Err("--chat passthrough".to_owned());
         }
-        if upstream.dialect == Some(Dialect::Jax) {
-            return Err("sglang-jax does not say all the tokens that it sampled".to_owned());
+        if upstream.omits_sampled_ids() {
+            return Err(format!("{} does not report all sampled tokens", upstream.product().unwrap_or("the engine")));
         }
         let renderer = match known {
             Some(renderer) => renderer,

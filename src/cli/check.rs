@@ -11,7 +11,7 @@ use crate::cli::print;
 use crate::config::{Config, EntropyDefault};
 use crate::engine::client::Client;
 use crate::engine::engines::Engines;
-use crate::engine::probe::{Capabilities, Dialect, Survey};
+use crate::engine::probe::{Capabilities, Survey};
 use crate::generation::forcing::affordable_k;
 
 /// How long the questions that generate may take: a paused engine never answers them.
@@ -214,11 +214,11 @@ fn known(config: &Config, found: &Capabilities, report: &mut Report) {
     if found.skip_tokenizer_init {
         report.line(Ok, "tokenizer", "none in the engine: prompts are ids only");
     }
-    if found.dialect == Some(Dialect::Jax) && config.entropy.entropy != EntropyDefault::Always {
+    if found.compiles_for_logprobs() && config.entropy.entropy != EntropyDefault::Always {
         let text = "forced logprobs make sglang-jax compile the model for each batch shape: only return_entropy: true is served; see --entropy always";
         report.line(Warn, "jax", text);
     }
-    if found.dialect == Some(Dialect::Jax) {
+    if found.streams_need_overlap() {
         let streams = match found.overlap_schedule {
             Some(true) => (Ok, "the overlap schedule is on: logprobs can be streamed"),
             Some(false) => (Warn, "the overlap schedule is off: streams with logprobs break, so none are forced"),

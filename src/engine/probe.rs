@@ -27,6 +27,17 @@ pub enum Dialect {
     Jax,
 }
 
+/// Whether streams can have logprobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamLogprobs {
+    /// They can.
+    Supported,
+    /// A stream with logprobs breaks off.
+    Broken,
+    /// The engine is not known.
+    Unknown,
+}
+
 /// What the events of a stream hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Streaming {
@@ -198,6 +209,67 @@ impl Capabilities {
     #[must_use]
     pub fn lists_sampled_ids(&self) -> bool {
         self.dialect == Some(Dialect::Sglang) || self.skip_tokenizer_init
+    }
+
+    /// The engine's product name; `None` if it is not known.
+    #[must_use]
+    pub fn product(&self) -> Option<&'static str> {
+        self.dialect.map(|dialect| match dialect {
+            Dialect::Sglang => "SGLang",
+            Dialect::Jax => "sglang-jax",
+        })
+    }
+
+    /// Whether its streams can have logprobs. sglang-jax can only with the overlap schedule.
+    #[must_use]
+    pub fn stream_logprobs(&self) -> StreamLogprobs {
+        match self.dialect {
+            None => StreamLogprobs::Unknown,
+            Some(_) if self.streams_need_overlap() && self.overlap_schedule != Some(true) => StreamLogprobs::Broken,
+            Some(_) => StreamLogprobs::Supported,
+        }
+    }
+
+    /// Whether logprobs make it compile the model for each batch shape, so that forcing them is expensive. sglang-jax does.
+    #[must_use]
+    pub fn compiles_for_logprobs(&self) -> bool {
+        self.dialect == Some(Dialect::Jax)
+    }
+
+    /// Whether it decodes the text of each top-k entry unless the request says not to. sglang-jax does.
+    #[must_use]
+    pub fn decodes_top_logprobs(&self) -> bool {
+        self.dialect == Some(Dialect::Jax)
+    }
+
+    /// Whether it sends a placeholder for the prompt's logprobs only if the request has a k. sglang-jax does.
+    #[must_use]
+    pub fn placeholder_needs_k(&self) -> bool {
+        self.dialect == Some(Dialect::Jax)
+    }
+
+    /// Whether it omits sampled tokens from every list of a reply, so that no chat can be continued token by token. sglang-jax does.
+    #[must_use]
+    pub fn omits_sampled_ids(&self) -> bool {
+        self.dialect == Some(Dialect::Jax)
+    }
+
+    /// Whether some version or setting of the product streams incrementally. sglang-jax never does.
+    #[must_use]
+    pub fn can_stream_increments(&self) -> bool {
+        self.dialect != Some(Dialect::Jax)
+    }
+
+    /// Whether some version of the product loads the plugin for exact entropies. sglang-jax has no plugins.
+    #[must_use]
+    pub fn has_plugins(&self) -> bool {
+        self.dialect != Some(Dialect::Jax)
+    }
+
+    /// Whether its overlap schedule decides if streams can have logprobs, as that of sglang-jax does.
+    #[must_use]
+    pub fn streams_need_overlap(&self) -> bool {
+        self.dialect == Some(Dialect::Jax)
     }
 
     /// The largest k of a request: the setting, limited by what disaggregation can transfer.

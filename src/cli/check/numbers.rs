@@ -2,7 +2,7 @@
 
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
-use crate::engine::probe::{Capabilities, Dialect, Plugin, Streaming, VocabSource};
+use crate::engine::probe::{Capabilities, Plugin, Streaming, VocabSource};
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {
@@ -21,9 +21,9 @@ pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Repo
     match found.streaming {
         Some(Streaming::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
         Some(Streaming::Cumulative | Streaming::IncrementalIds) => {
-            let remedy = match found.dialect {
-                Some(Dialect::Jax) => "sglang-jax has no other streams",
-                _ => "start SGLang with --incremental-streaming-output (0.5.23)",
+            let remedy = match found.can_stream_increments() {
+                false => "sglang-jax has no other streams",
+                true => "start SGLang with --incremental-streaming-output (0.5.23)",
             };
             let text = format!(
                 "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; {remedy}"
@@ -53,12 +53,12 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
             );
         }
         Plugin::Absent => {
-            let why = match (&found.version, found.dialect) {
-                (_, Some(Dialect::Jax)) => "sglang-jax has no place for a plugin".to_owned(),
+            let why = match &found.version {
+                _ if !found.has_plugins() => "sglang-jax has no place for a plugin".to_owned(),
                 _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
                 _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
                 // only for the words: what an engine can do is found by asking it
-                (Some(version), _) if version.starts_with("0.5.6") => format!("SGLang {version} has no place for a plugin"),
+                Some(version) if version.starts_with("0.5.6") => format!("SGLang {version} has no place for a plugin"),
                 _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
             };
             report.line(Ok, "exact", format!("no, entropies are estimates from top-k: {why}"));

@@ -3,7 +3,7 @@
 use crate::cli::check::{Report, Verdict};
 use crate::config::Config;
 use crate::engine::engines::{AbortOutcome, EngineSource, Engines};
-use crate::engine::probe::{Capabilities, Dialect};
+use crate::engine::probe::Capabilities;
 use crate::engine::tokenize::tokenize;
 use crate::generation::rid;
 
@@ -11,11 +11,7 @@ use crate::generation::rid;
 pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines, report: &mut Report) {
     use Verdict::{Ok, Warn};
     let current = engines.current();
-    let kind = match found.dialect {
-        Some(Dialect::Jax) => "sglang-jax",
-        Some(Dialect::Sglang) => "SGLang",
-        None => "of a kind that is not known",
-    };
+    let kind = found.product().unwrap_or("of a kind that is not known");
     let (verdict, version) = match &found.version {
         Some(version) => (Ok, version.as_str()),
         None => (Warn, "of a version that it does not name"),
