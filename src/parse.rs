@@ -48,7 +48,6 @@ mod loads;
 mod message;
 mod mistral;
 mod named;
-mod number;
 mod pythonic;
 mod qwen_xml;
 mod reasoning;

@@ -1,4 +1,5 @@
-//! Numbers and strings as Python's `json.dumps` writes them: models read what their templates were trained with.
+//! Python's rules for text: numbers and strings as `json.dumps` writes them, and white space. Templates and parsers of tool calls follow them,
+//! since models were trained with text that Python wrote.
 
 use std::fmt::Write;
 
@@ -30,6 +31,22 @@ pub fn float(value: f64) -> String {
     }
 }
 
+/// The most digits of an integer that Python reads.
+const MAX_DIGITS: usize = 4300;
+
+/// The text that Python prints for a number of JSON or a decimal literal; `None` for an integer that Python refuses to read.
+#[must_use]
+pub fn number(text: &str) -> Option<String> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    match digits {
+        "NaN" | "Infinity" => Some(text.to_owned()),
+        _ if digits.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) => text.parse().ok().map(float),
+        _ if digits.len() > MAX_DIGITS => None,
+        _ if digits.bytes().all(|digit| digit == b'0') => Some("0".to_owned()),
+        _ => Some(text.to_owned()),
+    }
+}
+
 /// Appends a quoted string; with `ascii` everything beyond it is escaped.
 pub fn string(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
@@ -37,27 +54,37 @@ pub fn string(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
 }
 
-/// Appends what stands between the quotes.
+/// Appends the escaped text of a string, without quotes; with `ascii` everything beyond ASCII is escaped.
 pub fn escaped(out: &mut String, text: &str, ascii: bool) {
     for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' => escape(out, u16::try_from(u32::from(c)).expect("control characters are small")),
-            c if ascii && c > '~' => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escape(out, *unit)),
-            c => out.push(c),
+        if !ascii && c > '~' {
+            out.push(c);
+        } else {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped_unit(out, *unit));
         }
     }
 }
 
-fn escape(out: &mut String, unit: u16) {
-    // a string takes everything
-    let _ = write!(out, "\\u{unit:04x}");
+/// Appends one unit of UTF-16 in ASCII. It may be half of a surrogate pair: two halves in sequence give the text of the pair.
+pub fn escaped_unit(out: &mut String, unit: u16) {
+    match u8::try_from(unit) {
+        Ok(b'"') => out.push_str("\\\""),
+        Ok(b'\\') => out.push_str("\\\\"),
+        Ok(b'\n') => out.push_str("\\n"),
+        Ok(b'\r') => out.push_str("\\r"),
+        Ok(b'\t') => out.push_str("\\t"),
+        Ok(0x08) => out.push_str("\\b"),
+        Ok(0x0c) => out.push_str("\\f"),
+        Ok(byte @ b' '..=b'~') => out.push(char::from(byte)),
+        // writing to a string does not fail
+        _ => drop(write!(out, "\\u{unit:04x}")),
+    }
+}
+
+/// Whether Python treats a character as white space: Unicode's white space, and the four separators of ASCII.
+#[must_use]
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
 #[cfg(test)]
@@ -99,5 +126,37 @@ mod tests {
             "\"a\\\"\\\\/\\n\\r\\t\\b\\f\\u0001\\u007f\\u00e9\\ud83d\\ude00\""
         );
         assert_eq!(written("<é>😀\u{1f}", false), "\"<é>😀\\u001f\"");
+    }
+
+    #[test]
+    fn numbers_are_printed_as_python_does() {
+        let table = [
+            ("1e5", "100000.0"),
+            ("1.0", "1.0"),
+            ("-0", "0"),
+            ("-0.0", "-0.0"),
+            ("0.1", "0.1"),
+            ("1E-5", "1e-05"),
+            ("0.0001", "0.0001"),
+            ("123456789012345680.0", "1.2345678901234568e+17"),
+            ("9999999999999998.0", "9999999999999998.0"),
+            ("1e16", "1e+16"),
+            ("1.50e+300", "1.5e+300"),
+            ("-0.00001234", "-1.234e-05"),
+            ("0.000012e-4", "1.2e-09"),
+            ("2017752099569302.25", "2017752099569302.2"),
+            ("5e-324", "5e-324"),
+            ("1e-400", "0.0"),
+            ("1e999", "Infinity"),
+            ("-1e999", "-Infinity"),
+            ("NaN", "NaN"),
+            ("-Infinity", "-Infinity"),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ];
+        for (text, python) in table {
+            assert_eq!(number(text).as_deref(), Some(python), "{text}");
+        }
+        assert!(number(&"9".repeat(4300)).is_some());
+        assert_eq!(number(&format!("-{}", "9".repeat(4301))), None);
     }
 }

@@ -3,7 +3,8 @@
 use super::ToolCall;
 use super::buffer::find;
 use super::loads::loads;
-use super::space::{is_space, strip, strip_start};
+use super::space::{strip, strip_start};
+use crate::json::python::is_space;
 
 /// Begins a section.
 pub(super) const BEGIN: &str = "<|tool_calls_section_begin|>";

@@ -6,9 +6,8 @@
 //! so that `1` and `True` are two keys.
 
 use super::ToolCall;
-use super::number::printed;
-use super::value::{Dict, Value, escaped, push_char, push_unit};
-use crate::json::MAX_DEPTH;
+use super::value::{Dict, Value, escaped, push_char};
+use crate::json::{MAX_DEPTH, python};
 
 /// Reads a list of calls that is the whole of `text`; `None` where it is anything else.
 pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
@@ -149,7 +148,7 @@ impl<'a> Source<'a> {
         let text = &start[..start.len() - self.rest.len()];
         let digits = text.trim_start_matches('-');
         let octal = !float && digits.starts_with('0') && digits.contains(|c| c != '0');
-        (whole + fraction > 0 && !octal).then(|| printed(text).map(Value::Number))?
+        (whole + fraction > 0 && !octal).then(|| python::number(text).map(Value::Number))?
     }
 
     fn digits(&mut self) -> usize {
@@ -223,7 +222,7 @@ impl<'a> Source<'a> {
         let code = u32::from_str_radix(digits, 16).ok()?;
         match (char::from_u32(code), u16::try_from(code)) {
             (Some(c), _) => push_char(c, out),
-            (None, Ok(half)) => push_unit(half, out),
+            (None, Ok(half)) => python::escaped_unit(out, half),
             (None, Err(_)) => return None,
         }
         Some(())

@@ -4,8 +4,8 @@
 //! It differs where Python's own limits raise something else than "not JSON": a text that nests deeper than [`MAX_DEPTH`], where
 //! Python goes to about a thousand, and an integer of more than 4300 digits are not JSON here.
 
-use super::value::{Dict, Value, push_char, push_unit};
-use crate::json::{Cursor, MAX_DEPTH, Malformed, Text};
+use super::value::{Dict, Value, push_char};
+use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
 
 /// Reads the value that is the whole of `text`.
 pub(super) fn loads(text: &str) -> Result<Value, Malformed> {
@@ -50,7 +50,7 @@ fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
         }
         _ => {
             let number = cursor.number()?;
-            super::number::printed(number).map(Value::Number).ok_or_else(|| cursor.malformed())
+            python::number(number).map(Value::Number).ok_or_else(|| cursor.malformed())
         }
     }
 }
@@ -105,7 +105,7 @@ fn rewritten(raw: &str) -> String {
         let unicode = rest[at..].strip_prefix("\\u").and_then(|behind| behind.get(..4));
         let length = match unicode.and_then(|digits| u16::from_str_radix(digits, 16).ok()) {
             Some(unit) => {
-                push_unit(unit, &mut out);
+                python::escaped_unit(&mut out, unit);
                 6
             }
             None => {

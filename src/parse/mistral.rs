@@ -6,9 +6,10 @@ use super::ToolCall;
 use super::extent::Extent;
 use super::loads::{elements, loads};
 use super::named;
-use super::space::{is_space, strip_start};
+use super::space::strip_start;
 use super::syntax::{self, Step};
 use super::value::Value;
+use crate::json::python::is_space;
 
 /// Stands in front of the array, or of each call.
 pub(super) const START: &str = "[TOOL_CALLS]";

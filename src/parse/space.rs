@@ -1,9 +1,6 @@
-//! White space, as Python's `str.strip` and `\s` have it.
+//! Strips white space as Python's `str.strip` does.
 
-/// Whether Python counts `c` as white space: Unicode's, and the four separators of ASCII.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
+use crate::json::python::is_space;
 
 /// `text` without white space at its ends.
 pub(super) fn strip(text: &str) -> &str {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::json::Text;
+use crate::json::{Text, python};
 
 /// A value that JSON can say. Numbers and strings are kept as `json.dumps` writes them, which loses nothing.
 #[derive(Debug, Clone)]
@@ -103,35 +103,11 @@ fn quote(escaped: &str, out: &mut String) {
 /// `text` as `json.dumps` writes it between quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        push_char(c, &mut out);
-    }
+    python::escaped(&mut out, text, true);
     out
 }
 
 /// Writes a character as it is written between quotes.
 pub(super) fn push_char(c: char, out: &mut String) {
-    for unit in c.encode_utf16(&mut [0; 2]) {
-        push_unit(*unit, out);
-    }
-}
-
-/// Writes one unit of UTF-16, which may be half of a pair: two halves side by side are then written as the whole is.
-pub(super) fn push_unit(unit: u16, out: &mut String) {
-    match u8::try_from(unit) {
-        Ok(b'"') => out.push_str("\\\""),
-        Ok(b'\\') => out.push_str("\\\\"),
-        Ok(b'\n') => out.push_str("\\n"),
-        Ok(b'\r') => out.push_str("\\r"),
-        Ok(b'\t') => out.push_str("\\t"),
-        Ok(0x08) => out.push_str("\\b"),
-        Ok(0x0c) => out.push_str("\\f"),
-        Ok(byte @ b' '..=b'~') => out.push(char::from(byte)),
-        _ => {
-            out.push_str("\\u");
-            let digit =
-                |shift: u32| char::from_digit(u32::from(unit) >> shift & 15, 16).expect("four bits are a digit");
-            out.extend([12, 8, 4, 0].map(digit));
-        }
-    }
+    python::escaped(out, c.encode_utf8(&mut [0; 4]), true);
 }

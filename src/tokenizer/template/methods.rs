@@ -5,8 +5,9 @@ use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 use super::data::{self, Iterated};
-use super::python::{is_space, lines};
+use super::python::lines;
 use super::source;
+use crate::json::python::is_space;
 
 /// Which ends of a text are stripped.
 pub(super) const BOTH: (bool, bool) = (true, true);

@@ -1,4 +1,4 @@
-//! Python's `str` and `repr` of a value, and the characters that Python treats as white space.
+//! Python's `str`, `repr` and `str.splitlines`.
 
 use std::fmt::Write;
 
@@ -85,11 +85,6 @@ pub(super) fn number(out: &mut String, value: &Value, [nan, infinite, negative]:
         Ok(double) => out.push_str(&python::float(double)),
         Err(_) => out.push_str(&value.to_string()),
     }
-}
-
-/// Whether Python takes a character for space: what Unicode does, and the four separators of ASCII.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
 /// `str.splitlines`, without the line ends or with them.
