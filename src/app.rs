@@ -143,7 +143,7 @@ impl App {
             chats: serving.clone(),
             upstream: upstream.clone(),
             budget: budget.clone(),
-            log_wait: Arc::clone(&generator.log_wait),
+            log_wait: Arc::clone(&generator.context.log_wait),
         };
         let parts = Parts {
             client,
@@ -267,7 +267,7 @@ impl App {
         // the runtime waits for threads that block
         parts.sessions.cancel_restore();
         // what was cut is aborted before the process ends; an engine that is gone is not waited for
-        let mut aborting = parts.generator.aborting.subscribe();
+        let mut aborting = parts.generator.context.aborting.subscribe();
         let _ = tokio::time::timeout(FAREWELL, aborting.wait_for(|count| *count == 0)).await;
         // this fails only when every receiver is gone, and then there is no task to notify
         let _ = stop.send(Phase::Draining);

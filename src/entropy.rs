@@ -20,7 +20,7 @@ mod head;
 mod kernel;
 pub(crate) mod report;
 pub(crate) mod rows;
-mod scratch;
+pub(crate) mod scratch;
 mod support;
 mod tail;
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The levels, from the top; a module may import what is below it.
@@ -52,7 +52,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/chat/"]),
-    ("foldhash", &["src/generation/retries.rs"]),
+    ("foldhash", &["src/generation/request.rs"]),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),
@@ -106,6 +106,29 @@ const TIME_OF_DAY: &[&str] = &[
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("entropy", &["config", "metrics"], "numbers in, numbers out"),
     ("session", &["config", "metrics"], "a store is used without a process, such as by `tokentap export`"),
+];
+
+/// Modules of one folder that import each other, with the reason.
+const CIRCLES: &[(&str, &[&str], &str)] = &[
+    (
+        "demo",
+        &["admin", "engine", "generate", "info", "item", "routes", "rows", "said", "sequence"],
+        "one program: the engine that tests and newcomers run",
+    ),
+    ("demo", &["logits", "model"], "a model and the rows that it makes"),
+    (
+        "generation",
+        &["events", "retries"],
+        "a reply that several readers share is a source of events, and reads from one",
+    ),
+    ("logits", &["cuda", "slices"], "the device measures slices, and their slots are in its memory"),
+    (
+        "parse",
+        &["fence", "llama3", "mistral", "pythonic", "syntax"],
+        "syntax lists the formats, and each format returns its steps",
+    ),
+    ("session", &["order_index", "store"], ""),
+    ("session", &["replies", "state"], ""),
 ];
 
 /// A file without its comments and without its own tests.
@@ -180,6 +203,89 @@ fn imports_point_downwards() {
         for other in imports(&file.code).iter().filter(|other| **other != own) {
             let allowed = ALLOWED.iter().any(|(from, to, _)| *from == own && to == other);
             assert!(level(&own) < level(other) || allowed, "{} imports {other}, which is not below it", file.path);
+        }
+    }
+}
+
+/// The paths that a file names, from the crate's root; `module` is the path of its own module.
+fn paths(code: &str, module: &[&str]) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+        if code[..at].ends_with("super::") || code[..at].ends_with(is_name) {
+            continue;
+        }
+        let mut rest = &code[at..];
+        let mut base: Vec<String> = Vec::new();
+        if let Some(inner) = rest.strip_prefix("crate::") {
+            rest = inner;
+        } else {
+            let ups = rest.len() - rest.trim_start_matches("super::").len();
+            let depth = module.len().saturating_sub(ups / "super::".len());
+            base.extend(module[..depth].iter().map(|&name| name.to_owned()));
+            rest = rest.trim_start_matches("super::");
+        }
+        loop {
+            let length = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+            if length == 0 {
+                break;
+            }
+            base.push(rest[..length].to_owned());
+            let Some(inner) = rest[length..].strip_prefix("::") else { break };
+            rest = inner;
+        }
+        if let Some(group) = rest.strip_prefix('{') {
+            for item in group.split('}').next().unwrap_or_default().split(',') {
+                let name: String = item.trim().chars().take_while(|c| is_name(*c)).collect();
+                found.insert(base.iter().cloned().chain([name]).collect());
+            }
+        }
+        found.insert(base);
+    }
+    found
+}
+
+/// The modules that can be reached from `start`.
+fn reachable<'a>(imports: &'a BTreeMap<String, BTreeSet<String>>, start: &'a str) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![start];
+    while let Some(module) = open.pop() {
+        for next in imports.get(module).into_iter().flatten() {
+            if found.insert(&**next) {
+                open.push(next);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_of_one_folder_do_not_import_each_other_in_circles() {
+    let sources = sources();
+    let mut folders: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for file in sources.iter().filter(|file| !file.path.contains("/tests")) {
+        let inner = file.path.trim_start_matches("src/").trim_end_matches(".rs");
+        let module: Vec<&str> = inner.split('/').collect();
+        let [folder, own, ..] = module[..] else { continue };
+        let is_child = |name: &str| sources.iter().any(|file| file.path == format!("src/{folder}/{name}.rs"));
+        let others = paths(&file.code, &module).into_iter().filter_map(|path| match &path[..] {
+            [first, second, ..] if first == folder && second != own && is_child(second) => Some(second.clone()),
+            _ => None,
+        });
+        folders.entry(folder.to_owned()).or_default().entry(own.to_owned()).or_default().extend(others);
+    }
+    assert!(folders["generation"]["generator"].contains("recorder"), "imports were found");
+    for (folder, imports) in &folders {
+        for module in imports.keys() {
+            let back = reachable(imports, module);
+            let circle: BTreeSet<&str> =
+                back.iter().copied().filter(|other| reachable(imports, other).contains(&**module)).collect();
+            let known = CIRCLES.iter().find(|(of, names, _)| of == folder && names.contains(&&**module));
+            if let Some((_, names, reason)) = known {
+                let names: BTreeSet<&str> = names.iter().copied().collect();
+                assert_eq!(circle, names, "{folder}::{module}: the list of circles is out of date ({reason})");
+            }
+            assert!(circle.is_empty() || known.is_some(), "src/{folder}: {circle:?} import each other in a circle");
         }
     }
 }

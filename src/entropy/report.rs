@@ -62,15 +62,6 @@ impl Scratch {
     }
 }
 
-/// A sampled token may exceed the likeliest token of its row by this much, in nats; beyond, the row lacks the likeliest token.
-const ABOVE_FIRST: f32 = 1e-3;
-
-/// Whether the row lacks the likeliest token: the sampled one is above its first value.
-#[inline(always)]
-pub(crate) fn lacks_first(chosen: f32, first: f32) -> bool {
-    chosen < f32::INFINITY && chosen > first + ABOVE_FIRST
-}
-
 #[inline(always)]
 pub(crate) fn surprisal(chosen: f32) -> f32 {
     match chosen {

@@ -2,7 +2,6 @@
 
 use super::bounds::{Found, Known, ROWS};
 use super::head::{self, Sums, Terms, VALUES};
-use super::report::lacks_first;
 use super::tail::Ladder;
 use super::{Flags, MASKED};
 
@@ -207,4 +206,13 @@ fn tidy(row: &[f32], tidied: &mut Vec<f32>) -> Result<Flags, Flags> {
     tidied.sort_unstable_by(|a, b| b.total_cmp(a));
     let flags = Flags::MASKED.when(tidied.len() < row.len());
     if tidied.is_empty() { Err(flags | Flags::MISSING) } else { Ok(flags) }
+}
+
+/// A sampled token may exceed the likeliest token of its row by this much, in nats; beyond, the row lacks the likeliest token.
+const ABOVE_FIRST: f32 = 1e-3;
+
+/// Whether the row lacks the likeliest token: the sampled one is above its first value.
+#[inline(always)]
+pub(crate) fn lacks_first(chosen: f32, first: f32) -> bool {
+    chosen < f32::INFINITY && chosen > first + ABOVE_FIRST
 }

@@ -3,24 +3,50 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
+use crate::budget::Budget;
+use crate::config::Config;
+use crate::engine::client::Client;
+use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome, Engines};
 use crate::generation::capture::{Capture, UnreadableReply};
-use crate::generation::generator::Generator;
+use crate::generation::log_wait::LogWait;
 use crate::generation::reason::Reason;
 use crate::generation::recorder::Recorder;
+use crate::metrics::Metrics;
 use crate::session::Fault;
 use crate::session::ledger::Ack;
+
+/// What running generations share.
+#[derive(Debug)]
+pub struct GenerationContext {
+    /// The settings.
+    pub config: Arc<Config>,
+    /// The client of the upstream.
+    pub client: Client,
+    /// The engines, for aborts and for the ids of text prompts.
+    pub engines: Engines,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// The byte budget for buffered requests and replies.
+    pub budget: Budget,
+    /// The wait of replies for the log.
+    pub log_wait: Arc<LogWait>,
+    /// The number of generations that are being aborted.
+    pub aborting: watch::Sender<usize>,
+    /// The missing abort route of the upstream has been logged.
+    pub abort_unsupported: AtomicBool,
+}
 
 /// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]
 pub struct ActiveGeneration {
-    generator: Arc<Generator>,
+    context: Arc<GenerationContext>,
     capture: Capture,
     /// The client's API key, which authorizes the abort.
     key: Option<HeaderValue>,
@@ -30,8 +56,8 @@ pub struct ActiveGeneration {
 impl ActiveGeneration {
     /// A generation whose request has not been sent yet.
     #[must_use]
-    pub fn new(generator: Arc<Generator>, capture: Capture, key: Option<HeaderValue>) -> Self {
-        Self { generator, capture, key, sent: false }
+    pub fn new(context: Arc<GenerationContext>, capture: Capture, key: Option<HeaderValue>) -> Self {
+        Self { context, capture, key, sent: false }
     }
 
     /// The capture.
@@ -71,13 +97,13 @@ impl ActiveGeneration {
                 None
             }
             Err(_) => {
-                self.generator.metrics.panics.inc();
+                self.context.metrics.panics.inc();
                 tracing::error!("measuring a reply panicked; the reply is forwarded unchanged");
                 None
             }
         };
         if stepped.is_none() {
-            self.generator.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
+            self.context.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).inc();
         }
         self.capture.add_overhead(started.elapsed());
         stepped
@@ -86,7 +112,7 @@ impl ActiveGeneration {
     /// Waits until the turns so far are on disk, up to a short timeout. Failures are counted, not returned.
     pub async fn wait_until_durable(&mut self) {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
-        self.generator.log_wait.wait(acks).await;
+        self.context.log_wait.wait(acks).await;
     }
 
     /// The same as a future, for a polled stream; `None` if no turn is pending.
@@ -95,14 +121,14 @@ impl ActiveGeneration {
         if acks.iter().all(Ack::is_done) {
             return None;
         }
-        let wait = Arc::clone(&self.generator.log_wait);
+        let wait = Arc::clone(&self.context.log_wait);
         Some(Box::pin(async move { wait.wait(acks).await }))
     }
 
-    /// The generator that runs it.
+    /// What it uses.
     #[must_use]
-    pub fn generator(&self) -> &Arc<Generator> {
-        &self.generator
+    pub fn context(&self) -> &GenerationContext {
+        &self.context
     }
 }
 
@@ -115,12 +141,12 @@ impl Drop for ActiveGeneration {
         if !self.sent {
             return;
         }
-        self.generator.metrics.disconnects.inc();
+        self.context.metrics.disconnects.inc();
         // the ids stay reserved until the aborts are answered: they must not hit a client that retries at once
         let flight = self.capture.take_in_flight();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (generator, key) = (Arc::clone(&self.generator), self.key.take());
-        generator.aborting.send_modify(|count| *count += 1);
+        let (context, key) = (Arc::clone(&self.context), self.key.take());
+        context.aborting.send_modify(|count| *count += 1);
         runtime.spawn(async move {
             let mut aborts = tokio::task::JoinSet::new();
             for rid in flight.ids() {
@@ -130,14 +156,14 @@ impl Drop for ActiveGeneration {
                 if aborts.len() >= ABORTS_AT_ONCE {
                     aborts.join_next().await;
                 }
-                let (generator, key) = (Arc::clone(&generator), key.clone());
-                aborts.spawn(async move { abort(&generator, &rid, key).await });
+                let (context, key) = (Arc::clone(&context), key.clone());
+                aborts.spawn(async move { abort(&context, &rid, key).await });
             }
             // concurrent, so that an unresponsive engine delays the aborts of a request by one timeout, not by one per id
             aborts.join_all().await;
             // release the ids before waking the requests that wait for them
             drop(flight);
-            generator.aborting.send_modify(|count| *count -= 1);
+            context.aborting.send_modify(|count| *count -= 1);
         });
     }
 }
@@ -148,15 +174,15 @@ const ABORTS_AT_ONCE: usize = 64;
 /// Timeout of an abort.
 pub(super) const ABORT: Duration = ANSWER_TIMEOUT;
 
-async fn abort(generator: &Generator, rid: &str, key: Option<HeaderValue>) {
-    let outcomes = generator.engines.abort(rid, key).await;
+async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>) {
+    let outcomes = context.engines.abort(rid, key).await;
     if outcomes.iter().any(AbortOutcome::is_accepted) {
-        generator.metrics.aborts.inc();
+        context.metrics.aborts.inc();
     }
     if outcomes.iter().all(AbortOutcome::is_unsupported) {
-        if !generator.abort_unsupported.swap(true, Ordering::Relaxed) {
+        if !context.abort_unsupported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                upstream = generator.client.upstream(),
+                upstream = context.client.upstream(),
                 "the upstream has no /abort_request: a generation ends only when its connection closes; name the engines with --engine"
             );
         }

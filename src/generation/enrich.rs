@@ -2,9 +2,9 @@
 
 use crate::entropy::Estimator;
 use crate::generation::entropy_request::EntropyRequest;
-use crate::generation::measure::STATS;
+use crate::generation::measure::{ListContent, STATS};
 use crate::generation::reason::Reason;
-use crate::generation::sequence::{ListContent, Sequence};
+use crate::generation::sequence::Sequence;
 use crate::json::Edit;
 use crate::session::Measured;
 

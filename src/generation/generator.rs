@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use tokio::sync::watch;
 
-use super::active::{ABORT, ActiveGeneration};
+use super::active::{ABORT, ActiveGeneration, GenerationContext};
 use super::buffered::{BufferedReply, collect};
 use super::capture::Capture;
 use super::event::{EventAccess, GenerationEvent, UnparsedReason};
@@ -39,7 +39,6 @@ use crate::engine::upstream::{failed, send};
 use crate::engine::{headers, routes};
 use crate::error::Error;
 use crate::long_work::on_body;
-use crate::metrics::Metrics;
 use crate::session::{self, Fault, Policy, Store};
 
 /// The reply header that names the session.
@@ -52,27 +51,16 @@ const RID_RETRY_PAUSES_MS: [u64; 5] = [20, 40, 80, 160, 320];
 /// The shared state of all generations.
 #[derive(Debug)]
 pub struct Generator {
-    pub(super) config: Arc<Config>,
-    pub(super) client: Client,
-    /// The engines, for aborts and for the ids of text prompts.
-    pub(super) engines: Engines,
-    pub(super) metrics: Arc<Metrics>,
+    /// What a running generation uses.
+    pub context: Arc<GenerationContext>,
     pub(super) sessions: Arc<Store>,
     /// Which policy samples.
     pub policy: Arc<Policy>,
     tools: Arc<CaptureTools>,
     /// The capabilities that the probe found.
     upstream: watch::Receiver<Arc<Capabilities>>,
-    /// The byte budget for buffered requests and replies.
-    pub(super) budget: Budget,
     /// Calls of named sessions that are running, or whose replies were not delivered.
     pub retries: Retries,
-    /// The wait of replies for the log.
-    pub log_wait: Arc<LogWait>,
-    /// The number of generations that are being aborted.
-    pub aborting: watch::Sender<usize>,
-    /// The missing abort route of the upstream has been logged.
-    pub(super) abort_unsupported: AtomicBool,
     /// Shapes of requests that the engine refused when forced, until the next probe. The lock is held for one lookup.
     refused: Mutex<HashSet<RequestShape>>,
 }
@@ -90,22 +78,17 @@ impl Generator {
         retries: Retries,
     ) -> Self {
         let metrics = Arc::clone(&tools.metrics);
-        Self {
+        let context = GenerationContext {
             log_wait: Arc::new(LogWait::new(Arc::clone(&metrics))),
             metrics,
             config,
             client,
             engines,
-            sessions,
-            policy,
-            tools,
-            upstream,
             budget,
-            retries,
             aborting: watch::Sender::new(0),
             abort_unsupported: AtomicBool::new(false),
-            refused: Mutex::default(),
-        }
+        };
+        Self { context: Arc::new(context), sessions, policy, tools, upstream, retries, refused: Mutex::default() }
     }
 
     /// Runs a generation, or joins the one that a retry repeats. `rid` is set to the request's id before the request is sent.
@@ -133,7 +116,7 @@ impl Generator {
             digest: retry.digest,
             reads: request.reads,
         };
-        let idle = self.config.sessions.session_idle;
+        let idle = self.context.config.sessions.session_idle;
         let (mut reader, outcome) = self.retries.enter(key, retry.is_marked, idle, |context| {
             let generator = Arc::clone(self);
             Box::pin(async move {
@@ -144,7 +127,7 @@ impl Generator {
         });
         let _ = rid.set(Arc::clone(reader.rid()));
         if let Some(label) = outcome.name() {
-            self.metrics.retries.with_label_values(&[label]).inc();
+            self.context.metrics.retries.with_label_values(&[label]).inc();
         }
         let head = reader.head().await;
         Ok(Generation { head, events: Events::Shared(reader) })
@@ -177,10 +160,10 @@ impl Generator {
     ) -> Result<Generation, Error> {
         let upstream = Arc::clone(&self.upstream.borrow());
         let assign_rid = request.header_rid.is_none();
-        let record = self.config.sessions.record;
+        let record = self.context.config.sessions.record;
         if record {
             let new = request.request.batch().unwrap_or(1).saturating_mul(request.request.n());
-            session_limits::check(&self.config.sessions, &self.sessions, &request.session, new)?;
+            session_limits::check(&self.context.config.sessions, &self.sessions, &request.session, new)?;
         }
         let length = request.request.bytes.len();
         let plan = on_body(length, || self.plan(&upstream, &request.request, assign_rid)).await?;
@@ -189,7 +172,7 @@ impl Generator {
             let _ = known.set(rid);
         }
         if let (true, Some(reason)) =
-            (self.config.entropy.strict && plan.entropy_request.wanted, plan.unavailable_reason())
+            (self.context.config.entropy.strict && plan.entropy_request.wanted, plan.unavailable_reason())
         {
             return Err(Error::Strict { reason: reason.name().to_owned() });
         }
@@ -211,16 +194,16 @@ impl Generator {
         let GenerationRequest { head, request, session, authorization, reads, .. } = request;
         drop(request);
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.tools), &upstream);
-        let mut active = ActiveGeneration::new(Arc::clone(self), capture, authorization);
+        let mut active = ActiveGeneration::new(Arc::clone(&self.context), capture, authorization);
         let asked = self.send_to_engine(&head, &mut active, lingers);
         let (reply, prompts) = match prompts {
             // the reply will echo them, unless the request is sent again without the echo
             Some(prompts) if echoed => {
                 let reply = asked.await?;
                 let echoes = own_echo || active.capture().plan().echo;
-                (reply, if echoes { None } else { prompts.tokenize(&self.engines).await? })
+                (reply, if echoes { None } else { prompts.tokenize(&self.context.engines).await? })
             }
-            Some(prompts) => tokio::try_join!(asked, prompts.tokenize(&self.engines))?,
+            Some(prompts) => tokio::try_join!(asked, prompts.tokenize(&self.context.engines))?,
             None => (asked.await?, None),
         };
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
@@ -244,7 +227,7 @@ impl Generator {
         let mut context = RecordContext::of(&request.request, &upstream.model, Arc::clone(&self.policy), sampled);
         context.chat = request.chat.clone();
         // before the first probe the upstream may still prove to be a router
-        context.engine = self.engines.single().filter(|_| !upstream.model.is_empty()).map(Into::into);
+        context.engine = self.context.engines.single().filter(|_| !upstream.model.is_empty()).map(Into::into);
         let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
         if request.is_last {
             call.last();
@@ -257,7 +240,7 @@ impl Generator {
 
     /// Checks a request with the guard and plans it.
     fn plan(&self, upstream: &Capabilities, request: &GenerateRequest, assign_rid: bool) -> Result<Plan, Error> {
-        let config = &self.config.entropy;
+        let config = &self.context.config.entropy;
         if !config.no_guard {
             let bounds = GuardLimits {
                 generates: upstream.generates,
@@ -266,8 +249,8 @@ impl Generator {
             };
             guard::check(request, bounds).map_err(|refusal| self.refused(refusal))?;
         }
-        let record = self.config.sessions.record;
-        let max_reply_bytes = self.config.limits.max_reply_bytes;
+        let record = self.context.config.sessions.record;
+        let max_reply_bytes = self.context.config.limits.max_reply_bytes;
         let context = PlanContext { assign_rid, record, max_reply_bytes, since: &|shape| self.since(shape) };
         let mut plan = Plan::try_new(request, upstream, config, &context)?;
         // the budget has counted the request already; these are copies
@@ -281,7 +264,7 @@ impl Generator {
         if body.as_ptr() == request.bytes.as_ptr() {
             return Ok(body);
         }
-        let mut share = self.budget.request();
+        let mut share = self.context.budget.request();
         if share.grow(body.len()).is_err() {
             share.shed();
             return Err(Failure::from(UploadError::NoRoom).into());
@@ -295,19 +278,19 @@ impl Generator {
         let rids: Vec<String> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
         let flights = &self.tools.flights;
         if is_repeat {
-            let mut aborting = self.aborting.subscribe();
+            let mut aborting = self.context.aborting.subscribe();
             let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
             // the outcome of the wait does not matter: the next lines check again
             let _ = tokio::time::timeout(ABORT, free).await;
         }
-        if self.config.entropy.no_guard {
+        if self.context.config.entropy.no_guard {
             return Ok(flights.start(rids));
         }
         flights.try_start(&rids).map_err(|live| self.refused(guard::rid_in_use(&live)))
     }
 
     fn refused(&self, refusal: GuardRefusal) -> Error {
-        self.metrics.refused.with_label_values(&[refusal.rule]).inc();
+        self.context.metrics.refused.with_label_values(&[refusal.rule]).inc();
         Error::bad_request(refusal.message)
     }
 
@@ -322,9 +305,13 @@ impl Generator {
         active.mark_sent();
         let mut pauses = RID_RETRY_PAUSES_MS.iter().filter(|_| lingers);
         let first = loop {
-            let reply =
-                send(&self.client, &self.metrics, routes::GENERATE, head.call(active.capture().plan().body.clone()))
-                    .await;
+            let reply = send(
+                &self.context.client,
+                &self.context.metrics,
+                routes::GENERATE,
+                head.call(active.capture().plan().body.clone()),
+            )
+            .await;
             let reply = reply.inspect_err(|_| active.end())?;
             match pauses.next().filter(|_| reply.status() == StatusCode::BAD_REQUEST) {
                 Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
@@ -337,10 +324,15 @@ impl Generator {
             return Ok(first);
         }
         drop(first);
-        self.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
+        self.context.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
         active.capture_mut().plan_mut().give_up(Reason::Refused);
-        let second =
-            send(&self.client, &self.metrics, routes::GENERATE, head.call(active.capture().plan().body.clone())).await;
+        let second = send(
+            &self.context.client,
+            &self.context.metrics,
+            routes::GENERATE,
+            head.call(active.capture().plan().body.clone()),
+        )
+        .await;
         let second = second.inspect_err(|_| active.end())?;
         let shape = active.capture().plan().shape;
         if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
@@ -364,28 +356,28 @@ impl Generator {
         if head.status != StatusCode::OK {
             active.end();
             active.capture_mut().fail();
-            return Ok(Generation::unparsed(head, &self.metrics, Bytes::new(), body));
+            return Ok(Generation::unparsed(head, &self.context.metrics, Bytes::new(), body));
         }
         active.capture_mut().plan_mut().drop_bodies();
-        let limit = self.config.limits.max_reply_bytes;
+        let limit = self.context.config.limits.max_reply_bytes;
         if headers::is_event_stream(&head.headers) {
             head.headers.remove(header::CONTENT_LENGTH);
             let stream = EventStream::new(body, active, reads, limit);
             return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
         }
         if reads == EventAccess::Bytes && !active.capture().reads_reply() {
-            let mut generation = Generation::unparsed(head, &self.metrics, Bytes::new(), body);
+            let mut generation = Generation::unparsed(head, &self.context.metrics, Bytes::new(), body);
             if let Events::Unparsed { active: generating, .. } = &mut generation.events {
                 *generating = Some(Box::new(active));
             }
             return Ok(generation);
         }
-        let strict = self.config.entropy.strict && active.capture().plan().entropy_request.wanted;
-        let reply = match collect(body, &head.headers, limit, self.budget.reply()).await {
+        let strict = self.context.config.entropy.strict && active.capture().plan().entropy_request.wanted;
+        let reply = match collect(body, &head.headers, limit, self.context.budget.reply()).await {
             Ok(reply) => reply,
             Err(failure) => {
                 active.end();
-                return Err(failed(&self.metrics, failure));
+                return Err(failed(&self.context.metrics, failure));
             }
         };
         active.end();
@@ -395,9 +387,9 @@ impl Generator {
                 return Err(Error::Strict { reason: reason.name().to_owned() });
             }
             BufferedReply::Passing { reason, head: read, rest } => {
-                self.metrics.skipped.with_label_values(&[reason.name()]).inc();
+                self.context.metrics.skipped.with_label_values(&[reason.name()]).inc();
                 active.capture_mut().incomplete();
-                return Ok(Generation::unparsed(head, &self.metrics, read, rest));
+                return Ok(Generation::unparsed(head, &self.context.metrics, read, rest));
             }
         };
         let (event, is_readable) = on_body(body.len(), || {
@@ -427,7 +419,7 @@ impl Generator {
                 return Ok(Generation::failed(error, Some(observed)));
             }
         }
-        let event = event.counted(&body, |changed| self.budget.hold(changed));
+        let event = event.counted(&body, |changed| self.context.budget.hold(changed));
         head.headers.remove(header::CONTENT_LENGTH);
         Ok(Generation { head, events: Events::Whole { event: Some(Arc::new(event)), observed: Some(observed) } })
     }

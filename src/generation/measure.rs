@@ -2,7 +2,15 @@
 
 use crate::entropy::TokenStats;
 use crate::generation::entropy_request::EntropyRequest;
-use crate::generation::sequence::ListContent;
+
+/// Whether the lists of an event hold all tokens so far or only the new ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListContent {
+    /// All tokens so far.
+    Full,
+    /// Only the new tokens.
+    Delta,
+}
 
 /// A list of one sequence as JSON text without brackets. It grows with the tokens, so that it is not printed again for each event.
 #[derive(Debug, Default)]

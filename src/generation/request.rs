@@ -1,12 +1,13 @@
 //! A request for a generation, independent of the client's API.
 
-use std::sync::{Arc, OnceLock};
+use std::hash::BuildHasher;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use http::{HeaderMap, HeaderValue, Method};
 
 use super::event::EventAccess;
-use super::retries::Digest;
 use crate::engine::client::UpstreamCall;
 use crate::engine::request::GenerateRequest;
 use crate::session::Chat;
@@ -44,6 +45,20 @@ pub struct Retry {
     pub digest: Digest,
     /// The client marks the call as a retry.
     pub is_marked: bool,
+}
+
+/// A keyed hash of a body, which avoids most comparisons of bodies. The key is random, so that a client cannot construct many bodies with
+/// the same hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl Digest {
+    /// Hashes `bytes`, in time proportional to their length.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        Self(KEY.hash_one(bytes))
+    }
 }
 
 /// The head of an upstream request, which may be sent several times.

@@ -10,21 +10,19 @@ mod replay_buffer;
 mod shared_reply;
 mod wakers;
 
-use std::hash::BuildHasher;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use foldhash::quality::RandomState;
 use http::{HeaderValue, Method};
 
 pub use reader::Reader;
 pub use registry::{ReplayLimits, Retries, RetryOutcome};
 pub use shared_reply::PendingReply;
 
-use super::request::RequestId;
+use super::request::{Digest, RequestId};
 use crate::generation::event::EventAccess;
 use crate::session::Turns;
 use buffered_bytes::BufferedBytes;
@@ -51,20 +49,6 @@ pub struct RetryKey {
     pub reads: EventAccess,
     /// The digest of the body.
     pub digest: Digest,
-}
-
-/// A keyed hash of a body, which avoids most comparisons of bodies. The key is random, so that a client cannot construct many bodies with
-/// the same hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest(u64);
-
-impl Digest {
-    /// Hashes `bytes`, in time proportional to their length.
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        Self(KEY.hash_one(bytes))
-    }
 }
 
 impl RetryKey {

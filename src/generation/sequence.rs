@@ -4,14 +4,14 @@ mod content;
 mod own;
 
 use content::EventLists;
-pub use content::{Anomaly, ExpectedContent, ListContent};
+pub use content::{Anomaly, ExpectedContent};
 pub use own::ExactFailure;
 
 use bytes::Bytes;
 
 use crate::engine::response::{Array, Chunk, KnownPrefix};
 use crate::generation::forcing::ExactSource;
-use crate::generation::measure::EntropyLists;
+use crate::generation::measure::{EntropyLists, ListContent};
 use crate::generation::reason::Reason;
 
 /// One sequence.

@@ -66,7 +66,7 @@ impl EventStream {
     #[must_use]
     pub fn new(upstream: ReplyBody, active: ActiveGeneration, reads: EventAccess, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let share = active.generator().budget.reply();
+        let share = active.context().budget.reply();
         Self {
             upstream,
             decoder: SseDecoder::default(),
@@ -144,7 +144,7 @@ impl EventStream {
                 Err(_) => None,
             },
             Some(Err(error)) => {
-                self.active.generator().metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                self.active.context().metrics.upstream_errors.with_label_values(&["reset"]).inc();
                 self.end();
                 self.failed.set(error);
                 None
@@ -167,7 +167,7 @@ impl EventStream {
     /// Stops parsing if an incomplete event is too large to buffer.
     fn check_size(&mut self) -> Option<Arc<GenerationEvent>> {
         let reason = self.oversize_reason()?;
-        self.active.generator().metrics.skipped.with_label_values(&[reason.name()]).inc();
+        self.active.context().metrics.skipped.with_label_values(&[reason.name()]).inc();
         if self.must_measure() {
             return Some(self.refuse(reason));
         }
@@ -240,7 +240,7 @@ impl EventStream {
 
     /// Whether `--strict` applies to this request.
     fn must_measure(&self) -> bool {
-        self.active.generator().config.entropy.strict && self.active.capture().plan().entropy_request.wanted
+        self.active.context().config.entropy.strict && self.active.capture().plan().entropy_request.wanted
     }
 
     /// Why the stream must end under `--strict`; `None` if it may continue.

@@ -9,8 +9,9 @@ use crate::engine::response::{Chunk, Numbers};
 use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::EntropyInfo;
 use crate::generation::forcing::{ExactSource, ItemPlan};
+use crate::generation::measure::ListContent;
 use crate::generation::reason::Reason;
-use crate::generation::sequence::{EventStep, ListContent};
+use crate::generation::sequence::EventStep;
 
 impl Capture {
     pub(super) fn measure(

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use super::CapturedOutput;
 use crate::engine::response::Chunk;
 use crate::generation::forcing::ItemPlan;
-use crate::generation::sequence::{Anomaly, ListContent};
+use crate::generation::measure::ListContent;
+use crate::generation::sequence::Anomaly;
 use crate::session::{Fault, Mark};
 
 /// Collects the tokens and members of one sequence.

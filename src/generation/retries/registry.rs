@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
     use crate::generation::events::{Events, Generation};
-    use crate::generation::retries::Digest;
+    use crate::generation::request::Digest;
     use crate::serve::body::Body;
     use crate::serve::data::generate::native;
 

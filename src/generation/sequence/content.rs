@@ -4,15 +4,7 @@
 use super::Sequence;
 use crate::engine::probe::Streaming;
 use crate::engine::response::Chunk;
-
-/// Whether the lists of an event hold all tokens so far or only the new ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListContent {
-    /// All tokens so far.
-    Full,
-    /// Only the new tokens.
-    Delta,
-}
+use crate::generation::measure::ListContent;
 
 /// What the events of a stream are expected to hold. Each event is checked against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::driver::Unavailable;
 use super::health::PATIENCE;
 use super::lane::{NAP, WATCHED};
 use super::{Cuda, NAME};
-use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report};
+use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report, scratch};
 use crate::logits::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape, TEMPERATURES};
 
 impl Cuda {
@@ -149,7 +149,7 @@ fn stats(batch: &TopK<'_>, row: usize, numbers: &TopKOut) -> TokenStats {
     let wanted = |number: f32| if batch.stats { number } else { f32::NAN };
     let flags = Flags::from_bits(numbers.flags as u8);
     let first = batch.rows.row(row).iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let lacks_first = flags.is_measured() && report::lacks_first(chosen, first);
+    let lacks_first = flags.is_measured() && scratch::lacks_first(chosen, first);
     let stats = TokenStats {
         renormalized: numbers.renormalized,
         lower: numbers.lower,

@@ -79,7 +79,7 @@ pub async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>,
 
 /// Advances the epoch and waits until it is on disk, so that it is not used again after a crash. Then the trainer gets its reply.
 async fn advance_epoch(state: &ProxyState) {
-    state.generator.log_wait.wait(vec![state.generator.policy.changed().1]).await;
+    state.generator.context.log_wait.wait(vec![state.generator.policy.changed().1]).await;
 }
 
 /// Whether an error reply says that the weights changed nevertheless.

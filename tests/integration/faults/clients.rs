@@ -64,7 +64,7 @@ async fn assert_abandoned(
         abort.ok().await;
     }
     wait_until_idle(proxy.control).await;
-    let mut aborting = proxy.parts.generator.aborting.subscribe();
+    let mut aborting = proxy.parts.generator.context.aborting.subscribe();
     soon("aborts are done", aborting.wait_for(|count| *count == 0)).await.unwrap();
     let recorded: Vec<_> = turns(proxy.control, session).await;
     let expected = if named { vec![(1, Some("disconnected".to_owned()))] } else { Vec::new() };

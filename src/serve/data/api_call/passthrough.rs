@@ -149,7 +149,7 @@ async fn record_whole(
             return Ok(Response::from_parts(head, Body::full(body)));
         }
     };
-    state.generator.log_wait.wait(recorder.record(engine_ids)).await;
+    state.generator.context.log_wait.wait(recorder.record(engine_ids)).await;
     let body = match remainder {
         // a reply without choices is forwarded too
         Remainder::Same | Remainder::Nothing => body,

@@ -133,7 +133,7 @@ impl PassthroughStream {
             .map(|(recorder, engine_ids)| recorder.record(engine_ids))
             .unwrap_or_default();
         if acks.iter().any(|ack| !ack.is_done()) {
-            let wait = Arc::clone(&self.state.generator.log_wait);
+            let wait = Arc::clone(&self.state.generator.context.log_wait);
             self.recording = Some(Box::pin(async move { wait.wait(acks).await }));
         }
     }
