@@ -17,7 +17,7 @@ pub mod log_wait;
 pub mod measure;
 pub mod plan;
 pub mod reason;
-pub mod record;
+pub mod recorder;
 pub mod request;
 pub mod retries;
 pub mod rewrite;

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) use body::{Body, is_non_default, is_present, wrong};
 pub(crate) use fields::UNSUPPORTED;
 pub(crate) use members::{Members, adapter, constraint, unreadable};
-pub(crate) use usage::{Usage, list, metadata};
+pub(crate) use usage::{Usage, list, metadata, to_json};
 
 /// The time that a reply says it was created at.
 pub(crate) fn seconds_since_1970() -> u64 {

@@ -2,6 +2,7 @@
 
 mod generate_request;
 mod logprobs;
+mod members;
 mod message;
 pub mod passthrough;
 pub mod reply;

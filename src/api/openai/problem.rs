@@ -4,9 +4,10 @@
 //! and a conversation that is too long is named by the words that they look for.
 
 use http::StatusCode;
+use serde::Serialize;
 
+use super::to_json;
 use crate::api::ApiError;
-use crate::chat::quoted;
 use crate::json::Value;
 
 /// Bytes of an engine's error that are read.
@@ -25,6 +26,17 @@ pub struct Problem {
     pub status: StatusCode,
     /// What is wrong.
     pub message: String,
+}
+
+/// The body of an error.
+#[derive(Serialize)]
+struct ErrorMember<'a> {
+    object: &'static str,
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<()>,
+    code: u16,
 }
 
 impl Problem {
@@ -83,11 +95,8 @@ impl Problem {
             status if status.is_client_error() => "InvalidRequestError",
             _ => "InternalServerError",
         };
-        format!(
-            "{{\"object\":\"error\",\"message\":{},\"type\":\"{kind}\",\"param\":null,\"code\":{}}}",
-            quoted(&self.message),
-            self.status.as_u16()
-        )
+        let code = self.status.as_u16();
+        to_json(&ErrorMember { object: "error", message: &self.message, kind, param: None, code })
     }
 }
 

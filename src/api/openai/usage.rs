@@ -1,5 +1,7 @@
 //! Parts of a reply that OpenAI's APIs have in common.
 
+use serde::Serialize;
+
 use crate::api::sample::Sample;
 use crate::json::write_ids;
 
@@ -16,20 +18,46 @@ pub(crate) struct Usage {
     pub(crate) reasoning: u64,
 }
 
+/// `usage`.
+#[derive(Serialize)]
+struct UsageMember {
+    prompt_tokens: u64,
+    total_tokens: u64,
+    completion_tokens: u64,
+    prompt_tokens_details: Option<PromptDetails>,
+    reasoning_tokens: u64,
+    completion_tokens_details: Option<CompletionDetails>,
+}
+
+#[derive(Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
+}
+
+/// A value as JSON text.
+#[must_use]
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("structs of strings and numbers")
+}
+
 impl Usage {
     /// The text of `usage`.
     #[must_use]
     pub(crate) fn json(&self) -> String {
-        let Self { prompt, completion, cached, reasoning } = self;
-        let cached = cached.map_or("null".to_owned(), |cached| format!("{{\"cached_tokens\":{cached}}}"));
-        let details = match reasoning {
-            0 => "null".to_owned(),
-            tokens => format!("{{\"reasoning_tokens\":{tokens}}}"),
-        };
-        let total = prompt.saturating_add(*completion);
-        format!(
-            "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{completion},\"prompt_tokens_details\":{cached},\"reasoning_tokens\":{reasoning},\"completion_tokens_details\":{details}}}"
-        )
+        to_json(&UsageMember {
+            prompt_tokens: self.prompt,
+            total_tokens: self.prompt.saturating_add(self.completion),
+            completion_tokens: self.completion,
+            prompt_tokens_details: self.cached.map(|cached_tokens| PromptDetails { cached_tokens }),
+            reasoning_tokens: self.reasoning,
+            completion_tokens_details: (self.reasoning > 0)
+                .then_some(CompletionDetails { reasoning_tokens: self.reasoning }),
+        })
     }
 
     /// Adds a sequence that has ended; a prompt counts with the first of its `n` samples.

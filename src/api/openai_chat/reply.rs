@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::logprobs;
+use super::members::{MessageMember, ToolCallMember};
 use super::request::ReplyExtras;
 use super::sglext::{self, Wanted};
-use crate::api::openai::{Usage, list, metadata};
+use crate::api::openai::{Usage, list, metadata, to_json};
 use crate::api::sample::Sample;
 use crate::chat::quoted;
 use crate::chat::reading::{self, Ending, Stops, call_id};
-use crate::parse::ToolCall;
 use crate::session::Reading;
 use crate::tokenizer::{Renderer, TokenizerError};
 
@@ -85,14 +85,20 @@ impl ReplyContext {
     fn choice(&self, out: &mut String, sample: &Sample<'_>) -> Result<(), TokenizerError> {
         let ending = self.ending(sample.finish.as_deref());
         let message = reading::parsed(&self.renderer, &sample.ids, &self.reading, ending)?;
-        let reasoning = message.reasoning.as_deref().map_or("null".to_owned(), quoted);
-        let calls = match &message.calls[..] {
-            [] => String::new(),
-            calls => {
-                let told =
-                    calls.iter().enumerate().map(|(at, call)| self.whole_call(call, at, sample)).collect::<Vec<_>>();
-                format!(",\"tool_calls\":[{}]", told.join(","))
-            }
+        let ids: Vec<String> = message
+            .calls
+            .iter()
+            .enumerate()
+            .map(|(at, call)| call_id(call, at, sample.name(), &self.reading))
+            .collect();
+        let calls = message.calls.iter().zip(&ids).enumerate();
+        let member = MessageMember {
+            role: "assistant",
+            content: &message.content,
+            reasoning_content: message.reasoning.as_deref(),
+            tool_calls: calls
+                .map(|(at, (call, id))| ToolCallMember::named(id, at, &call.name, &call.arguments))
+                .collect(),
         };
         let called = !message.calls.is_empty() && ending.stopped;
         let finish = if called { "tool_calls" } else { sample.finish.as_deref().unwrap_or("stop") };
@@ -102,24 +108,15 @@ impl ReplyContext {
             false => "null".to_owned(),
         };
         out.push_str(&format!(
-            "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{},\"reasoning_content\":{reasoning}{calls}}},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}{}{}}}",
+            "{{\"index\":{},\"message\":{},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}{}{}}}",
             sample.index,
-            quoted(&message.content),
+            to_json(&member),
             quoted(finish),
             self.prompt_of_choice(),
             self.ids(sample),
             self.meta_info(sample),
         ));
         Ok(())
-    }
-
-    /// A tool call of a reply that does not stream.
-    fn whole_call(&self, call: &ToolCall, at: usize, sample: &Sample<'_>) -> String {
-        let id = quoted(&call_id(call, at, sample.name(), &self.reading));
-        let (name, arguments) = (quoted(&call.name), quoted(&call.arguments));
-        format!(
-            "{{\"id\":{id},\"index\":{at},\"type\":\"function\",\"function\":{{\"name\":{name},\"arguments\":{arguments}}}}}"
-        )
     }
 
     /// The prompt's ids in a choice, behind a comma, where they are wanted there.

@@ -3,10 +3,11 @@
 mod choice;
 
 use super::logprobs;
+use super::members::{Delta, ToolCallMember};
 use super::reply::ReplyContext;
 use super::request::StreamOptions;
 use crate::api::openai::problem::{write_done, write_event};
-use crate::api::openai::{Usage, metadata};
+use crate::api::openai::{Usage, metadata, to_json};
 use crate::api::sample::Sample;
 use crate::api::{ApiError, ReplyEncoder};
 use crate::chat::quoted;
@@ -118,8 +119,8 @@ impl ReplyEncoder for ChatEncoder {
             self.choices.push(Choice::new(&self.context, &self.id));
             let extras = self.context.prompt_of_choice();
             let top = if begun == 0 { self.context.prompt_ids() } else { String::new() };
-            let delta = "{\"reasoning_content\":null,\"role\":\"assistant\",\"content\":\"\"}";
-            self.chunk(begun, delta, &ChunkExtras { extras, top, ..ChunkExtras::default() }, out);
+            let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+            self.chunk(begun, &to_json(&delta), &ChunkExtras { extras, top, ..ChunkExtras::default() }, out);
         }
         if self.choices[at].ended {
             return Ok(());
@@ -133,27 +134,25 @@ impl ReplyEncoder for ChatEncoder {
         let mut deltas = Vec::new();
         for event in events {
             match event {
-                Event::Reasoning(text) => deltas.push(format!("{{\"reasoning_content\":{}}}", quoted(&text))),
+                Event::Reasoning(text) => {
+                    deltas.push(to_json(&Delta { reasoning_content: Some(&text), ..Delta::default() }));
+                }
                 Event::Content(text) => {
-                    deltas.push(format!("{{\"reasoning_content\":null,\"content\":{}}}", quoted(&text)));
+                    deltas.push(to_json(&Delta { content: Some(&text), ..Delta::default() }));
                 }
                 Event::Call(call) => {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
-                    let id = quoted(&call_id(&call, number, sample.name(), &self.context.reading));
-                    deltas.push(format!(
-                        "{{\"reasoning_content\":null,\"tool_calls\":[{{\"id\":{id},\"index\":{number},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":\"\"}}}}]}}",
-                        quoted(&call.name)
-                    ));
-                    deltas.push(format!(
-                        "{{\"reasoning_content\":null,\"tool_calls\":[{{\"index\":{number},\"function\":{{\"arguments\":{}}}}}]}}",
-                        quoted(&call.arguments)
-                    ));
+                    let id = call_id(&call, number, sample.name(), &self.context.reading);
+                    let name = ToolCallMember::named(&id, number, &call.name, "");
+                    deltas.push(to_json(&Delta { tool_calls: &[name], ..Delta::default() }));
+                    let arguments = ToolCallMember::more(number, &call.arguments);
+                    deltas.push(to_json(&Delta { tool_calls: &[arguments], ..Delta::default() }));
                 }
             }
         }
         if deltas.is_empty() && beside.is_needed() {
-            deltas.push("{\"reasoning_content\":null}".to_owned());
+            deltas.push(to_json(&Delta::default()));
         }
         for delta in deltas {
             self.chunk(at, &delta, &beside, out);

@@ -1,0 +1,57 @@
+//! Members of chat replies that tokentap makes itself. Members that the engine wrote are copied as text.
+
+use serde::Serialize;
+
+/// `message` of a reply that does not stream.
+#[derive(Debug, Serialize)]
+pub(super) struct MessageMember<'a> {
+    pub(super) role: &'static str,
+    pub(super) content: &'a str,
+    pub(super) reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<ToolCallMember<'a>>,
+}
+
+/// `delta` of a chunk.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Delta<'a> {
+    pub(super) reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) tool_calls: &'a [ToolCallMember<'a>],
+}
+
+/// A tool call, or the part of one that a chunk has.
+#[derive(Debug, Serialize)]
+pub(super) struct ToolCallMember<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<&'a str>,
+    pub(super) index: usize,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<&'static str>,
+    pub(super) function: FunctionMember<'a>,
+}
+
+/// `function` of a tool call.
+#[derive(Debug, Serialize)]
+pub(super) struct FunctionMember<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<&'a str>,
+    pub(super) arguments: &'a str,
+}
+
+impl<'a> ToolCallMember<'a> {
+    /// A call with its name.
+    pub(super) fn named(id: &'a str, index: usize, name: &'a str, arguments: &'a str) -> Self {
+        let function = FunctionMember { name: Some(name), arguments };
+        Self { id: Some(id), index, kind: Some("function"), function }
+    }
+
+    /// More arguments of a call that has begun.
+    pub(super) fn more(index: usize, arguments: &'a str) -> Self {
+        Self { id: None, index, kind: None, function: FunctionMember { name: None, arguments } }
+    }
+}
