@@ -219,8 +219,8 @@ fn summary_lists_every_page() {
     }
 }
 
-#[test]
-fn links_between_pages_resolve() {
+/// README, CONTRIBUTING, SECURITY and the pages of docs/.
+fn pages() -> Vec<PathBuf> {
     let mut files = vec![root().join("README.md"), root().join("CONTRIBUTING.md"), root().join("SECURITY.md")];
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
@@ -229,8 +229,14 @@ fn links_between_pages_resolve() {
             if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
     }
-    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
-        let text = std::fs::read_to_string(file).unwrap();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    files
+}
+
+#[test]
+fn links_between_pages_resolve() {
+    for file in pages() {
+        let text = std::fs::read_to_string(&file).unwrap();
         for (at, _) in text.match_indices("](") {
             let target = text[at + 2..].split([')', '#', ' ']).next().unwrap();
             let is_file = !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:");
@@ -238,4 +244,23 @@ fn links_between_pages_resolve() {
             assert!(!is_file || found.exists(), "{} links to {target}, which does not exist", file.display());
         }
     }
+}
+
+#[test]
+fn source_paths_on_pages_exist() {
+    let mut count = 0;
+    for file in pages() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for named in text.split('`').skip(1).step_by(2) {
+            let is_path = named.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+            // capitals are placeholders, as in src/export/NAME.rs
+            let is_real =
+                !named.split(['/', '.']).any(|part| part.len() > 2 && part.chars().all(|c| c.is_ascii_uppercase()));
+            if named.starts_with("src/") && is_path && is_real {
+                count += 1;
+                assert!(root().join(named).exists(), "{} names {named}, which does not exist", file.display());
+            }
+        }
+    }
+    assert!(count > 50, "paths were found");
 }

@@ -27,7 +27,7 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ("entropy-threads", "it is half of the cores, at most 4"),
     ("slice-memory", "it is fixed at 64 MiB"),
     ("max-slice-bytes", "it is fixed at 8 GiB"),
-    ("cuda-memory", "it is fixed at 256 MiB"),
+    ("cuda-memory", "it is a quarter of the device's free memory, at most 256 MiB"),
     ("cuda-deadline", "it is fixed at 200 us"),
     ("client-header-timeout", "it is fixed at 10 s"),
     ("client-body-timeout", "it is fixed at 30 s"),
