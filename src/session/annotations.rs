@@ -12,7 +12,7 @@ impl Store {
     /// Freezes a session; returns the version and what tells when it is on disk.
     ///
     /// # Errors
-    /// [`SessionError::Gone`].
+    /// [`SessionError::EvictedSession`].
     pub fn freeze(&self, session: &Arc<Session>) -> Result<(u32, Ack), SessionError> {
         let record = |turns| self.ledger.append(Record::Freeze { session: session.key(), turns });
         let (version, ack) = session.freeze(record)?;

@@ -17,11 +17,11 @@ pub struct Call {
     done: bool,
     /// Told of each turn.
     turns: Option<Turns>,
-    /// What its first turn stands in place of.
+    /// The turns that its first turn replaces.
     before: Option<Turns>,
 }
 
-/// Turns of a call, known to whoever holds a copy. Their numbers mean nothing in a later session of the same name, which is why each
+/// Turns of a call, shared by all copies. Their numbers are not valid in a later session of the same name, which is why each
 /// comes with the number of its session.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
@@ -30,7 +30,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Whether there are none so far.
+    /// Whether it has no turns so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -71,7 +71,7 @@ impl Call {
         self.done = true;
     }
 
-    /// From now on `turns` is told of each turn, and the first turn stands in place of those of `before`.
+    /// From now on each turn is added to `turns`, and the first turn replaces those of `before`.
     pub fn attempt(&mut self, turns: Turns, before: Option<Turns>) {
         (self.turns, self.before) = (Some(turns), before);
     }

@@ -1,4 +1,4 @@
-//! What happens in a store, for whoever watches.
+//! Changes of a store, for watchers.
 
 use std::sync::{Arc, Weak};
 
@@ -9,28 +9,28 @@ use super::Turn;
 /// Turns that a watcher may be behind before it misses some.
 const BEHIND: usize = 1024;
 
-/// A turn that has ended, with the name of its session. It is not kept for whoever watches: once its session has gone, so has it.
+/// A turn that has ended, with the name of its session. It is not kept for watchers: it is dropped with its session.
 pub type Ended = (Arc<str>, Weak<Turn>);
 
-/// The news of a store. Nobody has to listen, and nobody who listens holds anything up.
+/// The changes of a store. Receivers are optional, and a slow receiver delays nothing.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct ChangeFeed {
     turns: broadcast::Sender<Ended>,
     /// The number of the last finished path.
     finished: watch::Sender<u64>,
 }
 
-impl Default for News {
+impl Default for ChangeFeed {
     fn default() -> Self {
         Self { turns: broadcast::Sender::new(BEHIND), finished: watch::Sender::new(0) }
     }
 }
 
-impl News {
+impl ChangeFeed {
     /// A turn has ended.
     pub(super) fn turn(&self, session: &Arc<str>, turn: &Arc<Turn>) {
         if self.turns.receiver_count() > 0 {
-            // whoever listened may have gone in between
+            // all receivers may have gone since
             let _ = self.turns.send((Arc::clone(session), Arc::downgrade(turn)));
         }
     }

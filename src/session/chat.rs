@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Cause, Fingerprint};
 
-/// Names what was said up to some message: equal for conversations that mean the same, else different.
+/// A digest of a conversation up to some message: equal for conversations with the same meaning, otherwise different.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 16]);
 
@@ -16,7 +16,7 @@ pub struct Chat {
     /// Its context shows the tools.
     #[serde(default)]
     pub tools: bool,
-    /// How its text was read; what the client was told follows from it and from the tokens.
+    /// How its text was parsed. Together with the tokens it determines the message that the client received.
     pub reading: Reading,
     /// Its prompt holds text that was sampled in this session and had to be tokenised anew. Logs of version 0.1 say it of any text
     /// of an assistant.
@@ -41,7 +41,7 @@ pub struct Chat {
 pub struct Reading {
     /// The format of its tool calls; `None` where none are looked for.
     pub format: Option<Box<str>>,
-    /// Its thinking is told apart.
+    /// Its thinking is separated from the text.
     pub separate: bool,
     /// The prompt had opened a thought.
     pub opened: bool,

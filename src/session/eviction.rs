@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::View;
 use super::ledger::{Ack, Record};
-use super::order_index::{Gone, Order};
+use super::order_index::{EvictedSession, Order};
 use super::state::{Session, State};
 use super::store::{Store, now_ms};
 
@@ -114,7 +114,7 @@ impl Store {
             }
             let evicted = Record::Evicted { session: session.key() };
             if self.forget(&mut order, &session, evicted, unused).is_some() {
-                order.remember(Gone { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
+                order.remember(EvictedSession { session: Arc::clone(&session.id), reason, at_ms: now_ms() });
                 self.observer.session_evicted(reason);
             }
         }

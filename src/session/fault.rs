@@ -2,36 +2,36 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What keeps a turn out of training. Its tokens are kept, and are context for turns that continue it.
+/// Why a turn is not trained. Its tokens are kept, as context for turns that continue it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The engine ended it before the policy did.
+    /// The engine aborted it.
     Aborted,
-    /// The client left before the end; what had come until then is kept.
+    /// The client disconnected before the end. The tokens until then are kept.
     Disconnected,
-    /// The upstream connection ended before the turn did.
+    /// The connection to the engine broke before the end.
     Broken,
     /// The ids of the prompt are not known.
     PromptUnknown,
-    /// The prompt has another number of tokens than the engine counted.
+    /// The prompt does not have as many tokens as the engine counted.
     PromptMismatch,
-    /// The response has another number of tokens than the engine counted.
+    /// The response does not have as many tokens as the engine counted.
     CompletionMismatch,
-    /// `output_ids` and the ids of the logprobs are not the same.
+    /// `output_ids` and the ids of the logprobs differ.
     IdsMismatch,
-    /// Nothing shows that the ids which the engine lists are the sampled ones: it is not known to be SGLang and sent no logprobs, or the
+    /// The listed ids may not be the sampled ones: the engine is not known to be SGLang and sent no logprobs, or the
     /// events of its stream contradict each other.
     IdsUnverified,
-    /// Not one logprob a token.
+    /// The number of logprobs is not the number of tokens.
     LogprobsMismatch,
-    /// Not one entropy a token.
+    /// The number of entropies is not the number of tokens.
     EntropiesMismatch,
     /// The reply could not be read to its end.
     Unreadable,
     /// It is not in the log from which its session was restored.
     Lost,
-    /// The engine's own chat endpoint rendered and sampled it: its ids are the engine's word, and there are neither logprobs nor entropies.
+    /// The engine's own chat endpoint rendered and sampled it. The engine reported its ids, without logprobs and entropies.
     Forwarded,
 }
 
@@ -73,8 +73,8 @@ impl Fault {
         }
     }
 
-    /// Whether something is wrong with what was recorded; the others were cut short, or
-    /// were not made here.
+    /// Whether the recorded turn is inconsistent. The other faults mean that it was cut off, or
+    /// that the engine rendered it.
     #[must_use]
     pub fn is_quarantine(self) -> bool {
         !matches!(self, Self::Aborted | Self::Disconnected | Self::Broken | Self::Forwarded)

@@ -1,7 +1,7 @@
 //! The turns of one session and how they hang together.
 //!
 //! A call attaches to the deepest turn whose tokens, from its root on, begin the call's prompt; whatever does not fit begins a branch.
-//! Nothing is ever refused, merged or moved. Turns stand in the order of their commits, so a parent's number is below its children's.
+//! A turn is never refused, merged or moved. Turns are in the order of their commits, so a parent's number is below its children's.
 
 mod branch;
 mod leaves;
@@ -28,7 +28,7 @@ pub struct Forest {
     /// By a parent, and where a prompt ends in `tokens`: the prompt's place among the stems of the parent.
     prompts: HashMap<(Option<u32>, u32), u32>,
     conversations: ConversationIndex,
-    /// Turns that a later one stands in place of.
+    /// Turns that a later one replaces.
     superseded: HashSet<u32>,
     counts: TurnCounts,
 }
@@ -44,14 +44,14 @@ struct Stem {
 
 /// Where a prompt belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Placement {
     /// The turn it continues.
     pub parent: Option<u32>,
     /// Tokens of the prompt that are known from there.
     pub known: usize,
     /// What is new; shared with turns that sampled the same.
     pub suffix: Arc<[u32]>,
-    /// How it relates to what is there.
+    /// How it relates to the turns of the forest.
     pub cause: Cause,
 }
 
@@ -82,7 +82,7 @@ impl Forest {
 
     /// Where a call with this prompt belongs; `departure` is what its messages tell, where it has any.
     #[must_use]
-    pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Place {
+    pub fn place(&self, prompt: &[u32], departure: Option<Cause>) -> Placement {
         let (parent, known) = self.tokens.deepest(&self.turns, prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
@@ -96,7 +96,7 @@ impl Forest {
                 None => Cause::NewConversation,
             }),
         };
-        Place { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
+        Placement { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause }
     }
 
     /// The same prompt behind the same parent, where it was sampled before: one copy of it is enough.
@@ -285,7 +285,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_cut_short_may_be_resumed() {
+    fn cut_off_turn_can_be_resumed() {
         let mut forest = Forest::default();
         add(&mut forest, &[1, 2], &[3], "abort");
         assert_eq!(add(&mut forest, &[1, 2, 3], &[4], "length"), Cause::Resumes);
@@ -311,7 +311,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_turn_without_a_token_is_nobodys_parent() {
+    fn turn_without_tokens_is_no_parent() {
         let mut forest = Forest::default();
         add(&mut forest, &[1], &[], "abort");
         assert_eq!(add(&mut forest, &[1], &[2], "stop"), Cause::Sample);

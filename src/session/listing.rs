@@ -1,4 +1,4 @@
-//! Lists of what a store holds, copied a part at a time so that nobody waits long for the order's lock.
+//! Lists of what a store holds, copied in parts so that the lock of the order is held briefly.
 
 use std::sync::Arc;
 

@@ -9,20 +9,22 @@ use tokio::time::Instant;
 
 use super::Uid;
 use super::state::Session;
-use super::store::SESSION_OVERHEAD;
 
 /// Evicted sessions that are remembered by name.
 const REMEMBERED: usize = 1000;
 
-/// Finished paths that can be asked for; a consumer that is further behind is told so.
+/// Finished paths that can be asked for; a consumer that is further behind gets the number that it missed.
 const FINISHED: usize = 1 << 20;
+
+/// Bytes that a session costs besides its turns.
+pub(super) const SESSION_OVERHEAD: u64 = 512;
 
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;
 
 /// A session that was evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gone {
+pub struct EvictedSession {
     /// Its name.
     pub session: Arc<str>,
     /// `bytes` or `ttl`.
@@ -31,7 +33,7 @@ pub struct Gone {
     pub at_ms: u64,
 }
 
-/// The orders. Every session stands in `born` and `used`.
+/// The orders. Every session is in `born` and `used`.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     born: BTreeMap<u64, Arc<Session>>,
@@ -44,7 +46,7 @@ pub(super) struct Order {
     numbers: u64,
     /// Bytes of all sessions; below 0 for a moment where a turn's session goes before the turn is counted.
     pub(super) bytes: i64,
-    pub(super) gone: VecDeque<Gone>,
+    pub(super) gone: VecDeque<EvictedSession>,
     pub(super) finished: VecDeque<(u64, Arc<str>)>,
 }
 
@@ -94,7 +96,7 @@ impl Order {
         self.bytes += bytes;
     }
 
-    pub(super) fn remember(&mut self, gone: Gone) {
+    pub(super) fn remember(&mut self, gone: EvictedSession) {
         if self.gone.len() == REMEMBERED {
             self.gone.pop_front();
         }

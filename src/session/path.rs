@@ -39,7 +39,7 @@ pub struct Segment<'a> {
     pub trained: bool,
     /// The tokens; never empty.
     pub ids: &'a [u32],
-    /// Their logprobs, NaN where one is missing; empty for a prompt, and where there are none.
+    /// Their logprobs, NaN for a missing one; empty for a prompt, and if all are missing.
     pub logprobs: &'a [f32],
     /// Their entropies in nats, as above.
     pub entropy: &'a [f32],

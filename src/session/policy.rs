@@ -1,6 +1,6 @@
 //! Which policy sampled which tokens.
 //!
-//! SGLang's `weight_version` moves only when a trainer says so, and many never do. So tokentap counts epochs of its own: one more with
+//! SGLang's `weight_version` changes only when a trainer sets it, and many trainers never do. So tokentap counts epochs: one more with
 //! every call that changes weights, with every change of the label that no such call explains, and whenever the trainer says so.
 
 use std::collections::VecDeque;
@@ -197,7 +197,7 @@ impl Policy {
         let parts: Vec<_> = if covers { labelled.collect() } else { whole.to_vec() };
         let mut spans = Vec::new();
         for (label, start, end) in parts {
-            // without spans of its own the engine's label is the last one's, and says nothing of where a response began
+            // without spans the engine's label is that of the last token, and does not tell which label a response began with
             cut(&epochs, (asked, covers), (label, start, end), seen, &mut spans);
         }
         spans
@@ -236,7 +236,7 @@ fn cut(
     let mut possible = epochs.iter().filter(|epoch| (asked..=now).contains(&epoch.number)).filter(fits);
     let (first, until) = match possible.next().map(|epoch| epoch.number) {
         Some(first) => (first, possible.next_back().map_or(first, |epoch| epoch.number)),
-        // a label that nobody has seen elsewhere: all that is certain is when
+        // a label that was not observed elsewhere: only its time is known
         None => (asked, now.max(asked)),
     };
     let (first, until) = if exact { (first, until) } else { (asked, until.max(asked)) };

@@ -175,7 +175,7 @@ impl State {
         self.bytes - before
     }
 
-    /// Whether another turn stands in the place of this one.
+    /// Whether another turn replaces this one.
     fn contradicts(&self, turn: &Turn) -> bool {
         let known = self.forest.turns().get(turn.id as usize).filter(|known| known.about.fault != Some(Fault::Lost));
         let same = |known: &Turn| {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_continues_a_turn_that_is_missing_is_not_trained() {
+    async fn turns_after_a_missing_turn_are_not_trained() {
         let store = restored(vec![
             turn(0, None, &[1], &[2], 5),
             turn(2, Some(1), &[3], &[4], 6),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use super::lineage::Claims;
 use super::replies::Replies;
 use super::rewards::Rewards;
 use super::turn::Draft;
-use super::{Cause, Digest, Fault, Forest, Path, Step, Turn, Uid, View};
+use super::{Cause, Digest, Fault, Fingerprint, Forest, Path, Prefix, Step, Turn, Uid, View};
 
 /// A session. Turns are only ever added, so a version is how many of them it has.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub enum SessionError {
     Frozen,
     /// The session has been deleted or evicted in the meantime.
     #[error("the session is gone")]
-    Gone,
+    EvictedSession,
 }
 
 impl State {
@@ -112,7 +112,7 @@ impl State {
         u32::try_from(self.frozen.len()).unwrap_or(u32::MAX - 1) + 1
     }
 
-    /// Takes a reward for what was said of the same leaf and version before; returns by how many bytes the session grows.
+    /// Replaces the reward of the same leaf and version; returns by how many bytes the session grows.
     pub(super) fn reward(&mut self, reward: Reward) -> i64 {
         let new = reward.bytes();
         let before = self.rewards.set(reward).map_or(0, |before| before.bytes());
@@ -149,15 +149,15 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Freezes what is there; returns the version and what `record`, called with its turns where it is new and in the order of the
+    /// Freezes the open version; returns its number and what `record`, called with its turns where it is new and in the order of the
     /// versions, said. Freezing again, with nothing new, changes nothing.
     ///
     /// # Errors
-    /// [`SessionError::Gone`].
+    /// [`SessionError::EvictedSession`].
     pub(super) fn freeze<T>(&self, record: impl FnOnce(u32) -> T) -> Result<(u32, Option<T>), SessionError> {
         let mut state = self.state();
         if state.gone {
-            return Err(SessionError::Gone);
+            return Err(SessionError::EvictedSession);
         }
         let recorded = (!state.is_frozen()).then(|| {
             let turns = state.forest.next_id();
@@ -168,7 +168,7 @@ impl Session {
         Ok((version, recorded))
     }
 
-    /// Attaches a reward to the version that is open, in the place of what was said there before; returns by how many bytes the session
+    /// Sets a reward of the open version, replacing an earlier one; returns by how many bytes the session
     /// grows and what `record`, called with the version, said.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Session {
     ) -> Result<(i64, T), SessionError> {
         let mut state = self.state();
         if state.gone {
-            return Err(SessionError::Gone);
+            return Err(SessionError::EvictedSession);
         }
         if state.is_frozen() {
             return Err(SessionError::Frozen);
@@ -194,8 +194,45 @@ impl Session {
         Ok((grown, record(version, value)))
     }
 
-    /// The turns that answer this conversation, in the order of their commits. Those without a place are left out: nobody knows the
-    /// tokens before them.
+    /// The latest turn that sampled each of these messages. `digest` reads the reply of a turn; each turn is read once.
+    pub fn sampled(&self, messages: &[Digest], digest: impl Fn(&Turn) -> Option<Digest>) -> Vec<Option<u32>> {
+        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: Vec<Arc<Turn>> = self.state().forest.turns()[replies.count()..].to_vec();
+        replies.read(&new, digest);
+        messages.iter().map(|message| replies.turn_of(message)).collect()
+    }
+
+    /// How many turns [`Session::sampled`] would read first; `usize::MAX` while it reads on another thread.
+    #[must_use]
+    pub fn unread_replies(&self) -> usize {
+        let read = match self.replies.try_lock() {
+            Ok(replies) => replies.count(),
+            Err(TryLockError::Poisoned(replies)) => replies.into_inner().count(),
+            Err(TryLockError::WouldBlock) => return usize::MAX,
+        };
+        self.state().forest.turns().len().saturating_sub(read)
+    }
+
+    /// The turn with this number.
+    #[must_use]
+    pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
+        self.state().forest.turns().get(id as usize).map(Arc::clone)
+    }
+
+    /// The latest turns, at most `count`, the latest first.
+    #[must_use]
+    pub fn latest(&self, count: usize) -> Vec<Arc<Turn>> {
+        self.state().forest.turns().iter().rev().take(count).map(Arc::clone).collect()
+    }
+
+    /// What a call changed in the conversations of the session; see [`Prefix`].
+    #[must_use]
+    pub fn departure(&self, prefixes: &[Prefix], call: &Fingerprint, edited: bool) -> Option<Cause> {
+        self.state().forest.departure(prefixes, call, edited)
+    }
+
+    /// The turns that answer this conversation, in the order of their commits. Those without a place are left out:
+    /// the tokens before them are not known.
     #[must_use]
     pub fn answers(&self, conversation: Digest) -> Vec<Arc<Turn>> {
         let state = self.state();
@@ -240,7 +277,7 @@ impl Session {
             None => (None, Cause::Unplaced, Arc::default()),
         };
         if cause == Cause::Unplaced {
-            // whoever drafted it: without its prompt nothing can be trained
+            // without its prompt nothing can be trained
             draft.about.fault.get_or_insert(Fault::PromptUnknown);
         }
         let turn = Arc::new(draft.place(id, parent, cause, prompt));
@@ -307,5 +344,25 @@ impl Session {
             reward: state.rewards.last(version, finished.leaf),
             incomplete: state.incomplete.is_some_and(|since| since <= version),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::session::tests::{BOUNDLESS, store, turn};
+
+    #[tokio::test]
+    async fn replies_are_unread_until_they_are_asked_for_and_while_they_are_read() {
+        let store = store(BOUNDLESS);
+        for id in 0..3 {
+            turn(&store, "s", &[1, id], &[2]);
+        }
+        let session = store.session("s").expect("it has turns");
+        assert_eq!(session.unread_replies(), 3);
+        session.sampled(&[], |_| {
+            assert_eq!(session.unread_replies(), usize::MAX, "another call would wait");
+            None
+        });
+        assert_eq!(session.unread_replies(), 0);
     }
 }

@@ -8,26 +8,23 @@ use dashmap::DashMap;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::change_feed::{Ended, News};
+use super::change_feed::{ChangeFeed, Ended};
 use super::ledger::log::fresh_store;
 use super::ledger::{Ack, Ledger, Record, SharedLedger};
 use super::observer::{NoObserver, StoreObserver};
-use super::order_index::{Gone, Order};
+use super::order_index::{EvictedSession, Order};
 use super::pending::Early;
 use super::restoration::Restoration;
 use super::state::Session;
 use super::turn::Draft;
 use super::{Turn, Uid};
 
-/// Bytes that a session costs besides its turns.
-pub(super) const SESSION_OVERHEAD: u64 = 512;
-
 /// Bounds of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreLimits {
     /// Bytes of all sessions.
     pub bytes: u64,
-    /// How long a session stays that nobody uses.
+    /// How long an unused session stays.
     pub ttl: Duration,
     /// A session that is not used for so long has finished.
     pub idle: Duration,
@@ -42,7 +39,7 @@ pub struct Store {
     /// A blocking thread evicts, or is about to.
     pub(super) evicting: AtomicBool,
     pub(super) early: Early,
-    pub(super) news: News,
+    pub(super) news: ChangeFeed,
     pub(super) limits: StoreLimits,
     pub(super) ledger: SharedLedger,
     pub(super) restoration: Restoration,
@@ -68,7 +65,8 @@ impl Store {
     #[must_use]
     pub fn with(limits: StoreLimits, ledger: SharedLedger, observer: Arc<dyn StoreObserver>) -> Self {
         let name = fresh_store();
-        let (sessions, order, early, news) = (DashMap::new(), Mutex::default(), Early::default(), News::default());
+        let (sessions, order, early, news) =
+            (DashMap::new(), Mutex::default(), Early::default(), ChangeFeed::default());
         let (restoration, evicting) = (Restoration::default(), AtomicBool::new(false));
         Self { sessions, order, evicting, early, news, limits, ledger, restoration, name, observer }
     }
@@ -116,13 +114,13 @@ impl Store {
 
     /// Sessions that were evicted, the latest last; older ones are only counted.
     #[must_use]
-    pub fn evicted(&self) -> Vec<Gone> {
+    pub fn evicted(&self) -> Vec<EvictedSession> {
         self.order().gone.iter().cloned().collect()
     }
 
     /// Why a session is no longer there, where that is remembered.
     #[must_use]
-    pub fn gone(&self, id: &str) -> Option<Gone> {
+    pub fn gone(&self, id: &str) -> Option<EvictedSession> {
         self.order().gone.iter().rev().find(|gone| &*gone.session == id).cloned()
     }
 
@@ -132,7 +130,7 @@ impl Store {
         (self.sessions.len(), u64::try_from(self.order().bytes).unwrap_or(0))
     }
 
-    /// The session, which is made where there is none; a running call is counted, so that it stays.
+    /// The session, which is created if it does not exist. A running call is counted, so that the session stays.
     pub(super) fn enter(&self, id: &Arc<str>) -> Arc<Session> {
         self.enter_as(id, Uid::unique)
     }
@@ -157,7 +155,7 @@ impl Store {
         }
     }
 
-    /// Enters a session only where there is one; where there is none the call is [early](Store::arrived).
+    /// Enters a session only if it exists; otherwise the call is [early](Store::arrived).
     pub(super) fn enter_known(&self, id: &Arc<str>) -> Option<Arc<Session>> {
         let session = self.session(id).filter(|session| {
             let mut state = session.state();
@@ -177,7 +175,7 @@ impl Store {
 
     /// A call has ended; `done`: it was the session's last.
     pub(super) fn leave(self: &Arc<Self>, session: &Arc<Session>, done: bool) {
-        // used now, before it may go: nobody finds it unused since before a long call
+        // marked as used before it may be evicted: a long call does not count as idle time
         self.order().touch(session, Instant::now());
         {
             let mut state = session.state();
@@ -235,7 +233,7 @@ impl Store {
         self.ledger.written()
     }
 
-    /// Each turn from now on. A receiver that is more than 1,024 turns behind misses some and is told how many.
+    /// Each turn from now on. A receiver that is more than 1,024 turns behind misses some and gets their number.
     #[must_use]
     pub fn watch_turns(&self) -> broadcast::Receiver<Ended> {
         self.news.watch_turns()

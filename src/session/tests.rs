@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::row::ExcludedLeaf;
 use super::{About, Call, Draft, Path, Row, Store, StoreLimits};
 
-/// Nothing leaves by itself, and what nobody uses is idle at once.
+/// Nothing is evicted by itself, and an unused session is idle at once.
 pub(super) const BOUNDLESS: StoreLimits =
     StoreLimits { bytes: u64::MAX, ttl: Duration::from_secs(1 << 32), idle: Duration::ZERO };
 
@@ -54,5 +54,5 @@ fn tokens(path: &Path) -> Vec<u32> {
 /// What the sessions that are there hold, counted from outside.
 fn bytes(store: &Store) -> u64 {
     let sessions = store.page(0, usize::MAX);
-    sessions.iter().map(|(_, session)| session.summary().bytes + super::store::SESSION_OVERHEAD).sum()
+    sessions.iter().map(|(_, session)| session.summary().bytes + super::order_index::SESSION_OVERHEAD).sum()
 }

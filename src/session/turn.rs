@@ -57,9 +57,9 @@ pub struct About {
     pub finish: Option<Box<str>>,
     /// Why it is not trained; `None` where it is.
     pub fault: Option<Fault>,
-    /// Turns with the same request whose reply did not reach the client: this one stands in their place.
+    /// Turns with the same request whose reply did not reach the client: this one replaces them.
     pub supersedes: Vec<u32>,
-    /// Who sampled which tokens; empty where there are none.
+    /// The policy of each span of tokens; empty if it has no tokens.
     pub policy: Vec<Span>,
     /// How the entropies were obtained.
     pub measured: Option<Measured>,
@@ -120,7 +120,7 @@ pub struct Measured {
     pub estimator: Cow<'static, str>,
     /// Of the distribution that the numbers describe.
     pub temperature: Option<f64>,
-    /// Why there are none, or no temperature.
+    /// Why entropies or the temperature are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
 }
@@ -132,17 +132,17 @@ pub enum Cause {
     /// The first turn of its session.
     #[default]
     First,
-    /// It continues a turn that nothing else continued.
+    /// It continues a turn that no other turn continued.
     Extends,
     /// It continues a turn that ended by length, with new tokens in between.
     ExtendsLength,
-    /// It goes on where a turn ended, most often was cut short, with no token in between.
+    /// It continues a turn, usually one that was cut off, with no token in between.
     Resumes,
     /// A branch: another sample of a prompt that was sampled before.
     Sample,
-    /// A branch: the same beginning, and another continuation.
+    /// A branch: the same history and another continuation.
     Forks,
-    /// A branch: a root that has no turn in common with what came before, like a sub-agent's.
+    /// A branch: a root that shares no turn with earlier ones, such as that of a sub-agent.
     #[serde(alias = "unrelated")]
     NewConversation,
     /// A branch: the messages of an earlier conversation under another system prompt.
@@ -151,18 +151,18 @@ pub enum Cause {
     ToolsChanged,
     /// A branch: a tool result of the history was emptied or shortened.
     ToolResultCleared,
-    /// A branch: what the client had sent before was changed, and a response that was sampled after it is still there.
+    /// A branch: a part of the history was changed, and a response that was sampled after it is still in the prompt.
     #[serde(alias = "prompt_edited")]
     HistoryEdited,
-    /// A branch: other tokens stand where a response was sampled.
+    /// A branch: other tokens are in the place of a sampled response.
     ResponseEdited,
-    /// A branch: all of a response but its last, the stop token, which the client replaced.
+    /// A branch: a sampled response whose last token, the stop token, the client replaced.
     StopReplaced,
     /// A branch: the prompt ends inside an earlier turn.
     RolledBack,
     /// A branch: earlier messages were left out or replaced by a summary that was sampled here.
     Compacted,
-    /// The ids of its prompt are not known, so it has no place.
+    /// The ids of its prompt are not known, so it has no place in the forest.
     Unplaced,
 }
 

@@ -28,7 +28,7 @@ impl<'a> View<'a> {
         Self { turns }
     }
 
-    /// Where paths end. Every trainable turn lies on the path of an exported leaf, unless another turn stands in its place.
+    /// Where paths end. Every trainable turn is on the path of an exported leaf, unless another turn replaces it.
     #[must_use]
     pub fn leaves(&self) -> Leaves {
         let count = self.turns.len();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_short_is_context_and_ends_no_row() {
+    fn cut_off_turn_is_context_and_ends_no_row() {
         let mut forest = Forest::default();
         add(&mut forest, &[1], &[2], "stop");
         add(&mut forest, &[1, 2, 3], &[4], "abort");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_arrive_is_superseded_unless_it_was_continued() {
+    fn undelivered_turn_is_superseded_unless_continued() {
         let mut forest = Forest::default();
         add(&mut forest, &[1], &[2], "stop");
         add(&mut forest, &[1], &[7], "stop");

@@ -49,7 +49,7 @@ impl Forest {
             is_past_prompt |= stem.is_some_and(|stem| stem.is_sampled);
         };
         let from = self.end(parent);
-        // a prompt without a token of its own
+        // a prompt without a new token
         visit(from);
         let Departure { known, turn, but_stop, is_inside } = self.tokens.departure(&self.turns, from, rest, &mut visit);
         match (is_inside, is_past_prompt) {

@@ -52,7 +52,7 @@ struct Label {
 pub(super) struct Departure {
     /// Tokens of the sequence that are in the tree.
     pub(super) known: usize,
-    /// A turn that has all of these tokens; `None` where there are none.
+    /// A turn that has all of these tokens; `None` if `tokens` is empty.
     pub(super) turn: Option<u32>,
     /// All of a response but its stop token is among these tokens.
     pub(super) but_stop: bool,

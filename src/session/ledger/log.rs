@@ -1,6 +1,6 @@
 //! The append-only log that lets sessions survive a crash.
 //!
-//! Records go into numbered files of one directory, each record with a checksum of its own. A process never writes to a file of an
+//! Records go into numbered files of one directory, each record with its own checksum. A process never writes to a file of an
 //! earlier one, so that what a crash has torn stays at the end of a file, where reading stops. Old files are removed as wholes when the
 //! log is at its bound: what is read back may begin in the middle of a session, and lacks what was lost while the log was degraded.
 
@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 
 pub use directory::Directory;
 pub use health::LogStats;
-pub use replay::{Damaged, Replayed, Torn, read};
+pub use replay::{Damaged, Replayed, TornFile, read};
 
 use super::{Ack, AppendError, Health, Ledger, LedgerStats, Record};
 use disk::Create;
@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Where a log is, and its bounds.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Its directory; made where there is none.
+    /// Its directory; created if it does not exist.
     pub dir: PathBuf,
     /// A file that has this many bytes is followed by another.
     pub segment_bytes: u64,
@@ -75,7 +75,7 @@ pub enum Fsync {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// One directory, one process.
-    #[error("{} is in use by another tokentap: give each a directory of its own", .0.display())]
+    #[error("{} is in use by another tokentap: give each its own directory", .0.display())]
     Locked(PathBuf),
     /// The system refuses.
     #[error("cannot {action} {}: {cause}", path.display())]
@@ -96,7 +96,7 @@ pub struct Log {
     shared: Arc<Shared>,
     store: StoreId,
     queue_bytes: u64,
-    /// `None` while it is being dropped: the writer ends when nobody can append.
+    /// `None` while it is being dropped: the writer ends when all senders are dropped.
     queue: Option<SyncSender<Job>>,
     writer: Option<JoinHandle<()>>,
     /// Released when it is closed, which is after the writer has ended.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_acknowledged_is_there_after_a_restart() {
+    async fn acknowledged_records_survive_a_restart() {
         let dir = tempdir().unwrap();
         let written = [turn("a", 0, 5), turn("b", 0, 900), finished(0)];
         let (log, replayed, before) = open(&options(&dir));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_before_a_mark_is_written_when_it_is_answered() {
+    async fn barrier_waits_for_earlier_records() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
         for number in 0..200 {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_writes_what_waits() {
+    fn drop_flushes_pending_records() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
         for number in 0..500 {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_is_refused() {
+    fn path_that_is_no_directory_is_refused() {
         let dir = tempdir().unwrap();
         let missing = dir.path().join("missing");
         assert!(read(&missing, |_| ()).unwrap_err().to_string().starts_with("cannot read "));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_kill_or_a_power_loss_leaves_is_no_damage() {
+    async fn crash_leftovers_are_not_damage() {
         let dir = tempdir().unwrap();
         let (log, ..) = open(&options(&dir));
         log.append(finished(0)).await.unwrap();
@@ -451,7 +451,7 @@ mod tests {
     #[tokio::test]
     async fn a_frame_that_a_prompt_spells_is_not_read() {
         let (dir, own) = (tempdir().unwrap(), tempdir().unwrap());
-        // what a client knows of frames: those of a log of its own
+        // the frames that a client may know: those of another log
         let (log, ..) = open(&options(&own));
         log.append(finished(666)).await.unwrap();
         drop(log);
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_synced_is_not_acknowledged_and_not_kept() {
+    async fn unsynced_records_are_neither_acknowledged_nor_kept() {
         let (dir, disk) = (tempdir().unwrap(), Disk::default());
         let log = fake(&Options { fsync: Fsync::Always, ..options(&dir) }, &disk, Duration::ZERO);
         log.append(finished(0)).await.unwrap();

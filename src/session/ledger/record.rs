@@ -1,6 +1,6 @@
 //! What the log remembers, and how one record becomes bytes.
 //!
-//! The bytes are a JSON head behind its length, then the arrays of a turn as they lie in memory, little-endian: a head can gain
+//! The bytes are the length of a JSON head, the head, then the arrays of a turn, little-endian: a head can gain
 //! members and kinds without a new format, and a NaN stays one.
 
 use std::borrow::Cow;
@@ -101,7 +101,7 @@ enum Head<'a> {
         id: u32,
         parent: Option<u32>,
         about: Cow<'a, About>,
-        /// Elements of the arrays: prompt, response, logprobs, entropy. Arrays of later versions stand behind them and are not read.
+        /// Elements of the arrays: prompt, response, logprobs, entropy. Arrays of later versions follow and are not read.
         lengths: Cow<'a, [u32]>,
     },
     Reward {

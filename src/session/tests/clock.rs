@@ -65,7 +65,7 @@ async fn several_leave_for_a_large_one_and_one_that_never_fits_leaves_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_uses_leaves_at_its_time() {
+async fn unused_sessions_are_evicted_on_time() {
     let store = store(StoreLimits { ttl: 10 * SECOND, ..BOUNDLESS });
     turn(&store, "a", &[1], &[2]);
     advance(4 * SECOND).await;
@@ -144,7 +144,7 @@ async fn two_running_calls_are_two() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_idle_is_given_out_once() {
+async fn idle_sessions_are_returned_once() {
     let store = store(StoreLimits { idle: 5 * SECOND, ..BOUNDLESS });
     turn(&store, "a", &[1], &[2]);
     advance(3 * SECOND).await;

@@ -1,16 +1,16 @@
 //! What a trainer sees of a session, beside what the model says.
 
 use super::super::{Cause, Path, Session, Turn};
-use super::model::{Model, Row};
+use super::model::{Model, ModelRow};
 use super::tokens;
 use crate::export::{Batch, Format};
 
 /// Everything that an export of a version said.
 #[derive(Debug, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct ExportedVersion {
     pub(super) version: u32,
-    pub(super) rows: Vec<Row>,
-    pub(super) single: Vec<Row>,
+    pub(super) rows: Vec<ModelRow>,
+    pub(super) single: Vec<ModelRow>,
     pub(super) refused: Vec<(usize, &'static str)>,
     pub(super) turns: Vec<Turn>,
 }
@@ -19,8 +19,8 @@ pub(super) fn number(of: usize) -> u32 {
     u32::try_from(of).unwrap()
 }
 
-pub(super) fn row(path: &Path) -> Row {
-    Row {
+pub(super) fn row(path: &Path) -> ModelRow {
+    ModelRow {
         leaf: path.leaf().id as usize,
         tokens: tokens(path),
         steps: path.steps.iter().map(|step| (step.turn.id as usize, step.trained)).collect(),
@@ -29,14 +29,14 @@ pub(super) fn row(path: &Path) -> Row {
     }
 }
 
-fn rows(paths: &[Path]) -> Vec<Row> {
+fn rows(paths: &[Path]) -> Vec<ModelRow> {
     paths.iter().map(row).collect()
 }
 
-pub(super) fn keep(session: &Session, version: u32) -> Kept {
+pub(super) fn keep(session: &Session, version: u32) -> ExportedVersion {
     let snapshot = session.snapshot(Some(version)).unwrap();
     let (paths, refused) = snapshot.paths(true);
-    Kept {
+    ExportedVersion {
         version,
         rows: rows(&paths),
         single: rows(&snapshot.paths(false).0),
@@ -81,7 +81,7 @@ pub(super) fn check_turns(model: &Model, turns: &[Turn]) {
     }
 }
 
-pub(super) fn check_export(model: &Model, version: usize, export: &Kept) {
+pub(super) fn check_export(model: &Model, version: usize, export: &ExportedVersion) {
     assert_eq!(export.rows, model.export(version, true));
     assert_eq!(export.single, model.export(version, false), "the leaf with the most trainable tokens");
     let turns = model.turns_of(version);

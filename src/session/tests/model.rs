@@ -6,7 +6,7 @@ use super::super::{Cause, Fault};
 
 /// A turn with everything before it.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct ModelTurn {
     /// `None` where the ids are not known.
     pub(super) prompt: Option<Vec<u32>>,
     pub(super) response: Vec<u32>,
@@ -21,7 +21,7 @@ pub(super) struct Known {
 /// A session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model {
-    pub(super) turns: Vec<Known>,
+    pub(super) turns: Vec<ModelTurn>,
     /// Each version's turns.
     pub(super) frozen: Vec<usize>,
     /// Version, leaf, value.
@@ -34,7 +34,7 @@ pub(super) struct Model {
 
 /// A row of an export.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(super) struct ModelRow {
     pub(super) leaf: usize,
     pub(super) tokens: Vec<u32>,
     /// The turns of the path, and which of them are trained.
@@ -43,7 +43,7 @@ pub(super) struct Row {
     pub(super) incomplete: bool,
 }
 
-impl Known {
+impl ModelTurn {
     pub(super) fn is_trainable(&self) -> bool {
         self.fault.is_none() && !self.response.is_empty()
     }
@@ -56,7 +56,7 @@ impl Known {
 
 impl Model {
     /// Adds a turn where it belongs.
-    pub(super) fn commit(&mut self, mut turn: Known) {
+    pub(super) fn commit(&mut self, mut turn: ModelTurn) {
         if let Some(prompt) = &turn.prompt {
             turn.parent = self.parent(prompt);
             turn.cause = self.cause(prompt, turn.parent);
@@ -69,14 +69,14 @@ impl Model {
     /// Of all turns with a response whose tokens begin the prompt the longest; of those the trainable; of those the latest.
     fn parent(&self, prompt: &[u32]) -> Option<usize> {
         let begins =
-            |turn: &Known| turn.prompt.is_some() && !turn.response.is_empty() && prompt.starts_with(&turn.full());
+            |turn: &ModelTurn| turn.prompt.is_some() && !turn.response.is_empty() && prompt.starts_with(&turn.full());
         let candidates = (0..self.turns.len()).filter(|at| begins(&self.turns[*at]));
         candidates.max_by_key(|at| (self.turns[*at].full().len(), self.turns[*at].is_trainable(), *at))
     }
 
     /// Where the description leaves no choice.
     fn cause(&self, prompt: &[u32], parent: Option<usize>) -> Option<Cause> {
-        let siblings: Vec<&Known> =
+        let siblings: Vec<&ModelTurn> =
             self.turns.iter().filter(|turn| turn.prompt.is_some() && turn.parent == parent).collect();
         let known = parent.map_or(0, |parent| self.turns[parent].full().len());
         if siblings.iter().any(|turn| turn.prompt.as_deref() == Some(prompt)) {
@@ -92,13 +92,13 @@ impl Model {
             _ => {}
         }
         // it ends inside a turn
-        let inside = |turn: &Known| turn.full().len() > prompt.len() && turn.full().starts_with(prompt);
+        let inside = |turn: &ModelTurn| turn.full().len() > prompt.len() && turn.full().starts_with(prompt);
         if self.turns.iter().filter(|turn| turn.prompt.is_some()).any(inside) {
             return Some(Cause::RolledBack);
         }
         // it has nothing in common with any other root, not even their first token
         let apart =
-            |turn: &Known| turn.prompt.as_deref().is_some_and(|other| !other.is_empty() && other[0] != prompt[0]);
+            |turn: &ModelTurn| turn.prompt.as_deref().is_some_and(|other| !other.is_empty() && other[0] != prompt[0]);
         (parent.is_none() && siblings.iter().all(|turn| apart(turn))).then_some(Cause::NewConversation)
     }
 
@@ -145,9 +145,9 @@ impl Model {
     }
 
     /// The rows of these leaves; a turn is trained in the first that holds it.
-    fn rows(&self, leaves: &[usize], version: usize) -> Vec<Row> {
+    fn rows(&self, leaves: &[usize], version: usize) -> Vec<ModelRow> {
         let mut taken = BTreeSet::new();
-        let mut row = |leaf: usize| Row {
+        let mut row = |leaf: usize| ModelRow {
             leaf,
             tokens: self.turns[leaf].full(),
             steps: self
@@ -174,7 +174,7 @@ impl Model {
     }
 
     /// The export of a version.
-    pub(super) fn export(&self, version: usize, branches: bool) -> Vec<Row> {
+    pub(super) fn export(&self, version: usize, branches: bool) -> Vec<ModelRow> {
         let mut leaves = self.exported(self.turns_of(version));
         if !branches {
             let tokens = |leaf: usize| -> usize {
@@ -187,8 +187,8 @@ impl Model {
         self.rows(&leaves, version)
     }
 
-    /// The rows that were given out as finished, each with what was said of the first version that holds it.
-    pub(super) fn finished(&self) -> Vec<Row> {
+    /// The rows that were returned as finished, each with the first version that holds it.
+    pub(super) fn finished(&self) -> Vec<ModelRow> {
         let leaves: Vec<usize> = self.given.iter().map(|(leaf, _)| *leaf).collect();
         let mut rows = self.rows(&leaves, self.open_version());
         for (row, (leaf, turns)) in rows.iter_mut().zip(&self.given) {

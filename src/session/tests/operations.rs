@@ -10,12 +10,12 @@ use super::model::Model;
 #[derive(Debug, Clone)]
 pub(super) struct Operation {
     pub(super) session: usize,
-    pub(super) what: What,
+    pub(super) what: OperationKind,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum What {
-    /// A call begins and runs on; the next [`What::Call`] of the session is its end.
+pub(super) enum OperationKind {
+    /// A call begins and runs on; the next [`OperationKind::Call`] of the session is its end.
     Begin,
     Call {
         prompt: Prompt,
@@ -60,7 +60,7 @@ impl Prompt {
     /// The ids, in a session that looks like this.
     pub(super) fn ids(&self, model: &Model) -> Option<Vec<u32>> {
         let count = model.turns.len().max(1);
-        let full = |turn: usize| model.turns.get(turn % count).map(super::model::Known::full).unwrap_or_default();
+        let full = |turn: usize| model.turns.get(turn % count).map(super::model::ModelTurn::full).unwrap_or_default();
         Some(match self {
             Self::Fresh(ids) => ids.clone(),
             Self::Behind(turn, more) => [full(*turn), more.clone()].concat(),
@@ -121,18 +121,19 @@ fn sample() -> impl Strategy<Value = Sample> {
     })
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = OperationKind> {
     let call = (prompt(), vec(sample(), 1..4), prop::bool::weighted(0.1))
-        .prop_map(|(prompt, samples, last)| What::Call { prompt, samples, last });
-    let reward = (prop::option::of(0..60_usize), -9..9_i64).prop_map(|(leaf, value)| What::Reward { leaf, value });
+        .prop_map(|(prompt, samples, last)| OperationKind::Call { prompt, samples, last });
+    let reward =
+        (prop::option::of(0..60_usize), -9..9_i64).prop_map(|(leaf, value)| OperationKind::Reward { leaf, value });
     prop_oneof![
         20 => call,
-        2 => Just(What::Begin),
-        2 => Just(What::Freeze),
+        2 => Just(OperationKind::Begin),
+        2 => Just(OperationKind::Freeze),
         3 => reward,
-        1 => Just(What::Incomplete),
-        1 => Just(What::Sweep),
-        1 => Just(What::Delete),
+        1 => Just(OperationKind::Incomplete),
+        1 => Just(OperationKind::Sweep),
+        1 => Just(OperationKind::Delete),
     ]
 }
 

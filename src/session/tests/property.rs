@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::{Call, Fault, Session, SessionError, Store, Summary};
-use super::look::{Kept, check_export, check_turns, files, keep, number, row};
-use super::model::{Known, Model, Row};
-use super::operations::{Operation, Sample, What, operations};
+use super::look::{ExportedVersion, check_export, check_turns, files, keep, number, row};
+use super::model::{Model, ModelRow, ModelTurn};
+use super::operations::{Operation, OperationKind, Sample, operations};
 use super::{BOUNDLESS, bytes, call, draft, store};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -24,17 +24,17 @@ struct Pair {
     /// A call that is running, and in which life it found the session; `None`: before there was one.
     held: Option<(Call, Option<u32>)>,
     /// What was exported of frozen versions, as it was then, and its bytes.
-    kept: Vec<(Kept, Vec<Vec<u8>>)>,
+    kept: Vec<(ExportedVersion, Vec<Vec<u8>>)>,
 }
 
-struct World {
+struct TestWorld {
     /// Whether it looks at everything after every event.
     is_watchful: bool,
     store: Arc<Store>,
     pairs: [Pair; 3],
 }
 
-impl World {
+impl TestWorld {
     fn all(operations: &[Operation], is_watchful: bool) -> Self {
         let mut world = Self { is_watchful, store: store(BOUNDLESS), pairs: Default::default() };
         operations.iter().for_each(|operation| world.apply(operation));
@@ -48,32 +48,32 @@ impl World {
     fn apply(&mut self, operation: &Operation) {
         let of = operation.session;
         match &operation.what {
-            What::Begin => {
+            OperationKind::Begin => {
                 let begun = call(&self.store, NAMES[of]);
                 let pair = &mut self.pairs[of];
                 // the one that was running before ends without a turn
                 pair.held = Some((begun, pair.exists.then_some(pair.life)));
             }
-            What::Call { prompt, samples, last } => {
+            OperationKind::Call { prompt, samples, last } => {
                 let prompt = prompt.ids(&self.pairs[of].model);
                 self.call(of, prompt.as_deref(), samples, *last);
             }
-            What::Freeze => self.freeze(of),
-            What::Reward { leaf, value } => self.reward(of, *leaf, *value),
-            What::Incomplete => {
+            OperationKind::Freeze => self.freeze(of),
+            OperationKind::Reward { leaf, value } => self.reward(of, *leaf, *value),
+            OperationKind::Incomplete => {
                 self.store.incomplete(&NAMES[of].into());
                 let pair = &mut self.pairs[of];
                 pair.exists = true;
                 let version = pair.model.open_version();
                 pair.model.incomplete.get_or_insert(version);
             }
-            What::Sweep => {
+            OperationKind::Sweep => {
                 self.store.sweep();
                 let runs =
                     |pair: &Pair| pair.held.as_ref().is_some_and(|(_, life)| life.is_none_or(|life| life == pair.life));
                 self.pairs.iter_mut().filter(|pair| !runs(pair)).for_each(|pair| pair.model.finish());
             }
-            What::Delete => {
+            OperationKind::Delete => {
                 let pair = &mut self.pairs[of];
                 assert_eq!(self.store.delete(NAMES[of]).is_some(), pair.exists, "what is there can be deleted");
                 assert!(self.store.session(NAMES[of]).is_none());
@@ -108,7 +108,7 @@ impl World {
             assert_eq!(running.commit(draft).0, expected, "no call is refused");
             if !is_lost {
                 pair.exists = true;
-                pair.model.commit(Known {
+                pair.model.commit(ModelTurn {
                     prompt: prompt.map(<[u32]>::to_vec),
                     response: sample.response.clone(),
                     finish: sample.finish,
@@ -190,7 +190,7 @@ impl World {
     }
 
     /// The rows that were given out, in order.
-    fn finished(&self, of: usize) -> Vec<Row> {
+    fn finished(&self, of: usize) -> Vec<ModelRow> {
         let Some(session) = self.session(of) else { return Vec::new() };
         let numbers = self.store.finished_after(0, usize::MAX);
         let own = numbers.iter().filter(|(_, name)| **name == *NAMES[of]);
@@ -225,8 +225,8 @@ impl World {
 
 proptest! {
     #[test]
-    fn the_store_does_what_the_model_does(operations in operations()) {
-        let mut world = World::all(&operations, true);
+    fn store_equals_the_model(operations in operations()) {
+        let mut world = TestWorld::all(&operations, true);
         world.check_files();
         world.check_finished();
         prop_assert_eq!(world.store.size().1, bytes(&world.store), "every byte is accounted for");
@@ -239,14 +239,14 @@ proptest! {
     }
 
     #[test]
-    fn a_session_is_what_it_would_be_alone(operations in operations()) {
-        let together = World::all(&operations, false);
+    fn sessions_do_not_affect_each_other(operations in operations()) {
+        let together = TestWorld::all(&operations, false);
         for of in 0..NAMES.len() {
-            let own = |operation: &&Operation| operation.session == of || matches!(operation.what, What::Sweep);
+            let own = |operation: &&Operation| operation.session == of || matches!(operation.what, OperationKind::Sweep);
             let own: Vec<Operation> = operations.iter().filter(own).cloned().collect();
-            let alone = World::all(&own, false);
+            let alone = TestWorld::all(&own, false);
             prop_assert_eq!(together.finished(of), alone.finished(of));
-            let whole = |world: &World| world.session(of).map(|session| {
+            let whole = |world: &TestWorld| world.session(of).map(|session| {
                 let versions = 1..=number(world.pairs[of].model.open_version());
                 (Summary { created_ms: 0, ..session.summary() }, versions.map(|version| keep(&session, version)).collect::<Vec<_>>())
             });

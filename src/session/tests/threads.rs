@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::{Store, StoreLimits};
-use super::look::{Kept, check_export, check_turns, keep, number};
-use super::model::{Known, Model};
+use super::look::{ExportedVersion, check_export, check_turns, keep, number};
+use super::model::{Model, ModelTurn};
 use super::{BOUNDLESS, bytes, call, draft, store, tokens};
 
 const WRITERS: u32 = 6;
 const CALLS: u32 = 150;
-/// Nobody deletes the first two.
+/// The first two are never deleted.
 const NAMES: [&str; 3] = ["a", "b", "deleted"];
 
 /// What callers sent, by session and turn.
@@ -81,7 +81,7 @@ fn model(sent: &Sent, name: &'static str) -> Model {
     let mut model = Model::default();
     for ((_, turn), (prompt, response)) in sent.lock().unwrap().range((name, 0)..=(name, u32::MAX)) {
         assert_eq!(*turn as usize, model.turns.len(), "numbers have no gaps");
-        model.commit(Known {
+        model.commit(ModelTurn {
             prompt: Some(prompt.clone()),
             response: response.clone(),
             finish: Some("stop"),
@@ -94,9 +94,9 @@ fn model(sent: &Sent, name: &'static str) -> Model {
     model
 }
 
-/// Freezes, looks, sweeps and deletes until it is told to stop; returns what was frozen.
-fn disturb(store: &Store, stop: &AtomicBool) -> Vec<(&'static str, Kept)> {
-    let mut kept: Vec<(&str, Kept)> = Vec::new();
+/// Freezes, reads, sweeps and deletes until `stop` is set; returns the frozen versions.
+fn disturb(store: &Store, stop: &AtomicBool) -> Vec<(&'static str, ExportedVersion)> {
+    let mut kept: Vec<(&str, ExportedVersion)> = Vec::new();
     for round in 0_u32.. {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -123,7 +123,7 @@ fn disturb(store: &Store, stop: &AtomicBool) -> Vec<(&'static str, Kept)> {
     kept
 }
 
-fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, Kept)]) {
+fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, ExportedVersion)]) {
     for name in &NAMES[..2] {
         let session = store.session(name).unwrap();
         let mut model = model(sent, name);
@@ -134,7 +134,7 @@ fn check(store: &Arc<Store>, sent: &Sent, kept: &[(&'static str, Kept)]) {
         let open = keep(&session, number(frozen + 1));
         check_turns(&model, &open.turns);
         // a reward may have come at any time
-        let rewards = |rows: &mut Vec<super::model::Row>| rows.iter_mut().for_each(|row| row.reward = None);
+        let rewards = |rows: &mut Vec<super::model::ModelRow>| rows.iter_mut().for_each(|row| row.reward = None);
         let mut plain = open;
         rewards(&mut plain.rows);
         rewards(&mut plain.single);
@@ -163,7 +163,7 @@ fn callers_trainers_and_time_at_once() {
     within_a_minute(|| {
         let store = store(BOUNDLESS);
         let (sent, stop) = (Sent::default(), AtomicBool::new(false));
-        let kept: Vec<(&str, Kept)> = std::thread::scope(|scope| {
+        let kept: Vec<(&str, ExportedVersion)> = std::thread::scope(|scope| {
             let (store, sent, stop) = (&store, &sent, &stop);
             let trainers: Vec<_> = (0..2).map(|_| scope.spawn(|| disturb(store, stop))).collect();
             let writers: Vec<_> = (0..WRITERS).map(|at| scope.spawn(move || write(store, at, sent))).collect();

@@ -26,7 +26,7 @@ impl std::fmt::Debug for Directory {
 }
 
 impl Directory {
-    /// Locks the directory, which is made where there is none, and lists its files.
+    /// Creates the directory if it does not exist, locks it, and lists its files.
     ///
     /// # Errors
     /// When another process has the directory, or it cannot be made, locked or listed.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::OpenError;
 use super::frame::Decoder;
-use super::segment::{Entry, Segment, StoreId, Tear};
+use super::segment::{Entry, Segment, StoreId, TearPoint};
 use crate::session::ledger::Record;
 
 /// What was found in a log.
@@ -21,7 +21,7 @@ pub struct Replayed {
     /// Their bytes.
     pub bytes: u64,
     /// Files that could not be read to their end: what a crash or a disk has left.
-    pub torn: Vec<Torn>,
+    pub torn: Vec<TornFile>,
     /// Files in which records were passed over because they are damaged.
     pub damaged: Vec<Damaged>,
     /// Which store it is: 16 hexadecimal digits; `None` where no file says it.
@@ -30,7 +30,7 @@ pub struct Replayed {
 
 /// A file that could not be read to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Torn {
+pub struct TornFile {
     /// The file.
     pub path: PathBuf,
     /// Where the first record begins that could not be read.
@@ -60,7 +60,7 @@ impl Replayed {
     /// Places where records were lost to damage; the end that a kill or a power loss has left is none.
     #[must_use]
     pub fn damaged_regions(&self) -> u64 {
-        let torn = self.torn.iter().filter(|torn| !Tear::is_crash(torn.reason)).count() as u64;
+        let torn = self.torn.iter().filter(|torn| !TearPoint::is_crash(torn.reason)).count() as u64;
         torn + self.damaged.iter().map(|damaged| damaged.regions).sum::<u64>()
     }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Damaged {
     }
 }
 
-impl fmt::Display for Torn {
+impl fmt::Display for TornFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, offset, lost, reason } = self;
         write!(f, "{}: {reason} (byte {offset}; {lost} bytes are not read)", path.display())
@@ -141,7 +141,7 @@ pub(super) fn replay(segments: &[Segment], decoder: &mut Decoder, restore: Resto
         if let Err(tear) = read {
             let (path, offset) = (segment.path.clone(), tear.offset);
             let lost = segment.bytes.saturating_sub(offset);
-            found.torn.push(Torn { path, offset, lost, reason: tear.reason });
+            found.torn.push(TornFile { path, offset, lost, reason: tear.reason });
         }
         if interrupted || restore(found.bytes, None).is_break() {
             break;

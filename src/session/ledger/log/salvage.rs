@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_with_the_marker_is_checked_within_bounds() {
+    fn marker_candidates_are_checked_within_bounds() {
         // each place claims a payload that reaches to the end: checked in full, that would be quadratic
         let marker = Framing::Marked(Marker::random());
         let (unit, count) = (32, 2_000);

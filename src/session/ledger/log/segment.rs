@@ -18,9 +18,9 @@ const FIRST_LINE_1: usize = 41;
 const MAGIC: &str = "tokentap-log 2 ";
 /// The same of format 1, whose frames have no marker: it is read and not written.
 const MAGIC_1: &str = "tokentap-log 1 ";
-/// Where the id of the store stands in the first line of both formats.
+/// The offset of the store's id in the first line, in both formats.
 const HEX_STORE: Range<usize> = 15..31;
-/// Where the marker stands in the first line.
+/// The offset of the marker in the first line.
 const HEX_MARKER: Range<usize> = 32..48;
 /// Why a file of another directory is not read.
 const FOREIGN: &str = "it belongs to another store";
@@ -57,7 +57,7 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
 }
 
-/// What stands in a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Entry {
     /// A record.
@@ -80,14 +80,14 @@ pub(super) type Visit<'a> = &'a mut dyn FnMut(u64, Entry) -> ControlFlow<()>;
 
 /// Why a file was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tear {
+pub(super) struct TearPoint {
     /// Where the first record begins that could not be read.
     pub(super) offset: u64,
     /// What is wrong there.
     pub(super) reason: &'static str,
 }
 
-impl Tear {
+impl TearPoint {
     /// Whether a kill or a power loss leaves such an end.
     pub(super) fn is_crash(reason: &str) -> bool {
         [CUT, LINE_CUT, ZEROS].contains(&reason)
@@ -178,11 +178,11 @@ impl Segment {
         decoder: &mut Decoder,
         store: &mut Option<StoreId>,
         visit: Visit<'_>,
-    ) -> Result<(), Tear> {
+    ) -> Result<(), TearPoint> {
         match File::open(&self.path) {
             Ok(file) => scan(&mut BufReader::with_capacity(READ_AHEAD, file), self.bytes, decoder, store, visit),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(_) => Err(Tear { offset: 0, reason: "the file cannot be opened" }),
+            Err(_) => Err(TearPoint { offset: 0, reason: "the file cannot be opened" }),
         }
     }
 }
@@ -198,8 +198,8 @@ fn scan(
     decoder: &mut Decoder,
     store: &mut Option<StoreId>,
     visit: Visit<'_>,
-) -> Result<(), Tear> {
-    let at_start = |reason| Tear { offset: 0, reason };
+) -> Result<(), TearPoint> {
+    let at_start = |reason| TearPoint { offset: 0, reason };
     let (mut start, wrong) = (Vec::new(), "its first line is not of this format");
     source.by_ref().take(FIRST_LINE).read_to_end(&mut start).map_err(|_| at_start("the file cannot be read"))?;
     let is_cut = (start.len() as u64) < FIRST_LINE;
@@ -262,10 +262,10 @@ fn scan_damaged(
     framing: Framing,
     decoder: &mut Decoder,
     visit: Visit<'_>,
-) -> Result<(), Tear> {
+) -> Result<(), TearPoint> {
     let mut rest = Vec::new();
     let read = source.seek(SeekFrom::Start(offset)).and_then(|_| source.take(bytes - offset).read_to_end(&mut rest));
-    read.map_err(|_| Tear { offset, reason: "the file cannot be read" })?;
+    read.map_err(|_| TearPoint { offset, reason: "the file cannot be read" })?;
     let mut salvage = Salvage::new(framing, rest.len() as u64);
     let mut at = 0;
     while at < rest.len() {
@@ -274,7 +274,7 @@ fn scan_damaged(
             Ok(frame) => entry(frame, here),
             Err(reason) => {
                 let reason = if ends_in_zeros(&rest[at..], here, framing) { ZEROS } else { reason };
-                let length = salvage.resume(&rest[at..]).ok_or(Tear { offset: here, reason })? as u64;
+                let length = salvage.resume(&rest[at..]).ok_or(TearPoint { offset: here, reason })? as u64;
                 (Entry::Damage { offset: here, bytes: length, reason }, length)
             }
         };
@@ -333,7 +333,7 @@ mod tests {
         (bytes, records, ends)
     }
 
-    fn entries(bytes: &[u8]) -> (Vec<Entry>, Result<(), Tear>) {
+    fn entries(bytes: &[u8]) -> (Vec<Entry>, Result<(), TearPoint>) {
         let mut entries = Vec::new();
         let mut decoder = Decoder::try_new().unwrap();
         let mut source = io::Cursor::new(bytes);
@@ -344,7 +344,7 @@ mod tests {
         (entries, read)
     }
 
-    fn read(bytes: &[u8]) -> (Vec<Record>, u64, Result<(), Tear>) {
+    fn read(bytes: &[u8]) -> (Vec<Record>, u64, Result<(), TearPoint>) {
         let (entries, read) = entries(bytes);
         let unknown = entries.iter().filter(|entry| **entry == Entry::Unknown).count() as u64;
         (records(entries), unknown, read)
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_wrote_is_passed_over() {
+    fn records_of_later_versions_are_skipped() {
         let (bytes, records, ends) = file();
         let marker = &bytes[ends[0]..ends[0] + 8];
         let frame = |flags: u8, head: &str| {
@@ -466,7 +466,7 @@ mod tests {
         };
         let kind = frame(0, r#"{"kind":"tool_result","session":"s","text":"…"}"#);
         let flag = frame(2, r#"{"kind":"deleted","session":"s"}"#);
-        let more = frame(0, r#"{"kind":"deleted","session":"s","by":"nobody"}"#);
+        let more = frame(0, r#"{"kind":"deleted","session":"s","by":"user"}"#);
         let later = [&bytes[..ends[2]], &kind, &flag, &more, &bytes[ends[2]..]].concat();
         let (mut found, unknown, read) = read(&later);
         assert_eq!(read, Ok(()));

@@ -64,7 +64,7 @@ impl Tail {
     pub(super) fn begin(&mut self) -> io::Result<()> {
         self.prune();
         self.open()?;
-        // only now: the store's id stands in the new file
+        // only now: the new file has the store's id
         self.closed.retain(|segment| {
             let empty = segment.bytes <= FIRST_LINE;
             // one that stays is harmless
@@ -131,7 +131,7 @@ impl Tail {
         Ok(())
     }
 
-    /// The file that is written, made where there is none.
+    /// The file that is written, created if it does not exist.
     fn open(&mut self) -> io::Result<&mut Current> {
         if self.current.is_none() {
             let mut segment = Segment::new(&self.dir, self.next);

@@ -65,7 +65,7 @@ impl Writer {
         }
     }
 
-    /// Writes until nobody can append any more.
+    /// Writes until all senders are dropped.
     pub(super) fn run(mut self) {
         let mut frames = Vec::new();
         loop {
@@ -131,7 +131,7 @@ impl Writer {
         add(&self.shared.stats.records, answers.len() as u64);
         add(&self.shared.stats.bytes_written, frames.len() as u64);
         for answer in answers {
-            // nobody has to wait for it
+            // no caller waits for it
             _ = answer.send(Ok(()));
         }
         if let (Fsync::Interval(interval), None) = (self.fsync, self.due) {
