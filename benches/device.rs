@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use normal::normal;
 use tokentap::entropy::{Backend, Cpu, Dtype, Logits, RowStats};
-use tokentap::logits::cuda::{Bare, Cuda, Settings, Unavailable, calibrate};
+use tokentap::logits::cuda::{BenchDevice, Cuda, Settings, Unavailable, calibrate};
 use tokentap::metrics::Metrics;
 
 const VOCAB: usize = 151_936;
@@ -47,7 +47,7 @@ fn run(counts: &[usize]) -> Result<(), Unavailable> {
     let pattern = pattern();
     let mut expected = Vec::new();
     Cpu::new().rows(&logits(&pattern), &mut expected);
-    let bare = Bare::open(None)?;
+    let bare = BenchDevice::open(None)?;
     let (found, driver) = (bare.found(), bare.found().driver);
     println!("{}, driver for CUDA {}.{}, rows of {VOCAB} in bf16", found.name, driver / 1000, driver % 1000 / 10);
     println!(
@@ -63,7 +63,7 @@ fn run(counts: &[usize]) -> Result<(), Unavailable> {
 }
 
 /// The kernels over rows that are on the device already.
-fn resident(bare: &Bare, pattern: &[u8], expected: &[RowStats], count: usize) -> Result<(), Unavailable> {
+fn resident(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], count: usize) -> Result<(), Unavailable> {
     let mut held = bare.hold(Dtype::Bf16, VOCAB, pattern, count)?;
     let times = repeats(bare.measure(&mut held, 1).and_then(|_| bare.measure(&mut held, 1))?);
     let (mut kernel, mut reading) = (f64::INFINITY, f64::INFINITY);
@@ -93,7 +93,7 @@ fn resident(bare: &Bare, pattern: &[u8], expected: &[RowStats], count: usize) ->
 }
 
 /// Rows from pinned memory of the host, beside what the bus carries.
-fn bus(bare: &Bare, pattern: &[u8], expected: &[RowStats], most: usize) -> Result<(), Unavailable> {
+fn bus(bare: &BenchDevice, pattern: &[u8], expected: &[RowStats], most: usize) -> Result<(), Unavailable> {
     let count = BATCH.min(most);
     let mut held = bare.hold(Dtype::Bf16, VOCAB, pattern, count)?;
     let times = repeats(bare.send(&mut held, 1).and_then(|_| bare.send(&mut held, 1))?);

@@ -32,7 +32,7 @@ def tool(pattern: str) -> str:
 
 
 def loop(sass: list[str]) -> int:
-    """Instructions of the shortest loop with four 16-byte loads, 0 if there is none."""
+    """Instructions of the shortest loop with four 16-byte loads, 0 if no loop has them."""
     found, labels, count = [], {}, 0
     wide: list[int] = []
     for line in sass:

@@ -31,12 +31,12 @@ mod vocabulary;
 mod weights;
 pub mod wire;
 
-pub use body::Body;
+pub use body::ReplyBody;
 pub use engine::Engine;
 pub use grammar::Grammar;
-pub use journal::{End, Entry, Sampled};
+pub use journal::{End, JournalEntry, Sampled};
 pub use model::{Model, Position, THINK_TOKENS, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};
-pub use sampling::{SamplingParams, Say};
+pub use sampling::{SamplingParams, ScriptedOutput};
 pub use vocabulary::Vocabulary;
 pub use weights::Weights;

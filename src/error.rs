@@ -1,4 +1,4 @@
-//! What a client is told when the answer is tokentap's own: a status and a body in SGLang's shape.
+//! Errors of tokentap itself: a status and a body in SGLang's shape.
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 

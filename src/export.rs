@@ -38,7 +38,7 @@ mod versions;
 pub use facts::flags;
 pub use format::Format;
 pub use row_count::Tally;
-pub use settle::{Settled, settle};
+pub use settle::{SelectedRows, settle};
 pub use size::{Longest, TooLarge};
 pub use thinking::Thinking;
 pub use validate::Needs;

@@ -1,4 +1,4 @@
-//! Whole rows of logits: read from safetensors or shared memory, batched, and measured on the processor or a GPU.
+//! Whole rows of logits: read from safetensors or shared memory, batched, and measured on the CPU or a GPU.
 
 #[cfg(feature = "cuda")]
 pub mod cuda;

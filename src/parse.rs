@@ -60,7 +60,7 @@ mod value;
 pub use format::{Format, UnknownFormat};
 pub use grammar::{Grammar, Think};
 pub use message::{Event, Message, ToolCall, UNKNOWN_TOOL};
-pub use streaming::Streaming;
+pub use streaming::StreamingParser;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use tokenizers::{AddedToken, DecoderWrapper, Model, OffsetType, PreTokenizer, SplitDelimiterBehavior};
 
-pub use content::{Author, Content};
+pub use content::{Content, TextOrigin};
 pub use detokenizer::Detokenizer;
 pub use family::Family;
 pub use folder::{Folder, FolderError, SamplingDefaults};

@@ -161,7 +161,7 @@ fn without_blank(lines: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn commands_print_what_the_pages_show() {
+fn commands_match_the_pages() {
     let mut pages = vec![root().join("README.md")];
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {

@@ -19,7 +19,7 @@ fn list(folder: &str) -> Vec<(String, PathBuf)> {
 }
 
 #[test]
-fn every_reader_holds_what_it_promises_on_every_seed() {
+fn every_property_holds_on_every_seed() {
     let mut broken = Vec::new();
     for (target, property) in properties::ALL {
         let seeds = list(&format!("seeds/{target}"));

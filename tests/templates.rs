@@ -2,7 +2,7 @@
 //! which and how it was recorded.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
-#![expect(clippy::print_stdout, reason = "a test prints for whoever runs it")]
+#![expect(clippy::print_stdout, reason = "a test prints its result")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 #![allow(missing_docs, reason = "what is in a test binary has no readers outside")]
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use tokentap::demo::{Body, Engine, EngineOptions, Streaming};
+use tokentap::demo::{Engine, EngineOptions, ReplyBody, Streaming};
 use tokentap::serve::connection::{Phase, ServerLimits, serve};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -61,7 +61,7 @@ async fn answer(engine: Arc<Engine>, request: Request<Incoming>) -> Response<Rud
 
 /// A body that may break off.
 struct Rude {
-    inner: Option<Body>,
+    inner: Option<ReplyBody>,
     /// Frames until it does.
     left: u16,
 }

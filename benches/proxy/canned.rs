@@ -1,6 +1,8 @@
 //! What the canned engine answers: replies written once by the demo engine's wire writer, from random but plausible numbers.
 
-use tokentap::demo::wire::{DONE, Finish, Form, Logprobs, Meta, Reply, Row, Side, Span, Table, Timing, Wire};
+use tokentap::demo::wire::{
+    DONE, Finish, Form, LogprobRow, LogprobTable, Logprobs, Meta, Reply, SideLogprobs, Span, Timing, Wire,
+};
 
 /// Rows of the output layer, as Qwen's.
 pub const VOCAB: u32 = 151_936;
@@ -38,8 +40,8 @@ pub struct Sequence {
     ends: Vec<usize>,
     text: String,
     ids: Vec<u32>,
-    chosen: Vec<Row>,
-    top: Vec<Row>,
+    chosen: Vec<LogprobRow>,
+    top: Vec<LogprobRow>,
     finish: Finish,
     spans: [Span; 1],
 }
@@ -62,9 +64,9 @@ impl Sequence {
         for &id in shape.k.map_or(&[][..], |_| &ids) {
             let logprobs = random.logprobs(shape.k.unwrap_or(0).max(1));
             let at = random.draw(&logprobs);
-            chosen.push(Row { logprob: Some(logprobs[at]), id });
+            chosen.push(LogprobRow { logprob: Some(logprobs[at]), id });
             let rows = logprobs.iter().take(shape.k.unwrap_or(0)).enumerate();
-            top.extend(rows.map(|(i, &logprob)| Row {
+            top.extend(rows.map(|(i, &logprob)| LogprobRow {
                 logprob: Some(logprob),
                 id: if i == at { id } else { random.below(VOCAB) },
             }));
@@ -96,7 +98,7 @@ impl Sequence {
     /// Between what each token's entropy must lie, in nats: the listed tokens' share alone, and with the rest of the probability
     /// spread evenly over the rest of the vocabulary.
     pub fn entropy_bounds(&self) -> Vec<(f64, f64)> {
-        let bounds = |rows: &[Row]| {
+        let bounds = |rows: &[LogprobRow]| {
             let logprobs = || rows.iter().filter_map(|row| row.logprob).map(f64::from);
             let head: f64 = logprobs().map(|logprob| -logprob * logprob.exp()).sum();
             let tail = (1.0 - logprobs().map(f64::exp).sum::<f64>()).max(1e-12);
@@ -108,10 +110,10 @@ impl Sequence {
     /// The reply sent after token `end`, with the tokens from `start` on and their logprobs.
     fn reply(&self, start: usize, end: usize) -> Reply<'_> {
         let width = self.shape.k.unwrap_or(0);
-        let table = |rows| (width > 0).then_some(Table { null_prefix: 0, width, rows });
+        let table = |rows| (width > 0).then_some(LogprobTable { null_prefix: 0, width, rows });
         let logprobs = self.shape.k.map(|k| Logprobs {
-            input: Side { top: table(&[]), ..Side::default() },
-            output: Side {
+            input: SideLogprobs { top: table(&[]), ..SideLogprobs::default() },
+            output: SideLogprobs {
                 tokens: &self.chosen[start..end],
                 top: table(&self.top[start * k..end * k]),
                 form: if self.shape.flat { Form::FlatBase64 } else { Form::Nested },

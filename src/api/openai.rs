@@ -8,7 +8,7 @@ mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) use body::{Body, is_non_default, is_present, wrong};
+pub(crate) use body::{RequestBody, is_non_default, is_present, wrong};
 pub(crate) use fields::UNSUPPORTED;
 pub(crate) use members::{Members, adapter, constraint, unreadable};
 pub(crate) use usage::{Usage, list, metadata, to_json};

@@ -11,13 +11,13 @@ use crate::tokenizer::Renderer;
 
 /// What of the engine decides it.
 #[derive(PartialEq)]
-struct Grounds {
+struct EngineFacts {
     tokenizer_path: Option<String>,
     model_path: Option<String>,
     chat: crate::engine::probe::ChatFacts,
 }
 
-impl Grounds {
+impl EngineFacts {
     fn of(upstream: &Capabilities) -> Self {
         Self {
             tokenizer_path: upstream.tokenizer_path.clone(),
@@ -34,11 +34,11 @@ pub(super) async fn watch(parts: Arc<Parts>, chats: watch::Sender<Arc<Chats>>, e
     let mut known = embedded.clone();
     while upstream.changed().await.is_ok() {
         let found = Arc::clone(&upstream.borrow_and_update());
-        let new = Grounds::of(&found);
+        let new = EngineFacts::of(&found);
         if grounds.as_ref() == Some(&new) {
             continue;
         }
-        if grounds.as_ref().is_none_or(|before: &Grounds| before.tokenizer_path != new.tokenizer_path)
+        if grounds.as_ref().is_none_or(|before: &EngineFacts| before.tokenizer_path != new.tokenizer_path)
             && parts.config.chat.tokenizer.is_none()
         {
             known.clone_from(&embedded);

@@ -19,7 +19,7 @@ pub struct Conversation {
     pub continues_last: bool,
     /// The prompt, where the client has rendered the conversation itself.
     pub prompt_ids: Option<Vec<u32>>,
-    /// Reasoning is a member of its own in the reply.
+    /// Reasoning is a separate member of the reply.
     pub separates_reasoning: bool,
     /// Special tokens are not in the text of the reply.
     pub skips_special_tokens: bool,

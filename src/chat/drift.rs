@@ -8,15 +8,15 @@ use std::collections::HashSet;
 /// How two prompts differ, the gravest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Drift {
-    /// They have not the same number of control tokens.
+    /// The numbers of control tokens differ.
     SpecialCount,
-    /// They have others in the same places.
+    /// The numbers of control tokens are equal, but some tokens differ.
     SpecialType,
-    /// What was not sampled differs: a message, or what the template puts around it.
+    /// Text that was not sampled differs: a message, or the template's text around it.
     OtherText,
-    /// What was sampled differs, in its tokens only or in its text.
+    /// Sampled text differs, in its tokens only or also in its characters.
     SampledText,
-    /// They do not.
+    /// No difference.
     None,
 }
 

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::canonical::canonical;
 use crate::json::Value;
 use crate::session::Digest;
-use crate::tokenizer::{Author, Content};
+use crate::tokenizer::{Content, TextOrigin};
 
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Message {
     /// text, joined by spaces as SGLang joins them.
     #[must_use]
     pub fn shown(&self, marks: &Content, parts: bool) -> Value {
-        let author = if self.is_tool_result() { Author::Tool } else { Author::Person };
+        let author = if self.is_tool_result() { TextOrigin::Tool } else { TextOrigin::Person };
         let string = |text: &str| Value::String(marks.mark(text, author).into_owned());
         let content = if self.in_parts && parts {
             let part = |text: &String| object([("type", "text".into()), ("text", string(text))]);
@@ -175,7 +175,7 @@ impl Call {
         let function = object([("name", self.name.as_str().into()), ("arguments", arguments)]);
         let id = self.id.as_deref().map(|id| ("id", id.into()));
         let members = id.into_iter().chain([("type", "function".into()), ("function", function)]);
-        marks.mark_all(&object(members), Author::Person)
+        marks.mark_all(&object(members), TextOrigin::Person)
     }
 
     fn canonical(&self) -> String {

@@ -14,7 +14,7 @@ use crate::config::EarlierThinking;
 use crate::json::Value;
 use crate::session::{Chat, Session, Turn};
 use crate::tokenizer::template::RenderError;
-use crate::tokenizer::{Author, Prompt, PromptError, Renderer, Setting, TokenizerError};
+use crate::tokenizer::{Prompt, PromptError, Renderer, Setting, TextOrigin, TokenizerError};
 
 /// A prompt, and what its turn is to remember.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl<'a> Preparation<'a> {
         let marks = self.renderer.tokenizer().content();
         let tools = request.tools.as_ref().filter(|_| request.reads_calls());
         let tools: Option<Vec<Value>> =
-            tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, Author::Person)).collect());
+            tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
         let extra = self.extra(request);
         let setting = Setting { tools: tools.as_deref(), generation_prompt: true, extra: &extra };
         let mut prompt = self.renderer.whole(&shown, setting).map_err(unrendered)?;
@@ -233,7 +233,7 @@ impl<'a> Preparation<'a> {
     /// Adds the beginning of the reply, which the client has written.
     fn begin(&self, prompt: &mut Prompt, text: &str) -> Result<(), RequestError> {
         let tokenizer = self.renderer.tokenizer();
-        let marked = tokenizer.content().mark(text, Author::Person);
+        let marked = tokenizer.content().mark(text, TextOrigin::Person);
         let ids = tokenizer.encode_rendered(&marked).map_err(|error| RequestError::Invalid(error.to_string()))?;
         prompt.ids.extend(ids);
         prompt.opened = self.renderer.family().ends_in_thought(text).unwrap_or(prompt.opened);
@@ -246,7 +246,7 @@ impl<'a> Preparation<'a> {
         request
             .template_variables
             .iter()
-            .map(|(name, value)| (name.clone(), marks.mark_all(value, Author::Person)))
+            .map(|(name, value)| (name.clone(), marks.mark_all(value, TextOrigin::Person)))
             .collect()
     }
 

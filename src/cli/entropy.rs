@@ -27,7 +27,7 @@ pub async fn run(args: EntropyArgs) -> Result<(), String> {
     let metrics = Arc::new(Metrics::new(Slices::backend_name(&args.slices)));
     let slices = Slices::start(&args.slices, &metrics);
     let slices = Arc::new(slices.map_err(|error| format!("threads for rows of logits: {error}"))?);
-    slices.settled().await;
+    slices.wait_opened().await;
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", name(&args.file));
     let mut body = Body::new(&slices, u64::MAX, usize::MAX);
     let mut lines = Lines { out: BufWriter::new(io::stdout().lock()), row: 0, surprisal: false };

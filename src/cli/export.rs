@@ -25,7 +25,7 @@ use sidecar::Sidecar;
 use target::Target;
 
 /// A format's bytes, wherever they are made.
-struct Source {
+struct ExportSource {
     /// Bytes altogether, where they are known beforehand.
     length: Option<u64>,
     chunks: Chunks,

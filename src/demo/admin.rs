@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde::Deserialize;
 
-use super::body::Body;
+use super::body::ReplyBody;
 use super::control::Pause;
 use super::engine::Engine;
 use super::refusal::Refusal;
@@ -60,7 +60,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
 }
 
 /// Answers 200 with nothing, whether or not anything was hit.
-pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: AbortRequest = read(body)?;
     match request.rid {
         _ if request.abort_all => engine.control().abort(""),
@@ -70,7 +70,7 @@ pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Ref
     Ok(answer(StatusCode::OK, "", ""))
 }
 
-pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: PauseRequest = read(body)?;
     let mode = match request.mode.as_str() {
         "abort" => Pause::Abort,
@@ -82,12 +82,12 @@ pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<Body
     Ok(answer(StatusCode::OK, JSON, r#"{"message":"Generation paused successfully.","status":"ok"}"#))
 }
 
-pub(super) fn go_on(engine: &Engine) -> Response<Body> {
+pub(super) fn go_on(engine: &Engine) -> Response<ReplyBody> {
     engine.control().go_on();
     answer(StatusCode::OK, JSON, r#"{"message":"Generation continued successfully.","status":"ok"}"#)
 }
 
-pub(super) fn flush(engine: &Engine) -> Response<Body> {
+pub(super) fn flush(engine: &Engine) -> Response<ReplyBody> {
     let idle = engine.control().is_idle();
     if idle {
         engine.cache().flush();
@@ -99,7 +99,7 @@ pub(super) fn flush(engine: &Engine) -> Response<Body> {
 }
 
 /// Loads other weights: the next number. A path that begins with `/nonexistent` cannot be loaded.
-pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: UpdateRequest = read(body)?;
     let control = engine.control();
     if request.abort_all_requests {
@@ -139,7 +139,7 @@ pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Resp
     Ok(updated(true, &format!("Succeeded to update model weights.{label}")))
 }
 
-fn updated(success: bool, message: &str) -> Response<Body> {
+fn updated(success: bool, message: &str) -> Response<ReplyBody> {
     let status = if success { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let message = quoted(message);
     let body = format!(r#"{{"success":{success},"message":{message},"num_paused_requests":0}}"#);
@@ -147,7 +147,7 @@ fn updated(success: bool, message: &str) -> Response<Body> {
 }
 
 /// Changes the label only; the distributions stay.
-pub(super) async fn update_label(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+pub(super) async fn update_label(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: LabelRequest = read(body)?;
     if request.abort_all_requests {
         engine.control().abort("");

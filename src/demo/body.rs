@@ -13,7 +13,7 @@ use super::wire;
 
 /// The body of every response of the demo engine.
 #[derive(Debug)]
-pub struct Body(Kind);
+pub struct ReplyBody(Kind);
 
 #[derive(Debug)]
 enum Kind {
@@ -26,7 +26,7 @@ enum Kind {
     },
 }
 
-impl Body {
+impl ReplyBody {
     pub(super) fn whole(bytes: impl Into<Bytes>) -> Self {
         Self(Kind::Whole(Some(bytes.into()).filter(|bytes| !bytes.is_empty())))
     }
@@ -37,7 +37,7 @@ impl Body {
     }
 }
 
-impl http_body::Body for Body {
+impl http_body::Body for ReplyBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 
-use super::body::Body;
+use super::body::ReplyBody;
 use super::cache::PrefixCache;
 use super::control::Control;
-use super::journal::{Entry, Journal, Pen};
+use super::journal::{Journal, JournalEntry, JournalWriter};
 use super::model::{Model, Position, entropy};
 use super::options::{Dialect, EngineOptions};
 use super::refusal::Refusal;
@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// What the engine received and sampled, sequence by sequence; empty unless [`EngineOptions::journal`] is set.
-    pub fn journal(&self) -> Vec<Entry> {
+    pub fn journal(&self) -> Vec<JournalEntry> {
         self.journal.as_ref().map(Journal::entries).unwrap_or_default()
     }
 
@@ -105,7 +105,7 @@ impl Engine {
 
     /// Answers one request. Dropping the future, or the body it gave, aborts what
     /// it was generating.
-    pub async fn handle<B>(self: Arc<Self>, request: Request<B>) -> Response<Body>
+    pub async fn handle<B>(self: Arc<Self>, request: Request<B>) -> Response<ReplyBody>
     where
         B: http_body::Body<Data = Bytes>,
     {
@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// The entry of a sequence in the journal, where one is kept.
-    pub(super) fn log(&self, rid: &str, prompt: &[u32]) -> Option<Pen> {
+    pub(super) fn log(&self, rid: &str, prompt: &[u32]) -> Option<JournalWriter> {
         self.journal.as_ref().map(|journal| journal.begin(rid, prompt))
     }
 

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::body::Body;
+use super::body::ReplyBody;
 use super::control::Ticket;
 use super::engine::Engine;
 use super::item::Item;
@@ -19,7 +19,7 @@ use super::sequence::{Sequence, now};
 /// Events that may wait for a reader before the engine waits for it.
 const EVENTS_AHEAD: usize = 16;
 
-pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<Body> {
+pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<ReplyBody> {
     let received = now();
     let request = match GenerateRequest::parse(&body, engine.options().dialect) {
         Ok(request) => request,
@@ -70,7 +70,7 @@ async fn whole(engine: &Arc<Engine>, items: Vec<Item>, received: f64) -> Result<
     Ok(sequences.into_iter().map(|(_, sequence)| sequence).collect())
 }
 
-fn stream(engine: Arc<Engine>, items: Vec<Item>, indexed: bool, received: f64) -> Response<Body> {
+fn stream(engine: Arc<Engine>, items: Vec<Item>, indexed: bool, received: f64) -> Response<ReplyBody> {
     let (events, receiver) = mpsc::channel(EVENTS_AHEAD);
     let mut work = JoinSet::new();
     work.spawn(async move {
@@ -88,7 +88,7 @@ fn stream(engine: Arc<Engine>, items: Vec<Item>, indexed: bool, received: f64) -
             let (engine, events) = (engine.clone(), events.clone());
             running.spawn(async move {
                 let mut sequence = Sequence::new(item, &engine, received);
-                let listener = Listener { events, index: indexed.then_some(index) };
+                let listener = ClientGuard { events, index: indexed.then_some(index) };
                 run(&engine, &mut sequence, ticket, Some(listener)).await;
             });
         }
@@ -96,7 +96,7 @@ fn stream(engine: Arc<Engine>, items: Vec<Item>, indexed: bool, received: f64) -
         // not join_all, which panics on what a shutdown has cancelled
         while running.join_next().await.is_some() {}
     });
-    event_stream(Body::events(receiver, work))
+    event_stream(ReplyBody::events(receiver, work))
 }
 
 /// Waits for the end of a pause and of a weight update, and takes a place for each item.
@@ -111,12 +111,12 @@ async fn admit(
 
 /// Whom the events of one sequence go to.
 #[derive(Debug)]
-struct Listener {
+struct ClientGuard {
     events: mpsc::Sender<Bytes>,
     index: Option<usize>,
 }
 
-async fn run(engine: &Engine, sequence: &mut Sequence, mut ticket: Ticket, listener: Option<Listener>) {
+async fn run(engine: &Engine, sequence: &mut Sequence, mut ticket: Ticket, listener: Option<ClientGuard>) {
     debug_assert_eq!(sequence.rid(), ticket.rid(), "a ticket is for one sequence");
     let mut retracted = engine.control().retracted();
     while !sequence.is_finished() {
@@ -131,7 +131,7 @@ async fn run(engine: &Engine, sequence: &mut Sequence, mut ticket: Ticket, liste
         if !sequence.is_finished() {
             sequence.step(engine, &engine.control().weights());
         }
-        if let Some(Listener { events, index }) = &listener
+        if let Some(ClientGuard { events, index }) = &listener
             && sequence.is_due(engine)
             && events.send(sequence.event(engine, *index).into()).await.is_err()
         {
@@ -150,17 +150,17 @@ async fn pace(engine: &Engine) {
 }
 
 /// Value errors come inside the stream, behind a 200.
-fn refuse_in_stream(engine: &Engine, refusal: &Refusal) -> Response<Body> {
+fn refuse_in_stream(engine: &Engine, refusal: &Refusal) -> Response<ReplyBody> {
     match refusal.event(engine.options().dialect) {
         Some(mut event) => {
             event.extend_from_slice(super::wire::DONE);
-            event_stream(Body::whole(event))
+            event_stream(ReplyBody::whole(event))
         }
         None => refuse(refusal),
     }
 }
 
-fn event_stream(body: Body) -> Response<Body> {
+fn event_stream(body: ReplyBody) -> Response<ReplyBody> {
     let mut response = Response::new(body);
     let kind = http::HeaderValue::from_static("text/event-stream; charset=utf-8");
     response.headers_mut().insert(http::header::CONTENT_TYPE, kind);

@@ -11,7 +11,7 @@ mod schema;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use schema::{Id, Schema, Shape};
+use schema::{Id, ReplyShape, Schema};
 
 /// Steps on a stack beyond which nothing optional begins and the flattest choice is taken: a schema may name itself.
 const DEEP: usize = 24;
@@ -52,7 +52,7 @@ impl PartialEq for Grammar {
 
 /// A part of a value that is still to come.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum GrammarStep {
     Value(Id),
     /// The bytes from this one on.
     Literal(Arc<[u8]>, usize),
@@ -71,13 +71,13 @@ enum Step {
 }
 
 /// What is still to come, the next at the end. Empty: the value is whole.
-type Stack = Vec<Step>;
+type Stack = Vec<GrammarStep>;
 
 /// All that may be to come.
 type State = BTreeSet<Stack>;
 
-fn literal(text: &str) -> Step {
-    Step::Literal(text.as_bytes().into(), 0)
+fn literal(text: &str) -> GrammarStep {
+    GrammarStep::Literal(text.as_bytes().into(), 0)
 }
 
 impl Grammar {
@@ -97,7 +97,7 @@ impl Grammar {
 
     fn begin(&self) -> State {
         let mut state = State::new();
-        self.expand(vec![Step::Value(Schema::ROOT)], &mut state);
+        self.expand(vec![GrammarStep::Value(Schema::ROOT)], &mut state);
         state
     }
 
@@ -144,37 +144,37 @@ impl Grammar {
             out.insert(stack);
             return;
         };
-        let mut with = |steps: &[Step]| {
+        let mut with = |steps: &[GrammarStep]| {
             let mut stack = stack.clone();
             stack.extend(steps.iter().rev().cloned());
             self.expand(stack, out);
         };
         let shallow = stack.len() < DEEP;
         match step {
-            Step::Value(id) => match self.schema.shape(id) {
-                Shape::OneOf(ids) if shallow => ids.iter().for_each(|id| with(&[Step::Value(*id)])),
-                Shape::OneOf(ids) => self.schema.flattest(ids).for_each(|id| with(&[Step::Value(id)])),
-                Shape::Literal(bytes) => with(&[Step::Literal(Arc::clone(bytes), 0)]),
-                Shape::Text { least, most } => with(&[literal("\""), Step::Text(*least, *most)]),
-                Shape::Integer => {
+            GrammarStep::Value(id) => match self.schema.shape(id) {
+                ReplyShape::OneOf(ids) if shallow => ids.iter().for_each(|id| with(&[GrammarStep::Value(*id)])),
+                ReplyShape::OneOf(ids) => self.schema.flattest(ids).for_each(|id| with(&[GrammarStep::Value(id)])),
+                ReplyShape::Literal(bytes) => with(&[GrammarStep::Literal(Arc::clone(bytes), 0)]),
+                ReplyShape::Text { least, most } => with(&[literal("\""), GrammarStep::Text(*least, *most)]),
+                ReplyShape::Integer => {
                     with(&[literal("0")]);
-                    ('1'..='9').for_each(|digit| with(&[literal(&digit.to_string()), Step::Digits(0, DIGITS)]));
+                    ('1'..='9').for_each(|digit| with(&[literal(&digit.to_string()), GrammarStep::Digits(0, DIGITS)]));
                 }
-                Shape::Number => {
-                    with(&[literal("0"), Step::Fraction]);
+                ReplyShape::Number => {
+                    with(&[literal("0"), GrammarStep::Fraction]);
                     ('1'..='9').for_each(|digit| {
-                        with(&[literal(&digit.to_string()), Step::Digits(0, DIGITS), Step::Fraction]);
+                        with(&[literal(&digit.to_string()), GrammarStep::Digits(0, DIGITS), GrammarStep::Fraction]);
                     });
                 }
-                Shape::Object { .. } => with(&[literal("{"), Step::Members(id, 0, true)]),
-                Shape::Array { .. } => with(&[literal("["), Step::Items(id, 0)]),
+                ReplyShape::Object { .. } => with(&[literal("{"), GrammarStep::Members(id, 0, true)]),
+                ReplyShape::Array { .. } => with(&[literal("["), GrammarStep::Items(id, 0)]),
             },
-            Step::Literal(bytes, at) if at == bytes.len() => with(&[]),
-            Step::Fraction => {
+            GrammarStep::Literal(bytes, at) if at == bytes.len() => with(&[]),
+            GrammarStep::Fraction => {
                 with(&[]);
-                with(&[literal("."), Step::Digits(1, FRACTION)]);
+                with(&[literal("."), GrammarStep::Digits(1, FRACTION)]);
             }
-            Step::Digits(least, most) => {
+            GrammarStep::Digits(least, most) => {
                 if least == 0 {
                     with(&[]);
                 }
@@ -183,44 +183,44 @@ impl Grammar {
                     out.insert(stack);
                 }
             }
-            Step::Members(id, at, first) => {
-                let Shape::Object { members, others } = self.schema.shape(id) else { return };
+            GrammarStep::Members(id, at, first) => {
+                let ReplyShape::Object { members, others } = self.schema.shape(id) else { return };
                 let Some(member) = members.get(at) else {
                     return match others {
-                        Some(_) => with(&[Step::Others(id, 0, first)]),
+                        Some(_) => with(&[GrammarStep::Others(id, 0, first)]),
                         None => with(&[literal("}")]),
                     };
                 };
                 if member.required || shallow {
                     let comma = literal(if first { "" } else { ", " });
-                    let name = Step::Literal(Arc::clone(&member.name), 0);
-                    with(&[comma, name, Step::Value(member.value), Step::Members(id, at + 1, false)]);
+                    let name = GrammarStep::Literal(Arc::clone(&member.name), 0);
+                    with(&[comma, name, GrammarStep::Value(member.value), GrammarStep::Members(id, at + 1, false)]);
                 }
                 if !member.required {
-                    with(&[Step::Members(id, at + 1, first)]);
+                    with(&[GrammarStep::Members(id, at + 1, first)]);
                 }
             }
-            Step::Others(id, count, first) => {
+            GrammarStep::Others(id, count, first) => {
                 with(&[literal("}")]);
-                if let (Shape::Object { others: Some(value), .. }, true) =
+                if let (ReplyShape::Object { others: Some(value), .. }, true) =
                     (self.schema.shape(id), count < OTHERS && shallow)
                 {
                     let quote = literal(if first { "\"" } else { ", \"" });
-                    let rest = [literal(": "), Step::Value(*value), Step::Others(id, count + 1, false)];
-                    with(&[&[quote, Step::Text(1, NAME)][..], &rest].concat());
+                    let rest = [literal(": "), GrammarStep::Value(*value), GrammarStep::Others(id, count + 1, false)];
+                    with(&[&[quote, GrammarStep::Text(1, NAME)][..], &rest].concat());
                 }
             }
-            Step::Items(id, count) => {
-                let Shape::Array { items, least, most } = self.schema.shape(id) else { return };
+            GrammarStep::Items(id, count) => {
+                let ReplyShape::Array { items, least, most } = self.schema.shape(id) else { return };
                 if count >= *least {
                     with(&[literal("]")]);
                 }
                 if count < *least || count < *most && shallow {
                     let comma = literal(if count == 0 { "" } else { ", " });
-                    with(&[comma, Step::Value(*items), Step::Items(id, count + 1)]);
+                    with(&[comma, GrammarStep::Value(*items), GrammarStep::Items(id, count + 1)]);
                 }
             }
-            Step::Literal(..) | Step::Text(..) => {
+            GrammarStep::Literal(..) | GrammarStep::Text(..) => {
                 stack.push(step);
                 out.insert(stack);
             }
@@ -232,13 +232,15 @@ impl Grammar {
 fn advance(stack: &Stack, byte: u8) -> Option<Stack> {
     let mut stack = stack.clone();
     match stack.pop()? {
-        Step::Literal(bytes, at) if bytes.get(at) == Some(&byte) => stack.push(Step::Literal(bytes, at + 1)),
-        Step::Text(0, _) if byte == b'"' => {}
-        Step::Text(least, most) if most > 0 && matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\') => {
-            stack.push(Step::Text(least.saturating_sub(1), most - 1));
+        GrammarStep::Literal(bytes, at) if bytes.get(at) == Some(&byte) => {
+            stack.push(GrammarStep::Literal(bytes, at + 1))
         }
-        Step::Digits(least, most) if byte.is_ascii_digit() => {
-            stack.push(Step::Digits(least.saturating_sub(1), most - 1));
+        GrammarStep::Text(0, _) if byte == b'"' => {}
+        GrammarStep::Text(least, most) if most > 0 && matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\') => {
+            stack.push(GrammarStep::Text(least.saturating_sub(1), most - 1));
+        }
+        GrammarStep::Digits(least, most) if byte.is_ascii_digit() => {
+            stack.push(GrammarStep::Digits(least.saturating_sub(1), most - 1));
         }
         _ => return None,
     }
@@ -295,8 +297,8 @@ mod tests {
 
     #[test]
     fn objects_as_pydantic_describes_them() {
-        let schema = r##"{"$defs": {"Step": {"properties": {"note": {"title": "Note", "type": "string"}}, "required": ["note"],
-            "title": "Step", "type": "object"}}, "properties": {"steps": {"items": {"$ref": "#/$defs/Step"}, "type": "array"},
+        let schema = r##"{"$defs": {"GrammarStep": {"properties": {"note": {"title": "Note", "type": "string"}}, "required": ["note"],
+            "title": "GrammarStep", "type": "object"}}, "properties": {"steps": {"items": {"$ref": "#/$defs/GrammarStep"}, "type": "array"},
             "answer": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null}}, "required": ["steps"],
             "additionalProperties": false, "type": "object"}"##;
         for text in [r#"{"steps": []}"#, r#"{"answer": null, "steps": [{"note": "a"}, {"note": ""}]}"#] {

@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::body::Body;
+use super::body::ReplyBody;
 use super::engine::Engine;
 use super::item::RESERVED;
 use super::options::{Dialect, Streaming};
@@ -16,7 +16,7 @@ use crate::engine::routes::decode;
 
 const JSON: &str = "application/json";
 
-pub(super) fn model_info(engine: &Engine) -> Response<Body> {
+pub(super) fn model_info(engine: &Engine) -> Response<ReplyBody> {
     let weights = engine.weights();
     let (path, name, label) = (quoted(&weights.path), quoted(&weights.name), quoted(&weights.shown));
     let newer = engine.options().dialect == Dialect::Sglang0523;
@@ -32,7 +32,7 @@ pub(super) fn model_info(engine: &Engine) -> Response<Body> {
     answer(StatusCode::OK, JSON, body)
 }
 
-pub(super) fn server_info(engine: &Engine) -> Response<Body> {
+pub(super) fn server_info(engine: &Engine) -> Response<ReplyBody> {
     let options = engine.options();
     let weights = engine.weights();
     let (path, name, label) = (quoted(&weights.path), quoted(&weights.name), quoted(&weights.shown));
@@ -50,12 +50,12 @@ pub(super) fn server_info(engine: &Engine) -> Response<Body> {
     answer(StatusCode::OK, JSON, body)
 }
 
-pub(super) fn models(engine: &Engine) -> Response<Body> {
+pub(super) fn models(engine: &Engine) -> Response<ReplyBody> {
     answer(StatusCode::OK, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, card(engine)))
 }
 
 /// One model, by a name that may be escaped.
-pub(super) fn model(engine: &Engine, name: &str) -> Result<Response<Body>, Refusal> {
+pub(super) fn model(engine: &Engine, name: &str) -> Result<Response<ReplyBody>, Refusal> {
     let name = decode(name);
     if name != engine.weights().name {
         return Err(Refusal::Model { name: name.into_owned() });
@@ -71,7 +71,7 @@ fn card(engine: &Engine) -> String {
     )
 }
 
-pub(super) fn metrics(engine: &Engine) -> Response<Body> {
+pub(super) fn metrics(engine: &Engine) -> Response<ReplyBody> {
     let name = engine.weights().name;
     let body = format!(
         "# HELP sglang:max_total_num_tokens Maximum total number of tokens in the KV cache pool.\n\
@@ -89,7 +89,7 @@ enum OneOrMore<T> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct InfoMessage {
     role: String,
     content: String,
 }
@@ -97,7 +97,7 @@ struct Message {
 #[derive(Debug, Deserialize)]
 struct TokenizeRequest {
     prompt: Option<OneOrMore<String>>,
-    messages: Option<Vec<Message>>,
+    messages: Option<Vec<InfoMessage>>,
     #[serde(default = "yes")]
     add_generation_prompt: bool,
 }
@@ -119,7 +119,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
 }
 
 /// Ids of a prompt, of several, or of messages in plain ChatML.
-pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: TokenizeRequest = read(body)?;
     let encode = |text: &String| engine.tokenizer().encode(text);
     let (tokens, count) = match (request.prompt, request.messages) {
@@ -133,7 +133,8 @@ pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<Body>, 
             (serde_json::json!(ids), serde_json::json!(counts))
         }
         (None, Some(messages)) => {
-            let turn = |Message { role, content }: &Message| format!("<|im_start|>{role}\n{content}<|im_end|>\n");
+            let turn =
+                |InfoMessage { role, content }: &InfoMessage| format!("<|im_start|>{role}\n{content}<|im_end|>\n");
             let mut text: String = messages.iter().map(turn).collect();
             if request.add_generation_prompt {
                 text.push_str("<|im_start|>assistant\n");
@@ -150,7 +151,7 @@ pub(super) fn tokenize(engine: &Engine, body: &Bytes) -> Result<Response<Body>, 
     Ok(answer(StatusCode::OK, JSON, body))
 }
 
-pub(super) fn detokenize(engine: &Engine, body: &Bytes) -> Result<Response<Body>, Refusal> {
+pub(super) fn detokenize(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: DetokenizeRequest = read(body)?;
     let decode = |ids: &[u32]| Value::from(engine.tokenizer().decode(ids, request.skip_special_tokens));
     let text = match serde_json::from_value(request.tokens) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
-use super::request::{Each, GenerateRequest, Prompt, Shape};
+use super::request::{Each, GenerateRequest, ReplyShape, RequestPrompt};
 use super::rng::Rng;
 use super::sampling::SamplingParams;
 use super::verify::Limits;
@@ -36,7 +36,7 @@ pub(super) struct Item {
     pub(super) logprobs: Option<Ask>,
     /// The support of each token is named; `true`: with all its logprobs.
     pub(super) mask: Option<bool>,
-    pub(super) shape: Shape,
+    pub(super) shape: ReplyShape,
     pub(super) rng: Rng,
 }
 
@@ -104,16 +104,16 @@ impl Item {
 
 /// The ids of a prompt. Those which would make the real engine crash (an id
 /// outside the vocabulary, an empty text) are an exception here.
-fn prompt(prompt: &Prompt, limits: &Limits, engine: &Engine) -> Result<Vec<u32>, Refusal> {
+fn prompt(prompt: &RequestPrompt, limits: &Limits, engine: &Engine) -> Result<Vec<u32>, Refusal> {
     let ids = match prompt {
-        Prompt::Text(text) if text.is_empty() && limits.older => {
+        RequestPrompt::Text(text) if text.is_empty() && limits.older => {
             return Err(Refusal::value("texts cannot be empty and tokenizer must be initialized"));
         }
-        Prompt::Text(text) => engine.tokenizer().encode(text),
-        Prompt::Ids(ids) if ids.iter().any(|id| !limits.in_vocab(*id)) => {
+        RequestPrompt::Text(text) => engine.tokenizer().encode(text),
+        RequestPrompt::Ids(ids) if ids.iter().any(|id| !limits.in_vocab(*id)) => {
             return Err(Refusal::Internal);
         }
-        Prompt::Ids(ids) => ids.iter().map(|id| *id as u32).collect(),
+        RequestPrompt::Ids(ids) => ids.iter().map(|id| *id as u32).collect(),
     };
     if ids.is_empty() { Err(Refusal::Internal) } else { Ok(ids) }
 }

@@ -35,7 +35,7 @@ pub enum End {
 
 /// A sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Its id, `meta_info.id`.
     pub rid: String,
     /// The prompt as it went into the model.
@@ -50,12 +50,12 @@ pub struct Entry {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Journal {
     // held to copy or to add to it, never across an await
-    entries: Arc<Mutex<Vec<Entry>>>,
+    entries: Arc<Mutex<Vec<JournalEntry>>>,
 }
 
 /// Writes the entry of one sequence. Dropped before the end, it records [`End::Left`]: no client waits any more.
 #[derive(Debug)]
-pub(super) struct Pen {
+pub(super) struct JournalWriter {
     journal: Journal,
     at: usize,
 }
@@ -72,7 +72,7 @@ impl End {
     }
 }
 
-impl Entry {
+impl JournalEntry {
     /// The sampled ids.
     pub fn output(&self) -> Vec<u32> {
         self.sampled.iter().map(|token| token.id).collect()
@@ -81,24 +81,24 @@ impl Entry {
 
 impl Journal {
     /// Begins the entry of a sequence.
-    pub(super) fn begin(&self, rid: &str, prompt: &[u32]) -> Pen {
+    pub(super) fn begin(&self, rid: &str, prompt: &[u32]) -> JournalWriter {
         let mut entries = self.lock();
-        entries.push(Entry { rid: rid.to_owned(), prompt: prompt.to_vec(), sampled: Vec::new(), end: None });
-        Pen { journal: self.clone(), at: entries.len() - 1 }
+        entries.push(JournalEntry { rid: rid.to_owned(), prompt: prompt.to_vec(), sampled: Vec::new(), end: None });
+        JournalWriter { journal: self.clone(), at: entries.len() - 1 }
     }
 
     /// Everything so far.
-    pub(super) fn entries(&self) -> Vec<Entry> {
+    pub(super) fn entries(&self) -> Vec<JournalEntry> {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<JournalEntry>> {
         // an entry is whole after each token, so a panic elsewhere spoils nothing
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pen {
+impl JournalWriter {
     /// Records a token.
     pub(super) fn sampled(&self, token: Sampled) {
         self.journal.lock()[self.at].sampled.push(token);
@@ -110,7 +110,7 @@ impl Pen {
     }
 }
 
-impl Drop for Pen {
+impl Drop for JournalWriter {
     fn drop(&mut self) {
         self.end(End::Left);
     }

@@ -9,7 +9,7 @@ use super::wire::Form;
 
 /// A prompt, as the client gave it.
 #[derive(Debug, Clone)]
-pub(super) enum Prompt {
+pub(super) enum RequestPrompt {
     Text(String),
     Ids(Vec<i64>),
 }
@@ -35,7 +35,7 @@ impl<T> Each<T> {
 
 /// How the logprobs of all items are written.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Shape {
+pub(super) struct ReplyShape {
     pub(super) texts: bool,
     pub(super) input: Form,
     pub(super) output: Form,
@@ -48,7 +48,7 @@ pub(super) struct GenerateRequest {
     pub(super) stream: bool,
     /// One object is answered rather than an array, as long as `n` is 1.
     pub(super) single: bool,
-    pub(super) prompts: Vec<Prompt>,
+    pub(super) prompts: Vec<RequestPrompt>,
     pub(super) rid: Option<Each<String>>,
     pub(super) params: Each<SamplingParams>,
     pub(super) return_logprob: Each<bool>,
@@ -58,7 +58,7 @@ pub(super) struct GenerateRequest {
     pub(super) return_sampling_mask: Each<bool>,
     /// The mask comes with the logprobs of all its tokens.
     pub(super) whole_support: bool,
-    pub(super) shape: Shape,
+    pub(super) shape: ReplyShape,
     /// A value error, which a stream hears about inside.
     pub(super) refused: Option<Refusal>,
 }
@@ -117,7 +117,7 @@ impl GenerateRequest {
 
 /// How logprobs are to be written, and what the flags for it cannot be combined
 /// with. 0.5.6 does not know them.
-fn shape(object: &Map<String, Value>, newer: bool, stream: bool) -> Result<(Shape, Option<Refusal>), Refusal> {
+fn shape(object: &Map<String, Value>, newer: bool, stream: bool) -> Result<(ReplyShape, Option<Refusal>), Refusal> {
     let flat_in = flag(object, "return_flat_raw_top_logprobs")?;
     let flat_out = flag(object, "return_flat_raw_output_top_logprobs")?;
     let b64 = flag(object, "return_flat_raw_top_logprobs_b64")?;
@@ -139,7 +139,7 @@ fn shape(object: &Map<String, Value>, newer: bool, stream: bool) -> Result<(Shap
         (true, false) => Form::Flat,
         (true, true) => Form::FlatBase64,
     };
-    let shape = Shape {
+    let shape = ReplyShape {
         texts: flag(object, "return_text_in_logprobs")?,
         input: form(flat_in),
         output: form(flat_out),
@@ -239,7 +239,7 @@ fn token_ids(object: &Map<String, Value>) -> Result<Each<Vec<i64>>, Refusal> {
 
 /// `text` decides whether it is a batch; `input_ids`, where given, are what is run.
 #[allow(clippy::type_complexity, reason = "type errors and value errors come at different times")]
-fn prompts(object: &Map<String, Value>) -> Result<Result<(bool, Vec<Prompt>), Refusal>, Refusal> {
+fn prompts(object: &Map<String, Value>) -> Result<Result<(bool, Vec<RequestPrompt>), Refusal>, Refusal> {
     let texts =
         each(object, "text", |v| v.as_str().map(str::to_owned).ok_or_else(|| Refusal::field("text", "string")))?;
     let given = match member(object, "input_ids") {
@@ -258,12 +258,12 @@ fn prompts(object: &Map<String, Value>) -> Result<Result<(bool, Vec<Prompt>), Re
         (None, None) => {
             return Ok(Err(Refusal::value("Either text, input_ids or input_embeds should be provided.")));
         }
-        (None | Some(Each::All(_)), Some(Each::All(ids))) => (true, vec![Prompt::Ids(ids)]),
+        (None | Some(Each::All(_)), Some(Each::All(ids))) => (true, vec![RequestPrompt::Ids(ids)]),
         (None | Some(Each::Listed(_)), Some(Each::Listed(lists))) => {
-            (false, lists.into_iter().map(Prompt::Ids).collect())
+            (false, lists.into_iter().map(RequestPrompt::Ids).collect())
         }
-        (Some(Each::All(text)), None) => (true, vec![Prompt::Text(text)]),
-        (Some(Each::Listed(texts)), None) => (false, texts.into_iter().map(Prompt::Text).collect()),
+        (Some(Each::All(text)), None) => (true, vec![RequestPrompt::Text(text)]),
+        (Some(Each::Listed(texts)), None) => (false, texts.into_iter().map(RequestPrompt::Text).collect()),
         (Some(_), Some(_)) => return Err(Refusal::Internal),
     }))
 }

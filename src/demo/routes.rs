@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use super::body::Body;
+use super::body::ReplyBody;
 use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
@@ -20,7 +20,7 @@ pub(super) async fn route(
     engine: Arc<Engine>,
     head: &http::request::Parts,
     body: Bytes,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<ReplyBody>, Refusal> {
     let path = head.uri.path();
     let allow = methods(&engine, path).ok_or_else(|| match sglang::route(path).endpoint {
         "other" => Refusal::Route { status: StatusCode::NOT_FOUND, allow: None },
@@ -76,8 +76,8 @@ fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
 }
 
 /// A whole response; no content type where `kind` is empty.
-pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Body::whole(body));
+pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::whole(body));
     *response.status_mut() = status;
     if !kind.is_empty() {
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -85,7 +85,7 @@ pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Byt
     response
 }
 
-pub(super) fn refuse(refusal: &Refusal) -> Response<Body> {
+pub(super) fn refuse(refusal: &Refusal) -> Response<ReplyBody> {
     let (body, kind) = refusal.body();
     let mut response = answer(refusal.status(), kind, body);
     if let Refusal::Route { allow: Some(allow), .. } = refusal {
@@ -95,7 +95,7 @@ pub(super) fn refuse(refusal: &Refusal) -> Response<Body> {
 }
 
 /// A path with a slash too many is sent to the one without.
-fn redirect(head: &http::request::Parts) -> Response<Body> {
+fn redirect(head: &http::request::Parts) -> Response<ReplyBody> {
     let mut response = answer(StatusCode::TEMPORARY_REDIRECT, "", "");
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let location = format!("http://{host}{}", head.uri.path().trim_end_matches('/'));

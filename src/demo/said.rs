@@ -8,12 +8,12 @@ use super::wire::Mask;
 
 /// One entry a token.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct ReplyMembers {
     entropies: Vec<Option<f32>>,
     masks: Vec<Mask>,
 }
 
-impl Said {
+impl ReplyMembers {
     /// Notes the token `id`, sampled from the logits `adjusted`.
     pub(super) fn push(&mut self, adjusted: &[f32], id: u32, item: &Item, options: &EngineOptions) {
         let params = &item.params;

@@ -40,14 +40,14 @@ const KEYS: [&str; 28] = [
 
 /// Words put into the engine's mouth: each is sampled in its turn, with the probability that it really has.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Say {
+pub enum ScriptedOutput {
     /// A text; the names of special tokens in it are those tokens.
     Text(String),
     /// Tokens.
     Ids(Vec<u32>),
 }
 
-impl Say {
+impl ScriptedOutput {
     fn parse(value: &Value) -> Option<Self> {
         if let Some(text) = value.as_str() {
             return Some(Self::Text(text.to_owned()));
@@ -90,7 +90,7 @@ pub struct SamplingParams {
     /// Why the request is refused: it asks for what this engine does not have.
     pub unsupported: Option<String>,
     /// What is sampled whatever the distribution, for tests: ids, or a text.
-    pub say: Option<Say>,
+    pub say: Option<ScriptedOutput>,
     /// The plugin is asked; `Some(true)`: for the whole vocabulary alone.
     pub plugin: Option<bool>,
 }
@@ -207,7 +207,7 @@ impl SamplingParams {
                 self.logit_bias = biases.iter().map(bias).collect::<Result<_, _>>()?;
             }
             "custom_params" => {
-                self.say = value.get("say").and_then(Say::parse);
+                self.say = value.get("say").and_then(ScriptedOutput::parse);
                 self.plugin = match value.get("tokentap_entropy") {
                     Some(Value::Bool(true)) => Some(false),
                     Some(Value::String(text)) if text == "full" => Some(true),

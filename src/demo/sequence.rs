@@ -4,13 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::engine::Engine;
 use super::item::Item;
-use super::journal::{End, Pen, Sampled};
+use super::journal::{End, JournalWriter, Sampled};
 use super::logits;
 use super::model::Position;
 use super::options::{Dialect, Streaming};
-use super::rows::Rows;
-use super::said::Said;
-use super::sampling::Say;
+use super::rows::TopRows;
+use super::said::ReplyMembers;
+use super::sampling::ScriptedOutput;
 use super::transcript::Transcript;
 use super::weights::Weights;
 use super::wire::{Finish, Logprobs, Meta, Reply, Span, Timing};
@@ -31,9 +31,9 @@ pub(super) struct Sequence {
     script: Vec<u32>,
     output: Vec<u32>,
     transcript: Transcript,
-    input_rows: Rows,
-    output_rows: Rows,
-    said: Said,
+    input_rows: TopRows,
+    output_rows: TopRows,
+    said: ReplyMembers,
     spans: Vec<Span>,
     shown_version: String,
     finish: Option<Finish>,
@@ -42,7 +42,7 @@ pub(super) struct Sequence {
     timing: Timing,
     sent: Sent,
     /// `None` where no journal is kept.
-    pen: Option<Pen>,
+    pen: Option<JournalWriter>,
 }
 
 impl Sequence {
@@ -58,16 +58,16 @@ impl Sequence {
             ..Timing::default()
         };
         let input_rows = match &item.logprobs {
-            Some(ask) => Rows::of_prompt(&item.prompt, ask, engine.model(), weights.number),
-            None => Rows::default(),
+            Some(ask) => TopRows::of_prompt(&item.prompt, ask, engine.model(), weights.number),
+            None => TopRows::default(),
         };
         Self {
             script: script(engine, &item),
             output: Vec::new(),
             transcript: Transcript::new(item.params.skip_special_tokens),
             input_rows,
-            output_rows: Rows::default(),
-            said: Said::default(),
+            output_rows: TopRows::default(),
+            said: ReplyMembers::default(),
             spans: Vec::new(),
             shown_version: weights.shown.clone(),
             finish: None,
@@ -270,8 +270,8 @@ fn script(engine: &Engine, item: &Item) -> Vec<u32> {
     let most = engine.model().vocab_size();
     match &item.params.say {
         None => Vec::new(),
-        Some(Say::Text(text)) => engine.tokenizer().encode(text),
-        Some(Say::Ids(ids)) => ids.iter().copied().take_while(|id| (*id as usize) < most).collect(),
+        Some(ScriptedOutput::Text(text)) => engine.tokenizer().encode(text),
+        Some(ScriptedOutput::Ids(ids)) => ids.iter().copied().take_while(|id| (*id as usize) < most).collect(),
     }
 }
 

@@ -8,7 +8,7 @@ mod mask;
 mod number;
 mod reply;
 
-pub use logprobs::{Form, Logprobs, Row, Side, Table};
+pub use logprobs::{Form, LogprobRow, LogprobTable, Logprobs, SideLogprobs};
 pub use mask::Mask;
 pub use reply::{Finish, Meta, Reply, Span, Timing};
 
@@ -209,18 +209,18 @@ pub(super) fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn row(logprob: f32, id: u32) -> Row {
-        Row { logprob: Some(logprob), id }
+    fn row(logprob: f32, id: u32) -> LogprobRow {
+        LogprobRow { logprob: Some(logprob), id }
     }
 
     /// Rows of a recorded exchange: a stop string after two greedy tokens.
-    fn recorded() -> ([Row; 2], [Row; 4]) {
+    fn recorded() -> ([LogprobRow; 2], [LogprobRow; 4]) {
         let tokens = [row(-1.701_862_9, 134_794), row(-0.214_208_54, 11_498)];
         let top = [tokens[0], row(-1.723_612_4, 144_304), tokens[1], row(-2.476_297_4, 142_166)];
         (tokens, top)
     }
 
-    fn reply<'a>(side: Side<'a>, input: Side<'a>, finish: &'a Finish, spans: &'a [Span]) -> Reply<'a> {
+    fn reply<'a>(side: SideLogprobs<'a>, input: SideLogprobs<'a>, finish: &'a Finish, spans: &'a [Span]) -> Reply<'a> {
         let logprobs = Logprobs { input, output: side, output_length: 2, texts: None };
         let meta = Meta {
             id: "8a9f",
@@ -244,19 +244,19 @@ mod tests {
     #[test]
     fn a_reply_has_the_recorded_bytes() {
         let (tokens, top) = recorded();
-        let table = |null_prefix, rows| Some(Table { null_prefix, width: 2, rows });
-        let output = Side { tokens: &tokens, top: table(0, &top), ..Side::default() };
+        let table = |null_prefix, rows| Some(LogprobTable { null_prefix, width: 2, rows });
+        let output = SideLogprobs { tokens: &tokens, top: table(0, &top), ..SideLogprobs::default() };
         let finish = Finish::StopString("work".into());
         let spans = [Span { version: "default".into(), start: 0, end: 2 }];
         let newer = r#"{"text":"주는_","output_ids":[134794,11498],"meta_info":{"id":"8a9f","finish_reason":{"type":"stop","matched":"work"},"prompt_tokens":5,"weight_version":"default","num_retractions":0,"input_token_logprobs":[],"output_token_logprobs":[[-1.7018629312515259,134794,null],[-0.21420854330062866,11498,null]],"output_token_logprobs_length":2,"input_top_logprobs":[],"output_top_logprobs":[[[-1.7018629312515259,134794,null],[-1.7236124277114868,144304,null]],[[-0.21420854330062866,11498,null],[-2.476297378540039,142166,null]]],"reasoning_tokens":0,"completion_tokens":2,"cached_tokens":4,"weight_versions":[{"version":"default","start":0,"end":2}],"cached_tokens_details":{"device":4,"host":0},"dp_rank":null,"e2e_latency":0.0,"response_sent_to_client_ts":0.0}}"#;
-        let empty = Side { top: table(0, &[]), ..Side::default() };
+        let empty = SideLogprobs { top: table(0, &[]), ..SideLogprobs::default() };
         let mut out = Vec::new();
         Wire::default().object(&mut out, &reply(output, empty, &finish, &spans));
         assert_eq!(String::from_utf8(out).unwrap(), newer);
 
         let older = r#"{"text":"주는_","output_ids":[134794,11498],"meta_info":{"id":"8a9f","finish_reason":{"type":"stop","matched":"work"},"prompt_tokens":5,"weight_version":"default","total_retractions":0,"input_token_logprobs":[[null,374,null]],"output_token_logprobs":[[-1.7018629312515259,134794,null],[-0.21420854330062866,11498,null]],"input_top_logprobs":[null],"output_top_logprobs":[[[-1.7018629312515259,134794,null],[-1.7236124277114868,144304,null]],[[-0.21420854330062866,11498,null],[-2.476297378540039,142166,null]]],"completion_tokens":2,"cached_tokens":4,"e2e_latency":0.0,"response_sent_to_client_ts":0.0}}"#;
-        let last = [Row { logprob: None, id: 374 }];
-        let input = Side { tokens: &last, top: table(1, &[]), ..Side::default() };
+        let last = [LogprobRow { logprob: None, id: 374 }];
+        let input = SideLogprobs { tokens: &last, top: table(1, &[]), ..SideLogprobs::default() };
         let wire = Wire { dialect: Dialect::Sglang056, metrics: false };
         let mut out = Vec::new();
         wire.object(&mut out, &reply(output, input, &finish, &spans));
@@ -269,7 +269,7 @@ mod tests {
         let one = Reply {
             index: Some(3),
             prompt_token_ids: Some(&[1, 2]),
-            ..reply(Side::default(), Side::default(), &finish, &[])
+            ..reply(SideLogprobs::default(), SideLogprobs::default(), &finish, &[])
         };
         let mut batch = Vec::new();
         Wire::default().batch(&mut batch, [one, one]);
@@ -284,15 +284,15 @@ mod tests {
 
     #[test]
     fn a_large_reply_takes_moments() {
-        let tokens: Vec<Row> = (0..4096).map(|i| row(-(i as f32) / 777.7, i % 151_936)).collect();
-        let rows: Vec<Row> = (0..4096 * 20).map(|i| row(-(i as f32) / 7777.7, i % 151_936)).collect();
-        let top = Some(Table { null_prefix: 0, width: 20, rows: &rows });
+        let tokens: Vec<LogprobRow> = (0..4096).map(|i| row(-(i as f32) / 777.7, i % 151_936)).collect();
+        let rows: Vec<LogprobRow> = (0..4096 * 20).map(|i| row(-(i as f32) / 7777.7, i % 151_936)).collect();
+        let top = Some(LogprobTable { null_prefix: 0, width: 20, rows: &rows });
         let finish = Finish::Length(4096);
         for form in [Form::Nested, Form::Flat, Form::FlatBase64] {
-            let side = Side { tokens: &tokens, top, form, ids: None };
+            let side = SideLogprobs { tokens: &tokens, top, form, ids: None };
             let started = std::time::Instant::now();
             let mut out = Vec::new();
-            Wire::default().object(&mut out, &reply(side, Side::default(), &finish, &[]));
+            Wire::default().object(&mut out, &reply(side, SideLogprobs::default(), &finish, &[]));
             eprintln!("{form:?}: {} bytes in {:?}", out.len(), started.elapsed());
             assert!(serde_json::from_slice::<serde::de::IgnoredAny>(&out).is_ok());
         }

@@ -10,7 +10,7 @@ pub(super) type Column = [f64; ROWS];
 
 /// What is known of each row. Every entry is finite, whatever the row was.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct RowSums {
     /// `l_1`
     pub(super) first: Column,
     /// `l_2`, or `l_1` where there is no second; read with statistics only.
@@ -38,7 +38,7 @@ pub(super) struct Known {
 
 /// What follows for each row, in nats or as probabilities.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct RowBounds {
     pub(super) renormalized: Column,
     pub(super) lower: Column,
     pub(super) upper: Column,
@@ -64,8 +64,8 @@ pub(super) const TAIL_ERROR: f64 = 1e-6;
 
 const LEAST: f64 = 1e-300;
 
-impl Known {
-    pub(super) const EMPTY: Known = Known {
+impl RowSums {
+    pub(super) const EMPTY: RowSums = RowSums {
         first: [0.0; ROWS],
         second: [0.0; ROWS],
         last: [0.0; ROWS],
@@ -81,8 +81,8 @@ impl Known {
     };
 }
 
-impl Found {
-    pub(super) const EMPTY: Found = Found {
+impl RowBounds {
+    pub(super) const EMPTY: RowBounds = RowBounds {
         renormalized: [0.0; ROWS],
         lower: [0.0; ROWS],
         upper: [0.0; ROWS],
@@ -101,7 +101,7 @@ impl Found {
 
 /// Fills in the first `rows` entries of `found` (and some after them).
 #[inline(always)]
-pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &Known, found: &mut Found) {
+pub(super) fn find<const FMA: bool, const STATS: bool>(rows: usize, known: &RowSums, found: &mut RowBounds) {
     // Whole groups of lanes: the entries past `rows` are stale but finite.
     let rows = rows.next_multiple_of(8).min(ROWS);
     for i in 0..rows {

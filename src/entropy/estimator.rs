@@ -45,7 +45,7 @@ impl Estimator {
         }
     }
 
-    /// The number that a top-k row gives for a token, in nats; NaN where there is none, as for what a row does not tell.
+    /// The number that a top-k row gives for a token, in nats; NaN if it does not exist or the row does not determine it.
     #[must_use]
     pub fn of(self, stats: &TokenStats) -> f32 {
         match self {

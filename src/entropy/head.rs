@@ -22,7 +22,7 @@ type Column = [f32; VALUES + LANES];
 /// Sums over a row in descending order `l_1 >= .. >= l_k`, with `e_i = exp(l_i - shift)`. The first
 /// value is left out: beside its 1, a near-certain row would lose its tail to rounding.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sums {
+pub(super) struct HeadSums {
     /// `sum_{i>1} e_i`
     pub(super) mass: f64,
     /// `sum_{i>1} l_i e_i`
@@ -92,15 +92,20 @@ impl Terms {
     }
 
     /// Sums of the row `values[start..end]`, not empty, in order and [`in_range`]. A row that the
-    /// last run does not cover goes through in runs of its own.
+    /// last run does not cover goes through in separate runs.
     #[inline(always)]
-    pub(super) fn sum<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], start: usize, end: usize) -> Sums {
+    pub(super) fn sum<const FMA: bool, const STATS: bool>(
+        &mut self,
+        values: &[f32],
+        start: usize,
+        end: usize,
+    ) -> HeadSums {
         let first = start + 1;
         let logprobs = if STATS { total(values, first, end) } else { 0.0 };
         if self.from <= start && end <= self.until {
-            return Sums { logprobs, ..self.piece::<STATS>(first, end) };
+            return HeadSums { logprobs, ..self.piece::<STATS>(first, end) };
         }
-        let mut sums = Sums { logprobs, ..Sums::default() };
+        let mut sums = HeadSums { logprobs, ..HeadSums::default() };
         for from in (first..end).step_by(VALUES) {
             let until = end.min(from + VALUES);
             self.fill::<FMA, STATS>(values, from, until);
@@ -113,9 +118,9 @@ impl Terms {
     }
 
     #[inline(always)]
-    fn piece<const STATS: bool>(&self, start: usize, end: usize) -> Sums {
+    fn piece<const STATS: bool>(&self, start: usize, end: usize) -> HeadSums {
         let (start, end) = (start - self.from, end - self.from);
-        Sums {
+        HeadSums {
             mass: total(&self.mass, start, end),
             surprise: total(&self.surprise, start, end),
             square: if STATS { total(&self.square, start, end) } else { 0.0 },
@@ -124,10 +129,10 @@ impl Terms {
     }
 }
 
-impl Sums {
+impl HeadSums {
     /// The sums of any row in descending order, one value at a time, with `shift` subtracted.
-    pub(super) fn plain(row: &[f32], shift: f32) -> Sums {
-        let mut sums = Sums::default();
+    pub(super) fn plain(row: &[f32], shift: f32) -> HeadSums {
+        let mut sums = HeadSums::default();
         for &value in &row[1..] {
             let e = (f64::from(value) - f64::from(shift)).exp();
             let value = f64::from(value);

@@ -7,7 +7,7 @@
 
 use super::bounds::{self, ROWS};
 use super::head::VALUES;
-use super::scratch::{Row, Scratch};
+use super::scratch::{Scratch, ScratchRow};
 use super::tail::Table;
 use super::{TokenStats, TopK};
 
@@ -32,7 +32,7 @@ pub(super) fn run<const FMA: bool, const STATS: bool>(
         let sorted = scratch.open::<FMA, STATS>(values, start, ends);
         for (slot, &end) in ends.iter().enumerate() {
             let chosen = batch.chosen.get(index + slot).copied().unwrap_or(f32::NAN);
-            scratch.take::<FMA, STATS>(slot, Row { values, start, end, chosen }, vocab, sorted);
+            scratch.take::<FMA, STATS>(slot, ScratchRow { values, start, end, chosen }, vocab, sorted);
             start = end;
         }
         bounds::find::<FMA, STATS>(ends.len(), &scratch.known, &mut scratch.found);

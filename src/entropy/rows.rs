@@ -13,7 +13,7 @@ mod sums;
 use std::f64::consts::{LN_2, LOG2_E};
 
 use super::{Flags, MASKED};
-use format::{Brain, Format, Half, Single};
+use format::{Bfloat16, Half, Single, ValueFormat};
 use kernel::Plain;
 
 /// How the values of a slice are stored, little endian.
@@ -69,7 +69,7 @@ pub(crate) struct Raw {
     pub(crate) scale: f32,
     /// `m`, the greatest logit, before any temperature.
     pub(crate) top: f64,
-    /// `sum 2^d_i` over the tokens that are not masked: at least 1, or 0 when there are none.
+    /// `sum 2^d_i` over the tokens that are not masked: at least 1, or 0 if all tokens are masked.
     pub(crate) z: f64,
     /// `sum d_i 2^d_i`; this one or `z` is NaN when a logit was NaN or positive infinity.
     pub(crate) s: f64,
@@ -134,7 +134,7 @@ impl<'a> Logits<'a> {
         let mut logit = [0.0];
         match self.dtype {
             Dtype::F32 => Single::widen(Plain::<false>, bytes, &mut logit),
-            Dtype::Bf16 => Brain::widen(Plain::<false>, bytes, &mut logit),
+            Dtype::Bf16 => Bfloat16::widen(Plain::<false>, bytes, &mut logit),
             Dtype::F16 => Half::widen(Plain::<false>, bytes, &mut logit),
         }
         distance(logit[0], top, temperature)

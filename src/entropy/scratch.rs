@@ -1,7 +1,7 @@
 //! The memory of one thread: a group of rows on its way from values to sums to bounds.
 
-use super::bounds::{Found, Known, ROWS};
-use super::head::{self, Sums, Terms, VALUES};
+use super::bounds::{ROWS, RowBounds, RowSums};
+use super::head::{self, HeadSums, Terms, VALUES};
 use super::tail::Ladder;
 use super::{Flags, MASKED};
 
@@ -13,16 +13,16 @@ const BF16_ERROR: f64 = 1.1 / 256.0;
 #[derive(Debug)]
 pub(super) struct Scratch {
     terms: Terms,
-    pub(super) known: Known,
-    pub(super) found: Found,
-    pub(super) notes: [Note; ROWS],
+    pub(super) known: RowSums,
+    pub(super) found: RowBounds,
+    pub(super) notes: [RowNote; ROWS],
     ladder: Ladder,
     tidied: Vec<f32>,
 }
 
 /// One row, `values[start..end]`, and its sampled token's logprob or NaN.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct ScratchRow<'a> {
     pub(super) values: &'a [f32],
     pub(super) start: usize,
     pub(super) end: usize,
@@ -31,7 +31,7 @@ pub(super) struct Row<'a> {
 
 /// What is kept of a row besides the columns.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Note {
+pub(super) struct RowNote {
     pub(super) flags: Flags,
     /// The row is the whole distribution: its renormalised entropy is the entropy.
     pub(super) whole: bool,
@@ -48,9 +48,9 @@ impl Scratch {
     pub(super) fn new() -> Scratch {
         Scratch {
             terms: Terms::EMPTY,
-            known: Known::EMPTY,
-            found: Found::EMPTY,
-            notes: [Note::EMPTY; ROWS],
+            known: RowSums::EMPTY,
+            found: RowBounds::EMPTY,
+            notes: [RowNote::EMPTY; ROWS],
             ladder: Ladder::EMPTY,
             tidied: Vec::new(),
         }
@@ -87,11 +87,11 @@ impl Scratch {
     pub(super) fn take<const FMA: bool, const STATS: bool>(
         &mut self,
         slot: usize,
-        row: Row<'_>,
+        row: ScratchRow<'_>,
         vocab: u64,
         sorted: bool,
     ) {
-        let Row { values, start, mut end, chosen } = row;
+        let ScratchRow { values, start, mut end, chosen } = row;
         let mut flags = Flags::empty();
         let plain = start < end && head::in_range(values[start]) && (sorted || head::rises(&values[start..end]) == 0);
         if !plain {
@@ -109,17 +109,17 @@ impl Scratch {
     /// Enters a row that is out of order or out of range, or notes that it cannot be measured.
     #[cold]
     #[inline(never)]
-    fn take_odd<const STATS: bool>(&mut self, slot: usize, row: Row<'_>, vocab: u64) {
+    fn take_odd<const STATS: bool>(&mut self, slot: usize, row: ScratchRow<'_>, vocab: u64) {
         let mut tidied = std::mem::take(&mut self.tidied);
         match tidy(&row.values[row.start..row.end], &mut tidied) {
             Ok(flags) => {
                 let first = tidied[0];
                 let shift = if head::in_range(first) { 0.0 } else { first };
-                let sums = Sums::plain(&tidied, shift);
+                let sums = HeadSums::plain(&tidied, shift);
                 self.enter::<STATS>(slot, &tidied, row.chosen, vocab, sums, flags);
             }
             // The columns keep what an earlier row left, which goes unread.
-            Err(flags) => self.notes[slot] = Note { flags, chosen: row.chosen, ..Note::EMPTY },
+            Err(flags) => self.notes[slot] = RowNote { flags, chosen: row.chosen, ..RowNote::EMPTY },
         }
         self.tidied = tidied;
     }
@@ -132,7 +132,7 @@ impl Scratch {
         row: &[f32],
         chosen: f32,
         vocab: u64,
-        sums: Sums,
+        sums: HeadSums,
         mut flags: Flags,
     ) {
         let k = row.len();
@@ -180,9 +180,16 @@ impl Scratch {
     }
 }
 
-impl Note {
-    const EMPTY: Note =
-        Note { flags: Flags::MISSING, whole: false, k: 0, chosen: f32::NAN, rank: 0, confidence: f32::NAN, span: 0.0 };
+impl RowNote {
+    const EMPTY: RowNote = RowNote {
+        flags: Flags::MISSING,
+        whole: false,
+        k: 0,
+        chosen: f32::NAN,
+        rank: 0,
+        confidence: f32::NAN,
+        span: 0.0,
+    };
 }
 
 /// Whether every value has the 16 low bits of a bfloat16; exact zeros alone are no evidence.

@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_has_no_entropy() {
+    fn a_row_that_is_no_distribution_has_no_entropy() {
         for logprobs in [&[][..], &[f32::NAN], &[0.5], &[-1.0, -1.0], &[0.0, -1.0], &[f32::MIN], &[f32::NEG_INFINITY]] {
             assert!(whole_entropy(logprobs).is_nan(), "{logprobs:?}");
         }

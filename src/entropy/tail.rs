@@ -30,7 +30,7 @@ pub(super) const LEAST_VALUES: usize = 5;
 pub(super) struct Table {
     first: f64,
     steps_per_unit: f64,
-    knots: Vec<Knot>,
+    knots: Vec<TableKnot>,
 }
 
 /// The geometry of the power-law tail, which rows of one width share.
@@ -45,7 +45,7 @@ pub(super) struct Ladder {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Knot {
+struct TableKnot {
     a: f64,
     a_slope: f64,
     g: f64,
@@ -78,7 +78,7 @@ impl Table {
                 let Curve { w, h, .. } = Curve::at(y);
                 y += (w.ln() - target) * w / h;
             }
-            Knot::at(y, step)
+            TableKnot::at(y, step)
         });
         Table { first, steps_per_unit: 1.0 / step, knots: knots.collect() }
     }
@@ -113,13 +113,13 @@ impl Ladder {
     }
 }
 
-impl Knot {
+impl TableKnot {
     /// Values at `y`, slopes for one `step` of `ln x`.
-    fn at(y: f64, step: f64) -> Knot {
+    fn at(y: f64, step: f64) -> TableKnot {
         let Curve { w, h, h_slope } = Curve::at(y);
         let g = h / w;
         let g_by_y = h_slope / w + g * g;
-        Knot { a: y * g, a_slope: -step * (g + y * g_by_y) / g, g, g_slope: -step * g_by_y / g }
+        TableKnot { a: y * g, a_slope: -step * (g + y * g_by_y) / g, g, g_slope: -step * g_by_y / g }
     }
 }
 

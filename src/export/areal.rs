@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_gave_is_left_out() {
+    fn missing_columns_are_omitted() {
         let mut turns = turns();
         turns.iter_mut().for_each(|turn| turn.entropy = Box::default());
         let mut rows = rows_of(turns);

@@ -8,7 +8,7 @@ use super::{Batch, Export, PIECE, pieces};
 /// A message holds what a piece of an export does.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
-/// The columns of `columnar::Table` in Arrow's IPC stream format. The metadata stands in the schema, which comes first.
+/// The columns of `columnar::Table` in Arrow's IPC stream format. The schema comes first and has the metadata.
 #[must_use]
 pub fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "arrow", BOUNDS);

@@ -7,7 +7,7 @@ use crate::session::{Path, Segment};
 /// One value a token.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Column {
-    /// The token, or what stands where there is none.
+    /// The token, or the padding.
     Ids {
         /// `pad_token_id`.
         pad: u32,

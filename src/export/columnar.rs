@@ -16,7 +16,7 @@ use crate::session::{About, Row};
 /// Changes when a reader of the columns would have to: a column goes, or has another name, type or meaning. A new column changes nothing.
 pub(super) const SCHEMA_VERSION: i64 = 2;
 
-/// How much one record batch holds; a row that is larger than that is one of its own.
+/// How much one record batch holds; a larger row is a batch by itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) bytes: u64,
@@ -85,7 +85,7 @@ fn size(row: &Row) -> u64 {
     row.upwards().map(|turn| turn.bytes() + client_json_len(&turn.about)).sum::<u64>() + reward
 }
 
-/// Bytes of the JSON that a client chose as it stands in a line of `jsonl`.
+/// Bytes of the JSON that a client chose, as printed in a line of `jsonl`.
 fn client_json_len(about: &About) -> u64 {
     let lengths = about.extras.values().chain(&about.sampling).map(|text| text::string_len(text));
     lengths.sum()

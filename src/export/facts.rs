@@ -136,7 +136,7 @@ mod tests {
     use crate::session::Chat;
 
     #[test]
-    fn flags_name_what_happened() {
+    fn flags_of_a_row() {
         assert_eq!(flags(&path(&[&turn(0, None, &[1], &[2]).into()])), Vec::<&str>::new());
         let mut turns = turns();
         turns[0].about.fault = Some(Fault::IdsMismatch);

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_hold_what_the_columns_hold() {
+    fn lines_equal_the_columns() {
         assert_eq!(json!(lines(rich())), serde_json::from_str::<Value>(ROWS).unwrap());
     }
 

@@ -43,7 +43,7 @@ pub fn tokens(path: &Path, range: Range<usize>, out: &mut Vec<u8>) {
     out.append(&mut text.into_bytes());
 }
 
-/// The tokens of a segment that lie in a range.
+/// The tokens of a segment within a range.
 struct Part<'a> {
     segment: Segment<'a>,
     own: Range<usize>,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_say_together_what_an_entry_says() {
+    fn parts_add_up_to_the_entry() {
         for path in rows_of(turns()) {
             let mut entry = read(|out| super::super::entry::write(&path, None, out));
             let entry = entry.as_object_mut().unwrap();

@@ -15,7 +15,7 @@ pub(super) fn row_key(path: &Path) -> String {
     format!("{:032x}", hash.0)
 }
 
-/// Two sessions of one name are told apart by the times and request ids of their turns, and where an engine gives no ids by the tokens.
+/// Two sessions of one name differ in the times and request ids of their turns, and where an engine gives no ids in the tokens.
 fn add_turn(hash: &mut Fnv1a, turn: &Turn) {
     hash.add(&turn.id.to_le_bytes());
     hash.add(&turn.about.started_ms.to_le_bytes());

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_what_its_bytes_say() {
+    fn file_matches_the_reference_bytes() {
         let bytes = bytes(export(
             vec![
                 tensor("b", Dtype::U8, &[1], |_, sink| sink(Run::Integer(1, 1))),

@@ -8,7 +8,7 @@ use crate::session::{Path, Row, Turn};
 
 /// Rows that may leave.
 #[derive(Debug)]
-pub struct Settled {
+pub struct SelectedRows {
     /// The rows in their order.
     pub rows: Arc<[Row]>,
     /// What was refused before, and now.
@@ -21,10 +21,10 @@ pub struct Settled {
 
 /// Drops the rows that do not fit, and trains each turn in the first row that is left and holds it. Takes time in turns, not in steps.
 ///
-/// A turn of a dropped row may stand in a later one, as context so far. There it is trained instead, so that no token is lost unseen.
+/// A turn of a dropped row may be context in a later row. There it is trained instead, so that no token is lost.
 /// Entropies are needed of all rows or, where not a single trained token has one, of none.
 #[must_use]
-pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> Settled {
+pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> SelectedRows {
     let (mut kept, mut dropped) = keep(&rows, Needs { entropy: false, ..needs });
     let measured = needs.entropy && kept.iter().any(|row| row.trained().any(|turn| has_entropy(turn)));
     if measured {
@@ -33,7 +33,7 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
     }
     refused.append(&mut dropped);
     let tally = Tally::of(kept.len(), &refused);
-    Settled { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
+    SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }
 
 fn keep(rows: &[Row], needs: Needs) -> (Vec<Row>, Vec<ExcludedLeaf>) {
@@ -144,11 +144,11 @@ mod tests {
 
     const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
 
-    fn trained(settled: &Settled) -> Vec<Vec<bool>> {
+    fn trained(settled: &SelectedRows) -> Vec<Vec<bool>> {
         settled.rows.iter().map(|row| row.path().steps.iter().map(|step| step.trained).collect()).collect()
     }
 
-    fn reasons(settled: &Settled) -> Vec<(u32, &'static str)> {
+    fn reasons(settled: &SelectedRows) -> Vec<(u32, &'static str)> {
         settled.refused.iter().map(|refused| (refused.leaf, refused.reason)).collect()
     }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_before_stays_refused() {
+    fn refused_rows_stay_refused() {
         let before = ExcludedLeaf { session: "t".into(), leaf: 4, reason: "aborted" };
         let mut turns = turns();
         turns[2].about.fault = Some(Fault::Broken);
@@ -279,7 +279,7 @@ mod tests {
             prop_assert_eq!(verl.integers("response_mask").iter().sum::<i64>(), expected);
             let areal = File::of(Format::Areal.export(batch(paths.clone())));
             prop_assert_eq!(areal.integers("loss_mask").iter().sum::<i64>(), expected);
-            // Parquet's encoders are slow in tests; it has a test of its own for this
+            // Parquet's encoders are slow in tests; it has its own test for this
             for format in Format::ALL.into_iter().filter(|format| *format != Format::Parquet) {
                 let [once, again] = [(), ()].map(|()| bytes(format.export(batch(paths.clone()))));
                 prop_assert_eq!(once, again, "{:?} gives the same twice", format);

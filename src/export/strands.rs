@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_null() {
+    fn missing_values_are_null() {
         let mut turns = turns();
         turns[0].logprobs = Box::default();
         turns[1].entropy[0] = f32::INFINITY;

@@ -11,7 +11,7 @@ use crate::session::Row;
 
 /// A row of the table: what is known of a path once its turns have been walked over.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     segments: usize,
     prompt_name: String,
     group: usize,
@@ -25,10 +25,10 @@ pub(super) struct Entry {
 }
 
 /// The table of these rows. `cut` names the ends of a row that do not fit into the tensors.
-pub(super) fn entries(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>; 2]) -> Vec<Entry> {
+pub(super) fn entries(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>; 2]) -> Vec<TableEntry> {
     let entry = |(row, group): (&Row, usize)| {
         let path = row.path();
-        Entry {
+        TableEntry {
             segments: path.segments().count(),
             prompt_name: facts::prompt_name(row),
             group,
@@ -45,10 +45,10 @@ pub(super) fn entries(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>;
 }
 
 /// `non_tensor_batch`: an object of lists, one value a row.
-pub(super) fn non_tensor(entries: &[Entry]) -> String {
+pub(super) fn non_tensor(entries: &[TableEntry]) -> String {
     let mut text = Text::default();
     text.object(|text| {
-        let mut list = |name: &str, item: &dyn Fn(&Entry, &mut Text)| {
+        let mut list = |name: &str, item: &dyn Fn(&TableEntry, &mut Text)| {
             text.key(name).array(|list| entries.iter().for_each(|entry| item(entry, list)));
         };
         list("__num_turns__", &|entry, text| text.integer(entry.segments));
@@ -67,7 +67,7 @@ pub(super) fn non_tensor(entries: &[Entry]) -> String {
 }
 
 /// The header's members.
-pub(super) fn metadata(format: &str, entries: &[Entry], refused: &[ExcludedLeaf]) -> Vec<(&'static str, String)> {
+pub(super) fn metadata(format: &str, entries: &[TableEntry], refused: &[ExcludedLeaf]) -> Vec<(&'static str, String)> {
     vec![
         ("format", format.to_owned()),
         ("rows", entries.len().to_string()),

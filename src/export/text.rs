@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{ExcludedLeaf, Export, pieces};
 use crate::json::write_ids;
 
-/// A JSON text in the making. Whoever writes says what comes; the commas come by themselves.
+/// Writes JSON text. The caller adds values; commas are inserted automatically.
 #[derive(Debug, Default)]
 pub(super) struct Text(Vec<u8>);
 
@@ -53,7 +53,7 @@ impl Text {
         self.literal(itoa::Buffer::new().format(number));
     }
 
-    /// An integer, or null where there is none.
+    /// An integer, or null for `None`.
     pub(super) fn maybe(&mut self, number: Option<impl itoa::Integer>) {
         match number {
             Some(number) => self.integer(number),
@@ -61,7 +61,7 @@ impl Text {
         }
     }
 
-    /// A string, or null where there is none.
+    /// A string, or null for `None`.
     pub(super) fn maybe_string(&mut self, text: Option<&str>) {
         match text {
             Some(text) => self.string(text),
@@ -69,7 +69,7 @@ impl Text {
         }
     }
 
-    /// A number, or null where there is none: JSON has no NaN. Written as the shortest text that reads back the same.
+    /// A number, or null for `None` and NaN, which JSON does not have. Written as the shortest text that parses to the same value.
     pub(super) fn float(&mut self, number: f64) {
         if number.is_finite() {
             self.literal(zmij::Buffer::new().format_finite(number));
@@ -151,7 +151,7 @@ pub(super) fn string_len(text: &str) -> u64 {
     2 + text.bytes().map(escaped).sum::<u64>()
 }
 
-/// `before`, and then `count` items of a list, each a text of its own. `before` ends where the first item belongs.
+/// `before`, and then `count` items of a list, each as a separate text. `before` ends before the first item.
 pub(super) fn list(
     before: &'static str,
     count: usize,
@@ -189,7 +189,7 @@ pub(super) fn refusal(text: &mut Text, refused: &ExcludedLeaf) {
     });
 }
 
-/// The list of them, as a text of its own.
+/// The list of them, as a separate text.
 pub(super) fn refusals(refused: &[ExcludedLeaf]) -> String {
     let mut text = Text::default();
     text.array(|list| refused.iter().for_each(|leaf| refusal(list, leaf)));

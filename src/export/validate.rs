@@ -78,7 +78,7 @@ mod tests {
 
     const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
 
-    /// What is said of the path through the second turn when a turn of it is changed.
+    /// The problem of the path through the second turn after a turn of it was changed.
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
         let mut turns = turns();
         change(&mut turns[at]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_passes() {
+    fn complete_path_is_valid() {
         assert_eq!(verdict(1, |_| {}, ALL), Ok(()));
         assert_eq!(verdict(1, |turn| turn.about.fault = Some(Fault::Aborted), ALL), Ok(()), "it is context");
     }

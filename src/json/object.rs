@@ -91,7 +91,7 @@ impl Object {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum MemberChange {
     Kept,
     Removed,
 }
@@ -101,7 +101,7 @@ enum Fate {
 pub struct Edit<'a> {
     bytes: &'a [u8],
     object: &'a Object,
-    fates: Vec<Fate>,
+    fates: Vec<MemberChange>,
     replaced: Vec<(Range<usize>, Vec<u8>)>,
     appended: Vec<u8>,
 }
@@ -113,7 +113,7 @@ impl<'a> Edit<'a> {
         Self {
             bytes,
             object,
-            fates: vec![Fate::Kept; object.members.len()],
+            fates: vec![MemberChange::Kept; object.members.len()],
             replaced: Vec::new(),
             appended: Vec::new(),
         }
@@ -128,7 +128,7 @@ impl<'a> Edit<'a> {
                 continue;
             }
             if found {
-                self.fates[at] = Fate::Removed;
+                self.fates[at] = MemberChange::Removed;
             } else {
                 found = true;
                 self.replaced.push((member.value.clone(), value.to_vec()));
@@ -152,7 +152,7 @@ impl<'a> Edit<'a> {
     pub fn remove(&mut self, gone: impl Fn(&Text<'_>) -> bool) {
         for (member, fate) in self.object.members.iter().zip(&mut self.fates) {
             if gone(&self.object.key(self.bytes, member)) {
-                *fate = Fate::Removed;
+                *fate = MemberChange::Removed;
             }
         }
     }
@@ -161,7 +161,7 @@ impl<'a> Edit<'a> {
     #[must_use]
     pub fn value(&self, member: &Member, cuts: &Splice) -> Option<Vec<u8>> {
         let at = self.object.members.iter().position(|own| own == member)?;
-        if self.fates[at] == Fate::Removed {
+        if self.fates[at] == MemberChange::Removed {
             return None;
         }
         let replaced = self.replaced.iter().find(|(range, _)| *range == member.value);
@@ -174,7 +174,7 @@ impl<'a> Edit<'a> {
             splice.replace(range, value);
         }
         let members = &self.object.members;
-        let first_kept = self.fates.iter().position(|fate| *fate == Fate::Kept);
+        let first_kept = self.fates.iter().position(|fate| *fate == MemberChange::Kept);
         // leading members go together with the comma after them, later ones with the comma before them
         match first_kept {
             Some(first) => {
@@ -182,7 +182,7 @@ impl<'a> Edit<'a> {
                     splice.cut(members[0].key.start..members[first].key.start);
                 }
                 for at in first + 1..members.len() {
-                    if self.fates[at] == Fate::Removed {
+                    if self.fates[at] == MemberChange::Removed {
                         splice.cut(members[at - 1].value.end..members[at].value.end);
                     }
                 }

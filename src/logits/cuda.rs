@@ -27,21 +27,21 @@ use std::time::Duration;
 
 use cudarc::driver::CudaContext;
 
-pub use bare::{Bare, Resident};
-use batch::{Collector, Jobs};
+pub use bare::{BenchDevice, ResidentRows};
+use batch::{Collector, JobSender};
 pub(super) use calibration::WIDTH;
 pub use calibration::{Crossover, calibrate};
 use driver::guarded;
-pub use driver::{Found, Unavailable, find};
+pub use driver::{DeviceInfo, Unavailable, find};
 use health::Health;
-pub(super) use health::PATIENCE;
+pub(super) use health::DRIVER_TIMEOUT;
 use kernels::Kernels;
 use lane::Lane;
 pub use memory::Pinned;
 pub(super) use worker::NAME;
 use worker::Worker;
 
-use super::slices::{Entry, Home, SLOT_BYTES};
+use super::slices::{Entry, SLOT_BYTES, SlotPool};
 use crate::config::CudaDevice;
 use crate::entropy::{Backend, Cpu};
 use crate::metrics::Metrics;
@@ -60,12 +60,12 @@ pub struct Settings {
 /// An open device. Dropping it answers what was handed in, and waits for that, unless the device is lost.
 #[derive(Debug)]
 pub struct Cuda {
-    found: Found,
-    jobs: Option<Jobs>,
+    found: DeviceInfo,
+    jobs: Option<JobSender>,
     thread: Option<JoinHandle<()>>,
-    home: Arc<Home>,
+    slot_pool: Arc<SlotPool>,
     health: Arc<Health>,
-    /// From so many rows on each has a block of its own.
+    /// From this number of rows on, each row has its own block.
     many: usize,
 }
 
@@ -73,7 +73,7 @@ impl Cuda {
     /// Finds a device, compiles the kernels for it, and takes its memory. Takes seconds.
     ///
     /// # Errors
-    /// [`Unavailable`] where there is none that can be used.
+    /// [`Unavailable`] if no device can be used.
     pub fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Unavailable> {
         let found = find(settings.device.as_ref())?;
         let health = Arc::new(Health::new(metrics));
@@ -98,12 +98,19 @@ impl Cuda {
         };
         let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
-        Ok(Self { found, jobs: Some(jobs), thread: Some(thread), home: Arc::new(Home::pinned(memory)), health, many })
+        Ok(Self {
+            found,
+            jobs: Some(jobs),
+            thread: Some(thread),
+            slot_pool: Arc::new(SlotPool::pinned(memory)),
+            health,
+            many,
+        })
     }
 
     /// What was opened.
     #[must_use]
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &DeviceInfo {
         &self.found
     }
 
@@ -114,8 +121,8 @@ impl Cuda {
     }
 
     /// Where rows for it are filled in.
-    pub(super) fn home(&self) -> &Arc<Home> {
-        &self.home
+    pub(super) fn slot_pool(&self) -> &Arc<SlotPool> {
+        &self.slot_pool
     }
 
     /// Whether the driver does not come back, and what its thread has is not to be had.
@@ -128,17 +135,21 @@ impl Cuda {
         self.health.loss()
     }
 
-    /// Hands in rows in one of its own slots; gives them back where nobody measures any more.
-    pub(super) fn put(&self, entry: Entry) -> Option<Entry> {
-        self.jobs().put(entry)
+    /// Submits rows in one of the device's slots; returns them if the worker has stopped.
+    pub(super) fn submit(&self, entry: Entry) -> Option<Entry> {
+        self.jobs().submit(entry)
     }
 
-    fn jobs(&self) -> &Jobs {
+    fn jobs(&self) -> &JobSender {
         self.jobs.as_ref().expect("only drop takes it")
     }
 }
 
-fn acquire(found: &Found, most: u64, health: &Arc<Health>) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
+fn acquire(
+    found: &DeviceInfo,
+    most: u64,
+    health: &Arc<Health>,
+) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
     let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
     let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
     // the engine uses the same device: tokentap allocates at most a quarter of the free memory for rows
@@ -149,16 +160,16 @@ fn acquire(found: &Found, most: u64, health: &Arc<Health>) -> Result<(Kernels, [
         return Err(Unavailable::Memory(format!("{needed} bytes must be free on the device, and {free} are")));
     }
     let kernels = Kernels::load(&context).map_err(Unavailable::of("cuModuleLoadData"))?;
-    let home = memory::Home { context, health: Arc::clone(health) };
-    let lane = || Lane::try_new(&home, &kernels).map_err(Unavailable::of("an allocation"));
+    let device = memory::DeviceContext { context, health: Arc::clone(health) };
+    let lane = || Lane::try_new(&device, &kernels).map_err(Unavailable::of("an allocation"));
     let lanes = [lane()?, lane()?];
-    let slot = |_| Pinned::try_new(&home).map_err(Unavailable::of("an allocation"));
+    let slot = |_| Pinned::try_new(&device).map_err(Unavailable::of("an allocation"));
     let memory = (0..slots).map(slot).collect::<Result<_, _>>()?;
     Ok((kernels, lanes, memory))
 }
 
 /// Says in the metrics what measures whole rows, and what top-k rows; small slices of whole rows are the CPU's in any case.
-pub(super) fn in_use(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
+pub(super) fn record_backends(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
     for (work, device) in [("rows", rows), ("top_k", top_k)] {
         metrics.slices.backend.with_label_values(&[work, NAME]).set(device.into());
         metrics.slices.backend.with_label_values(&[work, cpu.name()]).set((!device || work == "rows").into());

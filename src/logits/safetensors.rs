@@ -1,4 +1,4 @@
-//! Slices of logits as safetensors: a body read as it comes, and the numbers written.
+//! Slices of logits as safetensors: an incremental parser for the body, and the encoder of the reply.
 
 mod body;
 mod header;

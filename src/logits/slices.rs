@@ -1,7 +1,7 @@
 //! Slices of whole rows of logits, measured away from the threads that serve sockets.
 //!
 //! An edge opens an [`Intake`], pushes the bytes in as they come, and takes the numbers out in order. Rows wait in slots, of which there
-//! is a fixed number: who finds none waits, and so does whoever sends the bytes.
+//! is a fixed number: a reader without a slot waits, and so does its sender.
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -16,26 +16,26 @@ use std::sync::Arc;
 use crate::config::SliceConfig;
 use crate::entropy::{Backend, Cpu};
 #[cfg(feature = "cuda")]
-use crate::logits::cuda::{Cuda, PATIENCE};
+use crate::logits::cuda::{Cuda, DRIVER_TIMEOUT};
 use crate::metrics::Metrics;
 
 #[cfg(feature = "cuda")]
-use device::{Device, OnDevice, Share};
+use device::{Device, DeviceBackend, Share};
 pub(super) use entry::Entry;
 pub(super) use entry::Measured;
 #[cfg(feature = "cuda")]
 pub(super) use entry::Shape;
-pub use entry::Unmeasured;
+pub use entry::MeasureError;
 pub use intake::Intake;
-use intake::Waiting;
+use intake::PendingRows;
 use pool::Pool;
 #[cfg(feature = "cuda")]
 pub(super) use rows::TEMPERATURES;
-pub use rows::{Misshapen, Rows, Side};
-pub(super) use slot::Home;
+pub use rows::{InvalidSlice, RowColumns, Rows};
 #[cfg(feature = "cuda")]
 pub(super) use slot::Memory;
 use slot::Reserved;
+pub(super) use slot::SlotPool;
 pub use slot::{SLOT_BYTES, Slot};
 
 /// The widest row: more than any model has.
@@ -50,7 +50,7 @@ const SLOT_ROWS: usize = 4096;
 /// Where rows are brought to be measured.
 #[derive(Debug)]
 pub struct Slices {
-    heap: Arc<Home>,
+    heap: Arc<SlotPool>,
     pool: Pool,
     #[cfg(feature = "cuda")]
     metrics: Arc<Metrics>,
@@ -73,7 +73,7 @@ impl Slices {
             tracing::warn!("this tokentap was built without CUDA; the CPU measures");
         }
         Ok(Self {
-            heap: Arc::new(Home::heap(config.slice_memory)),
+            heap: Arc::new(SlotPool::heap(config.slice_memory)),
             pool: Pool::start(threads, cpu, metrics)?,
             #[cfg(feature = "cuda")]
             metrics: Arc::clone(metrics),
@@ -82,11 +82,11 @@ impl Slices {
         })
     }
 
-    /// Waits until a device that is to be used is open, or known not to be there; for whoever would rather wait than see the CPU work.
-    pub async fn settled(&self) {
+    /// Waits until a configured device is open or has failed to open, for callers that must not use the CPU.
+    pub async fn wait_opened(&self) {
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
-            device.settled().await;
+            device.wait_opened().await;
         }
     }
 
@@ -106,63 +106,63 @@ impl Slices {
     pub fn backend(&self) -> Arc<dyn Backend> {
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device.as_ref().filter(|device| device.share() == Share::All) {
-            return Arc::new(OnDevice { device: device.clone(), cpu: Cpu::new(), metrics: Arc::clone(&self.metrics) });
+            return Arc::new(DeviceBackend { device: device.clone(), cpu: Cpu::new(), metrics: Arc::clone(&self.metrics) });
         }
         Arc::new(Cpu::new())
     }
 
     /// Where the slots of these rows come from.
-    fn home(&self, rows: Rows) -> &Arc<Home> {
+    fn slot_pool(&self, rows: Rows) -> &Arc<SlotPool> {
         #[cfg(feature = "cuda")]
         if let Some(cuda) = self.device.as_ref().and_then(|device| device.of(rows)) {
-            return cuda.home();
+            return cuda.slot_pool();
         }
         let _ = rows;
         &self.heap
     }
 
-    fn put(&self, entry: Entry) {
+    fn submit(&self, entry: Entry) {
         #[cfg(feature = "cuda")]
         let entry = match self.device.as_ref().and_then(Device::any) {
             Some(cuda) if matches!(entry.slot.memory(), Memory::Pinned(_)) => {
                 let rows = entry.rows() as u64;
-                let back = if cuda.is_lost() { Some(entry) } else { cuda.put(entry) };
+                let back = if cuda.is_lost() { Some(entry) } else { cuda.submit(entry) };
                 let Some(entry) = back else { return };
                 self.metrics.slices.fallbacks.with_label_values(&["device_lost"]).inc_by(rows);
                 entry
             }
             _ => entry,
         };
-        self.pool.put(entry);
+        self.pool.submit(entry);
     }
 
     /// Waits for numbers; not for ever where a driver does not come back with their rows.
-    async fn numbers(&self, waiting: &mut Waiting) -> Measured {
+    async fn numbers(&self, waiting: &mut PendingRows) -> Measured {
         #[cfg(feature = "cuda")]
         while waiting.on_device {
-            match tokio::time::timeout(PATIENCE, &mut waiting.numbers).await {
-                Ok(numbers) => return numbers.unwrap_or(Err(Unmeasured::Ending)),
-                Err(_) if self.is_stuck() => return Err(Unmeasured::Stuck),
+            match tokio::time::timeout(DRIVER_TIMEOUT, &mut waiting.numbers).await {
+                Ok(numbers) => return numbers.unwrap_or(Err(MeasureError::Ending)),
+                Err(_) if self.is_stuck() => return Err(MeasureError::Stuck),
                 Err(_) => {}
             }
         }
-        (&mut waiting.numbers).await.unwrap_or(Err(Unmeasured::Ending))
+        (&mut waiting.numbers).await.unwrap_or(Err(MeasureError::Ending))
     }
 
-    /// Waits for slots of `home`, `ahead` of rows that have not come; where a driver does not come back with those that there are, for the
+    /// Waits for slots of `slot_pool`, `ahead` of rows that have not come; where a driver does not come back with those that there are, for the
     /// processor's.
-    async fn slots(&self, home: &mut Arc<Home>, count: usize, ahead: bool) -> Reserved {
+    async fn slots(&self, slot_pool: &mut Arc<SlotPool>, count: usize, ahead: bool) -> Reserved {
         #[cfg(feature = "cuda")]
-        if !Arc::ptr_eq(home, &self.heap) {
-            let mut taking = std::pin::pin!(Arc::clone(home).lend(count, ahead));
+        if !Arc::ptr_eq(slot_pool, &self.heap) {
+            let mut taking = std::pin::pin!(Arc::clone(slot_pool).acquire(count, ahead));
             while !self.is_stuck() {
-                if let Ok(slots) = tokio::time::timeout(PATIENCE, &mut taking).await {
+                if let Ok(slots) = tokio::time::timeout(DRIVER_TIMEOUT, &mut taking).await {
                     return slots;
                 }
             }
-            *home = Arc::clone(&self.heap);
+            *slot_pool = Arc::clone(&self.heap);
         }
-        Arc::clone(home).lend(count, ahead).await
+        Arc::clone(slot_pool).acquire(count, ahead).await
     }
 
     #[cfg(feature = "cuda")]
@@ -174,6 +174,6 @@ impl Slices {
 #[cfg(feature = "cuda")]
 impl Drop for Slices {
     fn drop(&mut self) {
-        self.device.iter().for_each(Device::settle);
+        self.device.iter().for_each(Device::wait_opened_blocking);
     }
 }

@@ -3,7 +3,7 @@
 use super::ToolCall;
 use super::loads::loose;
 use super::space::{strip, strip_start};
-use super::value::{Dict, Value, escaped};
+use super::value::{Dict, PythonValue, escaped};
 
 /// Reads the body of one block.
 pub(super) fn read(body: &str) -> Vec<ToolCall> {
@@ -18,7 +18,7 @@ pub(super) fn read(body: &str) -> Vec<ToolCall> {
         arguments.set(escaped(strip(key)), loose(strip(value)));
         rest = behind;
     }
-    vec![ToolCall::read(name, Some(&Value::Dict(arguments)))]
+    vec![ToolCall::read(name, Some(&PythonValue::Dict(arguments)))]
 }
 
 /// The first key with a value, that value, and the text after them. A key extends up to a value: an end tag without one is part of it.

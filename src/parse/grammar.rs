@@ -1,6 +1,6 @@
 //! What to look for in a text.
 
-use super::{Format, Message, Streaming};
+use super::{Format, Message, StreamingParser};
 
 /// The markers around thinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Grammar {
 
     /// Reads a text that comes in pieces.
     #[must_use]
-    pub fn stream(&self) -> Streaming {
-        Streaming::new(self)
+    pub fn stream(&self) -> StreamingParser {
+        StreamingParser::new(self)
     }
 }

@@ -6,7 +6,7 @@
 //! so that `1` and `True` are two keys.
 
 use super::ToolCall;
-use super::value::{Dict, Value, escaped, push_char};
+use super::value::{Dict, PythonValue, escaped, push_char};
 use crate::json::{MAX_DEPTH, python};
 
 /// Reads a list of calls that is the whole of `text`; `None` where it is anything else.
@@ -72,7 +72,7 @@ impl<'a> Source<'a> {
             // a syntax error in Python too
             (!arguments.has(&key)).then(|| arguments.set(key, value))
         })?;
-        Some(ToolCall::read(name, Some(&Value::Dict(arguments))))
+        Some(ToolCall::read(name, Some(&PythonValue::Dict(arguments))))
     }
 
     fn name(&mut self) -> Option<&'a str> {
@@ -83,7 +83,7 @@ impl<'a> Source<'a> {
         is_name(name).then_some(name)
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    fn value(&mut self, depth: usize) -> Option<PythonValue> {
         match self.visible().chars().next()? {
             '[' | '{' if depth == MAX_DEPTH => None,
             '[' => self.list(depth + 1),
@@ -95,42 +95,42 @@ impl<'a> Source<'a> {
             }
             '-' | '.' | '0'..='9' => self.number(),
             _ => match self.name()? {
-                "True" => Some(Value::Bool(true)),
-                "False" => Some(Value::Bool(false)),
-                "None" => Some(Value::Null),
+                "True" => Some(PythonValue::Bool(true)),
+                "False" => Some(PythonValue::Bool(false)),
+                "None" => Some(PythonValue::Null),
                 _ => None,
             },
         }
     }
 
-    fn list(&mut self, depth: usize) -> Option<Value> {
+    fn list(&mut self, depth: usize) -> Option<PythonValue> {
         self.take("[").then_some(())?;
         let mut items = Vec::new();
         self.separated("]", |source| {
             items.push(source.value(depth)?);
             Some(())
         })?;
-        Some(Value::List(items))
+        Some(PythonValue::List(items))
     }
 
     /// Keys that are no strings become some, as `json.dumps` makes them.
-    fn dict(&mut self, depth: usize) -> Option<Value> {
+    fn dict(&mut self, depth: usize) -> Option<PythonValue> {
         self.take("{").then_some(())?;
         let mut dict = Dict::default();
         self.separated("}", |source| {
             let key = match source.value(depth)? {
-                Value::Text(key) => key,
-                Value::List(_) | Value::Dict(_) => return None,
+                PythonValue::Text(key) => key,
+                PythonValue::List(_) | PythonValue::Dict(_) => return None,
                 key => key.dumps(),
             };
             source.take(":").then_some(())?;
             dict.set(key, source.value(depth)?);
             Some(())
         })?;
-        Some(Value::Dict(dict))
+        Some(PythonValue::Dict(dict))
     }
 
-    fn number(&mut self) -> Option<Value> {
+    fn number(&mut self) -> Option<PythonValue> {
         let start = self.rest;
         self.rest = start.strip_prefix('-').unwrap_or(start);
         let whole = self.digits();
@@ -148,7 +148,7 @@ impl<'a> Source<'a> {
         let text = &start[..start.len() - self.rest.len()];
         let digits = text.trim_start_matches('-');
         let octal = !float && digits.starts_with('0') && digits.contains(|c| c != '0');
-        (whole + fraction > 0 && !octal).then(|| python::number(text).map(Value::Number))?
+        (whole + fraction > 0 && !octal).then(|| python::number(text).map(PythonValue::Number))?
     }
 
     fn digits(&mut self) -> usize {
@@ -158,7 +158,7 @@ impl<'a> Source<'a> {
         count
     }
 
-    fn string(&mut self, raw: bool) -> Option<Value> {
+    fn string(&mut self, raw: bool) -> Option<PythonValue> {
         let single = self.rest.get(..1)?;
         let triple = self.rest.get(..3).filter(|quotes| quotes.bytes().all(|byte| single.as_bytes() == [byte]));
         let close = triple.unwrap_or(single);
@@ -167,7 +167,7 @@ impl<'a> Source<'a> {
         loop {
             if let Some(behind) = self.rest.strip_prefix(close) {
                 self.rest = behind;
-                return Some(Value::Text(out));
+                return Some(PythonValue::Text(out));
             }
             match self.next()? {
                 '\\' if raw => {

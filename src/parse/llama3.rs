@@ -4,7 +4,7 @@ use super::extent::Extent;
 use super::loads::loads;
 use super::space::strip_start;
 use super::syntax::{self, Step};
-use super::value::Value;
+use super::value::PythonValue;
 use super::{ToolCall, named};
 
 /// Says that calls follow. Without an object after it, it is text.
@@ -72,9 +72,9 @@ fn tag(held: &str) -> usize {
 }
 
 fn is_call(raw: &str) -> bool {
-    let Ok(Value::Dict(call)) = loads(raw) else { return false };
-    let named = matches!(call.get("name"), Some(Value::Text(name)) if !name.is_empty());
-    named && matches!(ARGUMENTS.iter().find_map(|key| call.get(key)), Some(Value::Dict(_)))
+    let Ok(PythonValue::Dict(call)) = loads(raw) else { return false };
+    let named = matches!(call.get("name"), Some(PythonValue::Text(name)) if !name.is_empty());
+    named && matches!(ARGUMENTS.iter().find_map(|key| call.get(key)), Some(PythonValue::Dict(_)))
 }
 
 /// The text before the next object.

@@ -4,11 +4,11 @@
 //! It differs where Python's own limits raise something else than "not JSON": a text that nests deeper than [`MAX_DEPTH`], where
 //! Python goes to about a thousand, and an integer of more than 4300 digits are not JSON here.
 
-use super::value::{Dict, Value, push_char};
+use super::value::{Dict, PythonValue, push_char};
 use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
 
 /// Reads the value that is the whole of `text`.
-pub(super) fn loads(text: &str) -> Result<Value, Malformed> {
+pub(super) fn loads(text: &str) -> Result<PythonValue, Malformed> {
     let mut cursor = Cursor::new(text.as_bytes());
     let value = value(&mut cursor, 0)?;
     cursor.end()?;
@@ -16,8 +16,8 @@ pub(super) fn loads(text: &str) -> Result<Value, Malformed> {
 }
 
 /// JSON where it is some, and otherwise the text itself.
-pub(super) fn loose(text: &str) -> Value {
-    loads(text).unwrap_or_else(|_| Value::text(text))
+pub(super) fn loose(text: &str) -> PythonValue {
+    loads(text).unwrap_or_else(|_| PythonValue::text(text))
 }
 
 /// The texts of the elements of a JSON array that is the whole of `text`; they are not looked into.
@@ -38,24 +38,24 @@ pub(super) fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
     Ok(found)
 }
 
-fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
+fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed> {
     match cursor.peek() {
         Some(b'{' | b'[') if depth == MAX_DEPTH => Err(Malformed { at: cursor.position(), too_deep: true }),
         Some(b'{') => dict(cursor, depth + 1),
         Some(b'[') => list(cursor, depth + 1),
-        Some(b'"') => text(cursor).map(Value::Text),
+        Some(b'"') => text(cursor).map(PythonValue::Text),
         Some(word @ (b't' | b'f' | b'n')) => {
             cursor.skip()?;
-            Ok(if word == b'n' { Value::Null } else { Value::Bool(word == b't') })
+            Ok(if word == b'n' { PythonValue::Null } else { PythonValue::Bool(word == b't') })
         }
         _ => {
             let number = cursor.number()?;
-            python::number(number).map(Value::Number).ok_or_else(|| cursor.malformed())
+            python::number(number).map(PythonValue::Number).ok_or_else(|| cursor.malformed())
         }
     }
 }
 
-fn dict(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
+fn dict(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed> {
     cursor.expect(b'{')?;
     let mut dict = Dict::default();
     if !cursor.take(b'}') {
@@ -69,10 +69,10 @@ fn dict(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
         }
         cursor.expect(b'}')?;
     }
-    Ok(Value::Dict(dict))
+    Ok(PythonValue::Dict(dict))
 }
 
-fn list(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
+fn list(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed> {
     cursor.expect(b'[')?;
     let mut items = Vec::new();
     if !cursor.take(b']') {
@@ -84,7 +84,7 @@ fn list(cursor: &mut Cursor<'_>, depth: usize) -> Result<Value, Malformed> {
         }
         cursor.expect(b']')?;
     }
-    Ok(Value::List(items))
+    Ok(PythonValue::List(items))
 }
 
 /// A string, as `json.dumps` would write it without its quotes.

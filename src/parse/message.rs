@@ -1,6 +1,6 @@
 //! What a text says, in parts and put together.
 
-use super::value::Value;
+use super::value::PythonValue;
 
 /// The name of a call whose own name cannot be read.
 pub const UNKNOWN_TOOL: &str = "unknown_tool";
@@ -42,9 +42,9 @@ pub enum Event {
 
 impl ToolCall {
     /// A call that was read; anything but a dict of arguments counts as none.
-    pub(super) fn read(name: impl Into<String>, arguments: Option<&Value>) -> Self {
+    pub(super) fn read(name: impl Into<String>, arguments: Option<&PythonValue>) -> Self {
         let arguments = match arguments {
-            Some(arguments @ Value::Dict(_)) => arguments.dumps(),
+            Some(arguments @ PythonValue::Dict(_)) => arguments.dumps(),
             _ => "{}".to_owned(),
         };
         Self { name: name.into(), id: None, arguments, error: false }

@@ -8,7 +8,7 @@ use super::loads::{elements, loads};
 use super::named;
 use super::space::strip_start;
 use super::syntax::{self, Step};
-use super::value::Value;
+use super::value::PythonValue;
 use crate::json::python::is_space;
 
 /// Stands in front of the array, or of each call.
@@ -123,7 +123,7 @@ fn calls(head: &Head, json: &str) -> Vec<ToolCall> {
 fn element(raw: &str) -> ToolCall {
     let call = named::read(raw, &["arguments"]);
     let id = match loads(raw) {
-        Ok(Value::Dict(dict)) => dict.get("id").and_then(Value::as_text),
+        Ok(PythonValue::Dict(dict)) => dict.get("id").and_then(PythonValue::as_text),
         _ => None,
     };
     ToolCall { id, ..call }

@@ -4,12 +4,12 @@ use super::ToolCall;
 use super::buffer::find;
 use super::loads::loads;
 use super::space::strip_start;
-use super::value::Value;
+use super::value::PythonValue;
 
 /// Reads a call whose arguments are the value of the first of `keys` that exists; without such a key, or an object there, it has none.
 pub(super) fn read(raw: &str, keys: &[&str]) -> ToolCall {
-    let Ok(Value::Dict(call)) = loads(raw) else { return ToolCall::unread(&spelled(raw), raw) };
-    match call.get("name").and_then(Value::as_text) {
+    let Ok(PythonValue::Dict(call)) = loads(raw) else { return ToolCall::unread(&spelled(raw), raw) };
+    match call.get("name").and_then(PythonValue::as_text) {
         Some(name) if !name.is_empty() => ToolCall::read(name, keys.iter().find_map(|key| call.get(key))),
         _ => ToolCall::unread(&spelled(raw), raw),
     }

@@ -4,7 +4,7 @@ use super::ToolCall;
 use super::buffer::find;
 use super::loads::loose;
 use super::space::strip;
-use super::value::{Dict, Value, escaped};
+use super::value::{Dict, PythonValue, escaped};
 
 /// Reads the body of one block: its first function.
 pub(super) fn read(body: &str) -> Vec<ToolCall> {
@@ -23,7 +23,7 @@ pub(super) fn read(body: &str) -> Vec<ToolCall> {
         }
         rest = behind;
     }
-    vec![ToolCall::read(strip(name), Some(&Value::Dict(arguments)))]
+    vec![ToolCall::read(strip(name), Some(&PythonValue::Dict(arguments)))]
 }
 
 /// The first element that begins with `open`: its name up to `>`, its text up to `close`, and the text after `close`.

@@ -8,7 +8,7 @@ use super::{Event, Format, Grammar, Think};
 
 /// Where the next character is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ParserState {
     Outside,
     /// In the prompt's span, where a second think start may still follow.
     Opened,
@@ -25,9 +25,9 @@ enum Place {
 /// Content and reasoning are emitted up to text that may still become a marker or trailing white space; a call is emitted when its
 /// block is complete. The cost of a piece is linear in its length: nothing is read twice.
 #[derive(Debug, Clone)]
-pub struct Streaming {
+pub struct StreamingParser {
     think: Think,
-    place: Place,
+    place: ParserState,
     buffer: Buffer,
     /// The model's open span, in case it stays open.
     span: String,
@@ -36,13 +36,13 @@ pub struct Streaming {
     scanner: Scanner,
 }
 
-impl Streaming {
+impl StreamingParser {
     pub(super) fn new(grammar: &Grammar) -> Self {
         let think = grammar.think.clone().unwrap_or_else(|| Think { start: String::new(), end: String::new() });
         let opened = grammar.opened && grammar.think.is_some();
         Self {
             think,
-            place: if opened { Place::Opened } else { Place::Outside },
+            place: if opened { ParserState::Opened } else { ParserState::Outside },
             buffer: Buffer::default(),
             span: String::new(),
             reasoning: Reasoning::default(),
@@ -60,9 +60,9 @@ impl Streaming {
     /// Reads up to the next marker. Returns whether another one may follow.
     fn step(&mut self, out: &mut Vec<Event>) -> bool {
         match self.place {
-            Place::Outside => self.outside(out),
-            Place::Opened => self.opened(),
-            Place::Within | Place::Inside | Place::InCall => self.inside(out),
+            ParserState::Outside => self.outside(out),
+            ParserState::Opened => self.opened(),
+            ParserState::Within | ParserState::Inside | ParserState::InCall => self.inside(out),
         }
     }
 
@@ -72,7 +72,7 @@ impl Streaming {
         self.buffer.skip(length);
         if found {
             self.buffer.skip(self.think.start.len());
-            self.place = if self.scanner.in_call() { Place::InCall } else { Place::Inside };
+            self.place = if self.scanner.in_call() { ParserState::InCall } else { ParserState::Inside };
         }
         found
     }
@@ -86,7 +86,7 @@ impl Streaming {
             self.buffer.skip(blank);
             return false;
         }
-        self.place = Place::Within;
+        self.place = ParserState::Within;
         if again {
             self.buffer.skip(blank + self.think.start.len());
         }
@@ -97,14 +97,14 @@ impl Streaming {
         let (length, found) = until(self.buffer.rest(), &self.think.end);
         self.think_on(length, out);
         if found {
-            if self.place == Place::InCall {
+            if self.place == ParserState::InCall {
                 self.reasoning.push(&self.span, out);
             }
             self.buffer.skip(self.think.end.len());
             self.span.clear();
             self.reasoning.end();
             self.scanner.taken();
-            self.place = Place::Outside;
+            self.place = ParserState::Outside;
         }
         found
     }
@@ -112,10 +112,10 @@ impl Streaming {
     /// The next `length` bytes are of the open span.
     fn think_on(&mut self, length: usize, out: &mut Vec<Event>) {
         let text = &self.buffer.rest()[..length];
-        if self.place != Place::InCall {
+        if self.place != ParserState::InCall {
             self.reasoning.push(text, out);
         }
-        let kept = self.place == Place::InCall || self.place == Place::Inside && self.format.is_some();
+        let kept = self.place == ParserState::InCall || self.place == ParserState::Inside && self.format.is_some();
         if kept {
             self.span.push_str(text);
         }
@@ -127,14 +127,14 @@ impl Streaming {
         let rest = self.buffer.rest().len();
         let mut drafts = Vec::new();
         match self.place {
-            Place::Outside => self.scanner.push(self.buffer.rest(), out),
-            Place::Opened | Place::Within => self.think_on(rest, out),
-            Place::Inside => {
+            ParserState::Outside => self.scanner.push(self.buffer.rest(), out),
+            ParserState::Opened | ParserState::Within => self.think_on(rest, out),
+            ParserState::Inside => {
                 self.think_on(rest, out);
                 self.scanner.taken();
                 drafts = self.drafts();
             }
-            Place::InCall => {
+            ParserState::InCall => {
                 self.think_on(rest, out);
                 self.scanner.push(&self.think.start, out);
                 self.scanner.push(&self.span, out);

@@ -6,26 +6,26 @@ use crate::json::{Text, python};
 
 /// A value that JSON can say. Numbers and strings are kept as `json.dumps` writes them, which loses nothing.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub(super) enum PythonValue {
     Null,
     Bool(bool),
     Number(String),
     /// Without its quotes.
     Text(String),
-    List(Vec<Value>),
+    List(Vec<PythonValue>),
     Dict(Dict),
 }
 
 /// A dict in the order in which its keys first came.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dict {
-    members: Vec<(String, Value)>,
+    members: Vec<(String, PythonValue)>,
     places: HashMap<String, usize>,
 }
 
 impl Dict {
     /// Sets a key, given as `json.dumps` writes it without its quotes; the last value stays.
-    pub(super) fn set(&mut self, key: String, value: Value) {
+    pub(super) fn set(&mut self, key: String, value: PythonValue) {
         if let Some(place) = self.places.get(&key) {
             self.members[*place].1 = value;
         } else {
@@ -40,12 +40,12 @@ impl Dict {
     }
 
     /// The value of a key without anything to escape.
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(super) fn get(&self, key: &str) -> Option<&PythonValue> {
         self.places.get(key).map(|place| &self.members[*place].1)
     }
 }
 
-impl Value {
+impl PythonValue {
     /// A string.
     pub(super) fn text(text: &str) -> Self {
         Self::Text(escaped(text))

@@ -64,7 +64,7 @@ impl Think {
 
 /// Where the next token is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
+enum ThinkState {
     #[default]
     Outside,
     /// The prompt opened a span, and no token was sampled in it yet. The span counts once one is.
@@ -76,7 +76,7 @@ enum Place {
 struct Walk {
     tokens: Option<ThinkTokens>,
     threshold: f64,
-    place: Place,
+    place: ThinkState,
     found: Think,
     left_open: bool,
     /// Of span tokens: the sum of the known entropies, and how many there are.
@@ -95,7 +95,7 @@ impl Walk {
             let opens = self.tokens.is_some_and(|ThinkTokens { start, end }| {
                 turn.prompt.iter().rev().find(|id| **id == start || **id == end) == Some(&start)
             });
-            self.place = if opens { Place::Promised } else { Place::Outside };
+            self.place = if opens { ThinkState::Promised } else { ThinkState::Outside };
         }
         let entropies = trusted(turn);
         for (at, id) in turn.response.iter().enumerate() {
@@ -108,16 +108,16 @@ impl Walk {
             self.sampled += 1;
             self.high += usize::from(nats > self.threshold);
         }
-        if self.place == Place::Promised {
-            self.place = Place::Inside;
+        if self.place == ThinkState::Promised {
+            self.place = ThinkState::Inside;
             (self.found.present, self.found.in_prompt) = (true, true);
         }
         if self.tokens.is_some_and(|tokens| id == tokens.start) {
-            self.place = Place::Inside;
+            self.place = ThinkState::Inside;
             self.found.present = true;
         } else if self.tokens.is_some_and(|tokens| id == tokens.end) {
-            self.place = Place::Outside;
-        } else if self.place == Place::Inside {
+            self.place = ThinkState::Outside;
+        } else if self.place == ThinkState::Inside {
             self.found.tokens += 1;
             match entropy {
                 Some(nats) => (self.sum, self.known) = (self.sum + nats, self.known + 1),
@@ -128,8 +128,8 @@ impl Walk {
 
     /// What follows is not what the policy would have sampled next.
     fn end_run(&mut self) {
-        self.left_open |= self.place == Place::Inside;
-        self.place = Place::Outside;
+        self.left_open |= self.place == ThinkState::Inside;
+        self.place = ThinkState::Outside;
     }
 
     fn finish(mut self) -> Think {

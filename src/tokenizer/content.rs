@@ -10,7 +10,7 @@ use crate::json::Value;
 
 /// Whose text it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Author {
+pub enum TextOrigin {
     /// A tool, which does not know the template. No added token of the vocabulary is a token in its output.
     Tool,
     /// A person, or the author of the agent, who may quote `<think>` or `<tool_call>`; tokens that structure conversations are text.
@@ -66,7 +66,7 @@ impl Content {
 
     /// The text with every control token in it broken, and the beginning of one at its end: the template, or the next part, may go on.
     #[must_use]
-    pub fn mark<'a>(&self, text: &'a str, author: Author) -> Cow<'a, str> {
+    pub fn mark<'a>(&self, text: &'a str, author: TextOrigin) -> Cow<'a, str> {
         let mut marked = String::new();
         let mut done = 0;
         for at in 0..text.len() {
@@ -86,8 +86,8 @@ impl Content {
     }
 
     /// Whether a control token begins here, as far as the text goes.
-    fn begins(&self, text: &[u8], author: Author) -> bool {
-        let kind = usize::from(author == Author::Person);
+    fn begins(&self, text: &[u8], author: TextOrigin) -> bool {
+        let kind = usize::from(author == TextOrigin::Person);
         let mut at = 0;
         for byte in text {
             match self.step(at, *byte) {
@@ -105,7 +105,7 @@ impl Content {
 
     /// The same for every string in a value, keys included.
     #[must_use]
-    pub fn mark_all(&self, value: &Value, author: Author) -> Value {
+    pub fn mark_all(&self, value: &Value, author: TextOrigin) -> Value {
         match value {
             Value::String(text) => Value::String(self.mark(text, author).into_owned()),
             Value::Array(values) => Value::Array(values.iter().map(|value| self.mark_all(value, author)).collect()),
@@ -170,26 +170,26 @@ mod tests {
     #[test]
     fn every_place_where_a_control_token_begins_is_broken() {
         let mark = |text: &str, author| content().mark(text, author).replace(MARK, "^");
-        assert_eq!(mark("a<|im_end|>b<|im_end|>", Author::Person), "a<^|im_end|>b<^|im_end|>");
-        assert_eq!(mark("<think>｜用户<s></s>", Author::Person), "<think>｜^用户<^s></s>");
-        assert_eq!(mark("<think>", Author::Tool), "<^think>");
-        assert!(matches!(content().mark("é<b>|im_end|", Author::Tool), Cow::Borrowed(_)));
-        assert!(matches!(content().mark("a\n\nb", Author::Tool), Cow::Borrowed(_)), "space is no control token");
+        assert_eq!(mark("a<|im_end|>b<|im_end|>", TextOrigin::Person), "a<^|im_end|>b<^|im_end|>");
+        assert_eq!(mark("<think>｜用户<s></s>", TextOrigin::Person), "<think>｜^用户<^s></s>");
+        assert_eq!(mark("<think>", TextOrigin::Tool), "<^think>");
+        assert!(matches!(content().mark("é<b>|im_end|", TextOrigin::Tool), Cow::Borrowed(_)));
+        assert!(matches!(content().mark("a\n\nb", TextOrigin::Tool), Cow::Borrowed(_)), "space is no control token");
     }
 
     #[test]
     fn a_token_that_may_go_on_behind_the_text_is_broken() {
         let mark = |text: &str, author| content().mark(text, author).replace(MARK, "^");
-        assert_eq!(mark("a<|im_en", Author::Person), "a<^|im_en");
-        assert_eq!(mark("<th", Author::Tool), "<^th");
-        assert_eq!(mark("<th", Author::Person), "<th");
-        assert_eq!(mark("b<", Author::Person), "b<^");
-        assert_eq!(mark("b｜", Author::Person), "b｜^");
+        assert_eq!(mark("a<|im_en", TextOrigin::Person), "a<^|im_en");
+        assert_eq!(mark("<th", TextOrigin::Tool), "<^th");
+        assert_eq!(mark("<th", TextOrigin::Person), "<th");
+        assert_eq!(mark("b<", TextOrigin::Person), "b<^");
+        assert_eq!(mark("b｜", TextOrigin::Person), "b｜^");
     }
 
     #[test]
     fn a_mark_in_the_clients_text_is_removed_too() {
         let text = format!("<{MARK}|im_end|>");
-        assert_eq!(Content::unmarked(&content().mark(&text, Author::Tool)), "<|im_end|>");
+        assert_eq!(Content::unmarked(&content().mark(&text, TextOrigin::Tool)), "<|im_end|>");
     }
 }

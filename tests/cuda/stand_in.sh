@@ -12,7 +12,7 @@ for source in "$here"/*.h "$here"/stand_in.* "$here/broken.c" "$cuda"/*.cu; do
 done
 if [[ -z ${stale:-} ]]; then exit 0; fi
 
-# Built under another name and moved, so that whoever builds at the same time finds a whole one.
+# Built under another name and moved, so that a concurrent build finds a complete file.
 flags=(-O2 -fPIC -shared -fvisibility=hidden -Wl,-soname,libcuda.so.1)
 "${CXX:-g++}" "${flags[@]}" -std=c++20 -U_FORTIFY_SOURCE -pthread -Wall -Wextra -Wno-unknown-pragmas \
   -I"$here" -I"$cuda" "$here/stand_in.cpp" -o "$out/stand_in.$$"

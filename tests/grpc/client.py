@@ -230,7 +230,7 @@ def export(tap: Tokentap) -> None:
 
 
 def watch(tap: Tokentap) -> None:
-    """Paths and turns are told while they are made, from another thread."""
+    """Paths and turns arrive while another thread makes them."""
     paths: list[Any] = []
     turns: list[Any] = []
     of_paths = tap.trajectories.Watch(pb.WatchRequest(), metadata=tap.signed)
@@ -369,7 +369,7 @@ def slow(tap: Tokentap) -> None:
 
 
 def broken(tap: Tokentap) -> None:
-    """A connection that goes away with calls on it disturbs nobody."""
+    """A connection that closes with running calls affects no other call."""
     channel = grpc.insecure_channel(tap.control, [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
     stub = rpc.TrajectoriesStub(channel)
     calls = [stub.Watch(pb.WatchRequest(), metadata=tap.signed) for _ in range(20)]

@@ -16,7 +16,7 @@ mod watching;
 
 use serde_json::{Value, json};
 use tokentap::chat::model::Chats;
-use tokentap::demo::{EngineOptions, Entry, Streaming};
+use tokentap::demo::{EngineOptions, JournalEntry, Streaming};
 
 use super::support::client::Answer;
 use super::support::demo::Demo;
@@ -59,13 +59,13 @@ impl Chat {
     }
 
     /// The engine's journal without the probe's requests.
-    pub fn journal(&self) -> Vec<Entry> {
-        let asked = |entry: &Entry| entry.prompt.len() > 8;
+    pub fn journal(&self) -> Vec<JournalEntry> {
+        let asked = |entry: &JournalEntry| entry.prompt.len() > 8;
         self.demo.engine.journal().into_iter().filter(asked).collect()
     }
 
     /// The last entry of the journal.
-    pub fn last(&self) -> Entry {
+    pub fn last(&self) -> JournalEntry {
         self.journal().pop().expect("the engine was asked")
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::Value;
 use tokentap::entropy::{Backend, Cpu, Dtype, Flags, Logits, RowStats, TokenStats, TopK};
-use tokentap::logits::cuda::{Bare, Cuda, Settings};
+use tokentap::logits::cuda::{BenchDevice, Cuda, Settings};
 use tokentap::logprobs::Rows;
 use tokentap::metrics::Metrics;
 
@@ -237,7 +237,7 @@ fn wide_rows_and_many_rows_pass_through_slots() {
 #[test]
 #[ignore = "needs a CUDA device: make test-gpu, or the stand-in"]
 fn bare_kernels_and_transfers_equal_the_cpu() {
-    let bare = Bare::open(None).unwrap_or_else(|error| panic!("{error}"));
+    let bare = BenchDevice::open(None).unwrap_or_else(|error| panic!("{error}"));
     // enough rows for a block each, and too few
     for (count, vocab) in [(300, 8), (5, 3000)] {
         let value = |at: usize| (at * 7919 % 97) as f32 * 0.1;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::support::client::{Answer, get, post};
 use crate::support::demo::{ids, numbers};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message};
+use crate::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, json_message, message};
 
 /// What answers instead of an information route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,9 @@ impl Answers {
         match self {
             Self::NotFound => json_message(404, br#"{"detail":"Not Found"}"#),
             Self::Empty => json_message(200, b"{}"),
-            Self::Html => Deed::Say(vec![message(200, &[("content-type", "text/html")], b"<html>welcome</html>")]),
+            Self::Html => {
+                Deed::ScriptedOutput(vec![message(200, &[("content-type", "text/html")], b"<html>welcome</html>")])
+            }
             Self::Other => json_message(200, br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#),
         }
     }
@@ -54,7 +56,7 @@ impl Hidden {
         let engine = Engine::new(options);
         let (direct, _) = tokentap::cli::demo::engine(Arc::clone(&engine), stopped).await.unwrap();
         let nature = Nature { answers_probe: false, ..Nature::default() };
-        let upstream = Upstream::start(nature, move |asked: &Asked| {
+        let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| {
             let path = asked.path.split('?').next().unwrap();
             match paths.contains(&path) {
                 true => answers.deed(),

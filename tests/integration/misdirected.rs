@@ -1,4 +1,4 @@
-//! Requests to the wrong port or path are told the right URL.
+//! Errors for requests to the wrong port or path name the right URL.
 
 use serde_json::json;
 
@@ -70,7 +70,7 @@ async fn the_control_port_names_the_data_port() {
 }
 
 #[tokio::test]
-async fn what_an_engine_serves_passes_as_it_comes() {
+async fn routes_of_the_engine_pass_unchanged() {
     // one that serves all of these, as SGLang serves the Responses API
     let upstream = Upstream::start(Nature::default(), |asked| match asked.path.as_str() {
         "/generate" => answer(asked),
@@ -115,7 +115,7 @@ async fn a_model_is_found_by_its_name() {
 }
 
 #[tokio::test]
-async fn what_the_demo_engine_lacks_is_named() {
+async fn missing_routes_of_the_demo_engine_are_named() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for (body, named) in [
         (json!({"text": "a", "image_data": "x"}), "image_data"),

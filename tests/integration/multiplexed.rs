@@ -1,4 +1,4 @@
-//! Clients over HTTP/2 that hold on to what they have: a connection of which nothing is asked, and answers that nobody takes.
+//! HTTP/2 clients that hold resources: an idle connection, and answers that are not read.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -74,7 +74,7 @@ async fn a_connection_whose_client_takes_its_time_over_an_answer_does_not_end() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_of_tokentap_s_own_hold_no_place_while_nobody_takes_them() {
+async fn unread_errors_hold_no_request_slot() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--max-requests", "1", "--agent-token", "agents"]).await;
     let (mut deaf, _kept) = connect(proxy.data, 0).await;
@@ -92,7 +92,7 @@ async fn answers_of_tokentap_s_own_hold_no_place_while_nobody_takes_them() {
     let asking =
         tokio::spawn(async move { request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await });
     let call = hand.next().await;
-    // the only place is taken now, and a stranger is told nothing else than before
+    // the only request slot is taken now, and a client without a token gets the same answer as before
     assert_eq!(request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await.status, 503);
     assert_eq!(post(proxy.data, "/generate", b"{\"text\":\"a\"}").await.status, 401);
     call.ok().await;

@@ -19,7 +19,7 @@ async fn narrow(addr: std::net::SocketAddr) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_nobody_takes_is_not_held_for_good() {
+async fn unread_reply_is_dropped_after_the_timeout() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["limit:client-read-timeout", "200ms"]).await;
     let mut client = narrow(proxy.data).await;
@@ -76,7 +76,7 @@ async fn written_first(addr: std::net::SocketAddr, path: &str, size: usize) -> S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_answered_while_sending_sees_the_answer() {
+async fn early_answer_reaches_a_client_that_still_sends() {
     let nobody = TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let flags = ["limit:breaker-failures", "2", "--max-request-bytes", "1MiB"];

@@ -43,7 +43,7 @@ impl Replay {
                 .map(|(key, value)| (key.as_str(), value.as_str()))
                 .collect();
             if !recording.is_stream() {
-                return Deed::Say(vec![message(recording.status, &headers, &recording.reply)]);
+                return Deed::ScriptedOutput(vec![message(recording.status, &headers, &recording.reply)]);
             }
             let mut headers = headers;
             headers.push(("transfer-encoding", "chunked"));
@@ -53,7 +53,7 @@ impl Replay {
                 said.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
             }
             said.push(b"0\r\n\r\n".to_vec());
-            Deed::Say(said)
+            Deed::ScriptedOutput(said)
         })
         .await;
         let proxy = Proxy::probed(upstream.addr, flags).await;
@@ -80,7 +80,7 @@ pub(crate) fn recordings(server: &str, incremental: bool) -> Vec<Fixture> {
 const SERVERS: [(&str, bool); 4] =
     [("sglang-0.5.23", false), ("sglang-0.5.23", true), ("sglang-0.5.6.post2", false), ("sglang-jax", false)];
 
-/// Removes a member that tokentap appended; its value holds no bracket of its own kind.
+/// Removes a member that tokentap appended; its value has no nested bracket of the same kind.
 fn without(mut text: Vec<u8>, key: &str, close: u8) -> Vec<u8> {
     let key = format!(",\"{key}\":");
     while let Some(start) = memchr::memmem::find(&text, key.as_bytes()) {

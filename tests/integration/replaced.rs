@@ -10,7 +10,7 @@ use crate::faults::stage::turns;
 use crate::support::client::{Answer, Connection, get};
 use crate::support::hand::{Call, Hand, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Asked, Nature, Upstream, json_message};
+use crate::support::upstream::{Nature, Upstream, UpstreamRequest, json_message};
 
 /// A row of `docs/faults.md`.
 pub const REPLACED: &str = "another engine answers at the address";
@@ -105,7 +105,7 @@ async fn engine_that_is_back_after_it_was_gone_begins_a_policy_epoch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_that_is_replaced_right_after_its_first_answers_is_noticed() {
     let swapped = AtomicBool::new(false);
-    let script = move |asked: &Asked| {
+    let script = move |asked: &UpstreamRequest| {
         let nature = if swapped.load(Ordering::Relaxed) { other() } else { Nature::default() };
         // the last of the routes that tell what an engine is
         swapped.fetch_or(asked.path == "/server_info", Ordering::Relaxed);
@@ -126,7 +126,7 @@ async fn balancer_between_engines_with_different_tokenizer_paths_begins_no_polic
 async fn balanced(turns: &'static [bool]) {
     let asked_for = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked_for);
-    let script = move |asked: &Asked| {
+    let script = move |asked: &UpstreamRequest| {
         let first = asked.path != "/model_info" || turns[count.fetch_add(1, Ordering::Relaxed) % turns.len()];
         let nature = if first { Nature::default() } else { other() };
         nature.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))

@@ -53,7 +53,7 @@ async fn a_polite_end_keeps_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_tail_costs_what_was_torn_and_is_told() {
+async fn torn_tail_loses_only_torn_records_and_is_logged() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let binary = alone.start_binary(&dir, &[]).await;
     generate_turn(binary.data, "first", &[1, 2, 3], "").await;
@@ -125,7 +125,7 @@ async fn a_polite_end_while_sessions_are_restored_loses_nothing() {
     let before = turns(binary.control, "s").await;
     binary.kill();
     let written: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
-    // a file that nobody writes to: reading it does not end
+    // a FIFO without a writer: reading it does not end
     let pipe = dir.path().join("segment-0000000000000009.log");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut binary = Binary::listening(alone.addr, &["--data-dir", dir.path().to_str().unwrap()]).await;

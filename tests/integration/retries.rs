@@ -1,4 +1,4 @@
-//! Calls that come again: retries get the reply to the first attempt, samples are samples, and what nobody got is not trained.
+//! Repeated calls: retries get the reply to the first attempt, samples stay samples, and undelivered turns are not trained.
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
@@ -62,7 +62,7 @@ fn event(ids: &[u32], finish: &Value) -> Vec<u8> {
     chunk(format!("data: {}\n\n", sampled(ids, finish, "a")).as_bytes())
 }
 
-/// Waits until a metric has a value; each look is a request of its own.
+/// Waits until a metric has a value; each check is a request.
 async fn counted(proxy: &Proxy, name: &str, value: f64) {
     soon(&format!("{name} is {value}"), async { while proxy.metric(name).await != value {} }).await;
 }
@@ -231,7 +231,7 @@ async fn a_retry_joins_a_stream_from_its_beginning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_generation_goes_on_for_whoever_still_waits() {
+async fn generation_continues_for_remaining_clients() {
     let (mut hand, proxy) = started().await;
     // before the head
     let first = send(&proxy, &[SESSION], &body(false)).await;
@@ -264,7 +264,7 @@ async fn a_generation_goes_on_for_whoever_still_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_cut_is_asked_anew_and_superseded() {
+async fn cut_off_attempt_is_repeated_and_superseded() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
     let mut call = taken(&mut hand).await;
@@ -386,7 +386,7 @@ async fn without_a_mark_a_reply_that_did_not_arrive_is_superseded() {
     let (mut hand, proxy) = started().await;
     lost(&mut hand, &proxy, &[SESSION], &body(false)).await;
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
-    // an answer without a turn takes nobody's place
+    // an answer without a turn replaces no turn
     let mut second = send(&proxy, &[SESSION], &body(false)).await;
     taken(&mut hand).await.reply(&message(503, &[], b"later")).await;
     assert_eq!(second.answer().await.status, 503);
@@ -404,7 +404,7 @@ async fn without_a_mark_a_reply_that_did_not_arrive_is_superseded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_the_same_is_not_joined() {
+async fn different_calls_are_not_joined() {
     let (mut hand, proxy) = started().await;
     let key = ("authorization", "Bearer one");
     let _first = send(&proxy, &[SESSION, key], &body(false)).await;
@@ -431,7 +431,7 @@ async fn what_is_not_the_same_is_not_joined() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_leaves_behind_the_last_token_has_got_it() {
+async fn client_that_leaves_after_the_last_token_has_received_it() {
     let (mut hand, proxy) = started().await;
     for (ends, session) in [(&b"data: [DONE]\n\n"[..], "done"), (b": the end is near\n\n", "finished")] {
         let session = ("x-session-id", session);

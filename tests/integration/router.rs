@@ -12,7 +12,7 @@ use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, get, post, request, written};
 use crate::support::hand::soon;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Asked, Deed, Nature, Router, Upstream, json_message};
+use crate::support::upstream::{Deed, Nature, Router, Upstream, UpstreamRequest, json_message};
 
 /// An engine with incremental streams that takes aborts.
 async fn engine() -> Upstream {
@@ -23,7 +23,7 @@ async fn with(nature: Nature) -> Upstream {
     Upstream::start(nature, answer).await
 }
 
-fn answer(asked: &Asked) -> Deed {
+fn answer(asked: &UpstreamRequest) -> Deed {
     match asked.path.as_str() {
         "/tokenize" => json_message(200, br#"{"tokens":[7]}"#),
         _ => json_message(200, b"{}"),
@@ -41,7 +41,7 @@ async fn router(router: Router) -> Upstream {
     .await
 }
 
-/// The ids that an engine was told to abort.
+/// The ids of the aborts that an engine received.
 fn aborted(engine: &Upstream) -> Vec<Value> {
     let asked = engine.asked();
     asked.iter().filter(|asked| asked.path == "/abort_request").map(|asked| asked.json()["rid"].clone()).collect()
@@ -85,7 +85,7 @@ async fn a_client_that_leaves_is_aborted_at_every_worker() {
 /// An engine that answers nothing while `silent` is set.
 async fn silenced(silent: &Arc<AtomicBool>) -> Upstream {
     let silent = Arc::clone(silent);
-    let script = move |asked: &Asked| {
+    let script = move |asked: &UpstreamRequest| {
         if silent.load(Ordering::Relaxed) {
             return Deed::Silence;
         }
@@ -178,7 +178,7 @@ async fn aborts_of_agents_and_trainers_go_to_every_worker() {
     assert_eq!(post(proxy.control, "/abort_request", all).await.status, 200);
     assert_eq!(post(proxy.data, "/abort_request", all).await.status, 200);
     for engine in &engines {
-        let bodies: Vec<Value> = engine.asked().iter().map(Asked::json).collect();
+        let bodies: Vec<Value> = engine.asked().iter().map(UpstreamRequest::json).collect();
         assert_eq!(bodies, [json!({"abort_all": true}), json!({"abort_all": true})]);
     }
     let proxy = Proxy::probed(router.addr, &[]).await;
@@ -242,7 +242,7 @@ async fn workers_that_are_tokentaps_and_do_not_run_a_request_have_the_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_known_of_the_engines_is_asked_from_them() {
+async fn capabilities_come_from_the_engines() {
     let info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
     let nature = || Nature { streaming: "incremental", server_info: info.clone(), masks: true, ..Nature::default() };
     let engines = [with(nature()).await, with(nature()).await];
@@ -308,7 +308,7 @@ async fn check(upstream: SocketAddr, flags: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_what_a_router_loses() {
+async fn check_reports_the_limits_of_a_router() {
     let nature = || Nature {
         streaming: "incremental",
         server_info: json!({"version": "0.5.23"}),

@@ -9,7 +9,7 @@ use std::process::Command;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokentap::logits::slices::{Intake, Rows, Side};
+use tokentap::logits::slices::{Intake, RowColumns, Rows};
 
 use crate::slices::Slice;
 use crate::support::binary::output;
@@ -51,10 +51,10 @@ impl Shared {
         soon("an answer", request(self.proxy.control, "POST", "/v1/entropy", &[JSON], body.as_bytes())).await
     }
 
-    /// Takes the only slot there is, until it is dropped: whoever reads rows gets no further than their first piece.
+    /// Takes the only slot until it is dropped: readers of rows stop at their first piece.
     async fn occupy(&self) -> Intake {
         let rows = Rows::try_new(tokentap::entropy::Dtype::F32, 1, 2, 1).unwrap();
-        let mut intake = Intake::open(&self.proxy.parts.slices, rows, Side::default()).unwrap();
+        let mut intake = Intake::open(&self.proxy.parts.slices, rows, RowColumns::default()).unwrap();
         intake.push(&[0; 4]).await;
         intake
     }
@@ -136,7 +136,7 @@ async fn several_slices_may_lie_in_one_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_slice_of_the_folder_is_refused_in_words_that_say_why() {
+async fn invalid_shm_slices_are_refused_with_the_reason() {
     let shared = Shared::start(&["limit:max-slice-bytes", "1MiB"]).await;
     let good = Slice::new(Dtype::F32, 2, 50);
     shared.leave("good", &good.file(false));

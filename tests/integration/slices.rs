@@ -155,7 +155,7 @@ async fn the_order_of_the_library_is_as_good_as_any() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_come_as_safetensors_to_who_accepts_them() {
+async fn accept_header_selects_safetensors() {
     let proxy = started(&[]).await;
     let slice = Slice::new(Dtype::BF16, 9, 4000);
     let accept = ("accept", "application/octet-stream");
@@ -223,7 +223,7 @@ async fn a_sender_that_leaves_takes_no_room_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_slice_is_refused_in_words_that_name_it() {
+async fn invalid_slices_are_refused_by_name() {
     let proxy = started(&["limit:max-slice-bytes", "1MiB"]).await;
     let four: Vec<u8> = [0f32; 4].iter().flat_map(|value| value.to_le_bytes()).collect();
     let (zero, none) = (vec![0u8; 4], Vec::new());

@@ -51,7 +51,7 @@ const SMALL: (&str, &str) = ("STAND_IN_MEMORY", "25165824");
 const CUDA: [(&str, &str); 2] = [("TOKENTAP_ENTROPY_BACKEND", "cuda"), SMALL];
 
 #[test]
-fn what_is_proved_on_a_gpu_holds_on_the_stand_in() {
+fn gpu_tests_pass_on_the_stand_in() {
     again("device::", &["--ignored"], &[]);
 }
 

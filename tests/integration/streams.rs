@@ -222,7 +222,7 @@ async fn ids_may_be_incremental_where_logprobs_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ends_a_stream_passes_as_it_came() {
+async fn end_of_a_stream_passes_unchanged() {
     let error = b"data: {\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"code\":400,\"retryable\":false}}\n\ndata: [DONE]\n\n";
     let comment =
         b": keep-alive\n\nevent: sglext_ids\ndata: 1\ndata: 2\n\ndata: {\"text\":\"no meta_info\"}\n\ndata: [DONE]\n\n";

@@ -1,7 +1,7 @@
 //! Bytes of clients that mean harm, or know no better: what tokentap passes on is one well-formed request, or nothing.
 //!
-//! Every case of the table goes over a connection of its own with an ordinary request behind it, in one write and byte by byte. The
-//! upstream keeps what it is sent and reads it strictly, to the end of its connections, so that a request that nobody sent, or a byte
+//! Every case of the table uses a new connection with an ordinary request after it, in one write and byte by byte. The
+//! upstream records and parses strictly what it receives, to the end of its connections, so that a request that no client sent, or a byte
 //! too many, is seen wherever it lands.
 
 mod case;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use crate::support::proxy::Proxy;
 use case::{Case, Check, Port};
 use exchange::{Exchange, Pace, exchange};
-use recorder::{Entry, Recorder};
+use recorder::{JournalEntry, Recorder};
 
 /// One way of one case.
 #[derive(Clone)]
@@ -49,22 +49,22 @@ fn ways() -> Vec<Way> {
     ways
 }
 
-/// Ends tokentap, and with it its connections; what the upstream had from it to their last byte that nobody may send.
+/// Ends tokentap and its connections; returns what the upstream received to their last byte.
 async fn ended(proxy: Proxy, recorder: &Recorder) -> Vec<String> {
     proxy.phase.send_replace(Phase::Ending);
     proxy.task.await.unwrap();
     drop(proxy.parts);
     let wrong = recorder.all().await.into_iter().filter_map(|entry| match entry {
-        Entry::Wrong(said) => Some(format!("not well formed: {said}")),
-        Entry::Whole(seen) if seen.target.contains("/smuggled") => Some(format!("smuggled: {seen:?}")),
-        Entry::Cut(None, bytes) => Some(format!("left over: {}", bytes.escape_ascii())),
+        JournalEntry::Wrong(said) => Some(format!("not well formed: {said}")),
+        JournalEntry::Whole(seen) if seen.target.contains("/smuggled") => Some(format!("smuggled: {seen:?}")),
+        JournalEntry::Cut(None, bytes) => Some(format!("left over: {}", bytes.escape_ascii())),
         _ => None,
     });
     wrong.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_reaches_the_upstream_is_well_formed_and_was_sent() {
+async fn upstream_receives_only_well_formed_requests_that_were_sent() {
     let recorder = Arc::new(Recorder::start().await);
     let proxy = Proxy::start(recorder.addr, &[]).await;
     let mut wrong = Vec::new();
@@ -96,7 +96,7 @@ async fn check(way: Way, addr: std::net::SocketAddr, recorder: Arc<Recorder>) ->
     ))
 }
 
-fn compared(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[Entry]) -> Result<(), String> {
+fn compared(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[JournalEntry]) -> Result<(), String> {
     if got.hung || !got.rest.is_empty() {
         return Err(format!("hung: {}, behind the answers: {}", got.hung, got.rest.escape_ascii()));
     }
@@ -107,7 +107,7 @@ fn compared(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[Entry
         return Err(format!("expected {statuses:?}"));
     }
     let whole = entries.iter().filter_map(|entry| match entry {
-        Entry::Whole(seen) => Some(seen),
+        JournalEntry::Whole(seen) => Some(seen),
         _ => None,
     });
     let (behind, seen): (Vec<_>, Vec<_>) = whole.partition(|seen| seen.target.starts_with("/livez?"));

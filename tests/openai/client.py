@@ -24,7 +24,7 @@ ASSETS = Path(__file__).resolve().parents[2] / "src" / "demo" / "assets"
 
 
 def twenty(tap: Tap, name: str) -> None:
-    """Twenty turns in one session: one line, bit for bit what the client was told and what the engine got and gave."""
+    """Twenty turns in one session: one row, bit for bit what the client received, and what the engine received and returned."""
     session = "twenty-" + "".join(filter(str.isalnum, name))
     since = len(tap.engine.of("/generate")) if tap.engine else 0
     with tap.delivery(session) as to:

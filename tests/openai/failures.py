@@ -79,7 +79,7 @@ def keys(tap: Tap) -> None:
 
 
 def refused_once(tap: Tap) -> None:
-    """What the engine refuses for now is an error of its own class, or is asked again; then there is one turn."""
+    """A temporary refusal of the engine is an error of its class, or is sent again; then the session has one turn."""
     assert tap.engine
     # a 500 is asked again by tokentap itself, without the logprobs that only it wants
     refusals = [

@@ -1,4 +1,4 @@
-"""A forwarder that keeps what passes through it, and loses or refuses what it is told to."""
+"""A proxy that records requests and replies, and drops or refuses those that a test chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 @dataclass
 class Exchange:
-    """A request, and the reply as far as it came."""
+    """A request, and the received part of its reply."""
 
     path: str
     headers: dict[str, str]
@@ -60,7 +60,7 @@ class Exchange:
 
 
 class Recorder:
-    """Listens on a port of its own; `address` is where. `fate`, asked with each request, may say
+    """Listens on a free port; `address` is its address. `fate`, asked with each request, may say
     "lose" (hang up as soon as it has been sent on) or a status to answer with instead."""
 
     def __init__(self, upstream: str) -> None:

@@ -135,7 +135,7 @@ def usage(tap: Tap) -> None:
 
 
 def thinking(tap: Tap) -> None:
-    """A thought that the prompt opens is told apart; one that is not wanted is closed by the prompt."""
+    """A thought that the prompt opens is separated; one that is not wanted is closed by the prompt."""
     with tap.delivery(None) as to:
         extra = {"chat_template_kwargs": {"enable_thinking": True}}
         for name, way in WAYS.items():

@@ -58,7 +58,7 @@ class Delivery:
 
 
 def of_completion(completion: ChatCompletion) -> Said:
-    """A whole reply: what is typed is of its type, and the ids stand beside it."""
+    """A whole reply: typed members have their types, and the ids are separate members."""
     assert isinstance(completion, ChatCompletion), type(completion)
     assert completion.object == "chat.completion" and completion.id and completion.created > 1_700_000_000, completion
     choice = completion.choices[0]

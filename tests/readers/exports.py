@@ -192,7 +192,7 @@ def play(agent, think):
         s.reward([1.0, 0.25, -0.5][i])
         batches["whole"].append(s)
 
-    # A tree: a branch off the first turn, a sub-agent with a prompt of its own, two samples at once of which one goes on.
+    # A tree: a branch off the first turn, a sub-agent with its own prompt, two samples at once of which one continues.
     s = Session(agent, "tree")
     (a,) = s.go(None, tool(9))
     (b,) = s.go(a, tool(3))

@@ -98,7 +98,7 @@ def json_file(path):
 
 
 def samples_of(value, count, refused):
-    """The list under `samples`; what was left out stands beside it, under `refused`."""
+    """The list under `samples`; excluded rows are under `refused`."""
     need(isinstance(value, dict) and isinstance(value.get("samples"), list), "no object with a list `samples`")
     need("refused" in value, "nothing says what was refused")
     check_refused(value["refused"], refused)
@@ -148,7 +148,7 @@ def check_truth(rows):
             need(len(r[key]) == n, "truth row %d: %s has another length than token_ids", i, key)
         flat = [int(is_out) for is_out, length in r["segments"] for _ in range(length)]
         need(len(flat) == n, "truth row %d: segments of %d tokens", i, len(flat))
-        # what another row trains, or nobody, is an output with mask 0
+        # tokens that another row trains, or none, are outputs with mask 0
         need(all(m in (0, 1) and m <= f for m, f in zip(r["loss_mask"], flat)), "truth row %d: loss_mask against segments", i)
         need(0 < r["prompt_len"] <= n, "truth row %d: prompt_len", i)
         need(not any(flat[: r["prompt_len"]]), "truth row %d: an output inside the prompt", i)

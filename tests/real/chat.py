@@ -157,7 +157,7 @@ def tokenize():
 
 
 def defaults():
-    """What nobody said is what SGLang would have taken from the model's generation_config.json."""
+    """Omitted settings have the values that SGLang takes from the model's generation_config.json."""
     with tap.delivery(None) as to:
         WAYS["create"](to, {"model": "tiny", "messages": [{"role": "user", "content": "Hello there, you"}], "max_tokens": 2})
     sampling = tap.engine.of("/generate")[-1].request["sampling_params"]

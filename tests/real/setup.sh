@@ -11,7 +11,7 @@ mkdir -p "$home"
 command -v uv >/dev/null || python3 -m pip install -q uv
 if [[ ! -f $venv/.done ]]; then
   uv venv -q --clear --python 3.11 "$venv"
-  # --no-deps: SGLang's own list asks for GPU packages; shims/ stands in for the few that are imported anyway
+  # --no-deps: SGLang's own list asks for GPU packages; shims/ replaces the few that are imported anyway
   uv pip install -q --python "$venv/bin/python" --no-deps -r "$here/requirements-$version.txt"
   uv pip install -q --python "$venv/bin/python" --no-deps "sglang==$version"
   touch "$venv/.done"

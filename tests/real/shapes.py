@@ -40,13 +40,13 @@ SAID = {
     "a call that is no JSON": CALL.replace("}}", "") + "<|im_end|>",
     "a call and a text behind it": CALL + "\nSo.<|im_end|>",
 }
-# Where replies differ, and how; nothing else may. What is only spelled otherwise is told and never counts.
+# The allowed differences of replies; there must be no others. Differences in spelling are printed and do not count.
 KNOWN = [
     # what it adds, for those who ask
     ("ids and meta_info", r"only tokentap has (prompt_token_ids|token_ids|output_token_entropy, entropy_info)$"),
     # the weight version goes with the usage of streams, too
     ("stream", r"chunk only of .*\{choices\[\], usage\{"),
-    # a token without a text of its own has its logprob in a chunk of its own
+    # a token without text has its logprob in a separate chunk
     ("a stream with logprobs", r"chunk only of tokentap: .*delta\{reasoning_content=null\}, logprobs\{"),
     # 0.5.23 writes null members into the tools of a prompt
     ("said", r"usage.*\.(prompt_tokens|total_tokens): "),
@@ -58,13 +58,13 @@ KNOWN = [
     ("noise that thinks|without its opening", r"(content|reasoning|reasoning_content): "),
     # SGLang drops these calls, whole or in part, and leaves an empty reply
     ("tool that there is not|no JSON", r"tool_calls|\.finish|matched_stop|calls|content: "),
-    # and what is said behind a call
+    # and the text after a call
     ("text behind it", r"content: 'So\.' instead of (''|None)"),
     # 0.5.6: members that are null in every message and chunk, numbers of calls that are none, and fewer extras
     ("^0.5.6", r"only SGLang has tool_calls=None|only tokentap has completion_tokens_details|a chunk only of "),
     ("^0.5.6.*said", r"content: '' instead of None|\.index: \d instead of -1"),
     ("^0.5.6.*ids and meta_info", r"only tokentap has prompt_token_ids, response_token_ids, token_ids, meta_info"),
-    # in a stream it loses the end of what is said before a call
+    # in a stream it loses the end of the text before a call
     ("^0.5.6.*text and two calls, a stream", r"content: 'Now:' instead of"),
     # its bytes are those of the replacement character where a token is a part of one
     ("^0.5.6.*logprobs", r"bytes: \["),

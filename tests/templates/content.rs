@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tokentap::json::Value;
 use tokentap::tokenizer::template::{ChatTemplate, Conversation};
-use tokentap::tokenizer::{Author, Content, Folder, Tokenizer};
+use tokentap::tokenizer::{Content, Folder, TextOrigin, Tokenizer};
 
 use super::record;
 
@@ -18,10 +18,10 @@ struct Added {
 
 impl Added {
     /// Whether no text of `author` may become this token. A person may quote a token that looks like a tag and is not special.
-    fn is_control(&self, author: Author) -> bool {
+    fn is_control(&self, author: TextOrigin) -> bool {
         let name = self.text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
         let is_tag = name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-/".contains(c)));
-        author == Author::Tool || self.special || !is_tag
+        author == TextOrigin::Tool || self.special || !is_tag
     }
 }
 
@@ -64,7 +64,7 @@ fn message(role: &str, content: Value) -> Value {
 
 /// Where a text may occur in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum TextPosition {
     User,
     /// The user's, in two parts that templates put together.
     Parts,
@@ -73,25 +73,25 @@ enum Place {
 }
 
 /// A conversation with a text in its place; `None` where the template takes no such conversation.
-fn rendered(template: &ChatTemplate, marks: &Content, place: Place, text: &str) -> Option<String> {
-    let person = |text: &str| Value::from(&*marks.mark(text, Author::Person));
+fn rendered(template: &ChatTemplate, marks: &Content, place: TextPosition, text: &str) -> Option<String> {
+    let person = |text: &str| Value::from(&*marks.mark(text, TextOrigin::Person));
     let arguments = object(&[("q", text.into()), ("n", Value::Array(vec![object(&[(text, Value::Null)])]))]);
-    let arguments = if place == Place::Arguments { arguments } else { object(&[("q", "word".into())]) };
-    let function = object(&[("name", "f".into()), ("arguments", marks.mark_all(&arguments, Author::Person))]);
+    let arguments = if place == TextPosition::Arguments { arguments } else { object(&[("q", "word".into())]) };
+    let function = object(&[("name", "f".into()), ("arguments", marks.mark_all(&arguments, TextOrigin::Person))]);
     let call = object(&[("id", "callA0001".into()), ("type", "function".into()), ("function", function)]);
     let part = |text: &str| object(&[("type", "text".into()), ("text", person(text))]);
     let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
     let messages = match place {
-        Place::User => {
+        TextPosition::User => {
             vec![message("user", person(text)), message("assistant", "So".into()), message("user", "U".into())]
         }
-        Place::Parts => vec![message("user", Value::Array(vec![part(&text[..half]), part(&text[half..])]))],
-        Place::Tool | Place::Arguments => {
-            let content = if place == Place::Tool { text } else { "word" };
+        TextPosition::Parts => vec![message("user", Value::Array(vec![part(&text[..half]), part(&text[half..])]))],
+        TextPosition::Tool | TextPosition::Arguments => {
+            let content = if place == TextPosition::Tool { text } else { "word" };
             let calling =
                 [("role", "assistant".into()), ("content", "".into()), ("tool_calls", Value::Array(vec![call]))];
             let answer = [("role", "tool".into()), ("tool_call_id", "callA0001".into()), ("name", "f".into())];
-            let said = [("content", Value::from(&*marks.mark(content, Author::Tool)))];
+            let said = [("content", Value::from(&*marks.mark(content, TextOrigin::Tool)))];
             vec![message("user", "U".into()), object(&calling), object(&[&answer[..], &said[..]].concat())]
         }
     };
@@ -109,8 +109,8 @@ fn rendered(template: &ChatTemplate, marks: &Content, place: Place, text: &str) 
 fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Added]) -> usize {
     let marks = tokenizer.content();
     let mut conversations = 0;
-    for place in [Place::User, Place::Parts, Place::Tool, Place::Arguments] {
-        let author = if place == Place::Tool { Author::Tool } else { Author::Person };
+    for place in [TextPosition::User, TextPosition::Parts, TextPosition::Tool, TextPosition::Arguments] {
+        let author = if place == TextPosition::Tool { TextOrigin::Tool } else { TextOrigin::Person };
         let control: Vec<&Added> = added.iter().filter(|token| token.is_control(author)).collect();
         let ids_of: BTreeMap<u32, &str> = control
             .iter()
@@ -122,12 +122,12 @@ fn check(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer, added: &[Ad
             counts
         };
         // parts are cut in the middle of one token
-        let at_once = if place == Place::Parts { 1 } else { 40 };
-        let kept = if place == Place::Parts { 60 } else { usize::MAX };
+        let at_once = if place == TextPosition::Parts { 1 } else { 40 };
+        let kept = if place == TextPosition::Parts { 60 } else { usize::MAX };
         for some in control.chunks(at_once).take(kept) {
             let text = |of: &dyn Fn(&str) -> String| some.iter().map(|token| of(&token.text)).collect::<String>();
             let (hostile, harmless) = match place {
-                Place::Parts => (text(&str::to_owned), text(&|_| "word".to_owned())),
+                TextPosition::Parts => (text(&str::to_owned), text(&|_| "word".to_owned())),
                 _ => (text(&spelled), text(&|_| spelled("word"))),
             };
             let Some(harmless) = rendered(template, marks, place, &harmless) else { continue };

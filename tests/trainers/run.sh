@@ -4,7 +4,7 @@
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)
 #   REAL_SGLANG_HOME  where ../real/setup.sh installs SGLang (~/.cache/real-sglang)
 # Builds nothing. Each program of a folder that has a main part is run: without arguments it starts its own demo (TOKENTAP),
-# with --base, --control and --model it asks what is there. Exit status 1 if one failed.
+# with --base, --control and --model it uses a running server. Exit status 1 if one failed.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
@@ -31,7 +31,7 @@ trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 arguments=()
-start() { # a server of its own for each program: one of them changes the weights
+start() { # a separate server for each program: one of them changes the weights
   local engine data control
   read -r engine data control < <(free_ports)
   "$here/../real/setup.sh" 0.5.23 || return
@@ -46,7 +46,7 @@ for name in "${names[@]}"; do
   venv=$("$here/setup.sh" "$name") || { failed=1; table+="$name: no environment"$'\n'; continue; }
   for program in "$here/$name"/*.py; do
     grep -q '^if __name__ == "__main__":' "$program" || continue
-    # one that knows no address of its own can only be run with the demo
+    # a program without address arguments can only run with the demo
     if [[ $real ]] && ! grep -q -- '"--base"' "$program"; then continue; fi
     echo "== $name/$(basename "$program")${real:+, SGLang 0.5.23}"
     if [[ $real ]] && ! start; then failed=1; stop; table+="$name/$(basename "$program"): no server"$'\n'; continue; fi

@@ -9,12 +9,12 @@ pub(crate) fn wrong(what: impl Into<String>) -> RequestError {
 }
 
 /// The members of a body.
-pub(crate) struct Body<'a> {
+pub(crate) struct RequestBody<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) object: &'a Object,
 }
 
-impl<'a> Body<'a> {
+impl<'a> RequestBody<'a> {
     pub(crate) fn raw(&self, name: &str) -> Option<&'a [u8]> {
         self.object.get(self.bytes, name)
     }

@@ -4,17 +4,17 @@ use crate::tokenizer::SamplingDefaults;
 
 /// Where a value goes, untouched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FieldTarget {
     /// A member of `sampling_params`.
     Sampling(&'static str),
     /// A member of the request itself.
     Top(&'static str),
 }
 
-use Place::{Sampling, Top};
+use FieldTarget::{Sampling, Top};
 
 /// Fields whose values go on as they are.
-pub(crate) const FIELDS: &[(&str, Place)] = &[
+pub(crate) const FIELDS: &[(&str, FieldTarget)] = &[
     ("temperature", Sampling("temperature")),
     ("top_p", Sampling("top_p")),
     ("top_k", Sampling("top_k")),

@@ -1,7 +1,7 @@
 //! Members of a request for /generate, copied from a request of OpenAI's.
 
-use super::body::{Body, is_present, wrong};
-use super::fields::{self, Place};
+use super::body::{RequestBody, is_present, wrong};
+use super::fields::{self, FieldTarget};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::json::{Malformed, Value};
 use crate::tokenizer::SamplingDefaults;
@@ -24,7 +24,7 @@ pub(crate) fn unreadable(error: Malformed) -> RequestError {
     }
 }
 
-impl Body<'_> {
+impl RequestBody<'_> {
     /// Writes the fields that belong to `sampling_params`, and the `defaults` of those that the client leaves out.
     pub(crate) fn sampling(&self, sampling: &mut Members<'_>, defaults: &SamplingDefaults) {
         for (name, value) in fields::defaults(defaults) {
@@ -38,7 +38,8 @@ impl Body<'_> {
     /// Writes those that the client gives, under the names of `sampling_params`.
     pub(crate) fn own_sampling(&self, sampling: &mut Members<'_>) {
         for (name, place) in fields::FIELDS {
-            if let (Place::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_present(value))) {
+            if let (FieldTarget::Sampling(to), Some(value)) = (place, self.raw(name).filter(|value| is_present(value)))
+            {
                 sampling.put(to, value);
             }
         }
@@ -51,7 +52,7 @@ impl Body<'_> {
         }
         for (name, place) in fields::FIELDS {
             let said = self.raw(name).filter(|value| is_present(value) && !(adapter.is_some() && *name == "lora_path"));
-            if let (Place::Top(to), Some(value)) = (place, said) {
+            if let (FieldTarget::Top(to), Some(value)) = (place, said) {
                 members.put(to, value);
             }
         }
@@ -86,7 +87,7 @@ impl<'a> Members<'a> {
 }
 
 /// What `response_format` becomes.
-pub(crate) fn constraint(body: &Body<'_>) -> Result<Option<(&'static str, String)>, RequestError> {
+pub(crate) fn constraint(body: &RequestBody<'_>) -> Result<Option<(&'static str, String)>, RequestError> {
     let Some(format) = body.value("response_format")? else { return Ok(None) };
     let kind = format.get("type").and_then(Value::as_str);
     let text = |text: &str| serde_json::Value::from(text).to_string();

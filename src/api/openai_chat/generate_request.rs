@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::request::ChatRequest;
-use crate::api::openai::{Body, Members, adapter, constraint, is_present, unreadable, wrong};
+use crate::api::openai::{Members, RequestBody, adapter, constraint, is_present, unreadable, wrong};
 use crate::chat::{RequestError, dumps, quoted};
 use crate::engine::request::GenerateRequest;
 use crate::json::write_ids;
@@ -39,7 +39,7 @@ impl ChatRequest {
         hold: impl FnOnce(Vec<u8>) -> Bytes,
     ) -> Result<GenerateRequest, RequestError> {
         let Addition { ids, defaults, skip_special, thinks, served_model, loses_ids } = addition;
-        let body = Body { bytes: &self.bytes, object: &self.object };
+        let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let mut out = Vec::with_capacity(7 * ids.len() + 512);
         out.extend_from_slice(b"{\"input_ids\":");
         let start = out.len();

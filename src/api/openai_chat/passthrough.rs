@@ -3,7 +3,7 @@
 use http::HeaderMap;
 
 use super::sglext::Wanted;
-use crate::api::openai::{Body, Members, is_present};
+use crate::api::openai::{Members, RequestBody, is_present};
 use crate::engine::probe::ChatFacts;
 use crate::json::Object;
 
@@ -22,7 +22,7 @@ impl PassthroughRequest {
     /// What a call asks, whose body has the members of `object`.
     #[must_use]
     pub fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
-        let body = Body { bytes, object };
+        let body = RequestBody { bytes, object };
         Self {
             wanted: Wanted::of(bytes, object, headers, engine),
             n: body.count("n").unwrap_or(1),
@@ -31,7 +31,7 @@ impl PassthroughRequest {
     }
 }
 
-fn sampling(body: &Body<'_>) -> Box<str> {
+fn sampling(body: &RequestBody<'_>) -> Box<str> {
     let said = |name: &str| body.raw(name).filter(|value| is_present(value));
     let mut out = b"{".to_vec();
     let mut members = Members::new(&mut out);

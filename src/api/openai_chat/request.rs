@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::message::message;
 use super::tool_choice::tool_choice;
-use crate::api::openai::{Body, UNSUPPORTED, is_non_default, is_present, wrong};
+use crate::api::openai::{RequestBody, UNSUPPORTED, is_non_default, is_present, wrong};
 use crate::chat::reading::Stops;
 use crate::chat::{Conversation, RequestError};
 use crate::json::{Cursor, Object, Value};
@@ -86,7 +86,7 @@ impl ChatRequest {
         });
         let object = object.and_then(|object| cursor.end().map(|()| object));
         let object = object.map_err(|error| wrong(format!("the body is {error}")))?;
-        let body = Body { bytes: &bytes, object: &object };
+        let body = RequestBody { bytes: &bytes, object: &object };
         let Some(Value::Array(values)) = messages else {
             return Err(wrong("messages must be a list"));
         };
@@ -148,21 +148,21 @@ impl ChatRequest {
     /// # Errors
     /// [`RequestError::Unsupported`], with the field that only the engine's own endpoint honours.
     pub fn check_fields(&self) -> Result<(), RequestError> {
-        let body = Body { bytes: &self.bytes, object: &self.object };
+        let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let foreign = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
         foreign.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
     }
 }
 
 /// `input_ids`.
-fn prompt_ids(body: &Body<'_>) -> Result<Option<Vec<u32>>, RequestError> {
+fn prompt_ids(body: &RequestBody<'_>) -> Result<Option<Vec<u32>>, RequestError> {
     let Some(ids) = body.raw("input_ids").filter(|ids| is_present(ids)) else { return Ok(None) };
     let ids = serde_json::from_slice(ids);
     ids.map(Some).map_err(|error| wrong(format!("input_ids must be a list of ids: {error}")))
 }
 
 /// `chat_template_kwargs`, and `reasoning_effort` as SGLang hands it to templates.
-fn template_variables(body: &Body<'_>) -> Result<Vec<(String, Value)>, RequestError> {
+fn template_variables(body: &RequestBody<'_>) -> Result<Vec<(String, Value)>, RequestError> {
     let mut extra = match body.value("chat_template_kwargs")? {
         None => Vec::new(),
         Some(Value::Object(members)) => members,

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::api::openai::{
-    Body, Members, UNSUPPORTED, adapter, constraint, is_non_default, is_present, unreadable, wrong,
+    Members, RequestBody, UNSUPPORTED, adapter, constraint, is_non_default, is_present, unreadable, wrong,
 };
 use crate::chat::RequestError;
 use crate::engine::request::{GenerateRequest, SessionNames};
@@ -43,7 +43,7 @@ impl CompletionRequest {
     /// [`RequestError`].
     pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
         let object = Object::parse(&bytes).map_err(|error| wrong(format!("the body is {error}")))?;
-        let body = Body { bytes: &bytes, object: &object };
+        let body = RequestBody { bytes: &bytes, object: &object };
         let foreign = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_non_default));
         if let Some(name) = foreign {
             return Err(RequestError::Unsupported(format!("the field {name:?}")));
@@ -93,7 +93,7 @@ impl CompletionRequest {
         loses_ids: bool,
         hold: impl FnOnce(Vec<u8>) -> Bytes,
     ) -> Result<GenerateRequest, RequestError> {
-        let body = Body { bytes: &self.bytes, object: &self.object };
+        let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let prompt =
             body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| wrong("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
@@ -148,7 +148,7 @@ impl CompletionRequest {
 }
 
 /// How many prompts there are.
-fn prompts(body: &Body<'_>) -> Result<usize, RequestError> {
+fn prompts(body: &RequestBody<'_>) -> Result<usize, RequestError> {
     Ok(match body.value("prompt")? {
         Some(Value::Array(prompts)) if !matches!(prompts.first(), Some(Value::Number(_))) => prompts.len(),
         _ => 1,
@@ -156,7 +156,7 @@ fn prompts(body: &Body<'_>) -> Result<usize, RequestError> {
 }
 
 /// The prompts, which are texts: ids have none here.
-fn echo(body: &Body<'_>) -> Result<Vec<String>, RequestError> {
+fn echo(body: &RequestBody<'_>) -> Result<Vec<String>, RequestError> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let texts = match body.value("prompt")? {
         Some(Value::String(prompt)) => Some(vec![prompt]),

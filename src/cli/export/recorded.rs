@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Chunks, Outcome, Source};
+use super::{Chunks, ExportSource, Outcome};
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Format, Shape};
 use crate::rl::{self, ThinkTokens};
@@ -17,7 +17,7 @@ use crate::session::{Session, Store, StoreLimits};
 const LIMITS: StoreLimits = StoreLimits { bytes: u64::MAX, ttl: Duration::MAX, idle: Duration::MAX };
 
 /// Reads the log, and lays out the export.
-pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Source, String> {
+pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
     let store = Store::new(LIMITS);
     let mut names = Names::default();
     let found = log::read(dir, |record| names.kept(record).into_iter().for_each(|record| store.restore(record)))
@@ -55,7 +55,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs, format: Format) -> Result<Sour
     }
     let export = format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let outcome = Outcome::of(sessions.len(), &export.tally);
-    Ok(Source { length: export.length, chunks: Chunks::Made(export.chunks), outcome })
+    Ok(ExportSource { length: export.length, chunks: Chunks::Made(export.chunks), outcome })
 }
 
 /// Sessions that left the memory of the tokentap that wrote the log are still in it. One that came later under the same name is another,

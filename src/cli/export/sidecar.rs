@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::connection::Port;
-use super::{Chunks, Outcome, Source};
+use super::{Chunks, ExportSource, Outcome};
 use crate::config::{ExportArgs, Secret};
 use crate::engine::client::innermost;
 use crate::export::Format;
@@ -35,13 +35,13 @@ pub(super) struct Reply(Incoming);
 
 #[derive(Deserialize)]
 struct Page {
-    sessions: Vec<Entry>,
+    sessions: Vec<SessionEntry>,
     #[serde(default)]
     next: Value,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct SessionEntry {
     session: String,
 }
 
@@ -63,7 +63,7 @@ impl Sidecar {
     }
 
     /// Asks for the export; its body is still to come.
-    pub(super) async fn open(&self, args: &ExportArgs, format: Format) -> Result<Source, String> {
+    pub(super) async fn open(&self, args: &ExportArgs, format: Format) -> Result<ExportSource, String> {
         let sessions = if args.session.is_empty() { self.sessions().await? } else { args.session.clone() };
         let count = sessions.len();
         let body = asked(args, sessions, format).to_string();
@@ -71,7 +71,7 @@ impl Sidecar {
         let reply = self.send(request, body).await?;
         let outcome = outcome(count, reply.headers());
         let length = reply.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        Ok(Source { length, chunks: Chunks::Sent(Reply(reply.into_body())), outcome })
+        Ok(ExportSource { length, chunks: Chunks::Sent(Reply(reply.into_body())), outcome })
     }
 
     /// All sessions, page by page.

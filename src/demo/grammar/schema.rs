@@ -47,7 +47,7 @@ const REMARKS: [&str; 12] = [
 
 /// What a value looks like.
 #[derive(Debug, PartialEq)]
-pub(super) enum Shape {
+pub(super) enum ReplyShape {
     OneOf(Vec<Id>),
     Literal(Arc<[u8]>),
     /// A string with at least `least` and at most `most` characters.
@@ -80,7 +80,7 @@ pub(super) struct Member {
 /// The shapes of a schema.
 #[derive(Debug, PartialEq)]
 pub(super) struct Schema {
-    shapes: Vec<Shape>,
+    shapes: Vec<ReplyShape>,
     /// Lists and objects within each other in the flattest value of each shape.
     depths: Vec<usize>,
 }
@@ -90,7 +90,7 @@ type Part<'a> = (&'a Map<String, Value>, &'a str);
 
 struct Reader<'a> {
     root: &'a Value,
-    shapes: Vec<Shape>,
+    shapes: Vec<ReplyShape>,
     /// Those that references name.
     named: HashMap<String, Id>,
     /// Schemas around the one that is read.
@@ -113,7 +113,7 @@ impl Schema {
         Ok(schema)
     }
 
-    pub(super) fn shape(&self, id: Id) -> &Shape {
+    pub(super) fn shape(&self, id: Id) -> &ReplyShape {
         &self.shapes[id]
     }
 
@@ -134,14 +134,16 @@ impl Schema {
             let before = depths.clone();
             for (id, shape) in self.shapes.iter().enumerate() {
                 let found = match shape {
-                    Shape::OneOf(ids) => ids.iter().filter_map(|id| depths[*id]).min(),
-                    Shape::Literal(_) | Shape::Text { .. } | Shape::Integer | Shape::Number => Some(0),
-                    Shape::Object { members, .. } => members
+                    ReplyShape::OneOf(ids) => ids.iter().filter_map(|id| depths[*id]).min(),
+                    ReplyShape::Literal(_) | ReplyShape::Text { .. } | ReplyShape::Integer | ReplyShape::Number => {
+                        Some(0)
+                    }
+                    ReplyShape::Object { members, .. } => members
                         .iter()
                         .filter(|member| member.required)
                         .try_fold(1, |deepest: usize, member| Some(deepest.max(1 + depths[member.value]?))),
-                    Shape::Array { least: 0, .. } => Some(1),
-                    Shape::Array { items, .. } => depths[*items].map(|depth| 1 + depth),
+                    ReplyShape::Array { least: 0, .. } => Some(1),
+                    ReplyShape::Array { items, .. } => depths[*items].map(|depth| 1 + depth),
                 };
                 depths[id] = found;
             }
@@ -157,7 +159,7 @@ impl Schema {
     /// Makes a choice of choices one choice, so that each value is found once however many ways lead to it.
     fn flatten(&mut self) -> Result<(), String> {
         for id in 0..self.shapes.len() {
-            if !matches!(self.shapes[id], Shape::OneOf(_)) {
+            if !matches!(self.shapes[id], ReplyShape::OneOf(_)) {
                 continue;
             }
             let (mut seen, mut open, mut ends) = (vec![false; self.shapes.len()], vec![id], Vec::new());
@@ -166,14 +168,14 @@ impl Schema {
                     continue;
                 }
                 match &self.shapes[at] {
-                    Shape::OneOf(ids) => open.extend(ids),
+                    ReplyShape::OneOf(ids) => open.extend(ids),
                     _ => ends.push(at),
                 }
             }
             if ends.is_empty() {
                 return Err("json_schema: a choice consists of itself, so there is no value for it".to_owned());
             }
-            self.shapes[id] = Shape::OneOf(ends);
+            self.shapes[id] = ReplyShape::OneOf(ends);
         }
         Ok(())
     }
@@ -210,7 +212,7 @@ impl Reader<'_> {
         id
     }
 
-    fn add(&mut self, shape: Shape) -> Id {
+    fn add(&mut self, shape: ReplyShape) -> Id {
         self.shapes.push(shape);
         self.shapes.len() - 1
     }
@@ -224,10 +226,10 @@ impl Reader<'_> {
         let schema = pointer.strip_prefix('#').and_then(|path| root.pointer(path));
         let schema = schema.ok_or_else(|| unsupported(&format!("$ref {pointer:?}"), place))?;
         // its own id is needed where it names itself
-        let id = self.add(Shape::OneOf(Vec::new()));
+        let id = self.add(ReplyShape::OneOf(Vec::new()));
         self.named.insert(pointer.to_owned(), id);
         let inner = self.read(schema, pointer)?;
-        self.shapes[id] = Shape::OneOf(vec![inner]);
+        self.shapes[id] = ReplyShape::OneOf(vec![inner]);
         Ok(id)
     }
 
@@ -244,7 +246,7 @@ impl Reader<'_> {
         }
         if let Some(value) = object.get("const") {
             known(part, &["const", "type"])?;
-            return Ok(self.add(Shape::Literal(written(value))));
+            return Ok(self.add(ReplyShape::Literal(written(value))));
         }
         if let Some(Value::Array(values)) = object.get("enum") {
             known(part, &["enum", "type"])?;
@@ -258,7 +260,7 @@ impl Reader<'_> {
                 }
                 let read = |(at, one)| self.read(one, &format!("{place}/{name}/{at}"));
                 let ids = all.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-                return Ok(self.add(Shape::OneOf(ids)));
+                return Ok(self.add(ReplyShape::OneOf(ids)));
             }
         }
         match object.get("type") {
@@ -266,7 +268,7 @@ impl Reader<'_> {
             Some(Value::Array(types)) => {
                 let typed = |name: &Value| self.typed(name.as_str().unwrap_or_default(), part);
                 let ids = types.iter().map(typed).collect::<Result<_, _>>()?;
-                Ok(self.add(Shape::OneOf(ids)))
+                Ok(self.add(ReplyShape::OneOf(ids)))
             }
             Some(Value::String(name)) => self.typed(name, part),
             Some(_) => Err(unsupported("a type that is no name", place)),
@@ -280,10 +282,10 @@ impl Reader<'_> {
 
     /// Any value that is no list and no object.
     fn any(&mut self) -> Id {
-        let shapes = [Value::Null, true.into(), false.into()].map(|value| Shape::Literal(written(&value)));
-        let shapes = shapes.into_iter().chain([Shape::Text { least: 0, most: TEXT }, Shape::Number]);
+        let shapes = [Value::Null, true.into(), false.into()].map(|value| ReplyShape::Literal(written(&value)));
+        let shapes = shapes.into_iter().chain([ReplyShape::Text { least: 0, most: TEXT }, ReplyShape::Number]);
         let ids = shapes.map(|shape| self.add(shape)).collect();
-        self.add(Shape::OneOf(ids))
+        self.add(ReplyShape::OneOf(ids))
     }
 
     fn literals(&mut self, values: &[Value], place: &str) -> Result<Id, String> {
@@ -293,28 +295,28 @@ impl Reader<'_> {
         if values.len() > PARTS {
             return Err(unsupported(&format!("an enum of more than {PARTS} parts"), place));
         }
-        let ids = values.iter().map(|value| self.add(Shape::Literal(written(value)))).collect();
-        Ok(self.add(Shape::OneOf(ids)))
+        let ids = values.iter().map(|value| self.add(ReplyShape::Literal(written(value)))).collect();
+        Ok(self.add(ReplyShape::OneOf(ids)))
     }
 
     fn typed(&mut self, name: &str, part: Part<'_>) -> Result<Id, String> {
         let (object, place) = part;
         let shape = match name {
-            "null" => Shape::Literal(written(&Value::Null)),
+            "null" => ReplyShape::Literal(written(&Value::Null)),
             "boolean" => return self.literals(&[true.into(), false.into()], place),
             "string" => {
                 known(part, &["type", "minLength", "maxLength"])?;
                 let (least, most) = sizes(part, "minLength", "maxLength", TEXT)?;
-                Shape::Text { least, most }
+                ReplyShape::Text { least, most }
             }
             "integer" | "number" => {
                 known(part, &["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])?;
                 let (values, unbounded) = match name {
                     "integer" => (
                         bounds::integers(object).map_err(|_| unsupported("an integer beyond 64 bits", place))?,
-                        Shape::Integer,
+                        ReplyShape::Integer,
                     ),
-                    _ => (bounds::numbers(object), Shape::Number),
+                    _ => (bounds::numbers(object), ReplyShape::Number),
                 };
                 match values {
                     Some(values) => return self.literals(&values, place),
@@ -325,7 +327,7 @@ impl Reader<'_> {
                 known(part, &["type", "items", "minItems", "maxItems"])?;
                 let items = self.read(object.get("items").unwrap_or(&Value::Bool(true)), &format!("{place}/items"))?;
                 let (least, most) = sizes(part, "minItems", "maxItems", ITEMS)?;
-                Shape::Array { items, least, most }
+                ReplyShape::Array { items, least, most }
             }
             "object" => return self.object(part),
             _ => return Err(unsupported(&format!("the type {name:?}"), place)),
@@ -359,7 +361,7 @@ impl Reader<'_> {
             _ if members.is_empty() => Some(self.any()),
             _ => None,
         };
-        Ok(self.add(Shape::Object { members, others }))
+        Ok(self.add(ReplyShape::Object { members, others }))
     }
 }
 

@@ -6,7 +6,7 @@ use super::number::{Spelling, integer, string};
 
 /// A token id and its logprob (nats); `None` for a token without one, such as the first token of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row {
+pub struct LogprobRow {
     /// Nats; `null` on the wire when `None`.
     pub logprob: Option<f32>,
     /// Token id.
@@ -15,13 +15,13 @@ pub struct Row {
 
 /// Rows of equal width, one group a position, positions without any in front.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Table<'a> {
+pub struct LogprobTable<'a> {
     /// Positions at the start that are `null`.
     pub null_prefix: usize,
     /// Rows a position.
     pub width: usize,
     /// `width` rows for each position after the prefix.
-    pub rows: &'a [Row],
+    pub rows: &'a [LogprobRow],
 }
 
 /// How top logprobs are written; flat forms are 0.5.23's.
@@ -38,24 +38,24 @@ pub enum Form {
 
 /// Logprobs of the prompt or of the output.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Side<'a> {
+pub struct SideLogprobs<'a> {
     /// One row a token.
-    pub tokens: &'a [Row],
+    pub tokens: &'a [LogprobRow],
     /// The most probable tokens, when asked for.
-    pub top: Option<Table<'a>>,
+    pub top: Option<LogprobTable<'a>>,
     /// How `top` is written.
     pub form: Form,
     /// The ids of `token_ids_logprob`, when asked for.
-    pub ids: Option<Table<'a>>,
+    pub ids: Option<LogprobTable<'a>>,
 }
 
 /// Both sides of a reply with `return_logprob`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Logprobs<'a> {
     /// The prompt.
-    pub input: Side<'a>,
+    pub input: SideLogprobs<'a>,
     /// The output, or the part of it that is new.
-    pub output: Side<'a>,
+    pub output: SideLogprobs<'a>,
     /// Output tokens so far, also in incremental streams.
     pub output_length: usize,
     /// The text of every id, for `return_text_in_logprobs`.
@@ -126,7 +126,7 @@ impl Writer<'_> {
         }
     }
 
-    fn rows(&mut self, rows: &[Row], texts: Option<&[String]>) {
+    fn rows(&mut self, rows: &[LogprobRow], texts: Option<&[String]>) {
         self.list(rows, |writer, row| {
             writer.raw("[");
             match row.logprob {
@@ -144,7 +144,7 @@ impl Writer<'_> {
         });
     }
 
-    fn table(&mut self, side: &str, name: &str, table: &Table<'_>, texts: Option<&[String]>) {
+    fn table(&mut self, side: &str, name: &str, table: &LogprobTable<'_>, texts: Option<&[String]>) {
         self.raw(&format!("\"{side}_{name}\":"));
         let nulls = std::iter::repeat_n(None, table.null_prefix);
         let groups = table.rows.chunks_exact(table.width.max(1)).map(Some);
@@ -155,7 +155,7 @@ impl Writer<'_> {
         self.raw(",");
     }
 
-    fn flat(&mut self, side: &str, table: &Table<'_>) {
+    fn flat(&mut self, side: &str, table: &LogprobTable<'_>) {
         self.raw(&format!("\"{side}_top_logprobs_val_flat\":"));
         self.list(values(table), |writer, value| writer.float(f64::from(value)));
         self.raw(&format!(",\"{side}_top_logprobs_idx_flat\":"));
@@ -164,7 +164,7 @@ impl Writer<'_> {
         self.shape(side, table);
     }
 
-    fn flat_base64(&mut self, side: &str, table: &Table<'_>) {
+    fn flat_base64(&mut self, side: &str, table: &LogprobTable<'_>) {
         let values: Vec<u8> = values(table).flat_map(f32::to_le_bytes).collect();
         let ids: Vec<u8> = table.rows.iter().flat_map(|row| row.id.to_le_bytes()).collect();
         for (name, bytes) in [("val", &values), ("idx", &ids)] {
@@ -178,7 +178,7 @@ impl Writer<'_> {
         self.shape(side, table);
     }
 
-    fn shape(&mut self, side: &str, table: &Table<'_>) {
+    fn shape(&mut self, side: &str, table: &LogprobTable<'_>) {
         let (positions, width, nulls) = (table.rows.len() / table.width.max(1), table.width, table.null_prefix);
         self.raw(&format!(
             "\"{side}_top_logprobs_shape\":[{positions},{width}],\"{side}_top_logprobs_null_prefix\":{nulls},"
@@ -186,6 +186,6 @@ impl Writer<'_> {
     }
 }
 
-fn values<'a>(table: &Table<'a>) -> impl Iterator<Item = f32> + use<'a> {
+fn values<'a>(table: &LogprobTable<'a>) -> impl Iterator<Item = f32> + use<'a> {
     table.rows.iter().map(|row| row.logprob.unwrap_or(f32::NAN))
 }

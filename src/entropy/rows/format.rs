@@ -3,7 +3,7 @@
 use super::kernel::Machine;
 
 /// Values of one storage type.
-pub(crate) trait Format {
+pub(crate) trait ValueFormat {
     /// Bytes a value.
     const BYTES: usize;
 
@@ -17,13 +17,13 @@ pub(crate) struct Single;
 
 /// The upper half of single precision.
 #[derive(Debug)]
-pub(crate) struct Brain;
+pub(crate) struct Bfloat16;
 
 /// Half precision.
 #[derive(Debug)]
 pub(crate) struct Half;
 
-impl Format for Single {
+impl ValueFormat for Single {
     const BYTES: usize = 4;
 
     #[inline(always)]
@@ -34,7 +34,7 @@ impl Format for Single {
     }
 }
 
-impl Format for Brain {
+impl ValueFormat for Bfloat16 {
     const BYTES: usize = 2;
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl Format for Brain {
     }
 }
 
-impl Format for Half {
+impl ValueFormat for Half {
     const BYTES: usize = 2;
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 //! Everything is plain loops over plain arrays, and inlined, because the shells in `cpu` lend their instruction
 //! set only to what is inlined into them. For the same reason no closure stands around the arithmetic.
 
-use super::format::{Brain, Format, Half, Single};
+use super::format::{Bfloat16, Half, Single, ValueFormat};
 use super::sums::{LANES, RUN, Sums};
 use super::{Dtype, Flags, Logits, RowStats, finish, scale};
 
@@ -34,13 +34,13 @@ pub(crate) struct Plain<const FMA: bool>;
 pub(crate) fn run<M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
     match logits.dtype {
         Dtype::F32 => rows::<Single, M>(machine, logits, out),
-        Dtype::Bf16 => rows::<Brain, M>(machine, logits, out),
+        Dtype::Bf16 => rows::<Bfloat16, M>(machine, logits, out),
         Dtype::F16 => rows::<Half, M>(machine, logits, out),
     }
 }
 
 #[inline(always)]
-fn rows<F: Format, M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
+fn rows<F: ValueFormat, M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
     let mut block = [0.0; BLOCK];
     out.reserve(logits.rows());
     for row in 0..logits.rows() {
@@ -64,7 +64,7 @@ fn rows<F: Format, M: Machine>(machine: M, logits: &Logits<'_>, out: &mut Vec<Ro
 
 /// Adds the first `count` values of a block; `ahead` is what will be read after it.
 #[inline(always)]
-fn add<F: Format, M: Machine>(machine: M, sums: &mut Sums, block: &mut [f32; BLOCK], count: usize, ahead: &[u8]) {
+fn add<F: ValueFormat, M: Machine>(machine: M, sums: &mut Sums, block: &mut [f32; BLOCK], count: usize, ahead: &[u8]) {
     let values = &mut block[..count.next_multiple_of(LANES)];
     let plain = sums.meet(values, count);
     let mut ahead = ahead.chunks(RUN * F::BYTES);

@@ -44,7 +44,7 @@ fn value(array: &dyn Array, at: usize, text: &mut Text) {
     }
 }
 
-/// The lists with an item for each token are told apart once, not at each item.
+/// The lists with an item for each token are determined once, not at each item.
 fn items(array: &dyn Array, text: &mut Text) {
     text.array(|list| match array.data_type() {
         DataType::Int8 => integers(array.as_primitive::<Int8Type>(), list),

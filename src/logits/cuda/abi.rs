@@ -4,7 +4,7 @@
 ///
 /// # Safety
 /// Every pattern of bits is a value, and no byte is padding.
-pub(super) unsafe trait Plain: Copy + Send + Sync {}
+pub(super) unsafe trait Pod: Copy + Send + Sync {}
 
 /// A row of logits.
 #[repr(C)]
@@ -81,18 +81,18 @@ const _: () = assert!(
 const _: () = assert!(size_of::<TopKIn>() == 16 && size_of::<TopKOut>() == 40, "as the kernels declare them");
 
 // SAFETY: numbers of any bits.
-unsafe impl Plain for u8 {}
+unsafe impl Pod for u8 {}
 // SAFETY: numbers of any bits.
-unsafe impl Plain for u32 {}
+unsafe impl Pod for u32 {}
 // SAFETY: numbers of any bits.
-unsafe impl Plain for f32 {}
+unsafe impl Pod for f32 {}
 // SAFETY: numbers of any bits; the fields fill it.
-unsafe impl Plain for RowIn {}
+unsafe impl Pod for RowIn {}
 // SAFETY: numbers of any bits; the fields fill it.
-unsafe impl Plain for RowOut {}
+unsafe impl Pod for RowOut {}
 // SAFETY: numbers of any bits.
-unsafe impl Plain for Sums {}
+unsafe impl Pod for Sums {}
 // SAFETY: numbers of any bits; the fields fill it.
-unsafe impl Plain for TopKIn {}
+unsafe impl Pod for TopKIn {}
 // SAFETY: numbers of any bits; the fields fill it.
-unsafe impl Plain for TopKOut {}
+unsafe impl Pod for TopKOut {}

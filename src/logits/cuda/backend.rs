@@ -10,8 +10,8 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::abi::{TopKIn, TopKOut};
 use super::batch::{MOST_ROWS, MOST_VALUES, TopKJob};
 use super::driver::Unavailable;
-use super::health::PATIENCE;
-use super::lane::{NAP, WATCHED};
+use super::health::DRIVER_TIMEOUT;
+use super::lane::{POLL_INTERVAL, SPIN_TIME};
 use super::{Cuda, NAME};
 use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report, scratch};
 use crate::logits::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape, TEMPERATURES};
@@ -27,10 +27,10 @@ impl Cuda {
         while row < batch.rows.len() {
             let Some((job, answer)) = part(batch, row) else { break };
             let count = job.ins.len();
-            let answered = self.jobs().put_top_k(job).then(|| answer.recv_timeout(PATIENCE));
+            let answered = self.jobs().submit_top_k(job).then(|| answer.recv_timeout(DRIVER_TIMEOUT));
             let Some(Ok(numbers)) = answered else {
                 if answered == Some(Err(RecvTimeoutError::Timeout)) {
-                    // a driver that does not come back: whoever comes next does not wait for it
+                    // a driver call that does not return: later callers do not wait for it
                     self.health.lose(Unavailable::Hangs);
                 }
                 break;
@@ -56,7 +56,7 @@ impl Cuda {
         let mut take = |part| self.numbers(part).map(|part| all.extend(part));
         for part in logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()) {
             let mut slot = loop {
-                match self.home.try_take(1) {
+                match self.slot_pool.try_take(1) {
                     Some(mut slots) => break slots.pop()?,
                     // one of ours is the next to be free
                     None => take(waiting.pop_front()?)?,
@@ -71,7 +71,7 @@ impl Cuda {
             let chosen = logits.chosen.iter().skip(at).take(count).copied().collect();
             let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature, chosen };
             let (reply, numbers) = oneshot::channel();
-            if self.put(Entry { slot, shape, since: Instant::now(), reply }).is_some() {
+            if self.submit(Entry { slot, shape, since: Instant::now(), reply }).is_some() {
                 return None;
             }
             waiting.push_back(numbers);
@@ -83,7 +83,7 @@ impl Cuda {
 }
 
 impl Cuda {
-    /// Waits for numbers on a thread of its own, no longer than for a device that does not come back.
+    /// Waits for numbers on a separate thread, at most until the device counts as hung.
     fn numbers(&self, mut part: oneshot::Receiver<Measured>) -> Option<Vec<RowStats>> {
         let begin = Instant::now();
         loop {
@@ -91,8 +91,8 @@ impl Cuda {
                 Ok(measured) => return measured.ok(),
                 Err(TryRecvError::Closed) => return None,
                 Err(TryRecvError::Empty) => match begin.elapsed() {
-                    short if short < WATCHED => std::thread::yield_now(),
-                    long if long < PATIENCE => std::thread::sleep(NAP),
+                    short if short < SPIN_TIME => std::thread::yield_now(),
+                    long if long < DRIVER_TIMEOUT => std::thread::sleep(POLL_INTERVAL),
                     _ => {
                         self.health.lose(Unavailable::Hangs);
                         return None;

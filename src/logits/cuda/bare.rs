@@ -9,25 +9,25 @@ use tokio::sync::oneshot;
 
 use super::abi::{RowIn, RowOut, Sums};
 use super::batch::Batch;
-use super::driver::{Found, Unavailable, find, guarded};
+use super::driver::{DeviceInfo, Unavailable, find, guarded};
 use super::health::Health;
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, ROW_THREADS, config};
 use super::lane::{self, Lane};
-use super::memory::{self, Pinned, Twin};
+use super::memory::{self, MirroredBuffer, Pinned};
 use super::worker::NAME;
 use crate::config::CudaDevice;
 use crate::entropy::{Dtype, Logits, RowStats};
-use crate::logits::slices::{Entry, Home, Rows, SLOT_BYTES, Shape};
+use crate::logits::slices::{Entry, Rows, SLOT_BYTES, Shape, SlotPool};
 use crate::metrics::Metrics;
 
 /// Reads as the kernels do, and adds up what it reads.
 const READ: &str = include_str!("../../../cuda/read.ptx");
 
-/// A device to be timed, not to be worked with: whoever calls waits for it.
+/// A device for benchmarks: each call blocks.
 #[derive(Debug)]
-pub struct Bare {
-    found: Found,
-    home: memory::Home,
+pub struct BenchDevice {
+    found: DeviceInfo,
+    device: memory::DeviceContext,
     stream: Arc<CudaStream>,
     kernels: Kernels,
     read: CudaFunction,
@@ -35,22 +35,22 @@ pub struct Bare {
 
 /// Rows in the memory of the device; in single precision their temperature is 1.
 #[derive(Debug)]
-pub struct Resident {
+pub struct ResidentRows {
     dtype: Dtype,
     vocab: usize,
-    values: Twin<u8>,
-    ins: Twin<RowIn>,
-    outs: Twin<RowOut>,
-    parts: Twin<Sums>,
-    tickets: Twin<u32>,
-    sums: Twin<u32>,
+    values: MirroredBuffer<u8>,
+    ins: MirroredBuffer<RowIn>,
+    outs: MirroredBuffer<RowOut>,
+    parts: MirroredBuffer<Sums>,
+    tickets: MirroredBuffer<u32>,
+    sums: MirroredBuffer<u32>,
 }
 
-impl Bare {
+impl BenchDevice {
     /// Opens a device and compiles the kernels for it.
     ///
     /// # Errors
-    /// [`Unavailable`] where there is none that can be used.
+    /// [`Unavailable`] if no device can be used.
     pub fn open(device: Option<&CudaDevice>) -> Result<Self, Unavailable> {
         let found = find(device)?;
         let open = || {
@@ -60,12 +60,12 @@ impl Bare {
         };
         let (context, stream, kernels, read) = guarded(|| open().map_err(failed))?;
         let health = Arc::new(Health::new(&Arc::new(Metrics::new(NAME))));
-        Ok(Self { found, home: memory::Home { context, health }, stream, kernels, read })
+        Ok(Self { found, device: memory::DeviceContext { context, health }, stream, kernels, read })
     }
 
     /// What was opened.
     #[must_use]
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &DeviceInfo {
         &self.found
     }
 
@@ -79,18 +79,18 @@ impl Bare {
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails, or there is not so much memory.
-    pub fn hold(&self, dtype: Dtype, vocab: usize, pattern: &[u8], count: usize) -> Result<Resident, Unavailable> {
+    pub fn hold(&self, dtype: Dtype, vocab: usize, pattern: &[u8], count: usize) -> Result<ResidentRows, Unavailable> {
         self.called(|| {
-            let (home, width, split) = (&self.home, vocab * dtype.bytes(), self.kernels.most_split());
-            let mut held = Resident {
+            let (device, width, split) = (&self.device, vocab * dtype.bytes(), self.kernels.most_split());
+            let mut held = ResidentRows {
                 dtype,
                 vocab,
-                values: Twin::try_new(home, count * width)?,
-                ins: Twin::try_new(home, count)?,
-                outs: Twin::try_new(home, count)?,
-                parts: Twin::try_new(home, split * MOST_SPLITS as usize)?,
-                tickets: Twin::try_new(home, split)?,
-                sums: Twin::try_new(home, self.readers() as usize)?,
+                values: MirroredBuffer::try_new(device, count * width)?,
+                ins: MirroredBuffer::try_new(device, count)?,
+                outs: MirroredBuffer::try_new(device, count)?,
+                parts: MirroredBuffer::try_new(device, split * MOST_SPLITS as usize)?,
+                tickets: MirroredBuffer::try_new(device, split)?,
+                sums: MirroredBuffer::try_new(device, self.readers() as usize)?,
             };
             for piece in held.values.host_mut().chunks_mut(pattern.len()) {
                 piece.copy_from_slice(&pattern[..piece.len()]);
@@ -110,10 +110,10 @@ impl Bare {
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails.
-    pub fn measure(&self, held: &mut Resident, times: u32) -> Result<Duration, Unavailable> {
+    pub fn measure(&self, held: &mut ResidentRows, times: u32) -> Result<Duration, Unavailable> {
         let group = Group { dtype: held.dtype, first: 0, count: held.count() };
         self.timed(times, || {
-            let Resident { ins, outs, parts, tickets, .. } = &*held;
+            let ResidentRows { ins, outs, parts, tickets, .. } = &*held;
             // SAFETY: `hold` described `count` rows, which live as long as `held`; the tickets are 0 between launches.
             unsafe { self.kernels.rows(&self.stream, group, &Buffers { ins, outs, parts, tickets }) }
         })
@@ -123,7 +123,7 @@ impl Bare {
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails.
-    pub fn read(&self, held: &mut Resident, times: u32) -> Result<Duration, Unavailable> {
+    pub fn read(&self, held: &mut ResidentRows, times: u32) -> Result<Duration, Unavailable> {
         let loads = (held.values.host().len() / 16) as u64;
         let (values, sums) = (held.values.device(0), held.sums.device(0));
         self.timed(times, || {
@@ -138,7 +138,7 @@ impl Bare {
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails.
-    pub fn send(&self, held: &mut Resident, times: u32) -> Result<Duration, Unavailable> {
+    pub fn send(&self, held: &mut ResidentRows, times: u32) -> Result<Duration, Unavailable> {
         self.timed(times, || held.values.send(held.values.host().len(), &self.stream))
     }
 
@@ -146,10 +146,10 @@ impl Bare {
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails.
-    pub fn numbers(&self, held: &mut Resident) -> Result<Vec<RowStats>, Unavailable> {
+    pub fn numbers(&self, held: &mut ResidentRows) -> Result<Vec<RowStats>, Unavailable> {
         let count = held.count();
         self.called(|| held.outs.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
-        let Resident { dtype, vocab, .. } = *held;
+        let ResidentRows { dtype, vocab, .. } = *held;
         let logits = Logits { dtype, vocab, bytes: held.values.host(), temperature: &[], chosen: &[] };
         Ok(held.outs.host().iter().enumerate().map(|(row, out)| lane::stats(&logits, row, out)).collect())
     }
@@ -158,7 +158,7 @@ impl Bare {
     ///
     /// # Errors
     /// [`Unavailable`] where the driver fails.
-    pub fn sum(&self, held: &mut Resident) -> Result<u32, Unavailable> {
+    pub fn sum(&self, held: &mut ResidentRows) -> Result<u32, Unavailable> {
         let count = held.sums.host().len();
         self.called(|| held.sums.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
         Ok(held.sums.host().iter().copied().fold(0, u32::wrapping_add))
@@ -174,7 +174,7 @@ impl Bare {
     /// When these are more rows than a batch has.
     pub fn stream(&self, logits: &Logits<'_>, batches: usize) -> Result<(Vec<RowStats>, Duration), Unavailable> {
         self.called(|| {
-            let lane = || Ok((Lane::try_new(&self.home, &self.kernels)?, self.batch(logits)?));
+            let lane = || Ok((Lane::try_new(&self.device, &self.kernels)?, self.batch(logits)?));
             let mut lanes = [lane()?, lane()?];
             let mut numbers = Vec::new();
             let begin = Instant::now();
@@ -182,7 +182,7 @@ impl Bare {
             for turn in 0..batches + 2 {
                 let (lane, batch) = &mut lanes[turn % 2];
                 if turn >= 2 {
-                    if !lane.wait(&self.home.health)? {
+                    if !lane.wait(&self.device.health)? {
                         return Err(DriverError(sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT));
                     }
                     if let Batch::Rows(entries) = batch {
@@ -199,10 +199,10 @@ impl Bare {
 
     fn batch(&self, logits: &Logits<'_>) -> Result<Batch, DriverError> {
         let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("rows that are there");
-        let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.home)).collect::<Result<_, _>>()?;
-        let home = Arc::new(Home::pinned(slots));
+        let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.device)).collect::<Result<_, _>>()?;
+        let slot_pool = Arc::new(SlotPool::pinned(slots));
         let entry = |part: &[u8]| {
-            let mut slot = home.try_take(1).and_then(|mut slots| slots.pop()).expect("one a part");
+            let mut slot = slot_pool.try_take(1).and_then(|mut slots| slots.pop()).expect("one a part");
             slot.push(part, SLOT_BYTES);
             let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
             Entry { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
@@ -223,12 +223,12 @@ impl Bare {
 
     /// After an error the device may still be at work on memory, which then stays.
     fn called<T>(&self, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Unavailable> {
-        guarded(|| self.home.health.trying(|| call().map_err(|error| self.lost(error))))
+        guarded(|| self.device.health.run_trial(|| call().map_err(|error| self.lost(error))))
     }
 
     fn lost(&self, error: DriverError) -> Unavailable {
         let error = failed(error);
-        self.home.health.lose(error.clone());
+        self.device.health.lose(error.clone());
         error
     }
 
@@ -238,7 +238,7 @@ impl Bare {
     }
 }
 
-impl Resident {
+impl ResidentRows {
     fn count(&self) -> usize {
         self.ins.host().len()
     }

@@ -20,30 +20,30 @@ pub(super) struct TopKJob {
     pub(super) values: Vec<f32>,
     pub(super) ins: Vec<TopKIn>,
     pub(super) since: Instant,
-    /// Closed without an answer where there is none.
+    /// Closed without an answer if there are no numbers.
     pub(super) reply: Sender<Vec<TopKOut>>,
 }
 
 /// Where jobs are handed in. What is handed in has a slot, or a thread that waits: that bounds it.
 #[derive(Debug)]
-pub(super) struct Jobs {
+pub(super) struct JobSender {
     rows: Sender<Entry>,
     top_k: Sender<TopKJob>,
 }
 
-impl Jobs {
-    /// Whole rows, at most [`MOST_ROWS`]; gives them back where nobody measures any more.
-    pub(super) fn put(&self, entry: Entry) -> Option<Entry> {
+impl JobSender {
+    /// Whole rows, at most [`MOST_ROWS`]; returns them if the worker has stopped.
+    pub(super) fn submit(&self, entry: Entry) -> Option<Entry> {
         self.rows.send(entry).err().map(|error| error.0)
     }
 
-    /// Top-k rows; false where nobody measures any more.
-    pub(super) fn put_top_k(&self, job: TopKJob) -> bool {
+    /// Top-k rows; false if the worker has stopped.
+    pub(super) fn submit_top_k(&self, job: TopKJob) -> bool {
         self.top_k.send(job).is_ok()
     }
 }
 
-/// Jobs for one launch, all of one kind.
+/// JobSender for one launch, all of one kind.
 #[derive(Debug)]
 pub(super) enum Batch {
     Rows(Vec<Entry>),
@@ -54,8 +54,8 @@ impl Batch {
     /// Rows of it.
     pub(super) fn count(&self) -> usize {
         match self {
-            Self::Rows(entries) => entries.iter().map(Piece::rows).sum(),
-            Self::TopK(jobs) => jobs.iter().map(Piece::rows).sum(),
+            Self::Rows(entries) => entries.iter().map(BatchJob::rows).sum(),
+            Self::TopK(jobs) => jobs.iter().map(BatchJob::rows).sum(),
         }
     }
 
@@ -81,17 +81,17 @@ impl Batch {
 }
 
 /// A job, as far as it fills a batch.
-trait Piece {
+trait BatchJob {
     /// Of one batch.
     const MOST_BYTES: usize;
 
     fn rows(&self) -> usize;
     fn bytes(&self) -> usize;
-    /// Whoever handed it in has gone.
-    fn is_left(&self) -> bool;
+    /// The caller has gone.
+    fn is_cancelled(&self) -> bool;
 }
 
-impl Piece for Entry {
+impl BatchJob for Entry {
     const MOST_BYTES: usize = MOST_BYTES;
 
     fn rows(&self) -> usize {
@@ -102,12 +102,12 @@ impl Piece for Entry {
         self.slot.filled().len()
     }
 
-    fn is_left(&self) -> bool {
-        Self::is_left(self)
+    fn is_cancelled(&self) -> bool {
+        Self::is_cancelled(self)
     }
 }
 
-impl Piece for TopKJob {
+impl BatchJob for TopKJob {
     const MOST_BYTES: usize = MOST_VALUES * size_of::<f32>();
 
     fn rows(&self) -> usize {
@@ -119,12 +119,12 @@ impl Piece for TopKJob {
     }
 
     /// Its thread waits for it.
-    fn is_left(&self) -> bool {
+    fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// Jobs of one kind in the order in which they came.
+/// JobSender of one kind in the order in which they came.
 #[derive(Debug)]
 struct Queue<T> {
     jobs: Receiver<T>,
@@ -132,7 +132,7 @@ struct Queue<T> {
     left: Option<T>,
 }
 
-impl<T: Piece> Queue<T> {
+impl<T: BatchJob> Queue<T> {
     fn is_empty(&self) -> bool {
         self.left.is_none() && self.jobs.is_empty()
     }
@@ -143,7 +143,7 @@ impl<T: Piece> Queue<T> {
         let mut next = self.left.take().or(first);
         while rows < MOST_ROWS && bytes < T::MOST_BYTES {
             let Some(job) = next.take().or_else(|| self.jobs.recv_deadline(until).ok()) else { break };
-            if job.is_left() {
+            if job.is_cancelled() {
                 continue;
             }
             if !batch.is_empty() && (rows + job.rows() > MOST_ROWS || bytes + job.bytes() > T::MOST_BYTES) {
@@ -170,7 +170,7 @@ pub(super) struct Collector {
 
 impl Collector {
     /// One whose batches wait so long for company, and where its jobs are handed in.
-    pub(super) fn new(deadline: Duration) -> (Jobs, Self) {
+    pub(super) fn new(deadline: Duration) -> (JobSender, Self) {
         let ((rows, row_jobs), (top_k, top_k_jobs)) = (unbounded(), unbounded());
         let collector = Self {
             rows: Queue { jobs: row_jobs, left: None },
@@ -178,10 +178,10 @@ impl Collector {
             deadline,
             rows_next: false,
         };
-        (Jobs { rows, top_k }, collector)
+        (JobSender { rows, top_k }, collector)
     }
 
-    /// Waits for a job, then for others until the batch is full or the deadline is reached; `None` when nobody can hand in any more.
+    /// Waits for a job, then for others until the batch is full or the deadline is reached; `None` when all senders are dropped.
     pub(super) fn wait(&mut self) -> Option<Batch> {
         loop {
             if let Some(batch) = self.next(self.deadline) {
@@ -221,7 +221,7 @@ impl Collector {
             recv(self.rows.jobs) -> job => (rows, top_k) = (Some(job), None),
             recv(self.top_k.jobs) -> job => (rows, top_k) = (None, Some(job)),
         }
-        // who has let go of one has let go of both: what is left in the other is still to be measured
+        // both senders are dropped together: the jobs left in the other queue are still measured
         let (rows, top_k) = match (rows, top_k) {
             (Some(Err(_)), _) => (None, Some(self.top_k.jobs.recv()?)),
             (_, Some(Err(_))) => (Some(self.rows.jobs.recv()?), None),

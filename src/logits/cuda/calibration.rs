@@ -36,11 +36,11 @@ struct Times {
 /// # Errors
 /// [`Unavailable`] where they disagree, or the device is lost over it.
 pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
-    cuda.health.trying(|| measure(cuda, cpu, threads))
+    cuda.health.run_trial(|| measure(cuda, cpu, threads))
 }
 
 fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
-    let rows = (cuda.home().total() * A_SLOT).min(256);
+    let rows = (cuda.slot_pool().total() * A_SLOT).min(256);
     let values: Vec<u8> = (0..rows * WIDTH).flat_map(|at| logit(at).to_le_bytes()).collect();
     let mut on_cpu = (Vec::new(), Duration::MAX);
     let few = rows.min(8);
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_says_nothing_does_not_agree() {
+    fn missing_number_is_a_disagreement() {
         let agreed = |differences: &[f64]| agree(differences.iter().copied());
         assert_eq!(agreed(&[0.0, 5e-5]), Ok(()));
         for differences in [&[f64::NAN, 0.0][..], &[5.0, f64::NAN, 0.0], &[0.0, f64::NAN], &[2e-4, 0.0]] {

@@ -1,4 +1,4 @@
-//! A driver and a device, or a sentence that says why there is none.
+//! Finds the driver and a device, or the reason why none can be used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,10 +33,10 @@ pub enum Unavailable {
     NoDevice,
     /// An old driver.
     #[error("the driver is for CUDA {}.{}; 12.0 (driver 525) or newer is needed", .0 / 1000, .0 % 1000 / 10)]
-    Ancient(i32),
+    DriverTooOld(i32),
     /// An old device.
     #[error("{name} has compute capability {major}.{minor}; 8.0 or newer is needed")]
-    Weak {
+    DeviceTooOld {
         /// The device.
         name: String,
         /// Of its capability.
@@ -72,7 +72,7 @@ impl Unavailable {
 
 /// A device that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct DeviceInfo {
     /// Its place among those that this process sees.
     pub ordinal: usize,
     /// What its maker calls it.
@@ -86,8 +86,8 @@ pub struct Found {
 /// Looks for a device; the first one where none is named.
 ///
 /// # Errors
-/// [`Unavailable`] where there is none.
-pub fn find(wanted: Option<&CudaDevice>) -> Result<Found, Unavailable> {
+/// [`Unavailable`] if none exists.
+pub fn find(wanted: Option<&CudaDevice>) -> Result<DeviceInfo, Unavailable> {
     // before any other call: each of them ends in a panic where the library is missing
     // SAFETY: it loads a library by name and runs its initialisers, as every user of CUDA does.
     if !unsafe { sys::is_culib_present() } {
@@ -105,16 +105,16 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, Unavailable>) -> Resul
     })
 }
 
-fn look(wanted: Option<&CudaDevice>) -> Result<Found, Unavailable> {
+fn look(wanted: Option<&CudaDevice>) -> Result<DeviceInfo, Unavailable> {
     result::init().map_err(|error| match error.0 {
         sys::CUresult::CUDA_ERROR_NO_DEVICE => Unavailable::NoDevice,
         _ => Unavailable::of("cuInit")(error),
     })?;
     let mut driver = 0;
-    // SAFETY: it writes one integer to where it is told.
+    // SAFETY: it writes one integer to the given address.
     unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result().map_err(Unavailable::of("cuDriverGetVersion"))?;
     if driver < OLDEST_DRIVER {
-        return Err(Unavailable::Ancient(driver));
+        return Err(Unavailable::DriverTooOld(driver));
     }
     let count = result::device::get_count().map_err(Unavailable::of("cuDeviceGetCount"))?;
     // one that is broken hides no other
@@ -136,12 +136,12 @@ fn look(wanted: Option<&CudaDevice>) -> Result<Found, Unavailable> {
             known: known().join(", "),
         })?;
     if *major < LEAST_CAPABILITY {
-        return Err(Unavailable::Weak { name: found.name.clone(), major: *major, minor: *minor });
+        return Err(Unavailable::DeviceTooOld { name: found.name.clone(), major: *major, minor: *minor });
     }
     Ok(found.clone())
 }
 
-fn device(at: i32, driver: i32) -> Result<(Found, (i32, i32)), Unavailable> {
+fn device(at: i32, driver: i32) -> Result<(DeviceInfo, (i32, i32)), Unavailable> {
     use sys::CUdevice_attribute_enum::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
     };
@@ -155,5 +155,5 @@ fn device(at: i32, driver: i32) -> Result<(Found, (i32, i32)), Unavailable> {
     let bytes = uuid.bytes.map(|byte| format!("{:02x}", byte as u8)).concat();
     let parts = [&bytes[..8], &bytes[8..12], &bytes[12..16], &bytes[16..20], &bytes[20..]];
     let ordinal = usize::try_from(at).expect("counted from 0");
-    Ok((Found { ordinal, name, uuid: format!("GPU-{}", parts.join("-")), driver }, capability))
+    Ok((DeviceInfo { ordinal, name, uuid: format!("GPU-{}", parts.join("-")), driver }, capability))
 }

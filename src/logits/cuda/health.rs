@@ -10,16 +10,16 @@ use crate::metrics::Metrics;
 
 /// How long a call into the driver may take, and how long anybody waits for a device that neither answers nor fails: longer than a
 /// batch is given.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the thread that owns the device, and whoever hands it rows, know of it.
+/// The state of the device, shared by the thread that owns it and the callers that submit rows.
 #[derive(Debug)]
 pub(super) struct Health {
     metrics: Arc<Metrics>,
     cpu: Cpu,
     /// Why it can no longer be used. It is set once: after an error nothing that the device says can be relied on, and most errors stay.
     lost: OnceLock<Unavailable>,
-    /// It is only being tried out: nothing is counted, and whoever tries says what came of it.
+    /// The device is being tested: failures are not counted, and the tester reports them.
     trial: AtomicBool,
     opened: Instant,
     /// Since when a call into the driver has not come back, in microseconds from `opened` on; 0 where none is under way.
@@ -38,7 +38,7 @@ impl Health {
         }
     }
 
-    /// Whether it can no longer be used. A driver that does not come back is noticed here, by whoever asks.
+    /// Whether it can no longer be used. A driver call that does not return is detected here.
     pub(super) fn is_lost(&self) -> bool {
         if self.lost.get().is_none() && self.is_stuck() {
             self.lose(Unavailable::Hangs);
@@ -54,7 +54,7 @@ impl Health {
     /// Whether the driver does not come back.
     pub(super) fn is_stuck(&self) -> bool {
         let since = self.calling.load(Ordering::Relaxed);
-        since > 0 && self.opened.elapsed().saturating_sub(Duration::from_micros(since)) > PATIENCE
+        since > 0 && self.opened.elapsed().saturating_sub(Duration::from_micros(since)) > DRIVER_TIMEOUT
     }
 
     /// Runs what calls the driver.
@@ -62,7 +62,7 @@ impl Health {
         let now = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.calling.store(now.max(1), Ordering::Relaxed);
         // also where the bindings panic
-        let _back = Back(&self.calling);
+        let _back = CallGuard(&self.calling);
         call()
     }
 
@@ -78,7 +78,7 @@ impl Health {
         }
         self.metrics.slices.device_errors.with_label_values(&[&code]).inc();
         if !self.is_trial() {
-            super::in_use(&self.metrics, &self.cpu, false, false);
+            super::record_backends(&self.metrics, &self.cpu, false, false);
             tracing::error!(error = text, "the CUDA device is lost; the CPU goes on, and a restart opens it again");
         }
     }
@@ -88,7 +88,7 @@ impl Health {
     }
 
     /// Runs what only tries the device out.
-    pub(super) fn trying<T>(&self, try_out: impl FnOnce() -> T) -> T {
+    pub(super) fn run_trial<T>(&self, try_out: impl FnOnce() -> T) -> T {
         self.trial.store(true, Ordering::Relaxed);
         let done = try_out();
         self.trial.store(false, Ordering::Relaxed);
@@ -97,9 +97,9 @@ impl Health {
 }
 
 /// The call is over when this is dropped.
-struct Back<'a>(&'a AtomicU64);
+struct CallGuard<'a>(&'a AtomicU64);
 
-impl Drop for Back<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -110,10 +110,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_does_not_come_back_is_noticed_by_whoever_asks() {
+    fn hung_driver_call_is_detected() {
         let metrics = Arc::new(Metrics::new("cuda"));
         let began =
-            Instant::now().checked_sub(PATIENCE + Duration::from_secs(1)).expect("the machine is up for longer");
+            Instant::now().checked_sub(DRIVER_TIMEOUT + Duration::from_secs(1)).expect("the machine is up for longer");
         let health = Health { opened: began, ..Health::new(&metrics) };
         assert!(!health.is_lost(), "no call is under way");
         health.calling(|| assert!(!health.is_stuck(), "it has only just begun"));

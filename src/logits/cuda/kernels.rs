@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchC
 use cudarc::nvrtc::Ptx;
 
 use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
-use super::memory::Twin;
+use super::memory::MirroredBuffer;
 use crate::entropy::Dtype;
 
 /// Made from `cuda/*.cu` by `make ptx`.
@@ -120,18 +120,18 @@ impl Kernels {
 /// What the kernels of whole rows work on.
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
-    pub(super) ins: &'a Twin<RowIn>,
-    pub(super) outs: &'a Twin<RowOut>,
-    pub(super) parts: &'a Twin<Sums>,
-    pub(super) tickets: &'a Twin<u32>,
+    pub(super) ins: &'a MirroredBuffer<RowIn>,
+    pub(super) outs: &'a MirroredBuffer<RowOut>,
+    pub(super) parts: &'a MirroredBuffer<Sums>,
+    pub(super) tickets: &'a MirroredBuffer<u32>,
 }
 
 /// What the kernel of top-k rows works on.
 #[derive(Debug)]
 pub(super) struct Slices<'a> {
-    pub(super) values: &'a Twin<f32>,
-    pub(super) ins: &'a Twin<TopKIn>,
-    pub(super) outs: &'a Twin<TopKOut>,
+    pub(super) values: &'a MirroredBuffer<f32>,
+    pub(super) ins: &'a MirroredBuffer<TopKIn>,
+    pub(super) outs: &'a MirroredBuffer<TopKOut>,
 }
 
 pub(super) fn config((x, y): (u32, u32), threads: u32) -> LaunchConfig {

@@ -9,46 +9,46 @@ use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
 use super::batch::{Batch, MOST_ROWS, MOST_VALUES, TopKJob};
 use super::health::Health;
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, Slices};
-use super::memory::{Home, Twin};
+use super::memory::{DeviceContext, MirroredBuffer};
 use crate::entropy::rows::{self, Raw};
 use crate::entropy::{Logits, RowStats};
 use crate::logits::slices::{Entry, Memory};
 
 /// How long a batch is watched before the thread sleeps: waking up costs as much.
-pub(super) const WATCHED: Duration = Duration::from_micros(50);
+pub(super) const SPIN_TIME: Duration = Duration::from_micros(50);
 /// How long it then sleeps at a time.
-pub(super) const NAP: Duration = Duration::from_micros(50);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// How long a batch may take: a hundred times what a slow bus needs for the largest one.
-const GIVEN: Duration = Duration::from_secs(5);
+const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One of those that take turns: while the device works for one, the next is filled.
 #[derive(Debug)]
 pub(super) struct Lane {
     stream: Arc<CudaStream>,
     done: CudaEvent,
-    row_ins: Twin<RowIn>,
-    row_outs: Twin<RowOut>,
-    parts: Twin<Sums>,
-    tickets: Twin<u32>,
-    values: Twin<f32>,
-    top_k_ins: Twin<TopKIn>,
-    top_k_outs: Twin<TopKOut>,
+    row_ins: MirroredBuffer<RowIn>,
+    row_outs: MirroredBuffer<RowOut>,
+    parts: MirroredBuffer<Sums>,
+    tickets: MirroredBuffer<u32>,
+    values: MirroredBuffer<f32>,
+    top_k_ins: MirroredBuffer<TopKIn>,
+    top_k_outs: MirroredBuffer<TopKOut>,
 }
 
 impl Lane {
     /// Everything a batch may need.
-    pub(super) fn try_new(home: &Home, kernels: &Kernels) -> Result<Self, DriverError> {
+    pub(super) fn try_new(device: &DeviceContext, kernels: &Kernels) -> Result<Self, DriverError> {
         let split = kernels.most_split();
         Ok(Self {
-            stream: home.context.new_stream()?,
-            done: home.context.new_event(None)?,
-            row_ins: Twin::try_new(home, MOST_ROWS)?,
-            row_outs: Twin::try_new(home, MOST_ROWS)?,
-            parts: Twin::try_new(home, split * MOST_SPLITS as usize)?,
-            tickets: Twin::try_new(home, split)?,
-            values: Twin::try_new(home, MOST_VALUES)?,
-            top_k_ins: Twin::try_new(home, MOST_ROWS)?,
-            top_k_outs: Twin::try_new(home, MOST_ROWS)?,
+            stream: device.context.new_stream()?,
+            done: device.context.new_event(None)?,
+            row_ins: MirroredBuffer::try_new(device, MOST_ROWS)?,
+            row_outs: MirroredBuffer::try_new(device, MOST_ROWS)?,
+            parts: MirroredBuffer::try_new(device, split * MOST_SPLITS as usize)?,
+            tickets: MirroredBuffer::try_new(device, split)?,
+            values: MirroredBuffer::try_new(device, MOST_VALUES)?,
+            top_k_ins: MirroredBuffer::try_new(device, MOST_ROWS)?,
+            top_k_outs: MirroredBuffer::try_new(device, MOST_ROWS)?,
         })
     }
 
@@ -79,12 +79,12 @@ impl Lane {
             let Memory::Pinned(pinned) = entry.slot.memory() else {
                 unreachable!("only slots of the device are handed to it");
             };
-            pinned.twin().send(logits.bytes.len(), &self.stream)?;
+            pinned.buffer().send(logits.bytes.len(), &self.stream)?;
             let (count, width) = (entry.rows(), logits.vocab * logits.dtype.bytes());
             for (row, place) in self.row_ins.host_mut()[at..at + count].iter_mut().enumerate() {
                 // a row without a temperature is not measured, and a NaN makes one
                 let temperature = logits.temperature(row).unwrap_or(f32::NAN);
-                let at = pinned.twin().device(row * width);
+                let at = pinned.buffer().device(row * width);
                 *place = RowIn::new(at, temperature, logits.vocab, logits.chosen(row));
             }
             match groups.last_mut().filter(|group| group.dtype == logits.dtype) {
@@ -97,7 +97,7 @@ impl Lane {
         for group in groups {
             let buffers =
                 Buffers { ins: &self.row_ins, outs: &self.row_outs, parts: &self.parts, tickets: &self.tickets };
-            // SAFETY: each row lies in the device's side of a slot, which lives until the batch has ended.
+            // SAFETY: each row is in the device's part of a slot, which lives until the batch has ended.
             unsafe { kernels.rows(&self.stream, group, &buffers) }?;
         }
         self.row_outs.fetch(at, &self.stream)
@@ -117,12 +117,12 @@ impl Lane {
         self.values.send(values, &self.stream)?;
         self.top_k_ins.send(at, &self.stream)?;
         let slices = Slices { values: &self.values, ins: &self.top_k_ins, outs: &self.top_k_outs };
-        // SAFETY: whoever made a job made its rows within its values, which lie in `values` from `before` on.
+        // SAFETY: the rows of a job are within its values, which are in `values` from `before` on.
         unsafe { kernels.top_k(&self.stream, at, &slices) }?;
         self.top_k_outs.fetch(at, &self.stream)
     }
 
-    /// Waits until the batch is through; false when it is not after [`GIVEN`]. Asked again and again, because to wait in the driver is to
+    /// Waits until the batch is through; false when it is not after [`BATCH_TIMEOUT`]. Asked again and again, because to wait in the driver is to
     /// wait for ever where a device hangs.
     pub(super) fn wait(&self, health: &Health) -> Result<bool, DriverError> {
         let begin = Instant::now();
@@ -133,8 +133,8 @@ impl Lane {
                 return Ok(true);
             }
             match elapsed {
-                short if short < WATCHED => std::hint::spin_loop(),
-                long if long < GIVEN => std::thread::sleep(NAP),
+                short if short < SPIN_TIME => std::hint::spin_loop(),
+                long if long < BATCH_TIMEOUT => std::thread::sleep(POLL_INTERVAL),
                 _ => return Ok(false),
             }
         }

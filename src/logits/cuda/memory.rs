@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
-use super::abi::Plain;
+use super::abi::Pod;
 use super::health::Health;
 use crate::logits::slices::SLOT_BYTES;
 
 /// Room for rows: [`SLOT_BYTES`] bytes.
 #[derive(Debug)]
-pub struct Pinned(Twin<u8>);
+pub struct Pinned(MirroredBuffer<u8>);
 
 /// Where memory is.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct DeviceContext {
     pub(super) context: Arc<CudaContext>,
     pub(super) health: Arc<Health>,
 }
 
 /// `count` values on the host, pinned so that copies need no help, and as many on the device.
 #[derive(Debug)]
-pub(super) struct Twin<T> {
+pub(super) struct MirroredBuffer<T> {
     host: NonNull<T>,
     device: sys::CUdeviceptr,
     count: usize,
@@ -34,14 +34,14 @@ pub(super) struct Twin<T> {
 }
 
 // SAFETY: the pointers are this value's own, and what is behind them is plain data.
-unsafe impl<T: Plain> Send for Twin<T> {}
+unsafe impl<T: Pod> Send for MirroredBuffer<T> {}
 // SAFETY: as above; writing needs `&mut`.
-unsafe impl<T: Plain> Sync for Twin<T> {}
+unsafe impl<T: Pod> Sync for MirroredBuffer<T> {}
 
-impl<T: Plain> Twin<T> {
+impl<T: Pod> MirroredBuffer<T> {
     /// Values that are zero on both sides.
-    pub(super) fn try_new(home: &Home, count: usize) -> Result<Self, DriverError> {
-        let Home { context, health } = home;
+    pub(super) fn try_new(owner: &DeviceContext, count: usize) -> Result<Self, DriverError> {
+        let DeviceContext { context, health } = owner;
         let bytes = count * size_of::<T>();
         context.bind_to_thread()?;
         // Without the write-combining flag: what a device leaves unmeasured, the CPU reads.
@@ -56,7 +56,7 @@ impl<T: Plain> Twin<T> {
         // SAFETY: both are `bytes` long.
         let device = device.and_then(|device| unsafe { result::memcpy_htod_sync(device, zeros) }.map(|()| device));
         let device = device.inspect_err(|_| {
-            // SAFETY: nobody has the pointer yet. A device half made is given back with the context.
+            // SAFETY: no other code has the pointer yet. An unfinished allocation is freed with the context.
             let _ = unsafe { result::free_host(host) };
         })?;
         let host = NonNull::new(host.cast()).expect("the driver said that it gave memory");
@@ -71,7 +71,7 @@ impl<T: Plain> Twin<T> {
 
     /// The host's side, to be written.
     pub(super) fn host_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `host`, and nobody else has it.
+        // SAFETY: as in `host`, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr(), self.count) }
     }
 
@@ -95,17 +95,17 @@ impl<T: Plain> Twin<T> {
     }
 }
 
-impl<T> Drop for Twin<T> {
+impl<T> Drop for MirroredBuffer<T> {
     fn drop(&mut self) {
         // the driver may wait for ever for a device that hangs, which may still be writing here
         if self.health.is_lost() {
-            // nor is the context given back, by whoever has it last
+            // nor is the context released by its last owner
             std::mem::forget(Arc::clone(&self.context));
             return;
         }
-        // there is nobody to tell
+        // an error cannot be reported here
         let _ = self.context.bind_to_thread();
-        // SAFETY: both were made in `try_new` and nobody else has them.
+        // SAFETY: both were allocated in `try_new`, and this is the only owner.
         unsafe {
             let _ = result::free_host(self.host.as_ptr().cast());
             let _ = result::free_sync(self.device);
@@ -114,8 +114,8 @@ impl<T> Drop for Twin<T> {
 }
 
 impl Pinned {
-    pub(super) fn try_new(home: &Home) -> Result<Self, DriverError> {
-        Twin::try_new(home, SLOT_BYTES).map(Self)
+    pub(super) fn try_new(owner: &DeviceContext) -> Result<Self, DriverError> {
+        MirroredBuffer::try_new(owner, SLOT_BYTES).map(Self)
     }
 
     /// The host's side.
@@ -128,7 +128,7 @@ impl Pinned {
         self.0.host_mut()
     }
 
-    pub(super) fn twin(&self) -> &Twin<u8> {
+    pub(super) fn buffer(&self) -> &MirroredBuffer<u8> {
         &self.0
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of what was handed in when a device is let go of, on the stand-in driver, WHICH IS NO GPU. A driver is loaded once a
+//! What happens to submitted rows when a device is dropped, on the driver stand-in, which is not a GPU. A driver is loaded once a
 //! process, so each of these tests runs this program again.
 
 use std::path::Path;
@@ -42,21 +42,21 @@ fn open(slots: usize, deadline: Duration) -> (Cuda, Arc<Metrics>) {
 }
 
 /// Hands in equal logits, so that their entropy says how many there were.
-fn put(cuda: &Cuda, rows: usize, vocab: usize) -> oneshot::Receiver<Measured> {
-    let mut slot = cuda.home().try_take(1).unwrap().pop().unwrap();
+fn submit(cuda: &Cuda, rows: usize, vocab: usize) -> oneshot::Receiver<Measured> {
+    let mut slot = cuda.slot_pool().try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; rows * vocab * 4], SLOT_BYTES);
     let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
     let (reply, numbers) = oneshot::channel();
-    assert!(cuda.put(Entry { slot, shape, since: Instant::now(), reply }).is_none());
+    assert!(cuda.submit(Entry { slot, shape, since: Instant::now(), reply }).is_none());
     numbers
 }
 
 /// Hands in the top 2 of `vocab` equal ones.
-fn put_top_k(cuda: &Cuda, rows: usize, vocab: u32) -> Receiver<Vec<TopKOut>> {
+fn submit_top_k(cuda: &Cuda, rows: usize, vocab: u32) -> Receiver<Vec<TopKOut>> {
     let ins = vec![TopKIn { start: 0, k: 2, chosen: f32::NAN, vocab }; rows];
     let (reply, numbers) = bounded(1);
     let values = vec![-(vocab as f32).ln(); 2];
-    assert!(cuda.jobs().put_top_k(TopKJob { values, ins, since: Instant::now(), reply }));
+    assert!(cuda.jobs().submit_top_k(TopKJob { values, ins, since: Instant::now(), reply }));
     numbers
 }
 
@@ -68,18 +68,18 @@ fn check(measured: Measured, rows: usize, vocab: usize) {
 }
 
 #[test]
-fn a_device_that_is_let_go_of_answers_what_it_has() {
-    again("what_was_handed_in_is_answered_before_it_is_gone", &[]);
+fn dropped_device_answers_its_jobs() {
+    again("submitted_jobs_are_answered_before_the_device_is_dropped", &[]);
 }
 
 #[test]
 #[ignore = "needs the stand-in for a driver"]
-fn what_was_handed_in_is_answered_before_it_is_gone() {
+fn submitted_jobs_are_answered_before_the_device_is_dropped() {
     let (cuda, metrics) = open(8, Duration::from_micros(200));
     // of the top-k rows more than fit two batches
     let (rows, few) = (50, MOST_ROWS / 3);
     let handed_in: Vec<_> =
-        (20..28).map(|vocab| (put(&cuda, rows, vocab), put_top_k(&cuda, few, vocab as u32), vocab)).collect();
+        (20..28).map(|vocab| (submit(&cuda, rows, vocab), submit_top_k(&cuda, few, vocab as u32), vocab)).collect();
     drop(cuda);
     for (mut whole, top_k, vocab) in handed_in {
         check(whole.try_recv().expect("the rows are answered"), rows, vocab);
@@ -107,7 +107,7 @@ fn the_batches_of_a_device_that_hangs_are_waited_for_once_and_its_thread_is_not(
     // so long that each batch has its rows before it goes
     let (cuda, metrics) = open(3, Duration::from_secs(60));
     let begin = Instant::now();
-    let waiting = [2, 3, 4].map(|vocab| (put(&cuda, MOST_ROWS, vocab), vocab));
+    let waiting = [2, 3, 4].map(|vocab| (submit(&cuda, MOST_ROWS, vocab), vocab));
     for (numbers, vocab) in waiting {
         check(numbers.blocking_recv().expect("the CPU goes on"), MOST_ROWS, vocab);
     }

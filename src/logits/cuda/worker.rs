@@ -34,11 +34,11 @@ struct Running {
 }
 
 impl Worker {
-    /// Works until nobody can hand in any more, and all is answered.
+    /// Runs until all senders are dropped and all jobs are answered.
     pub(super) fn work(mut self, mut collector: Collector) {
         let mut running: Option<Running> = None;
         loop {
-            // while the device works, what is there goes next; waiting for more can wait
+            // while the device works, the next batch takes the jobs that are queued, without a deadline
             let batch = if running.is_some() { collector.now() } else { collector.wait() };
             if batch.is_none() && running.is_none() {
                 return;
@@ -105,7 +105,7 @@ impl Worker {
             }
             Batch::TopK(jobs) => {
                 let numbers = lane.top_k(&jobs);
-                // nobody to tell when this fails
+                // the receiver may be gone
                 jobs.into_iter().zip(numbers).for_each(|(job, numbers)| drop(job.reply.send(numbers)));
             }
         }
@@ -118,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// Each entry on its own, so that one that fails costs no other. Whoever tries the device out gets no numbers instead, and top-k rows
+    /// Each entry alone, so that one failure does not affect others. While the device is tested there are no numbers instead, and top-k rows
     /// are measured, and counted, by the threads that wait for them.
     fn fall_back(&self, batch: Batch, reason: &str) {
         let count = batch.count() as u64;

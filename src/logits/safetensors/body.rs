@@ -1,26 +1,26 @@
-//! A safetensors body as it comes, in pieces of any size: rows go straight on to be measured.
+//! Parses a safetensors body incrementally, in pieces of any size; rows are submitted while the body is still being received.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use safetensors::tensor::Dtype as Stored;
+use safetensors::tensor::Dtype as TensorDtype;
 
-use super::header::{Header, LONGEST, Tensor, What};
+use super::header::{Header, LONGEST, Tensor, TensorRole};
 use crate::entropy::RowStats;
-use crate::logits::slices::{Intake, Misshapen, Rows, Side, Slices, Unmeasured};
+use crate::logits::slices::{Intake, InvalidSlice, RowColumns, Rows, Slices, MeasureError};
 
-/// Why a body is not measured.
+/// Why a body was not measured.
 #[derive(Debug, thiserror::Error)]
 pub enum SafetensorsError {
-    /// It is not what it should be; the words are for its sender.
+    /// The body is invalid; the message is for its sender.
     #[error("{0}")]
     Bad(String),
-    /// It is more than there ever is room for; the words are for its sender.
+    /// The body exceeds a limit; the message is for its sender.
     #[error("{0}")]
     TooLarge(String),
-    /// tokentap's own fault.
+    /// An internal failure.
     #[error(transparent)]
-    Unmeasured(#[from] Unmeasured),
+    Measure(#[from] MeasureError),
 }
 
 impl SafetensorsError {
@@ -29,11 +29,11 @@ impl SafetensorsError {
     }
 }
 
-impl From<Misshapen> for SafetensorsError {
-    fn from(error: Misshapen) -> Self {
+impl From<InvalidSlice> for SafetensorsError {
+    fn from(error: InvalidSlice) -> Self {
         match error {
-            Misshapen::Shape(message) => Self::Bad(message),
-            Misshapen::Room(message) => Self::TooLarge(message),
+            InvalidSlice::Shape(message) => Self::Bad(message),
+            InvalidSlice::Room(message) => Self::TooLarge(message),
         }
     }
 }
@@ -42,20 +42,20 @@ impl From<Misshapen> for SafetensorsError {
 #[derive(Debug)]
 pub struct Body {
     slices: Arc<Slices>,
-    /// Bytes it may have.
+    /// The largest size in bytes.
     limit: u64,
-    /// Rows it may have.
+    /// The largest number of rows.
     most: usize,
     stage: Stage,
-    /// What a stage collects.
+    /// Bytes of the current stage, until it is complete.
     collected: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The eight bytes that say how long the header is.
+    /// The eight bytes with the length of the header.
     Length,
-    /// A header of so many bytes.
+    /// A header of this length in bytes.
     Header(usize),
     /// The tensors.
     Tensors(Box<Tensors>),
@@ -66,30 +66,32 @@ struct Tensors {
     rows: Rows,
     left: std::vec::IntoIter<Tensor>,
     tensor: Option<Tensor>,
-    side: Side,
-    /// Open from the first byte of the logits on.
+    columns: RowColumns,
+    /// Open from the first byte of the logits.
     intake: Option<Intake>,
+    /// `temperature` or `token_ids` follow the logits.
     late: bool,
+    /// The body has `token_ids`.
     chosen: bool,
 }
 
 impl Body {
-    /// A body of at most `limit` bytes and `most` rows, nothing of which has come.
+    /// Creates the parser of a body of at most `limit` bytes and `most` rows.
     #[must_use]
     pub fn new(slices: &Arc<Slices>, limit: u64, most: usize) -> Self {
         Self { slices: Arc::clone(slices), limit, most, stage: Stage::Length, collected: Vec::new() }
     }
 
-    /// Whether token ids come with the rows, or have come.
+    /// Whether the header lists `token_ids`; false until the header is parsed.
     #[must_use]
     pub fn has_chosen(&self) -> bool {
         matches!(&self.stage, Stage::Tensors(tensors) if tensors.chosen)
     }
 
-    /// Takes the next bytes. Waits where there is no room for more rows.
+    /// Parses the next bytes. Waits while no slot is free for rows.
     ///
     /// # Errors
-    /// [`SafetensorsError`] when they cannot be right.
+    /// [`SafetensorsError`] if the bytes are invalid or exceed a limit.
     pub async fn push(&mut self, mut bytes: &[u8]) -> Result<(), SafetensorsError> {
         while !bytes.is_empty() {
             match &mut self.stage {
@@ -98,7 +100,7 @@ impl Body {
                         let length = length.try_into().map(u64::from_le_bytes).expect("eight bytes were asked for");
                         if !(2..=LONGEST).contains(&length) {
                             let message = format!(
-                                "this is no safetensors file: its first eight bytes say that its header has {length} bytes, not 2 to {LONGEST}"
+                                "not a safetensors file: the first eight bytes give a header length of {length} bytes, not 2 to {LONGEST}"
                             );
                             return Err(SafetensorsError::bad(message));
                         }
@@ -124,7 +126,7 @@ impl Body {
                         let message = format!("{} bytes or more follow the last tensor", bytes.len());
                         return Err(SafetensorsError::bad(message));
                     };
-                    if let Some(intake) = tensors.intake.as_mut().filter(|_| tensor.what == What::Logits) {
+                    if let Some(intake) = tensors.intake.as_mut().filter(|_| tensor.role == TensorRole::Logits) {
                         let taken = intake.push(bytes).await;
                         bytes = &bytes[taken..];
                         if !intake.is_whole() {
@@ -132,7 +134,7 @@ impl Body {
                         }
                     } else {
                         let Some(values) = collect(&mut self.collected, &mut bytes, tensor.bytes) else { continue };
-                        tensors.keep(tensor.what, &values);
+                        tensors.keep(tensor.role, &values);
                     }
                     tensors.next(&self.slices).await?;
                 }
@@ -150,10 +152,10 @@ impl Body {
         }
     }
 
-    /// Numbers of rows that are known by now, in order, while more than `waiting` parts are being measured.
+    /// The numbers of the next rows, in order. Waits until at most `waiting` parts are still being measured.
     ///
     /// # Errors
-    /// [`SafetensorsError`] when a part could not be measured.
+    /// [`SafetensorsError`] if a part could not be measured.
     pub async fn ready(&mut self, waiting: usize) -> Result<Vec<RowStats>, SafetensorsError> {
         let mut ready = Vec::new();
         if let Stage::Tensors(tensors) = &mut self.stage
@@ -166,10 +168,10 @@ impl Body {
         Ok(ready)
     }
 
-    /// The body has ended: the numbers of all rows not taken by [`Body::ready`].
+    /// Ends the body and returns the numbers of all rows that [`Body::ready`] has not returned.
     ///
     /// # Errors
-    /// [`SafetensorsError`] when it ended early, or there are no numbers.
+    /// [`SafetensorsError`] if the body is incomplete, or a part could not be measured.
     pub async fn finish(self) -> Result<Vec<RowStats>, SafetensorsError> {
         let early = |what: &str| SafetensorsError::bad(format!("the body ends early, in {what}"));
         let tensors = match self.stage {
@@ -177,10 +179,10 @@ impl Body {
             Stage::Header(_) => return Err(early("its header")),
             Stage::Tensors(tensors) => tensors,
         };
-        match tensors.tensor.map(|tensor| tensor.what) {
-            Some(What::Logits) => return Err(early("logits")),
-            Some(What::Temperature(_)) => return Err(early("temperature")),
-            Some(What::TokenIds(_)) => return Err(early("token_ids")),
+        match tensors.tensor.map(|tensor| tensor.role) {
+            Some(TensorRole::Logits) => return Err(early("logits")),
+            Some(TensorRole::Temperature(_)) => return Err(early("temperature")),
+            Some(TensorRole::TokenIds(_)) => return Err(early("token_ids")),
             None => {}
         }
         match tensors.intake {
@@ -190,7 +192,7 @@ impl Body {
     }
 }
 
-/// Moves bytes until there are `count`; those, when there are.
+/// Moves bytes into `collected`; returns them once there are `count`.
 fn collect(collected: &mut Vec<u8>, bytes: &mut &[u8], count: usize) -> Option<Vec<u8>> {
     let (taken, rest) = bytes.split_at(bytes.len().min(count - collected.len()));
     collected.extend_from_slice(taken);
@@ -202,23 +204,25 @@ impl Tensors {
     fn new(header: Header) -> Self {
         let late = header.is_late();
         let Header { rows, tensors } = header;
-        let chosen = tensors.iter().any(|tensor| matches!(tensor.what, What::TokenIds(_)));
-        Self { rows, left: tensors.into_iter(), tensor: None, side: Side::default(), intake: None, late, chosen }
+        let chosen = tensors.iter().any(|tensor| matches!(tensor.role, TensorRole::TokenIds(_)));
+        Self { rows, left: tensors.into_iter(), tensor: None, columns: RowColumns::default(), intake: None, late, chosen }
     }
 
-    /// Turns to the next tensor with any bytes; behind the last one, the side is known.
+    /// Advances to the next tensor that is not empty. After the last one, sets the columns of an intake that waits for them.
     async fn next(&mut self, slices: &Arc<Slices>) -> Result<(), SafetensorsError> {
         loop {
             self.tensor = self.left.next();
-            match self.tensor.map(|tensor| tensor.what) {
-                Some(What::Logits) if self.late => self.intake = Some(Intake::open_late(slices, self.rows).await?),
-                Some(What::Logits) => {
-                    self.intake = Some(Intake::open(slices, self.rows, std::mem::take(&mut self.side))?);
+            match self.tensor.map(|tensor| tensor.role) {
+                Some(TensorRole::Logits) if self.late => {
+                    self.intake = Some(Intake::open_late(slices, self.rows).await?)
+                }
+                Some(TensorRole::Logits) => {
+                    self.intake = Some(Intake::open(slices, self.rows, std::mem::take(&mut self.columns))?);
                 }
                 Some(_) => {}
                 None if self.late => {
-                    let intake = self.intake.as_mut().expect("there is a tensor of logits, and it is not the last");
-                    return Ok(intake.set_side(std::mem::take(&mut self.side))?);
+                    let intake = self.intake.as_mut().expect("late means that the logits come before another tensor");
+                    return Ok(intake.set_columns(std::mem::take(&mut self.columns))?);
                 }
                 None => return Ok(()),
             }
@@ -228,20 +232,20 @@ impl Tensors {
         }
     }
 
-    fn keep(&mut self, what: What, values: &[u8]) {
-        match what {
-            What::Logits => unreachable!("logits go to the intake"),
-            What::Temperature(Stored::F64) => {
-                self.side.temperature = numbers(values, |bytes| f64::from_le_bytes(bytes) as f32);
+    fn keep(&mut self, role: TensorRole, values: &[u8]) {
+        match role {
+            TensorRole::Logits => unreachable!("logits go to the intake"),
+            TensorRole::Temperature(TensorDtype::F64) => {
+                self.columns.temperature = numbers(values, |bytes| f64::from_le_bytes(bytes) as f32);
             }
-            What::Temperature(_) => self.side.temperature = numbers(values, f32::from_le_bytes),
-            What::TokenIds(Stored::I32) => {
-                self.side.chosen = numbers(values, |bytes| i64::from(i32::from_le_bytes(bytes)));
+            TensorRole::Temperature(_) => self.columns.temperature = numbers(values, f32::from_le_bytes),
+            TensorRole::TokenIds(TensorDtype::I32) => {
+                self.columns.chosen = numbers(values, |bytes| i64::from(i32::from_le_bytes(bytes)));
             }
-            What::TokenIds(Stored::U32) => {
-                self.side.chosen = numbers(values, |bytes| i64::from(u32::from_le_bytes(bytes)));
+            TensorRole::TokenIds(TensorDtype::U32) => {
+                self.columns.chosen = numbers(values, |bytes| i64::from(u32::from_le_bytes(bytes)));
             }
-            What::TokenIds(_) => self.side.chosen = numbers(values, i64::from_le_bytes),
+            TensorRole::TokenIds(_) => self.columns.chosen = numbers(values, i64::from_le_bytes),
         }
     }
 }

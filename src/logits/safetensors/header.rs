@@ -1,63 +1,63 @@
-//! What the header of a safetensors body says is coming.
+//! The header of a safetensors body: its tensors, their types and sizes.
 
-use safetensors::tensor::{Dtype as Stored, Metadata};
+use safetensors::tensor::{Dtype as TensorDtype, Metadata};
 
 use crate::entropy::Dtype;
 use crate::logits::slices::Rows;
 
 use super::body::SafetensorsError;
 
-/// The longest header: it names three tensors.
+/// The largest header, in bytes. A header has at most three tensors.
 pub(super) const LONGEST: u64 = 64 << 10;
 
-/// The tensors of a slice, and where they lie.
+/// The tensors of a slice, in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// What `logits` holds.
+    /// The shape of `logits`.
     pub rows: Rows,
     /// In the order of their bytes.
     pub(super) tensors: Vec<Tensor>,
 }
 
-/// One tensor on its way.
+/// A tensor that the body contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tensor {
-    pub(super) what: What,
+    pub(super) role: TensorRole,
     pub(super) bytes: usize,
 }
 
-/// What a tensor is, and how it is stored.
+/// The meaning of a tensor, and its stored type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum TensorRole {
     Logits,
-    Temperature(Stored),
-    TokenIds(Stored),
+    Temperature(TensorDtype),
+    TokenIds(TensorDtype),
 }
 
 impl Header {
-    /// Reads the JSON of a header.
+    /// Parses the JSON of a header. `most` is the largest number of rows.
     pub(super) fn parse(json: &[u8], most: usize) -> Result<Self, SafetensorsError> {
         let metadata: Metadata = serde_json::from_slice(json)
             .map_err(|error| SafetensorsError::bad(format!("the safetensors header: {error}")))?;
         let mut rows = None;
         let mut tensors = Vec::new();
         for name in metadata.offset_keys() {
-            let info = metadata.info(&name).expect("it is one of its own names");
-            let what = match &*name {
+            let info = metadata.info(&name).expect("offset_keys returns existing names");
+            let role = match &*name {
                 "logits" => {
                     rows = Some(logits(info.dtype, &info.shape, most)?);
-                    What::Logits
+                    TensorRole::Logits
                 }
-                "temperature" => What::Temperature(side(&name, info, &[Stored::F32, Stored::F64])?),
-                "token_ids" => What::TokenIds(side(&name, info, &[Stored::I64, Stored::I32, Stored::U32])?),
+                "temperature" => TensorRole::Temperature(column(&name, info, &[TensorDtype::F32, TensorDtype::F64])?),
+                "token_ids" => TensorRole::TokenIds(column(&name, info, &[TensorDtype::I64, TensorDtype::I32, TensorDtype::U32])?),
                 _ => {
-                    let message = format!("{name:?} is none of logits, temperature and token_ids");
+                    let message = format!("{name:?} is not logits, temperature or token_ids");
                     return Err(SafetensorsError::bad(message));
                 }
             };
-            tensors.push(Tensor { what, bytes: info.data_offsets.1 - info.data_offsets.0 });
+            tensors.push(Tensor { role, bytes: info.data_offsets.1 - info.data_offsets.0 });
         }
-        let rows = rows.ok_or_else(|| SafetensorsError::bad("there is no tensor named logits"))?;
+        let rows = rows.ok_or_else(|| SafetensorsError::bad("no tensor named logits"))?;
         for (name, one_for_all) in [("temperature", true), ("token_ids", false)] {
             let Some(info) = metadata.info(name) else { continue };
             let count: usize = info.shape.iter().product();
@@ -70,9 +70,9 @@ impl Header {
         Ok(Self { rows, tensors })
     }
 
-    /// Whether something that is needed to measure the rows comes behind them.
+    /// Whether a tensor that is needed to measure the rows follows them in the body.
     pub(super) fn is_late(&self) -> bool {
-        self.tensors.last().is_some_and(|tensor| tensor.what != What::Logits)
+        self.tensors.last().is_some_and(|tensor| tensor.role != TensorRole::Logits)
     }
 
     /// Bytes of all tensors.
@@ -81,11 +81,11 @@ impl Header {
     }
 }
 
-fn logits(dtype: Stored, shape: &[usize], most: usize) -> Result<Rows, SafetensorsError> {
+fn logits(dtype: TensorDtype, shape: &[usize], most: usize) -> Result<Rows, SafetensorsError> {
     let stored = match dtype {
-        Stored::F32 => Dtype::F32,
-        Stored::BF16 => Dtype::Bf16,
-        Stored::F16 => Dtype::F16,
+        TensorDtype::F32 => Dtype::F32,
+        TensorDtype::BF16 => Dtype::Bf16,
+        TensorDtype::F16 => Dtype::F16,
         _ => return Err(SafetensorsError::bad(format!("logits are F32, BF16 or F16, not {dtype:?}"))),
     };
     let [rows, vocab] = shape else {
@@ -94,8 +94,8 @@ fn logits(dtype: Stored, shape: &[usize], most: usize) -> Result<Rows, Safetenso
     Rows::try_new(stored, *rows, *vocab, most).map_err(|error| SafetensorsError::bad(format!("logits: {error}")))
 }
 
-/// A tensor with one value a row.
-fn side(name: &str, info: &safetensors::tensor::TensorInfo, stored: &[Stored]) -> Result<Stored, SafetensorsError> {
+/// Checks a tensor that has one value per row; returns its stored type.
+fn column(name: &str, info: &safetensors::tensor::TensorInfo, stored: &[TensorDtype]) -> Result<TensorDtype, SafetensorsError> {
     if !stored.contains(&info.dtype) {
         return Err(SafetensorsError::bad(format!("{name} is one of {stored:?}, not {:?}", info.dtype)));
     }

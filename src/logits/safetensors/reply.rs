@@ -1,11 +1,11 @@
-//! The numbers of a slice as they are sent: JSON, or safetensors again.
+//! Encodes the numbers of a slice as JSON or safetensors.
 
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Map, Value, json};
 
 use crate::entropy::RowStats;
 
-/// One entry a row. NaN, and `null` in JSON, where there is nothing to say.
+/// Columns with one entry per row. An unknown number is NaN, and `null` in JSON.
 #[derive(Debug)]
 pub struct Numbers {
     columns: Vec<(&'static str, Vec<f64>)>,
@@ -13,7 +13,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// The numbers of `stats`, the surprisal only where token ids were given.
+    /// The columns of `stats`. `surprisal` is true if token ids were sent.
     #[must_use]
     pub fn of(stats: &[RowStats], surprisal: bool) -> Self {
         let column = |name, of: fn(&RowStats) -> f64| (name, stats.iter().map(of).collect::<Vec<f64>>());
@@ -65,8 +65,8 @@ impl Numbers {
             .collect();
         let views = self.columns.iter().zip(&bytes).map(|((name, column), bytes)| {
             let view = TensorView::new(Dtype::F64, vec![column.len()], bytes);
-            ((*name).to_owned(), view.expect("eight bytes a value"))
+            ((*name).to_owned(), view.expect("eight bytes per value"))
         });
-        serialize(views.collect::<Vec<_>>(), None).expect("names and shapes are tokentap's own")
+        serialize(views.collect::<Vec<_>>(), None).expect("names and shapes are valid by construction")
     }
 }

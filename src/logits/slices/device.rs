@@ -9,17 +9,17 @@ use tokio::sync::watch;
 use super::Rows;
 use crate::config::{EntropyBackend, SliceConfig};
 use crate::entropy::{Backend, Cpu, Logits, RowStats, TokenStats, TopK};
-use crate::logits::cuda::{Cuda, NAME, Settings, Unavailable, WIDTH, calibrate, in_use};
+use crate::logits::cuda::{Cuda, NAME, Settings, Unavailable, WIDTH, calibrate, record_backends};
 use crate::metrics::Metrics;
 
 /// Below this a slice is measured before the device has been told of it.
 const LEAST_BYTES: usize = 4 << 20;
 
 /// How long somebody waits who would rather have the device.
-const OPENING: Duration = Duration::from_secs(60);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the end of the process waits for a device that is being opened.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// Everything, or what is faster there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
 /// A device that may be there.
 #[derive(Debug, Clone)]
 pub(super) struct Device {
-    opened: Arc<OnceLock<Opened>>,
+    opened: Arc<OnceLock<OpenDevice>>,
     share: Share,
     /// Closed once it is known whether there is one.
     opening: watch::Receiver<()>,
@@ -54,14 +54,14 @@ pub(super) struct Device {
 }
 
 #[derive(Debug)]
-struct Opened {
+struct OpenDevice {
     cuda: Cuda,
     /// Slices from so many bytes on.
     least_bytes: usize,
 }
 
 impl Device {
-    /// Begins to open it; until then, and where that fails, there is none.
+    /// Begins to open the device. Until it is open, and if that fails, `get` returns `None`.
     pub(super) fn open(settings: Settings, share: Share, threads: usize, metrics: &Arc<Metrics>) -> Self {
         let (open_until, opening) = watch::channel(());
         let (done, open) = bounded(0);
@@ -87,19 +87,19 @@ impl Device {
     }
 
     /// Waits until it is open, or known not to be.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn wait_opened(&self) {
         let mut opening = self.opening.clone();
         // the sender says nothing and goes
-        if tokio::time::timeout(OPENING, opening.changed()).await.is_err() {
+        if tokio::time::timeout(OPEN_TIMEOUT, opening.changed()).await.is_err() {
             tracing::warn!("the CUDA device has not been opened in a minute; until it is the CPU measures");
         }
     }
 
     /// The same for a thread that is about to end the process, and waits for no driver for long: one that is still being loaded would have
     /// its memory taken from under it.
-    pub(super) fn settle(&self) {
+    pub(super) fn wait_opened_blocking(&self) {
         // nothing is ever sent: it is closed, or the time is over
-        let _ = self.open.recv_timeout(FAREWELL);
+        let _ = self.open.recv_timeout(SHUTDOWN_WAIT);
     }
 
     /// What it is given.
@@ -113,12 +113,12 @@ impl Device {
         (rows.bytes() >= opened.least_bytes).then_some(&opened.cuda)
     }
 
-    /// The device, where there is one, for what lies in one of its slots.
+    /// The device, if it is open, for rows in one of its slots.
     pub(super) fn any(&self) -> Option<&Cuda> {
         self.opened.get().map(|opened| &opened.cuda)
     }
 
-    fn usable(&self) -> Option<&Opened> {
+    fn usable(&self) -> Option<&OpenDevice> {
         self.opened.get().filter(|opened| !opened.cuda.is_lost())
     }
 }
@@ -129,7 +129,7 @@ fn try_open(
     share: Share,
     threads: usize,
     metrics: &Arc<Metrics>,
-) -> Result<Option<Opened>, Unavailable> {
+) -> Result<Option<OpenDevice>, Unavailable> {
     let cpu = Cpu::new();
     let cuda = Cuda::open(settings, metrics)?;
     let crossover = calibrate(&cuda, cpu, threads)?;
@@ -143,7 +143,7 @@ fn try_open(
         (Share::Worthwhile, Some(rows)) => LEAST_BYTES.max(crossover_bytes(rows)),
         (Share::Worthwhile, None) => return Ok(None),
     };
-    in_use(metrics, &cpu, true, share == Share::All);
+    record_backends(metrics, &cpu, true, share == Share::All);
     let found = cuda.found();
     tracing::info!(
         device = found.name,
@@ -153,7 +153,7 @@ fn try_open(
         top_k = crossover.top_k,
         "a CUDA device measures rows; it is faster from so many on"
     );
-    Ok(Some(Opened { cuda, least_bytes }))
+    Ok(Some(OpenDevice { cuda, least_bytes }))
 }
 
 fn crossover_bytes(rows: u64) -> usize {
@@ -162,13 +162,13 @@ fn crossover_bytes(rows: u64) -> usize {
 
 /// The backend of top-k rows where the device is to measure them; the CPU's, as long as it cannot.
 #[derive(Debug)]
-pub(super) struct OnDevice {
+pub(super) struct DeviceBackend {
     pub(super) device: Device,
     pub(super) cpu: Cpu,
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl Backend for OnDevice {
+impl Backend for DeviceBackend {
     fn name(&self) -> &'static str {
         NAME
     }

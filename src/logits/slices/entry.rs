@@ -17,13 +17,13 @@ pub(crate) struct Shape {
     pub(crate) vocab: usize,
     /// One a row, one for all, or none.
     pub(crate) temperature: Vec<f32>,
-    /// The sampled token of each row, negative where there is none; or none at all.
+    /// The sampled token of each row, negative if unknown; empty if no row has one.
     pub(crate) chosen: Vec<i64>,
 }
 
 /// Why there are no numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unmeasured {
+pub enum MeasureError {
     /// A fault of tokentap, told in its log.
     #[error("measuring these rows failed in tokentap")]
     Panicked,
@@ -36,7 +36,7 @@ pub enum Unmeasured {
 }
 
 /// The numbers of a slot, one entry a row.
-pub(crate) type Measured = Result<Vec<RowStats>, Unmeasured>;
+pub(crate) type Measured = Result<Vec<RowStats>, MeasureError>;
 
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -51,8 +51,8 @@ impl Entry {
         self.slot.filled().len() / (self.shape.vocab * self.shape.dtype.bytes())
     }
 
-    /// Whether whoever handed it in has gone.
-    pub(crate) fn is_left(&self) -> bool {
+    /// Whether the caller has gone.
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.reply.is_closed()
     }
 
@@ -74,18 +74,18 @@ impl Entry {
         metrics.wait.with_label_values(&by).observe((begin - self.since).as_secs_f64());
         let mut numbers = Vec::with_capacity(self.rows());
         let measured = catch_unwind(AssertUnwindSafe(|| cpu.rows(&self.logits(), &mut numbers)));
-        let measured = measured.map(|()| numbers).map_err(|_| Unmeasured::Panicked);
+        let measured = measured.map(|()| numbers).map_err(|_| MeasureError::Panicked);
         metrics.compute.with_label_values(&by).observe(begin.elapsed().as_secs_f64());
         metrics.batch.with_label_values(&by).observe(self.rows() as f64);
         metrics.rows.with_label_values(&by).inc_by(self.rows() as u64);
         self.answer(measured);
     }
 
-    /// Frees the slot, then answers: whoever reads the answer finds the slot free.
+    /// Frees the slot, then answers: the slot is free when the answer is read.
     pub(crate) fn answer(self, measured: Measured) {
         let Self { slot, reply, .. } = self;
         drop(slot);
-        // nobody to tell when this fails
+        // the receiver may be gone
         let _ = reply.send(measured);
     }
 }

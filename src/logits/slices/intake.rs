@@ -8,82 +8,82 @@ use tokio::sync::oneshot;
 
 use super::entry::{Entry, Measured, Shape};
 use super::slot::Reserved;
-use super::{Home, Misshapen, Rows, SLOT_BYTES, Side, Slices, Slot, Unmeasured};
+use super::{InvalidSlice, RowColumns, Rows, SLOT_BYTES, Slices, Slot, SlotPool, MeasureError};
 use crate::entropy::RowStats;
 
 /// One slice on its way through.
 #[derive(Debug)]
 pub struct Intake {
     slices: Arc<Slices>,
-    home: Arc<Home>,
+    slot_pool: Arc<SlotPool>,
     rows: Rows,
     /// `None` until it is known: it may come behind the rows.
-    side: Option<Side>,
+    columns: Option<RowColumns>,
     slot: Option<Slot>,
     /// When that slot was taken; where all are reserved, when they were.
     opened: Instant,
-    /// Taken beforehand, where full ones are held until the side is known.
+    /// Taken beforehand, where full ones are held until the columns is known.
     reserved: Reserved,
     held: Vec<Slot>,
     /// Rows handed in.
-    handed: usize,
+    submitted: usize,
     pushed: usize,
-    numbers: VecDeque<Waiting>,
+    numbers: VecDeque<PendingRows>,
 }
 
 /// Rows that have been handed in.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingRows {
     pub(super) numbers: oneshot::Receiver<Measured>,
-    /// They lie in a slot of the device.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "there is none"))]
+    /// They are in a slot of the device.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "no device without this feature"))]
     pub(super) on_device: bool,
 }
 
 impl Intake {
-    /// A slice whose side is known.
+    /// A slice whose columns is known.
     ///
     /// # Errors
-    /// [`Misshapen`] when the side does not fit.
-    pub fn open(slices: &Arc<Slices>, rows: Rows, side: Side) -> Result<Self, Misshapen> {
-        side.check(rows)?;
-        Ok(Self::new(slices, rows, Some(side)))
+    /// [`InvalidSlice`] when the columns does not fit.
+    pub fn open(slices: &Arc<Slices>, rows: Rows, columns: RowColumns) -> Result<Self, InvalidSlice> {
+        columns.check(rows)?;
+        Ok(Self::new(slices, rows, Some(columns)))
     }
 
-    /// A slice whose side comes behind its rows: room for all of them is waited for.
+    /// A slice whose columns comes behind its rows: room for all of them is waited for.
     ///
     /// # Errors
-    /// [`Misshapen`] when there never is so much room.
-    pub async fn open_late(slices: &Arc<Slices>, rows: Rows) -> Result<Self, Misshapen> {
+    /// [`InvalidSlice`] when there never is so much room.
+    pub async fn open_late(slices: &Arc<Slices>, rows: Rows) -> Result<Self, InvalidSlice> {
         let mut intake = Self::new(slices, rows, None);
         let needed = rows.slots();
-        if needed > intake.home.most_reserved() {
+        if needed > intake.slot_pool.most_reserved() {
             // a device may have less room than the processor
-            intake.home = Arc::clone(&slices.heap);
+            intake.slot_pool = Arc::clone(&slices.heap);
         }
-        let most = intake.home.most_reserved();
+        let most = intake.slot_pool.most_reserved();
         if needed > most {
-            return Err(Misshapen::Room(format!(
+            return Err(InvalidSlice::Room(format!(
                 "logits with tensors behind them are held until those have come, and these need {needed} slots of {SLOT_BYTES} bytes \
                  where {most} can be had, half of the memory for rows: send fewer rows, or temperature and token_ids before the logits"
             )));
         }
-        intake.reserved = slices.slots(&mut intake.home, needed, true).await;
+        intake.reserved = slices.slots(&mut intake.slot_pool, needed, true).await;
         intake.opened = Instant::now();
         Ok(intake)
     }
 
-    fn new(slices: &Arc<Slices>, rows: Rows, side: Option<Side>) -> Self {
+    fn new(slices: &Arc<Slices>, rows: Rows, columns: Option<RowColumns>) -> Self {
         Self {
-            home: Arc::clone(slices.home(rows)),
+            slot_pool: Arc::clone(slices.slot_pool(rows)),
             slices: Arc::clone(slices),
             rows,
-            side,
+            columns,
             slot: None,
             opened: Instant::now(),
             reserved: Reserved::default(),
             held: Vec::new(),
-            handed: 0,
+            submitted: 0,
             pushed: 0,
             numbers: VecDeque::new(),
         }
@@ -99,7 +99,7 @@ impl Intake {
                 self.slot = self.reserved.pop();
             }
             if self.slot.is_none() {
-                self.slot = self.slices.slots(&mut self.home, 1, false).await.pop();
+                self.slot = self.slices.slots(&mut self.slot_pool, 1, false).await.pop();
                 self.opened = Instant::now();
             }
             let slot = self.slot.as_mut().expect("as many as asked for");
@@ -108,45 +108,45 @@ impl Intake {
             self.pushed += count;
             if slot.filled().len() == limit || self.pushed == self.rows.bytes() {
                 let slot = self.slot.take().expect("it has just been filled");
-                self.hand_in(slot);
+                self.submit_slot(slot);
             }
         }
         taken
     }
 
-    /// The side, which came behind the rows.
+    /// The columns, which came behind the rows.
     ///
     /// # Errors
-    /// [`Misshapen`] when it does not fit.
-    pub fn set_side(&mut self, side: Side) -> Result<(), Misshapen> {
-        side.check(self.rows)?;
-        self.side = Some(side);
+    /// [`InvalidSlice`] when it does not fit.
+    pub fn set_columns(&mut self, columns: RowColumns) -> Result<(), InvalidSlice> {
+        columns.check(self.rows)?;
+        self.columns = Some(columns);
         self.reserved = Reserved::default();
         for slot in std::mem::take(&mut self.held) {
-            self.hand_in(slot);
+            self.submit_slot(slot);
         }
         Ok(())
     }
 
-    fn hand_in(&mut self, slot: Slot) {
-        let Some(side) = &self.side else {
+    fn submit_slot(&mut self, slot: Slot) {
+        let Some(columns) = &self.columns else {
             self.held.push(slot);
             return;
         };
         let count = slot.filled().len() / self.rows.row_bytes();
-        let (temperature, chosen) = side.part(self.handed, count);
-        self.handed += count;
+        let (temperature, chosen) = columns.part(self.submitted, count);
+        self.submitted += count;
         let (reply, numbers) = oneshot::channel();
         let shape = Shape { dtype: self.rows.dtype, vocab: self.rows.vocab, temperature, chosen };
-        let on_device = !Arc::ptr_eq(slot.home(), &self.slices.heap);
-        self.numbers.push_back(Waiting { numbers, on_device });
-        self.slices.put(Entry { slot, shape, since: Instant::now(), reply });
+        let on_device = !Arc::ptr_eq(slot.slot_pool(), &self.slices.heap);
+        self.numbers.push_back(PendingRows { numbers, on_device });
+        self.slices.submit(Entry { slot, shape, since: Instant::now(), reply });
     }
 
     /// When the next bytes must have come if room that is taken and not full is given `patience` a slot; `None` while none is.
     #[must_use]
     pub fn due(&self, patience: Duration) -> Option<Instant> {
-        if self.side.is_none() {
+        if self.columns.is_none() {
             let slots = u32::try_from(self.held.len() + 1).unwrap_or(u32::MAX);
             return Some(self.opened + patience.saturating_mul(slots));
         }
@@ -166,7 +166,7 @@ impl Intake {
     }
 
     /// The numbers of the next rows, in order; dropped, it can be asked again. `None` when all that were handed in have been taken.
-    pub async fn next(&mut self) -> Option<Result<Vec<RowStats>, Unmeasured>> {
+    pub async fn next(&mut self) -> Option<Result<Vec<RowStats>, MeasureError>> {
         let numbers = self.slices.numbers(self.numbers.front_mut()?).await;
         self.numbers.pop_front();
         Some(numbers)
@@ -175,8 +175,8 @@ impl Intake {
     /// The numbers of all rows that have been handed in and not taken.
     ///
     /// # Errors
-    /// [`Unmeasured`] when there are none of some of them.
-    pub async fn rest(mut self) -> Result<Vec<RowStats>, Unmeasured> {
+    /// [`MeasureError`] if some rows have no numbers.
+    pub async fn rest(mut self) -> Result<Vec<RowStats>, MeasureError> {
         let mut all = Vec::new();
         while let Some(numbers) = self.next().await {
             all.extend(numbers?);

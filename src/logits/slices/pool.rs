@@ -31,7 +31,7 @@ impl Pool {
     }
 
     /// Hands an entry in.
-    pub(super) fn put(&self, entry: Entry) {
+    pub(super) fn submit(&self, entry: Entry) {
         let queue = self.queue.as_ref().expect("only drop takes it");
         // a thread goes only when the queue does
         let _ = queue.send(entry);
@@ -40,7 +40,7 @@ impl Pool {
 
 fn work(entries: &Receiver<Entry>, cpu: Cpu, metrics: &Metrics) {
     for entry in entries {
-        if !entry.is_left() {
+        if !entry.is_cancelled() {
             entry.measure(&cpu, &metrics.slices);
         }
     }
@@ -65,22 +65,22 @@ mod tests {
     use super::*;
     use crate::entropy::{Backend, Dtype};
     use crate::logits::slices::entry::Shape;
-    use crate::logits::slices::{Home, MAX_VOCAB, SLOT_BYTES, Slot};
+    use crate::logits::slices::{MAX_VOCAB, SLOT_BYTES, Slot, SlotPool};
 
     #[tokio::test]
-    async fn what_was_handed_in_is_answered_before_it_is_gone() {
+    async fn submitted_rows_are_answered_before_the_pool_is_dropped() {
         let metrics = Arc::new(Metrics::new("cpu"));
         let pool = Pool::start(2, Cpu::new(), &metrics).unwrap();
-        let home = Arc::new(Home::heap(12 * SLOT_BYTES as u64));
+        let slot_pool = Arc::new(SlotPool::heap(12 * SLOT_BYTES as u64));
         // rows as wide as there are, each of another width: they take their time, and the numbers say whose they are
-        let put = |(mut slot, vocab): (Slot, usize)| {
+        let submit = |(mut slot, vocab): (Slot, usize)| {
             slot.push(&vec![0; 4 * vocab], SLOT_BYTES);
             let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
             let (reply, numbers) = oneshot::channel();
-            pool.put(Entry { slot, shape, since: Instant::now(), reply });
+            pool.submit(Entry { slot, shape, since: Instant::now(), reply });
             (vocab, numbers)
         };
-        let handed_in: Vec<_> = home.take(12).await.into_iter().zip(MAX_VOCAB - 11..=MAX_VOCAB).map(put).collect();
+        let handed_in: Vec<_> = slot_pool.take(12).await.into_iter().zip(MAX_VOCAB - 11..=MAX_VOCAB).map(submit).collect();
         drop(pool);
         for (vocab, mut numbers) in handed_in {
             let stats = numbers.try_recv().expect("it is answered").unwrap();
@@ -90,18 +90,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_left_is_passed_over() {
+    async fn rows_of_cancelled_callers_are_skipped() {
         let metrics = Arc::new(Metrics::new("cpu"));
         let pool = Pool::start(1, Cpu::new(), &metrics).unwrap();
-        let home = Arc::new(Home::heap(2 * SLOT_BYTES as u64));
-        let mut slots = home.take(2).await;
+        let slot_pool = Arc::new(SlotPool::heap(2 * SLOT_BYTES as u64));
+        let mut slots = slot_pool.take(2).await;
         for leaves in [true, false] {
             let mut slot = slots.pop().unwrap();
             slot.push(&[0; 40], SLOT_BYTES);
             let shape = Shape { dtype: Dtype::F32, vocab: 5, temperature: Vec::new(), chosen: Vec::new() };
             let (reply, numbers) = oneshot::channel();
             let numbers = (!leaves).then_some(numbers);
-            pool.put(Entry { slot, shape, since: Instant::now(), reply });
+            pool.submit(Entry { slot, shape, since: Instant::now(), reply });
             if let Some(numbers) = numbers {
                 assert_eq!(numbers.await.unwrap().unwrap().len(), 2);
             }

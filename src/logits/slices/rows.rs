@@ -17,16 +17,16 @@ pub(crate) const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
 
 /// What goes with the rows.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Side {
+pub struct RowColumns {
     /// One a row, one for all, or none, which is 1. From 1e-6 to 1e6.
     pub temperature: Vec<f32>,
-    /// The sampled token of each row, negative where there is none; or none at all.
+    /// The sampled token of each row, negative if unknown; empty if no row has one.
     pub chosen: Vec<i64>,
 }
 
 /// What cannot be measured, in words for the sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Misshapen {
+pub enum InvalidSlice {
     /// It is no slice.
     #[error("{0}")]
     Shape(String),
@@ -37,9 +37,9 @@ pub enum Misshapen {
 
 impl Rows {
     /// # Errors
-    /// [`Misshapen`] when there are more than `most`, or they are too wide.
-    pub fn try_new(dtype: Dtype, rows: usize, vocab: usize, most: usize) -> Result<Self, Misshapen> {
-        let wrong = |text: String| Err(Misshapen::Shape(text));
+    /// [`InvalidSlice`] when there are more than `most`, or they are too wide.
+    pub fn try_new(dtype: Dtype, rows: usize, vocab: usize, most: usize) -> Result<Self, InvalidSlice> {
+        let wrong = |text: String| Err(InvalidSlice::Shape(text));
         if vocab == 0 || vocab > MAX_VOCAB {
             return wrong(format!("a row has 1 to {MAX_VOCAB} logits, not {vocab}"));
         }
@@ -80,13 +80,13 @@ impl Rows {
     }
 }
 
-impl Side {
+impl RowColumns {
     /// Whether it fits `rows`.
     ///
     /// # Errors
-    /// [`Misshapen`] when it does not.
-    pub fn check(&self, rows: Rows) -> Result<(), Misshapen> {
-        let wrong = |text: String| Err(Misshapen::Shape(text));
+    /// [`InvalidSlice`] when it does not.
+    pub fn check(&self, rows: Rows) -> Result<(), InvalidSlice> {
+        let wrong = |text: String| Err(InvalidSlice::Shape(text));
         let count = self.temperature.len();
         if count > 1 && count != rows.rows {
             return wrong(format!("temperature has {count} values for {} rows: one a row, or one for all", rows.rows));

@@ -16,7 +16,7 @@ pub const SLOT_BYTES: usize = 4 * MAX_VOCAB;
 pub struct Slot {
     memory: Option<Memory>,
     len: usize,
-    home: Arc<Home>,
+    slot_pool: Arc<SlotPool>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Memory {
 
 /// The slots of one kind of memory, and how many there may be.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct SlotPool {
     free: Mutex<Vec<Memory>>,
     permits: Arc<Semaphore>,
     /// Of those, so many may be held for rows that have not come, by all senders together: others go on.
@@ -53,7 +53,7 @@ impl Reserved {
     }
 }
 
-impl Home {
+impl SlotPool {
     /// `bytes` of heap, at least one slot; each is allocated when it is first needed.
     pub(crate) fn heap(bytes: u64) -> Self {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
@@ -84,11 +84,11 @@ impl Home {
     }
 
     /// Waits for `count` slots, `ahead` of rows that have not come or for those that are here.
-    pub(super) async fn lend(self: Arc<Self>, count: usize, ahead: bool) -> Reserved {
+    pub(super) async fn acquire(self: Arc<Self>, count: usize, ahead: bool) -> Reserved {
         if ahead { self.reserve(count).await } else { Reserved { slots: self.take(count).await, _permit: None } }
     }
 
-    /// Waits for `count` slots for rows that have not come, at most [`Home::most_reserved`] of them; they are reserved until all that came
+    /// Waits for `count` slots for rows that have not come, at most [`SlotPool::most_reserved`] of them; they are reserved until all that came
     /// with them is dropped.
     pub(super) async fn reserve(self: &Arc<Self>, count: usize) -> Reserved {
         let permits = u32::try_from(count.min(self.most_reserved())).unwrap_or(u32::MAX);
@@ -96,7 +96,7 @@ impl Home {
         Reserved { slots: self.take(count).await, _permit: permit }
     }
 
-    /// Waits for `count` slots at once, at most [`Home::total`] of them. In order of asking, so that nobody waits for ever; at once,
+    /// Waits for `count` slots at once, at most [`SlotPool::total`] of them. In order of the requests, so that each gets its turn; at once,
     /// so that two who need several never wait for each other.
     pub(super) async fn take(self: &Arc<Self>, count: usize) -> Vec<Slot> {
         let count = u32::try_from(count.min(self.total)).unwrap_or(u32::MAX);
@@ -117,7 +117,7 @@ impl Home {
             let permit = permits.split(1).expect("as many were acquired");
             let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let memory = free.unwrap_or_else(|| Memory::Heap(vec![0; SLOT_BYTES].into_boxed_slice()));
-            Slot { memory: Some(memory), len: 0, home: Arc::clone(self), _permit: permit }
+            Slot { memory: Some(memory), len: 0, slot_pool: Arc::clone(self), _permit: permit }
         };
         (0..count).map(one).collect()
     }
@@ -145,8 +145,8 @@ impl Slot {
     }
 
     /// Where it goes back to.
-    pub(super) fn home(&self) -> &Arc<Home> {
-        &self.home
+    pub(super) fn slot_pool(&self) -> &Arc<SlotPool> {
+        &self.slot_pool
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -164,8 +164,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // before the permit goes, so that whoever gets it finds the memory
-        self.home.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
+        // before the permit is released, so that its next holder finds the memory
+        self.slot_pool.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
     }
 }
 
@@ -185,15 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn all_who_reserve_hold_no_more_than_half() {
-        let home = Arc::new(Home::heap(8 * SLOT_BYTES as u64));
-        let first = ready(home.reserve(3)).expect("there is room");
-        assert!(ready(home.reserve(2)).is_none(), "for two more there is none");
-        let second = ready(home.reserve(1)).expect("for one there is");
-        let others = ready(home.take(4)).expect("half is for those whose rows are measured as they come");
-        assert!(ready(home.take(1)).is_none());
+    fn reservations_take_at_most_half() {
+        let slot_pool = Arc::new(SlotPool::heap(8 * SLOT_BYTES as u64));
+        let first = ready(slot_pool.reserve(3)).expect("there is room");
+        assert!(ready(slot_pool.reserve(2)).is_none(), "for two more there is none");
+        let second = ready(slot_pool.reserve(1)).expect("for one there is");
+        let others = ready(slot_pool.take(4)).expect("half is for those whose rows are measured as they come");
+        assert!(ready(slot_pool.take(1)).is_none());
         drop((first, others));
-        assert!(ready(home.reserve(3)).is_some());
+        assert!(ready(slot_pool.reserve(3)).is_some());
         drop(second);
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::loads::loads;
-use super::super::value::{Dict, Value, escaped};
+use super::super::value::{Dict, PythonValue, escaped};
 use super::*;
 
 /// What Python's `str.isspace` is true of.
@@ -110,11 +110,11 @@ fn blocks(format: Format, plain: &str) -> Vec<(Range<usize>, Vec<ToolCall>)> {
 }
 
 fn hermes(body: &str) -> ToolCall {
-    if let Ok(Value::Dict(object)) = loads(body) {
-        let name = object.get("name").and_then(Value::as_text).unwrap_or_default();
+    if let Ok(PythonValue::Dict(object)) = loads(body) {
+        let name = object.get("name").and_then(PythonValue::as_text).unwrap_or_default();
         if !name.is_empty() {
-            let arguments = object.get("arguments").filter(|value| matches!(value, Value::Dict(_)));
-            return call(&name, &arguments.map_or("{}".to_owned(), Value::dumps));
+            let arguments = object.get("arguments").filter(|value| matches!(value, PythonValue::Dict(_)));
+            return call(&name, &arguments.map_or("{}".to_owned(), PythonValue::dumps));
         }
     }
     for (at, key) in body.match_indices("\"name\"") {
@@ -177,9 +177,9 @@ fn glm(body: &str) -> ToolCall {
 fn arguments(pairs: &[(&str, &str)]) -> String {
     let mut dict = Dict::default();
     for (key, value) in pairs {
-        dict.set(escaped(key), loads(value).unwrap_or_else(|_| Value::text(value)));
+        dict.set(escaped(key), loads(value).unwrap_or_else(|_| PythonValue::text(value)));
     }
-    Value::Dict(dict).dumps()
+    PythonValue::Dict(dict).dumps()
 }
 
 fn kimi_k2(section: &str) -> Vec<ToolCall> {
@@ -194,7 +194,7 @@ fn kimi_k2(section: &str) -> Vec<ToolCall> {
         let Some((raw, behind)) = behind.split_once("<|tool_call_end|>") else { continue };
         let raw = strip(raw);
         let read = match loads(raw) {
-            Ok(value @ Value::Dict(_)) => call(&name(id), &value.dumps()),
+            Ok(value @ PythonValue::Dict(_)) => call(&name(id), &value.dumps()),
             Ok(_) => call(&name(id), "{}"),
             Err(_) => error(&name(id), raw),
         };

@@ -263,7 +263,7 @@ pub fn session_problem(id: &str, error: SessionError) -> Problem {
         SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
         SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
         SessionError::Frozen => (StatusCode::CONFLICT, "frozen"),
-        SessionError::Gone => (StatusCode::GONE, "evicted"),
+        SessionError::EvictedSession => (StatusCode::GONE, "evicted"),
     };
     Problem::new(status, code, format!("session {id:?}: {error}"))
 }

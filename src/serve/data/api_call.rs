@@ -131,7 +131,7 @@ async fn prepare(
 ) -> Result<(Result<PreparedGeneration, RequestError>, ApiCall), Error> {
     let length = call.request.body().len();
     let mut share = state.budget.request();
-    // the parsed values need memory too: refuse the call now if there is none
+    // the parsed values need memory too: refuse the call now if the budget is used up
     if length > LONG && share.grow(PARSED_SIZE_FACTOR * length).is_err() {
         share.shed();
         return Err(Failure::from(UploadError::NoRoom).into());

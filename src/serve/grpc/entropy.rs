@@ -11,7 +11,7 @@ use super::call_slots::{CallSlot, MAX_CALLS};
 use super::pb::entropy_server::Entropy;
 use super::{ReplyStream, pb, status};
 use crate::entropy::{Dtype, RowStats};
-use crate::logits::slices::{Intake, MAX_ROWS, Misshapen, Rows, SLOT_BYTES, Side, Slices, Unmeasured};
+use crate::logits::slices::{Intake, MAX_ROWS, InvalidSlice, RowColumns, Rows, SLOT_BYTES, Slices, MeasureError};
 use crate::serve::connection::Phase;
 
 /// The maximum number of a call's slices that are being measured or whose replies the client has not read. More are not read.
@@ -110,7 +110,7 @@ struct SliceReader {
 struct PendingSlice {
     id: u64,
     chosen: bool,
-    intake: Result<Intake, Misshapen>,
+    intake: Result<Intake, InvalidSlice>,
     /// Row permits of the call, held until the reply is sent.
     _rows: OwnedSemaphorePermit,
 }
@@ -152,7 +152,7 @@ impl SliceReader {
         let (id, chosen) = (slice.id, !slice.token_ids.is_empty());
         let opened = rows(&slice).and_then(|rows| {
             let pb::Slice { logits, temperature, token_ids, .. } = slice;
-            Ok((rows, logits, Intake::open(&self.slices, rows, Side { temperature, chosen: token_ids })?))
+            Ok((rows, logits, Intake::open(&self.slices, rows, RowColumns { temperature, chosen: token_ids })?))
         });
         let count = opened.as_ref().map_or(0, |(rows, ..)| u32::try_from(rows.count()).unwrap_or(u32::MAX));
         let permit = Arc::clone(&self.rows).acquire_many_owned(count).await.expect("the semaphore is never closed");
@@ -168,7 +168,7 @@ impl SliceReader {
 }
 
 /// Parses the shape of a slice.
-fn rows(slice: &pb::Slice) -> Result<Rows, Misshapen> {
+fn rows(slice: &pb::Slice) -> Result<Rows, InvalidSlice> {
     let (dtype, vocab) = (slice.dtype, slice.vocab);
     let stored = match pb::Dtype::try_from(dtype) {
         Ok(pb::Dtype::F32) => Dtype::F32,
@@ -176,14 +176,14 @@ fn rows(slice: &pb::Slice) -> Result<Rows, Misshapen> {
         Ok(pb::Dtype::F16) => Dtype::F16,
         Ok(pb::Dtype::Unspecified) | Err(_) => {
             let message = format!("dtype {dtype} is none of DTYPE_F32 (1), DTYPE_BF16 (2) and DTYPE_F16 (3)");
-            return Err(Misshapen::Shape(message));
+            return Err(InvalidSlice::Shape(message));
         }
     };
     let width = (vocab as usize).saturating_mul(stored.bytes());
     if width == 0 || !slice.logits.len().is_multiple_of(width) {
         let (bytes, name) = (slice.logits.len(), stored.name());
         let message = format!("logits of {bytes} bytes are no whole rows of {vocab} values in {name}");
-        return Err(Misshapen::Shape(message));
+        return Err(InvalidSlice::Shape(message));
     }
     Rows::try_new(stored, slice.logits.len() / width, vocab as usize, MAX_ROWS)
 }
@@ -217,9 +217,9 @@ impl PendingSlice {
     }
 }
 
-fn code(error: Unmeasured) -> Code {
+fn code(error: MeasureError) -> Code {
     match error {
-        Unmeasured::Panicked => Code::Internal,
-        Unmeasured::Stuck | Unmeasured::Ending => Code::Unavailable,
+        MeasureError::Panicked => Code::Internal,
+        MeasureError::Stuck | MeasureError::Ending => Code::Unavailable,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pb;
-use crate::session::{About, Fault, Gone, Measured, Session, Snapshot, Span, Turn};
+use crate::session::{About, EvictedSession, Fault, Measured, Session, Snapshot, Span, Turn};
 
 /// Converts to the integer type of the messages.
 pub(super) fn wide(number: usize) -> u64 {
@@ -35,7 +35,7 @@ pub(super) fn summary(session: &Session) -> pb::SessionSummary {
     }
 }
 
-pub(super) fn evicted(gone: &Gone) -> pb::Evicted {
+pub(super) fn evicted(gone: &EvictedSession) -> pb::Evicted {
     pb::Evicted { session: gone.session.to_string(), reason: gone.reason.to_owned(), at_ms: gone.at_ms }
 }
 

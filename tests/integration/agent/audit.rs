@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use tokentap::demo::{End, Entry};
+use tokentap::demo::{End, JournalEntry};
 
 use super::lab::{Lab, SequenceReply};
 use crate::support::client::{get, post};
@@ -138,7 +138,7 @@ impl Lab {
         }
         assert_eq!(counts, reasons, "both exports refuse the same leaves");
         let audit = Audit { rows, samples, refused, turns };
-        let journal: HashMap<String, Entry> =
+        let journal: HashMap<String, JournalEntry> =
             self.journal().into_iter().map(|entry| (entry.rid.clone(), entry)).collect();
         let replies: HashMap<String, SequenceReply> =
             self.replies(session).into_iter().map(|reply| (reply.rid.clone(), reply)).collect();
@@ -151,7 +151,7 @@ impl Lab {
 
 /// The engine's journal and the clients' replies, against which exports are verified.
 struct Verifier {
-    journal: HashMap<String, Entry>,
+    journal: HashMap<String, JournalEntry>,
     replies: HashMap<String, SequenceReply>,
     exact: bool,
 }
@@ -188,7 +188,7 @@ impl Verifier {
         assert_eq!(end, ids.len(), "every token belongs to a segment");
     }
 
-    fn response(&self, turn: &Value, entry: &Entry, ids: &[u32]) {
+    fn response(&self, turn: &Value, entry: &JournalEntry, ids: &[u32]) {
         let output = entry.output();
         if turn["fault"] == "disconnected" {
             assert!(output.starts_with(ids), "{ids:?} is a prefix of the sampled {output:?}");
@@ -199,7 +199,7 @@ impl Verifier {
         assert_eq!(self.replies[&entry.rid].output, output, "the client received the same");
     }
 
-    fn logprobs(&self, turn: &Value, entry: &Entry, recorded: &[Option<f64>]) {
+    fn logprobs(&self, turn: &Value, entry: &JournalEntry, recorded: &[Option<f64>]) {
         let body = self.replies.get(&entry.rid).map_or(&Value::Null, |reply| &reply.body);
         if body["return_entropy"] == false && body["return_logprob"] != true {
             assert!(recorded.iter().all(Option::is_none), "the client did not request logprobs: {turn}");
@@ -211,7 +211,7 @@ impl Verifier {
         assert_eq!(recorded, truth.collect::<Vec<_>>(), "the logprobs of {turn}, bit by bit");
     }
 
-    fn entropies(&self, turn: &Value, entry: &Entry, recorded: &[Option<f64>]) {
+    fn entropies(&self, turn: &Value, entry: &JournalEntry, recorded: &[Option<f64>]) {
         let reply = self.replies.get(&entry.rid);
         let body = reply.map_or(&Value::Null, |reply| &reply.body);
         if body["return_entropy"] == false {
@@ -272,7 +272,7 @@ impl Verifier {
 }
 
 /// Verifies that the policy spans cover a response and name the weights of its tokens.
-fn policy(row: &Value, entry: &Entry, start: usize, end: usize) {
+fn policy(row: &Value, entry: &JournalEntry, start: usize, end: usize) {
     let position = |span: &Value, name: &str| span[name].as_u64().unwrap() as usize;
     let spans = row["policy"].as_array().unwrap().iter();
     let spans: Vec<&Value> = spans.filter(|span| (start..end).contains(&position(span, "start"))).collect();

@@ -107,7 +107,7 @@ async fn eight_identical_calls_at_once_are_eight_samples() {
     assert!(audit.each("parent").iter().all(Value::is_null), "siblings");
     assert_eq!(audit.causes()[1..], ["sample"; 7]);
     assert_eq!(audit.samples.len(), 8, "each is a row");
-    let outputs: BTreeSet<Vec<u32>> = entries.iter().map(tokentap::demo::Entry::output).collect();
+    let outputs: BTreeSet<Vec<u32>> = entries.iter().map(tokentap::demo::JournalEntry::output).collect();
     assert!(outputs.len() > 1, "they were drawn independently");
 }
 

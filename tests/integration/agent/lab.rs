@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
-use tokentap::demo::{Dialect, EngineOptions, Entry, Streaming};
+use tokentap::demo::{Dialect, EngineOptions, JournalEntry, Streaming};
 use tokio::task::JoinSet;
 
 use crate::support::client::{Answer, get, request};
@@ -47,13 +47,13 @@ impl Lab {
     }
 
     /// The engine's journal without the probe's requests, whose prompts have at most three tokens.
-    pub fn journal(&self) -> Vec<Entry> {
+    pub fn journal(&self) -> Vec<JournalEntry> {
         self.demo.engine.journal().into_iter().filter(|entry| entry.prompt.len() > 3).collect()
     }
 
     /// The engine's entry of a sequence.
-    pub fn entry(&self, rid: &str) -> Entry {
-        let mut found: Vec<Entry> = self.journal().into_iter().filter(|entry| entry.rid == rid).collect();
+    pub fn entry(&self, rid: &str) -> JournalEntry {
+        let mut found: Vec<JournalEntry> = self.journal().into_iter().filter(|entry| entry.rid == rid).collect();
         assert_eq!(found.len(), 1, "{rid} was generated once");
         found.remove(0)
     }

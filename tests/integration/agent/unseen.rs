@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 use crate::support::client::{get, post, request};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Asked, Nature, Upstream, json_message};
+use crate::support::upstream::{Nature, Upstream, UpstreamRequest, json_message};
 
 const FORMATS: [&str; 8] = ["verl", "miles", "areal", "slime", "tunix", "strands", "rllm", "jsonl"];
 
 /// An engine that also serves chats.
 async fn start() -> (Upstream, Proxy) {
-    let script = |asked: &Asked| match asked.path.as_str() {
+    let script = |asked: &UpstreamRequest| match asked.path.as_str() {
         "/generate" => engine::answer(asked),
         _ => json_message(200, b"{\"choices\":[]}"),
     };

@@ -12,7 +12,9 @@ use super::super::support::demo::Demo;
 use super::super::support::fixture::Fixture;
 use super::super::support::hand::{Hand, STREAM, chunk, soon};
 use super::super::support::proxy::Proxy;
-use super::super::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message, stream, torn_stream};
+use super::super::support::upstream::{
+    Deed, Nature, Upstream, UpstreamRequest, json_message, message, stream, torn_stream,
+};
 
 const PATH: &str = "/sessions/s/v1/chat/completions";
 const UNCAPTURED: &str = "tokentap_uncaptured_generations_total{endpoint=\"/v1/chat/completions\"}";
@@ -85,7 +87,7 @@ fn body() -> Value {
 
 /// An engine that answers chats with `deed`, and a tokentap that forwards chats to it.
 async fn start(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
-    let upstream = Upstream::start(Nature::default(), move |asked: &Asked| match &*asked.path {
+    let upstream = Upstream::start(Nature::default(), move |asked: &UpstreamRequest| match &*asked.path {
         "/v1/chat/completions" => deed.clone(),
         _ => native(asked),
     })
@@ -95,7 +97,7 @@ async fn start(deed: Deed, flags: &[&str]) -> (Upstream, Proxy) {
 }
 
 /// Answers any prompt with four tokens.
-fn native(asked: &Asked) -> Deed {
+fn native(asked: &UpstreamRequest) -> Deed {
     let body = asked.json();
     let logprobs = json!([[-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null], [-0.5, 10, null]]);
     let meta = json!({"id": body["rid"], "finish_reason": {"type": "length", "length": 4}, "completion_tokens": 4,
@@ -290,7 +292,7 @@ async fn reply_without_ids_passes_unchanged_and_marks_the_session_incomplete() {
     }
     let (_upstream, proxy) = start(json_message(200, b"not JSON"), &[]).await;
     assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, "not JSON").await;
-    let packed = Deed::Say(vec![message(200, &[("content-encoding", "gzip")], b"\x1f\x8b")]);
+    let packed = Deed::ScriptedOutput(vec![message(200, &[("content-encoding", "gzip")], b"\x1f\x8b")]);
     let (_upstream, proxy) = start(packed, &[]).await;
     assert_eq!(ask(&proxy, &[], &body()).await.body, b"\x1f\x8b");
     assert_eq!(proxy.metric(UNCAPTURED).await, 1.0);
@@ -392,7 +394,7 @@ async fn image_chat_is_forwarded_while_other_chats_are_rendered() {
     let recorded = RecordedReply::whole();
     let reply = recorded.deed(&recorded.reply);
     let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
-    let upstream = Upstream::start(nature, move |asked: &Asked| match &*asked.path {
+    let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| match &*asked.path {
         "/v1/chat/completions" => reply.clone(),
         _ => native(asked),
     })
@@ -417,7 +419,7 @@ async fn rendered_call_keeps_the_tokens_of_a_forwarded_turn() {
     let reply = json!({"id": "r", "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop",
         "message": {"role": "assistant", "content": "The lamp."}}], "sglext": {"input_ids": prompt, "output_ids": [output]}});
     let nature = Nature { server_info: json!({"sampling_defaults": "openai"}), ..Nature::default() };
-    let upstream = Upstream::start(nature, move |asked: &Asked| match &*asked.path {
+    let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| match &*asked.path {
         "/v1/chat/completions" => json_message(200, reply.to_string().as_bytes()),
         _ => native(asked),
     })

@@ -7,11 +7,11 @@ use tokentap::tokenizer::Renderer;
 
 use super::super::support::client::{get, post};
 use super::super::support::proxy::Proxy;
-use super::super::support::upstream::{Asked, Deed, Nature, Upstream, stream};
+use super::super::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, stream};
 use super::TOKENIZER;
 
 /// A stream of two events; the second merges all tokens after the first. It has logprobs if they were requested.
-fn merged(asked: &Asked, ids: &[u32], text: &str) -> Deed {
+fn merged(asked: &UpstreamRequest, ids: &[u32], text: &str) -> Deed {
     let body = asked.json();
     let wants_logprobs = body["return_logprob"] == true;
     let event = |count: usize, listed: &[u32], finish: Value| {
@@ -42,7 +42,7 @@ async fn ids_missing_from_a_merged_event_are_returned() {
         server_info: json!({"sampling_defaults": "openai"}),
         ..Nature::default()
     };
-    let upstream = Upstream::start(nature, move |asked: &Asked| merged(asked, &sampled, text)).await;
+    let upstream = Upstream::start(nature, move |asked: &UpstreamRequest| merged(asked, &sampled, text)).await;
     let proxy = Proxy::probed(upstream.addr, &["--tokenizer", TOKENIZER]).await;
     let mut chats = proxy.parts.chats.clone();
     drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());

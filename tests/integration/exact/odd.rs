@@ -8,10 +8,10 @@ use tokentap::engine::probe::{Capabilities, Plugin, Survey};
 use crate::support::client::{Answer, post};
 use crate::support::demo::numbers;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, stream};
+use crate::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, json_message, stream};
 
 /// Starts an engine whose plugin and masks the probe has found, and which then answers with `deed`.
-async fn engine(nature: Nature, deed: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> (Upstream, Proxy) {
+async fn engine(nature: Nature, deed: impl Fn(&UpstreamRequest) -> Deed + Send + Sync + 'static) -> (Upstream, Proxy) {
     let upstream = Upstream::start(Nature { plugin: true, masks: true, ..nature }, deed).await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;
     (upstream, proxy)

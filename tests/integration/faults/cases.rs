@@ -175,7 +175,7 @@ pub const CASES: &[Case] = &[
         script: |kind| Some(whole(kind, [kind.healthy(), stray()].concat(), End::Refused)),
     },
     Case {
-        name: "it sends a reply that nobody asked for",
+        name: "it sends a reply without a request",
         script: |kind| Some(whole(kind, kind.healthy(), End::Late(stray()))),
     },
     Case {

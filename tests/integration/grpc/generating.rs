@@ -13,7 +13,7 @@ use crate::support::client::{Answer, events, get, request};
 use crate::support::engine::answer;
 use crate::support::hand::{END, Hand, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{Asked, Deed, Nature, Upstream, json_message, message, torn_stream};
+use crate::support::upstream::{Deed, Nature, Upstream, UpstreamRequest, json_message, message, torn_stream};
 
 /// The answer to a call: its metadata, its objects, and its status.
 #[derive(Debug)]
@@ -64,8 +64,8 @@ async fn post_generate(proxy: &Proxy, json: &[u8], headers: &[(&str, &str)]) -> 
 }
 
 /// A tokentap in front of the scripted engine, and the requests that the engine received.
-async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<Asked>>>, Upstream) {
-    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+async fn scripted(flags: &[&str]) -> (Proxy, Arc<Mutex<Vec<UpstreamRequest>>>, Upstream) {
+    let asked: Arc<Mutex<Vec<UpstreamRequest>>> = Arc::default();
     let received = Arc::clone(&asked);
     let upstream = Upstream::start(Nature::default(), move |request| {
         if request.path == "/generate" {

@@ -8,7 +8,7 @@ use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_file_comes_with_what_keeps_it_harmless() {
+async fn files_have_security_headers() {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &[]).await;
     for asset in &ASSETS {
@@ -49,7 +49,7 @@ async fn each_file_comes_with_what_keeps_it_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_the_files_is_not_sent_them_again() {
+async fn cached_files_get_304() {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &[]).await;
     let tag = get(proxy.control, "/").await.header("etag").unwrap().to_owned();

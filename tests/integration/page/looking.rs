@@ -109,7 +109,7 @@ async fn intervals_and_ranks_that_were_asked_for_stay_with_the_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_path_is_said_to_be_none() {
+async fn unknown_path_returns_404() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     talked(&demo).await;
     let status = async |path: &str| get(demo.proxy.control, path).await.status;
@@ -171,7 +171,7 @@ async fn sessions_are_found_by_name_the_latest_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_is_listed_with_its_session_and_its_tokens_are_told() {
+async fn running_requests_are_listed_with_their_tokens() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let delay = Some(Duration::from_millis(8));
         let demo = Demo::start(EngineOptions { streaming, token_delay: delay, ..EngineOptions::default() }, &[]).await;

@@ -1,4 +1,4 @@
-//! The program itself, as a process of its own.
+//! The program itself, as a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

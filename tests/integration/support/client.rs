@@ -165,17 +165,17 @@ impl Connection {
     }
 }
 
-/// One request with a JSON body on a connection of its own.
+/// One request with a JSON body on a new connection.
 pub async fn post(addr: SocketAddr, path: &str, body: &[u8]) -> Answer {
     request(addr, "POST", path, &[], body).await
 }
 
-/// One GET on a connection of its own.
+/// One GET on a new connection.
 pub async fn get(addr: SocketAddr, path: &str) -> Answer {
     request(addr, "GET", path, &[], b"").await
 }
 
-/// One request on a connection of its own.
+/// One request on a new connection.
 pub async fn request(addr: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let mut connection = Connection::open(addr).await;
     connection.send(&written(addr, method, path, headers, body)).await;

@@ -113,7 +113,7 @@ pub fn sampling(params: &SamplingParams) -> Value {
     Value::Object(object)
 }
 
-/// A list of numbers, null where there is none.
+/// A list of numbers, null for missing ones.
 pub fn numbers(value: &Value) -> Vec<Option<f64>> {
     value.as_array().unwrap_or_else(|| panic!("{value} is a list")).iter().map(Value::as_f64).collect()
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::upstream::{Asked, Deed, json_message, stream};
+use super::upstream::{Deed, UpstreamRequest, json_message, stream};
 
 const TOKENS: usize = 4;
 
 /// A whole answer, or a cumulative stream of one event a token.
-pub fn answer(asked: &Asked) -> Deed {
+pub fn answer(asked: &UpstreamRequest) -> Deed {
     let body = asked.json();
     let texts = body["text"].as_array().map(Vec::len);
     let ids = body["input_ids"].as_array().filter(|ids| ids.first().is_some_and(Value::is_array)).map(Vec::len);

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::client::{Connection, written};
-use super::upstream::{Asked, Deed, Nature, message};
+use super::upstream::{Deed, Nature, UpstreamRequest, message};
 
 /// What must happen; the time is only so that a failing test ends.
 pub async fn soon<F: Future>(what: &str, event: F) -> F::Output {
@@ -46,8 +46,8 @@ pub struct Hand {
 
 /// A request whose answer is the test's to give. Dropped, it closes the connection.
 pub struct Call {
-    pub asked: Asked,
-    /// The head as it came.
+    pub asked: UpstreamRequest,
+    /// The head, unchanged.
     pub head: Vec<u8>,
     stream: TcpStream,
     read: Vec<u8>,
@@ -110,7 +110,7 @@ impl Hand {
         (client, call)
     }
 
-    /// Whether a request has come that nobody has looked at.
+    /// Whether an unread request has arrived.
     pub fn has_more(&mut self) -> bool {
         self.calls.try_recv().is_ok()
     }
@@ -141,7 +141,7 @@ impl Player {
                 asked.body = read.drain(..length).collect();
             }
             let answer = self.nature.lock().unwrap().answer(&asked);
-            if let Some(Deed::Say(said)) = answer {
+            if let Some(Deed::ScriptedOutput(said)) = answer {
                 if stream.write_all(&said.concat()).await.is_err() {
                     return;
                 }
@@ -155,12 +155,12 @@ impl Player {
     }
 }
 
-fn parsed(head: &[u8]) -> Asked {
+fn parsed(head: &[u8]) -> UpstreamRequest {
     let head = String::from_utf8_lossy(head);
     let mut lines = head.trim_end().split("\r\n");
     let mut first = lines.next().unwrap().split(' ').map(str::to_owned);
     let headers = lines.filter_map(|line| line.split_once(": "));
-    Asked {
+    UpstreamRequest {
         method: first.next().unwrap(),
         path: first.next().unwrap(),
         headers: headers.map(|(key, value)| (key.to_lowercase(), value.to_owned())).collect(),
@@ -244,7 +244,7 @@ impl Call {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// Closes the connection by a reset: what was said and not yet read may be lost.
+    /// Closes the connection by a reset: bytes that were not read yet may be lost.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }

@@ -1,4 +1,4 @@
-//! A tokentap in this process, on ports of its own.
+//! A tokentap in this process, on free ports.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -72,7 +72,7 @@ impl Proxy {
         let (phase, watched) = watch::channel(Phase::Serving);
         let app = App::bind(config(upstream, flags), watched).await.unwrap();
         // where the environment asks for a device, it is the device that is tested
-        app.parts().slices.settled().await;
+        app.parts().slices.wait_opened().await;
         if std::env::var("TOKENTAP_ENTROPY_BACKEND").is_ok_and(|backend| backend == "cuda") {
             let in_use = app.parts().metrics.slices.backend.with_label_values(&["top_k", "cuda"]).get();
             assert_eq!(in_use, 1, "the device was opened");

@@ -9,16 +9,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// A request as it came.
+/// A request that the upstream received.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct UpstreamRequest {
     pub method: String,
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Asked {
+impl UpstreamRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -37,7 +37,7 @@ impl Asked {
 #[derive(Debug, Clone)]
 pub enum Deed {
     /// Answers with these bytes, a whole HTTP message, in these pieces, and keeps the connection.
-    Say(Vec<Vec<u8>>),
+    ScriptedOutput(Vec<Vec<u8>>),
     /// The same, then closes the connection.
     SayAndClose(Vec<Vec<u8>>),
     /// Says nothing for as long as the connection lives.
@@ -111,13 +111,13 @@ impl Router {
             "/get_model_info" => self.first.map(Deed::Forward),
             "/get_server_info" => {
                 let said = br#"{"router_manager":true,"routers_count":1,"workers_count":2}"#;
-                Some(Deed::Say(vec![message(200, &[("content-type", "text/plain; charset=utf-8")], said)]))
+                Some(Deed::ScriptedOutput(vec![message(200, &[("content-type", "text/plain; charset=utf-8")], said)]))
             }
             _ => None,
         }
         .or_else(|| {
             let lacking = ["/workers", "/model_info", "/server_info", "/tokenize", "/abort_request"].contains(&path);
-            lacking.then(|| Deed::Say(vec![message(404, &[], b"")]))
+            lacking.then(|| Deed::ScriptedOutput(vec![message(404, &[], b"")]))
         })
     }
 }
@@ -145,12 +145,12 @@ impl Default for Nature {
     }
 }
 
-type Script = dyn Fn(&Asked) -> Deed + Send + Sync;
+type Script = dyn Fn(&UpstreamRequest) -> Deed + Send + Sync;
 
 /// The fake: answers the probe by its nature and everything else by its script.
 pub struct Upstream {
     pub addr: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<UpstreamRequest>>>,
     task: JoinHandle<()>,
 }
 
@@ -168,7 +168,7 @@ pub fn message(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
 
 /// A JSON answer.
 pub fn json_message(status: u16, body: &[u8]) -> Deed {
-    Deed::Say(vec![message(status, &[("content-type", "application/json")], body)])
+    Deed::ScriptedOutput(vec![message(status, &[("content-type", "application/json")], body)])
 }
 
 /// An event stream in these pieces, ended as a stream should end.
@@ -182,13 +182,13 @@ pub fn stream(pieces: &[&[u8]]) -> Deed {
         said.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
     }
     said.push(b"0\r\n\r\n".to_vec());
-    Deed::Say(said)
+    Deed::ScriptedOutput(said)
 }
 
 /// A stream that breaks off behind these pieces.
 pub fn torn_stream(pieces: &[&[u8]]) -> Deed {
     match stream(pieces) {
-        Deed::Say(mut said) => {
+        Deed::ScriptedOutput(mut said) => {
             said.pop();
             Deed::SayAndClose(said)
         }
@@ -197,14 +197,18 @@ pub fn torn_stream(pieces: &[&[u8]]) -> Deed {
 }
 
 impl Upstream {
-    pub async fn start(nature: Nature, script: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> Self {
+    pub async fn start(nature: Nature, script: impl Fn(&UpstreamRequest) -> Deed + Send + Sync + 'static) -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature, script)
     }
 
     /// One on a port that is open already.
-    pub fn on(listener: TcpListener, nature: Nature, script: impl Fn(&Asked) -> Deed + Send + Sync + 'static) -> Self {
+    pub fn on(
+        listener: TcpListener,
+        nature: Nature,
+        script: impl Fn(&UpstreamRequest) -> Deed + Send + Sync + 'static,
+    ) -> Self {
         let addr = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<UpstreamRequest>>> = Arc::default();
         let script: Arc<Script> = Arc::new(script);
         let log = Arc::clone(&asked);
         let task = tokio::spawn(async move {
@@ -226,18 +230,18 @@ impl Upstream {
     }
 
     /// What was asked so far, the probe's own questions left out.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<UpstreamRequest> {
         self.asked.lock().unwrap().clone()
     }
 
     /// The bodies of the generations asked so far.
     pub fn generations(&self) -> Vec<Value> {
-        self.asked().iter().filter(|asked| asked.path.starts_with("/generate")).map(Asked::json).collect()
+        self.asked().iter().filter(|asked| asked.path.starts_with("/generate")).map(UpstreamRequest::json).collect()
     }
 }
 
 /// Serves one connection until either side closes it.
-async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, script: &Script) {
+async fn serve(mut stream: TcpStream, log: &Mutex<Vec<UpstreamRequest>>, nature: &Nature, script: &Script) {
     let mut read = Vec::new();
     loop {
         let Some(asked) = next(&mut stream, &mut read).await else { return };
@@ -246,7 +250,7 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, 
             script(&asked)
         });
         let (said, close) = match deed {
-            Deed::Say(said) => (said, false),
+            Deed::ScriptedOutput(said) => (said, false),
             Deed::SayAndClose(said) => (said, true),
             Deed::Silence => (Vec::new(), false),
             Deed::Forward(server) => return forward(&asked, server, &mut stream).await,
@@ -271,7 +275,7 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<Asked>>, nature: &Nature, 
 }
 
 /// Sends a request to `server` and everything that it answers to `client`.
-async fn forward(asked: &Asked, server: SocketAddr, client: &mut TcpStream) {
+async fn forward(asked: &UpstreamRequest, server: SocketAddr, client: &mut TcpStream) {
     let mut head = format!("{} {} HTTP/1.1\r\n", asked.method, asked.path);
     let hop = ["connection", "content-length", "transfer-encoding"];
     for (name, value) in asked.headers.iter().filter(|(name, _)| !hop.contains(&name.as_str())) {
@@ -284,7 +288,7 @@ async fn forward(asked: &Asked, server: SocketAddr, client: &mut TcpStream) {
     let _ = tokio::io::copy(&mut upstream, client).await;
 }
 
-async fn next(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
+async fn next(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<UpstreamRequest> {
     let end = loop {
         if let Some(end) = memchr::memmem::find(read, b"\r\n\r\n") {
             break end;
@@ -294,7 +298,11 @@ async fn next(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<Asked> {
     let head = String::from_utf8(read.drain(..end + 4).collect()).unwrap();
     let mut lines = head.trim_end().split("\r\n");
     let mut first = lines.next()?.split(' ');
-    let mut asked = Asked { method: first.next()?.to_owned(), path: first.next()?.to_owned(), ..Asked::default() };
+    let mut asked = UpstreamRequest {
+        method: first.next()?.to_owned(),
+        path: first.next()?.to_owned(),
+        ..UpstreamRequest::default()
+    };
     asked.headers = lines
         .filter_map(|line| line.split_once(": "))
         .map(|(key, value)| (key.to_lowercase(), value.to_owned()))
@@ -339,7 +347,7 @@ async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {
 
 impl Nature {
     /// The answer to one of the probe's questions.
-    pub fn answer(&self, asked: &Asked) -> Option<Deed> {
+    pub fn answer(&self, asked: &UpstreamRequest) -> Option<Deed> {
         if asked.header("x-recording").is_some() || !self.answers_probe {
             return None; // a test's own question, not the probe's
         }
@@ -365,7 +373,7 @@ impl Nature {
                 return Some(json_message(200, models.to_string().as_bytes()));
             }
             "/server_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
-            // who asks for JSON by name is an agent, whose answer is the test's to give
+            // a request that names JSON comes from an agent, and the test answers it
             "/server_info" | "/get_server_info" if asked.header("accept") == Some("application/json") => return None,
             "/server_info" | "/get_server_info" => {
                 let mut info = self.server_info.clone();

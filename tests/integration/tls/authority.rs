@@ -1,4 +1,4 @@
-//! A certificate authority of the tests, and clients that trust nobody else.
+//! A certificate authority of the tests, and clients that trust only it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ impl Authority {
         self.dir.path().join(name)
     }
 
-    /// The path of its own certificate.
+    /// The path of the authority's certificate.
     pub fn ca(&self) -> String {
         self.path("ca.crt").to_str().unwrap().to_owned()
     }
@@ -121,7 +121,7 @@ impl Client {
         shown(&self.connect(addr).await)
     }
 
-    /// One request on a connection of its own.
+    /// One request on a new connection.
     pub async fn request(&self, addr: SocketAddr, method: &str, path: &str, body: &[u8]) -> Answer {
         let mut connection = self.open(addr).await;
         connection.send(&written(addr, method, path, &[], body)).await;

@@ -16,7 +16,7 @@ async fn streaming(authority: &Authority, hand: &mut Hand, proxy: &Proxy) -> (Co
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_comes_to_its_end_and_is_told_so() {
+async fn running_replies_complete_and_close() {
     let authority = Authority::new();
     let mut hand = Hand::start().await;
     let flags = authority.flags().0;
@@ -41,7 +41,7 @@ async fn what_runs_comes_to_its_end_and_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_cut_looks_cut() {
+async fn cut_off_replies_are_visibly_incomplete() {
     let authority = Authority::new();
     let mut hand = Hand::start().await;
     let flags = authority.flags().0;

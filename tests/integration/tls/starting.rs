@@ -27,7 +27,7 @@ async fn a_certificate_without_its_key_is_no_setting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_file_is_one_line_that_names_it() {
+async fn unusable_file_is_one_error_line_with_its_name() {
     let authority = Authority::new();
     let (one, other) = (authority.issue(2099), authority.issue(2099));
     let [cert, key] = authority.leave("one", &one);
@@ -67,7 +67,7 @@ async fn what_is_wrong_with_a_file_is_one_line_that_names_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_says_where_it_listens_and_what_became_of_a_certificate_without_its_key() {
+async fn log_names_addresses_and_a_certificate_without_key() {
     let authority = Authority::new();
     let expired = authority.issue(2020);
     let [cert, key] = authority.leave("old", &expired);

@@ -64,7 +64,7 @@ async fn a_k_that_prompt_logprobs_share_stays_the_client_s() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_engine_refuses_is_refused_in_its_words() {
+async fn refusals_of_the_engine_pass_unchanged() {
     let sampling = |more: Value| {
         let mut sampling = json!({"max_new_tokens": 3});
         sampling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

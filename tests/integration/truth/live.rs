@@ -122,7 +122,7 @@ async fn sequences_of_a_batch_are_read_by_index_or_by_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_aborted_stream_has_numbers_for_what_was_sampled() {
+async fn aborted_stream_has_entropies_of_sampled_tokens() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let demo = Demo::start(slow(streaming), &[]).await;
         let prompt = demo.encode("the lamp");

@@ -40,7 +40,7 @@ impl Request {
     }
 }
 
-/// Compares everything that was said about a sequence with the truth.
+/// Compares all published numbers of a sequence with the truth.
 fn check(demo: &Demo, request: &Request, reply: &Value, score: &mut Score) {
     let (meta, output) = (&reply["meta_info"], ids(reply));
     let about = format!("{} k={}", sampling(&request.params), request.k);

@@ -85,7 +85,7 @@ async fn stats_name_each_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_meant_is_refused_and_named() {
+async fn invalid_options_are_refused_by_name() {
     let demo = Demo::start(EngineOptions::default(), &["limit:max-top-logprobs", "100"]).await;
     for (options, named) in [
         (json!({"estimator": "guess"}), "entropy_options.estimator"),
@@ -155,7 +155,7 @@ async fn without_the_wish_the_reply_is_the_engine_s() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_wish_nothing_is_forced() {
     let upstream = Upstream::start(Nature::default(), |_| {
-        Deed::Say(vec![message(
+        Deed::ScriptedOutput(vec![message(
             200,
             &[("content-type", "application/json")],
             br#"{"text":"","output_ids":[],"meta_info":{}}"#,

@@ -8,7 +8,7 @@ use tokentap::demo::{Dialect, EngineOptions, SamplingParams, Streaming};
 use crate::support::client::post;
 use crate::support::demo::{Demo, all_numbers, assert_close, few_ids, ids};
 
-/// What an answer gains, beside what nobody could repeat: times, ids that nobody chose, and how much of a prompt was seen before.
+/// The added members of an answer. Members that differ in each run are removed: times, generated ids, and cached tokens.
 const OWN: [&str; 5] = [
     "output_token_entropy",
     "entropy_info",

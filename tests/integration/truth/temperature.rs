@@ -116,7 +116,7 @@ async fn with_top_k_1_nobody_s_logprobs_are_asked_at_temperature_one() {
             "output_token_logprobs": [[-0.5, 7, null]], "output_top_logprobs": [[[-0.5, 7, null], [-1.5, 8, null]]],
             "completion_tokens": 1,
         }});
-        Deed::Say(vec![message(200, &[("content-type", "application/json")], reply.to_string().as_bytes())])
+        Deed::ScriptedOutput(vec![message(200, &[("content-type", "application/json")], reply.to_string().as_bytes())])
     })
     .await;
     let proxy = Proxy::probed(upstream.addr, &[]).await;

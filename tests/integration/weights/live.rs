@@ -112,7 +112,7 @@ async fn a_trainer_that_never_names_weights_has_epochs() {
     assert_eq!(last, json!([start + 3, start + 1, start + 2]));
 }
 
-/// A stream that stands in a pause while weights change, and goes on; returns the answer to the change.
+/// A stream that is paused while weights change and then continues; returns the answer to the change.
 async fn across(proxy: &Proxy, session: &str, update: &Value) -> Answer {
     let (data, control) = (proxy.data, proxy.control);
     let sampling = json!({"max_new_tokens": 300, "temperature": 1.0, "ignore_eos": true});

@@ -7,7 +7,7 @@ pub const TAG: &str = "TTTTT";
 /// The target of the request that a case is about.
 pub const TARGET: &str = "/p?TTTTT";
 
-/// The target of a request that nobody sent, but which one of two readers might find in the bytes.
+/// The target of a request that no client sent, but which one of two parsers might find in the bytes.
 pub const HIDDEN: &str = "/smuggled?TTTTT";
 
 /// What it comes through.
@@ -51,7 +51,7 @@ pub enum Check {
 }
 
 /// A case, and what comes of it by one of the functions below.
-pub fn case(name: &'static str, rfc: &'static str, bytes: impl Into<Vec<u8>>, fate: Fate) -> Case {
+pub fn case(name: &'static str, rfc: &'static str, bytes: impl Into<Vec<u8>>, fate: Expected) -> Case {
     Case {
         name,
         rfc,
@@ -68,33 +68,33 @@ pub fn case(name: &'static str, rfc: &'static str, bytes: impl Into<Vec<u8>>, fa
 
 /// What comes of a case.
 #[derive(Debug)]
-pub struct Fate {
+pub struct Expected {
     statuses: &'static [u16],
     kept: bool,
     bodies: Vec<Vec<u8>>,
 }
 
-/// Refused, and the connection closed: nobody knows where the next request would begin.
-pub fn refused(statuses: &'static [u16]) -> Fate {
-    Fate { statuses, kept: false, bodies: Vec::new() }
+/// Refused, and the connection closed: the start of the next request is unknown.
+pub fn refused(statuses: &'static [u16]) -> Expected {
+    Expected { statuses, kept: false, bodies: Vec::new() }
 }
 
 /// Answered without the upstream; the connection stays.
-pub fn answered(statuses: &'static [u16]) -> Fate {
-    Fate { statuses, kept: true, bodies: Vec::new() }
+pub fn answered(statuses: &'static [u16]) -> Expected {
+    Expected { statuses, kept: true, bodies: Vec::new() }
 }
 
 /// Passed on as one request with this body; the connection stays.
-pub fn passed(body: &str) -> Fate {
-    Fate { statuses: &[200], kept: true, bodies: vec![body.into()] }
+pub fn passed(body: &str) -> Expected {
+    Expected { statuses: &[200], kept: true, bodies: vec![body.into()] }
 }
 
 /// The same, and the connection is closed behind it.
-pub fn last(body: &str) -> Fate {
-    Fate { kept: false, ..passed(body) }
+pub fn last(body: &str) -> Expected {
+    Expected { kept: false, ..passed(body) }
 }
 
-impl Fate {
+impl Expected {
     /// With other statuses.
     pub fn saying(self, statuses: &'static [u16]) -> Self {
         Self { statuses, ..self }

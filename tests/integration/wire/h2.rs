@@ -3,22 +3,22 @@
 mod frames;
 
 use super::ended;
-use super::recorder::{Entry, Recorder};
+use super::recorder::{JournalEntry, Recorder};
 use crate::support::proxy::Proxy;
 use frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, Fate, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, fate,
-    frame,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS, StreamOutcome, WINDOW_UPDATE,
+    block, fate, frame,
 };
 
 type Lines<'a> = &'a [(&'a str, &'a str)];
 
-/// A case: what it is called, where the rule stands in RFC 9113, its frames, what becomes of stream 1, and the body that the upstream
+/// A case: its name, the section of RFC 9113, its frames, the outcome of stream 1, and the body that the upstream
 /// sees, if any.
 struct Case {
     name: &'static str,
     rfc: &'static str,
     frames: Vec<u8>,
-    fate: Fate,
+    fate: StreamOutcome,
     body: Option<&'static str>,
 }
 
@@ -52,15 +52,15 @@ fn lacking(name: &str) -> Vec<u8> {
 }
 
 fn passed(name: &'static str, rfc: &'static str, frames: Vec<u8>, body: &'static str) -> Case {
-    Case { name, rfc, frames, fate: Fate::Status(200), body: Some(body) }
+    Case { name, rfc, frames, fate: StreamOutcome::Status(200), body: Some(body) }
 }
 
 fn answered(name: &'static str, rfc: &'static str, frames: Vec<u8>, status: u16) -> Case {
-    Case { name, rfc, frames, fate: Fate::Status(status), body: None }
+    Case { name, rfc, frames, fate: StreamOutcome::Status(status), body: None }
 }
 
 fn refused(name: &'static str, rfc: &'static str, frames: Vec<u8>) -> Case {
-    Case { name, rfc, frames, fate: Fate::Refused, body: None }
+    Case { name, rfc, frames, fate: StreamOutcome::Refused, body: None }
 }
 
 fn table() -> Vec<Case> {
@@ -216,7 +216,7 @@ fn floods() -> Vec<Case> {
     let begun = || frame(HEADERS, END_STREAM, 1, &lines(GET, &[]));
     let many = vec![("x-a", "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"); 150];
     vec![
-        // stream 0 has no fate of its own: the connection ends
+        // stream 0 has no outcome: the connection ends
         refused("rapid reset", "10.5", (0..5_000).flat_map(|at| reset(at * 2 + 1)).collect()),
         refused("empty continuations", "10.5.1", begun().into_iter().chain(endless).collect()),
         refused("large continuations", "10.5.1", begun().into_iter().chain(large).collect()),
@@ -225,7 +225,7 @@ fn floods() -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn frames_that_are_no_request_reach_nobody() {
+async fn frames_without_a_request_do_not_reach_the_upstream() {
     let recorder = Recorder::start().await;
     let proxy = Proxy::start(recorder.addr, &[]).await;
     let mut wrong = Vec::new();
@@ -242,7 +242,7 @@ async fn frames_that_are_no_request_reach_nobody() {
         let bodies: Vec<String> = entries
             .iter()
             .filter_map(|entry| match entry {
-                Entry::Whole(seen) => Some(String::from_utf8_lossy(&seen.body).replace(&tag, "TTTTT")),
+                JournalEntry::Whole(seen) => Some(String::from_utf8_lossy(&seen.body).replace(&tag, "TTTTT")),
                 _ => None,
             })
             .collect();

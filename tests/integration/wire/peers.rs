@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 
 use super::case::{Case, Port};
 use super::exchange::{Pace, exchange};
-use super::recorder::{Entry, Recorder};
+use super::recorder::{JournalEntry, Recorder};
 use super::table;
 use crate::support::hand::soon;
 use crate::support::proxy::Proxy;
 
-/// A server in front of a recorder of its own.
+/// A server with its recorder as the upstream.
 struct Peer {
     name: &'static str,
     addr: SocketAddr,
@@ -40,13 +40,13 @@ impl Drop for Peer {
 enum Outcome {
     Refused,
     Passed(usize),
-    /// Something that is not well formed, or that nobody sent.
+    /// A request that is malformed, or that no client sent.
     Bent,
 }
 
 async fn started(name: &'static str, dir: &Path) -> Peer {
     let recorder = Recorder::start().await;
-    // nobody else takes it in the moment before the server does
+    // no other process takes the port before the server does
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
     let template = std::fs::read_to_string(format!("tests/wire/{name}.conf")).unwrap();
@@ -81,11 +81,11 @@ async fn outcome(peer: &Peer, case: &Case, tag: &str) -> (Outcome, Vec<u16>) {
     let mut bent = false;
     for entry in peer.recorder.of(tag) {
         match entry {
-            Entry::Whole(seen) if seen.target.contains("/smuggled") => bent = true,
-            Entry::Whole(seen) if seen.target.starts_with("/livez?") => {}
-            Entry::Whole(_) => passed += 1,
-            Entry::Wrong(_) => bent = true,
-            Entry::Cut(..) => {}
+            JournalEntry::Whole(seen) if seen.target.contains("/smuggled") => bent = true,
+            JournalEntry::Whole(seen) if seen.target.starts_with("/livez?") => {}
+            JournalEntry::Whole(_) => passed += 1,
+            JournalEntry::Wrong(_) => bent = true,
+            JournalEntry::Cut(..) => {}
         }
     }
     let outcome = match (bent, passed) {

@@ -7,21 +7,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::strict::{Seen, Strict};
+use super::strict::{ReceivedRequest, Strict};
 use crate::support::hand::soon;
 
 /// What has reached the upstream.
 #[derive(Debug, Clone)]
-pub enum Entry {
-    Whole(Seen),
+pub enum JournalEntry {
+    Whole(ReceivedRequest),
     /// A connection ended within a request; the bytes are those behind the last whole request or its head.
-    Cut(Option<Seen>, Vec<u8>),
+    Cut(Option<ReceivedRequest>, Vec<u8>),
     /// Not well formed; with the bytes behind it.
     Wrong(String),
 }
 
-impl Entry {
-    /// Whether a tag stands in it.
+impl JournalEntry {
+    /// Whether it contains a tag.
     pub fn is_of(&self, tag: &str) -> bool {
         match self {
             Self::Whole(seen) | Self::Cut(Some(seen), _) => seen.target.contains(tag),
@@ -34,7 +34,7 @@ impl Entry {
 /// The upstream.
 pub struct Recorder {
     pub addr: SocketAddr,
-    entries: Arc<Mutex<Vec<Entry>>>,
+    entries: Arc<Mutex<Vec<JournalEntry>>>,
     open: watch::Sender<usize>,
 }
 
@@ -58,21 +58,21 @@ impl Recorder {
         recorder
     }
 
-    /// What has come of a case.
-    pub fn of(&self, tag: &str) -> Vec<Entry> {
+    /// What was received in a case.
+    pub fn of(&self, tag: &str) -> Vec<JournalEntry> {
         let entries = self.entries.lock().unwrap();
         entries.iter().filter(|entry| entry.is_of(tag)).cloned().collect()
     }
 
     /// Everything, once all connections have been closed.
-    pub async fn all(&self) -> Vec<Entry> {
+    pub async fn all(&self) -> Vec<JournalEntry> {
         let mut open = self.open.subscribe();
         soon("the connections to the upstream are closed", open.wait_for(|open| *open == 0)).await.unwrap();
         self.entries.lock().unwrap().clone()
     }
 }
 
-async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Entry>>) {
+async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<JournalEntry>>) {
     let mut strict = Strict::new(addr.to_string());
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -86,8 +86,8 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Ent
                         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
                     };
                     let head = seen.method == "HEAD";
-                    // before the answer, so that whoever has the answer finds it here
-                    entries.lock().unwrap().push(Entry::Whole(seen));
+                    // before the answer, so that a client with the answer finds it here
+                    entries.lock().unwrap().push(JournalEntry::Whole(seen));
                     let answer = if head { &answer[..answer.len() - 2] } else { answer };
                     if stream.write_all(answer).await.is_err() {
                         return;
@@ -95,7 +95,7 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Ent
                 }
                 Err(wrong) => {
                     let rest = strict.rest().1.escape_ascii().to_string();
-                    entries.lock().unwrap().push(Entry::Wrong(format!("{wrong}, before {rest}")));
+                    entries.lock().unwrap().push(JournalEntry::Wrong(format!("{wrong}, before {rest}")));
                     return;
                 }
             }
@@ -107,6 +107,6 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Ent
     }
     let (head, rest) = strict.rest();
     if head.is_some() || !rest.is_empty() {
-        entries.lock().unwrap().push(Entry::Cut(head.cloned(), rest.to_vec()));
+        entries.lock().unwrap().push(JournalEntry::Cut(head.cloned(), rest.to_vec()));
     }
 }

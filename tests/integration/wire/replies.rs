@@ -122,7 +122,7 @@ fn heads() -> Vec<Reply> {
     ]
 }
 
-/// A second reply, to nobody, behind the first.
+/// A second reply, without a request, after the first.
 fn leftovers() -> Vec<Reply> {
     let injected = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\ninjected";
     let head = |first: &str| format!("{first}{injected}");
@@ -192,7 +192,7 @@ async fn play(mut stream: TcpStream, table: Arc<Vec<Reply>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_is_not_well_formed_is_an_error_and_nobody_else_s() {
+async fn malformed_reply_is_an_error_for_its_client_only() {
     let proxy = Proxy::start(upstream().await, &[]).await;
     let mut wrong = Vec::new();
     for (number, reply) in table().iter().enumerate() {

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 
 /// A request as the upstream saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReceivedRequest {
     pub method: String,
     pub target: String,
     pub headers: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub fn values(&self, name: &str) -> Vec<&[u8]> {
         self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_slice()).collect()
     }
@@ -30,13 +30,13 @@ enum Framing {
     Chunked,
 }
 
-/// What has come of a connection.
+/// What was received on a connection.
 #[derive(Debug)]
 pub struct Strict {
     host: String,
     read: VecDeque<u8>,
     /// A head whose body is still coming.
-    head: Option<(Seen, Framing)>,
+    head: Option<(ReceivedRequest, Framing)>,
 }
 
 const HOP_BY_HOP: [&str; 7] =
@@ -53,12 +53,12 @@ impl Strict {
     }
 
     /// What has begun and not ended: the request, if its head is there, and the bytes that belong to nothing yet.
-    pub fn rest(&mut self) -> (Option<&Seen>, &[u8]) {
+    pub fn rest(&mut self) -> (Option<&ReceivedRequest>, &[u8]) {
         (self.head.as_ref().map(|(seen, _)| seen), self.read.make_contiguous())
     }
 
     /// The next whole request; what is wrong with it, where something is.
-    pub fn next(&mut self) -> Result<Option<Seen>, String> {
+    pub fn next(&mut self) -> Result<Option<ReceivedRequest>, String> {
         if self.head.is_none() {
             let Some(end) = memchr::memmem::find(self.read.make_contiguous(), b"\r\n\r\n") else { return Ok(None) };
             let head: Vec<u8> = self.read.drain(..end + 4).collect();
@@ -97,7 +97,7 @@ impl Strict {
         Ok(self.head.take().map(|(seen, _)| seen))
     }
 
-    fn parsed(&self, head: &[u8]) -> Result<(Seen, Framing), String> {
+    fn parsed(&self, head: &[u8]) -> Result<(ReceivedRequest, Framing), String> {
         let head = &head[..head.len() - 4];
         if head.windows(2).any(|pair| (pair[0] == b'\r') != (pair[1] == b'\n')) {
             return Err("a CR or LF of its own".to_owned());
@@ -112,7 +112,8 @@ impl Strict {
         if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
             return Err(format!("the target {target:?}"));
         }
-        let mut seen = Seen { method: method.to_owned(), target: target.to_owned(), ..Seen::default() };
+        let mut seen =
+            ReceivedRequest { method: method.to_owned(), target: target.to_owned(), ..ReceivedRequest::default() };
         for line in lines {
             seen.headers.push(header(line)?);
         }
@@ -120,7 +121,7 @@ impl Strict {
         Ok((seen, framing))
     }
 
-    fn framing(&self, seen: &Seen) -> Result<Framing, String> {
+    fn framing(&self, seen: &ReceivedRequest) -> Result<Framing, String> {
         if seen.values("host") != [self.host.as_bytes()] {
             return Err(format!("{} hosts, or another one", seen.values("host").len()));
         }
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_what_is_well_formed_and_nothing_else() {
+    fn parser_accepts_exactly_well_formed_requests() {
         assert_eq!(
             read("GET / HTTP/1.1\r\nhost: u:1\r\n\r\nPOST /a?b HTTP/1.1\r\nhost: u:1\r\ncontent-length: 1\r\n\r\nx"),
             Ok(2)

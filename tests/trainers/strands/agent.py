@@ -214,7 +214,7 @@ def observations(run: Run) -> str:
 
 @contextmanager
 def demo() -> Iterator[tuple[str, str]]:
-    """`tokentap demo` on ports of its own: data and control."""
+    """`tokentap demo` on free ports: data and control."""
     command = [
         os.environ["TOKENTAP"],
         "demo",

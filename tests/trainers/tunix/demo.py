@@ -1,4 +1,4 @@
-"""tokentap with its embedded engine, as a process of its own."""
+"""tokentap with its embedded engine, as a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINARY = os.environ.get("TOKENTAP_BIN", str(REPOSITORY / "target" / "debug" / "t
 
 @contextmanager
 def demo(*flags: str) -> Iterator[Client]:
-    """A client of a fresh demo on ports of its own."""
+    """A client of a fresh demo on free ports."""
     command = [BINARY, "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "error", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -27,7 +27,7 @@ CONFIG = RolloutConfig(
 
 
 class Weights:
-    """A saver that says what it is told, and a rollout with it."""
+    """A saver with a fixed answer, and a rollout with it."""
 
     def __init__(self, client: Client, tokenizer: Any, folder: Path) -> None:
         self.client = client

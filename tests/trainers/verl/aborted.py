@@ -64,7 +64,7 @@ def check(at: Addresses, client: Client, account: Account) -> None:
         problems.append(f"{len(output.token_ids)} tokens, {output.stop_reason}")
     whole, paths = PROMPT + output.token_ids, client.trajectories(SESSION)["trajectories"]
     found = [path for path in paths if path["token_ids"] == whole]
-    # an attempt that was cut before its first token ends a path of its own there
+    # an attempt that was cut before its first token ends a separate path there
     if len(found) != 1 or any(path["token_ids"] != whole[: len(path["token_ids"])] for path in paths):
         problems.append(f"{len(found)} of {len(paths)} paths are what came")
     aligned = align([sampled], PROMPT, output.token_ids, [1] * LENGTH, drop=False)

@@ -27,7 +27,7 @@ class Addresses:
 
 @contextmanager
 def demo(binary: str, *options: str) -> Iterator[Addresses]:
-    """`tokentap demo` on ports of its own."""
+    """`tokentap demo` on free ports."""
     command = [binary, "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

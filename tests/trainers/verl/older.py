@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 
 class Older:
-    """A manager with workers of its own."""
+    """A manager with its own workers."""
 
     def __init__(self, name: str, config: DictConfig, client: Client, account: Account) -> None:
         self.name, self.client, self.account = name, client, account
@@ -53,7 +53,7 @@ class Older:
         self.account.check(f"{self.name}: near the truth", problems, said)
 
     def check_tools(self, data: Any) -> None:
-        """Observations stand in the response, and neither mask nor entropy counts them."""
+        """Observations are part of the response, and neither mask nor entropy counts them."""
         observed = [row.mask[: len(row.mask) - row.mask[::-1].index(1)].count(0) for row in rows(data)]
         turns = data.non_tensor_batch["__num_turns__"].tolist()
         problems = [] if any(observed) else ["no tool was called, so nothing was checked"]

@@ -21,7 +21,7 @@ class Row:
     response: list[int]
     mask: list[int]
     entropy: np.ndarray[Any, np.dtype[np.float32]]
-    # None where verl was told not to ask for them.
+    # None if verl does not ask for them.
     logprobs: np.ndarray[Any, np.dtype[np.float32]] | None
     session: str
 

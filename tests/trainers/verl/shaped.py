@@ -21,7 +21,7 @@ PARTITION, EOS = "train", 2
 
 
 def check(config: DictConfig, tags: dict[str, dict[str, Any]], found: list[Row], think: tuple[int, int]) -> Any:
-    """What the account is told; `found` are the rows of `tags`, two of them a group."""
+    """The reported statistics; `found` are the rows of `tags`, two of them a group."""
     config = copy.deepcopy(config)
     config.algorithm.adv_estimator = "grpo"
     config.trainer.v1.trainer_mode = "egpo"

@@ -17,7 +17,7 @@ class Tracer:
         self.logged: dict[str, Any] = {}
 
     def Trace(self, messages: Any, metadata: dict[str, Any]) -> dict[str, Any]:
-        """What is told of the call."""
+        """The trace of the call."""
         return metadata
 
     def log(self, traces: dict[str, Any], step: int | None) -> None:

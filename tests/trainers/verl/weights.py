@@ -25,7 +25,7 @@ class Trainer:
         return ray.put(global_steps) if mode == "naive" else []
 
     def execute_checkpoint_engine(self, *_: Any, **__: Any) -> list[Any]:
-        """Nobody to ask."""
+        """No server."""
         return []
 
 

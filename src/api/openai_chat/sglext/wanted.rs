@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::api::openai::Body;
+use crate::api::openai::RequestBody;
 use crate::engine::probe::ChatFacts;
 use crate::json::{Object, Text};
 
@@ -30,7 +30,7 @@ impl Wanted {
     /// What a call with these members asks for. An engine may have been started to give ids without being asked: its clients know them.
     #[must_use]
     pub fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
-        let body = Body { bytes, object };
+        let body = RequestBody { bytes, object };
         let member = |name: &str| matches!(body.raw(name), Some(b"true" | b"1"));
         let header = |name: &HeaderName| headers.get(name).is_some_and(|value| value == "1");
         Self {

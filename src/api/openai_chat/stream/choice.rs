@@ -3,7 +3,7 @@
 use crate::api::openai_chat::reply::ReplyContext;
 use crate::api::sample::Sample;
 use crate::chat::reading;
-use crate::parse::{Event, Streaming};
+use crate::parse::{Event, StreamingParser};
 use crate::tokenizer::{Detokenizer, TokenizerError};
 
 /// A sample, and what of it waits.
@@ -11,7 +11,7 @@ use crate::tokenizer::{Detokenizer, TokenizerError};
 pub(super) struct Choice {
     pub(super) id: String,
     text: Detokenizer,
-    parser: Option<Streaming>,
+    parser: Option<StreamingParser>,
     /// The text of a reply that should be a list of calls.
     list: Vec<Event>,
     /// A thought that is sent when it is complete.

@@ -5,17 +5,17 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::entropy::Dtype;
-use crate::logits::slices::{Home, Measured, Shape};
+use crate::logits::slices::{Measured, Shape, SlotPool};
 
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// Hands in rows; gives back who waits for their numbers.
-fn hand_in(jobs: &Jobs, home: &Arc<Home>, count: usize, vocab: usize) -> oneshot::Receiver<Measured> {
-    let mut slot = home.try_take(1).unwrap().pop().unwrap();
+fn submit(jobs: &JobSender, slot_pool: &Arc<SlotPool>, count: usize, vocab: usize) -> oneshot::Receiver<Measured> {
+    let mut slot = slot_pool.try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; count * vocab * 4], SLOT_BYTES);
     let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
     let (reply, numbers) = oneshot::channel();
-    assert!(jobs.put(Entry { slot, shape, since: Instant::now(), reply }).is_none());
+    assert!(jobs.submit(Entry { slot, shape, since: Instant::now(), reply }).is_none());
     numbers
 }
 
@@ -29,15 +29,15 @@ fn is(batch: Option<Batch>) -> (&'static str, usize) {
     batch.map_or(("none", 0), |batch| (batch.work(), batch.count()))
 }
 
-fn home(slots: usize) -> Arc<Home> {
-    Arc::new(Home::heap((slots * SLOT_BYTES) as u64))
+fn slot_pool(slots: usize) -> Arc<SlotPool> {
+    Arc::new(SlotPool::heap((slots * SLOT_BYTES) as u64))
 }
 
 #[test]
 fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
-    let home = home(8);
+    let slot_pool = slot_pool(8);
     let (jobs, mut collector) = Collector::new(FOR_EVER);
-    let waiting = [(); 5].map(|()| hand_in(&jobs, &home, 1000, 1));
+    let waiting = [(); 5].map(|()| submit(&jobs, &slot_pool, 1000, 1));
     // without the deadline, which is an hour away
     let batch = collector.wait();
     let Some(Batch::Rows(entries)) = &batch else { panic!("{batch:?}") };
@@ -47,19 +47,19 @@ fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
     assert_eq!(is(collector.now()), ("none", 0));
     drop(batch);
     assert_eq!(waiting.len(), 5);
-    assert!(home.try_take(8).is_some(), "their slots are free again");
+    assert!(slot_pool.try_take(8).is_some(), "their slots are free again");
 }
 
 #[test]
 fn top_k_rows_wait_for_no_more_than_one_batch_of_the_rows_before_them() {
-    let home = home(40);
+    let slot_pool = slot_pool(40);
     let (jobs, mut collector) = Collector::new(FOR_EVER);
-    let _waiting = [(); 40].map(|()| hand_in(&jobs, &home, 1, SLOT_BYTES / 4));
+    let _waiting = [(); 40].map(|()| submit(&jobs, &slot_pool, 1, SLOT_BYTES / 4));
     assert_eq!(is(collector.wait()), ("rows", 8), "32 MiB");
-    assert!(jobs.put_top_k(top_k(1, 1)) && jobs.put_top_k(top_k(2, 1)));
+    assert!(jobs.submit_top_k(top_k(1, 1)) && jobs.submit_top_k(top_k(2, 1)));
     assert_eq!(is(collector.now()), ("top_k", 3));
     // and the other way about: rows are not put off for ever
-    assert!(jobs.put_top_k(top_k(1, 1)));
+    assert!(jobs.submit_top_k(top_k(1, 1)));
     assert_eq!(is(collector.now()), ("rows", 8));
     assert_eq!(is(collector.now()), ("top_k", 1));
     for _ in 0..3 {
@@ -74,7 +74,7 @@ fn a_batch_of_top_k_rows_is_full_at_its_rows_or_its_values() {
     for job in
         [top_k(MOST_ROWS - 1, 10), top_k(1, MOST_VALUES - 10), top_k(1, MOST_VALUES - 5), top_k(1, 6), top_k(1, 1)]
     {
-        assert!(jobs.put_top_k(job));
+        assert!(jobs.submit_top_k(job));
     }
     let counts: Vec<_> = (0..4).map(|_| is(collector.now())).collect();
     assert_eq!(counts, [("top_k", MOST_ROWS), ("top_k", 1), ("top_k", 2), ("none", 0)]);
@@ -82,21 +82,21 @@ fn a_batch_of_top_k_rows_is_full_at_its_rows_or_its_values() {
 
 #[test]
 fn a_batch_does_not_wait_longer_than_its_deadline() {
-    let home = home(1);
+    let slot_pool = slot_pool(1);
     let (jobs, mut collector) = Collector::new(Duration::from_micros(200));
-    let _numbers = hand_in(&jobs, &home, 1, 1);
+    let _numbers = submit(&jobs, &slot_pool, 1, 1);
     assert_eq!(is(collector.wait()), ("rows", 1), "though others may still come");
 }
 
 #[test]
 fn callers_that_left_are_passed_over_and_the_end_is_known() {
-    let home = home(8);
+    let slot_pool = slot_pool(8);
     let (jobs, mut collector) = Collector::new(FOR_EVER);
     for _ in 0..3 {
-        drop(hand_in(&jobs, &home, 10, 1));
+        drop(submit(&jobs, &slot_pool, 10, 1));
     }
-    let _numbers = hand_in(&jobs, &home, 7, 1);
-    assert!(jobs.put_top_k(top_k(5, 1)));
+    let _numbers = submit(&jobs, &slot_pool, 7, 1);
+    assert!(jobs.submit_top_k(top_k(5, 1)));
     drop(jobs);
     let mut both = [is(collector.wait()), is(collector.wait())];
     both.sort_unstable();

@@ -107,12 +107,12 @@ impl From<SafetensorsError> for Problem {
         let status = match error {
             SafetensorsError::Bad(_) => StatusCode::BAD_REQUEST,
             SafetensorsError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            SafetensorsError::Unmeasured(_) => StatusCode::SERVICE_UNAVAILABLE,
+            SafetensorsError::Measure(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         let code = match error {
             SafetensorsError::Bad(_) => "bad_request",
             SafetensorsError::TooLarge(_) => "too_large",
-            SafetensorsError::Unmeasured(_) => "unmeasured",
+            SafetensorsError::Measure(_) => "unmeasured",
         };
         Self::new(status, code, error.to_string())
     }

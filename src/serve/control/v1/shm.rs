@@ -6,12 +6,12 @@ use http::StatusCode;
 
 use super::Problem;
 use crate::logits::safetensors::Body;
-use crate::logits::shm::{Place, Unread};
+use crate::logits::shm::{FileRange, ShmError};
 use crate::logits::slices::MAX_ROWS;
 use crate::serve::control::trainer_state::TrainerState;
 
 /// Reads a slice and starts to measure it.
-pub(super) async fn read(state: &TrainerState, place: Place) -> Result<Body, Problem> {
+pub(super) async fn read(state: &TrainerState, place: FileRange) -> Result<Body, Problem> {
     let Some(folder) = &state.config.shm.shm_dir else {
         let message = "shm needs --shm-dir, which is not set";
         return Err(Problem::new(StatusCode::FORBIDDEN, "no_shm_dir", message));
@@ -21,13 +21,13 @@ pub(super) async fn read(state: &TrainerState, place: Place) -> Result<Body, Pro
     Ok(body)
 }
 
-impl From<Unread> for Problem {
-    fn from(error: Unread) -> Self {
+impl From<ShmError> for Problem {
+    fn from(error: ShmError) -> Self {
         match error {
-            Unread::Safetensors(refused) => refused.into(),
-            Unread::Missing => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
-            Unread::Name | Unread::Irregular | Unread::Early(_) => Self::bad(error.to_string()),
-            Unread::Failed(ref cause) => {
+            ShmError::Safetensors(refused) => refused.into(),
+            ShmError::Missing => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
+            ShmError::Name | ShmError::Irregular | ShmError::Early(_) => Self::bad(error.to_string()),
+            ShmError::Failed(ref cause) => {
                 let denied = cause.kind() == ErrorKind::PermissionDenied;
                 let status = if denied { StatusCode::FORBIDDEN } else { StatusCode::INTERNAL_SERVER_ERROR };
                 Self::new(status, "unread", error.to_string())

@@ -8,7 +8,7 @@ use super::Problem;
 use crate::entropy::TopK;
 use crate::entropy::{Dtype, Logits};
 use crate::logits::safetensors::Numbers;
-use crate::logits::shm::Place;
+use crate::logits::shm::FileRange;
 use crate::logits::slices;
 use crate::logprobs::Rows;
 use crate::serve::body::Body;
@@ -38,7 +38,7 @@ pub(super) struct Slice {
     /// The vocabulary size of the distributions of `top_logprobs`.
     vocab_size: Option<u32>,
     /// A file that holds a slice. No other member is allowed with it.
-    pub(super) shm: Option<Place>,
+    pub(super) shm: Option<FileRange>,
 }
 
 impl Slice {
@@ -96,7 +96,7 @@ fn measure_logits(state: &TrainerState, slice: &Slice, rows: &[Vec<f32>]) -> Res
     }
     let shape = slices::Rows::try_new(Dtype::F32, rows.len(), vocab, MAX_VALUES);
     let shape = shape.map_err(|error| Problem::bad(format!("logits: {error}")))?;
-    let side = slices::Side {
+    let side = slices::RowColumns {
         temperature: slice.temperature.clone().unwrap_or_default(),
         chosen: slice.token_ids.clone().unwrap_or_default(),
     };

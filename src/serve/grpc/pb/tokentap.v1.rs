@@ -125,7 +125,7 @@ pub struct Turn {
     /// Turns that this one replaces, because their replies did not reach the client.
     #[prost(uint32, repeated, tag = "10")]
     pub supersedes: ::prost::alloc::vec::Vec<u32>,
-    /// How the entropies were measured; absent if there are none.
+    /// How the entropies were measured; absent without entropies.
     #[prost(message, optional, tag = "11")]
     pub measured: ::core::option::Option<Measured>,
     /// The policies that sampled its tokens.
@@ -284,7 +284,7 @@ pub struct Gone {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
-/// A turn with its tokens. `logprobs` and `entropy` have the length of `response`, or are empty if there are none.
+/// A turn with its tokens. `logprobs` and `entropy` have the length of `response`, or are empty if they are missing.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EndedTurn {
     #[prost(string, tag = "1")]

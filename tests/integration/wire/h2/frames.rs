@@ -55,14 +55,14 @@ fn integer(out: &mut Vec<u8>, mut value: usize) {
 
 /// What became of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum StreamOutcome {
     Status(u16),
     /// It was reset, or its connection ended.
     Refused,
 }
 
 /// Opens a connection, sends frames, and says what became of a stream.
-pub async fn fate(addr: SocketAddr, frames: &[u8], stream: u32) -> Fate {
+pub async fn fate(addr: SocketAddr, frames: &[u8], stream: u32) -> StreamOutcome {
     let opening = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &[])[..], frames].concat();
     let (mut from, mut to) = TcpStream::connect(addr).await.unwrap().into_split();
     // who is refused early may find the connection closed
@@ -76,14 +76,14 @@ pub async fn fate(addr: SocketAddr, frames: &[u8], stream: u32) -> Fate {
         loop {
             while let Some((kind, on, payload)) = taken(&mut read) {
                 match kind {
-                    HEADERS if on == stream => return Fate::Status(status(&payload)),
-                    RST_STREAM if on == stream => return Fate::Refused,
-                    GOAWAY => return Fate::Refused,
+                    HEADERS if on == stream => return StreamOutcome::Status(status(&payload)),
+                    RST_STREAM if on == stream => return StreamOutcome::Refused,
+                    GOAWAY => return StreamOutcome::Refused,
                     _ => {}
                 }
             }
             match from.read(&mut buffer).await {
-                Ok(0) | Err(_) => return Fate::Refused,
+                Ok(0) | Err(_) => return StreamOutcome::Refused,
                 Ok(length) => read.extend_from_slice(&buffer[..length]),
             }
         }

@@ -1,8 +1,8 @@
 //! The chunked coding.
 
-use super::super::case::{Case, Fate, case, hidden, passed, post, refused};
+use super::super::case::{Case, Expected, case, hidden, passed, post, refused};
 
-fn chunked(name: &'static str, body: &str, fate: Fate) -> Case {
+fn chunked(name: &'static str, body: &str, fate: Expected) -> Case {
     case(name, "9112 7.1", post("Transfer-Encoding: chunked\r\n", body), fate)
 }
 

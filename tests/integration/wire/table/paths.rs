@@ -1,13 +1,13 @@
 //! Paths that two readers might read differently, and control routes hidden in them.
 
-use super::super::case::{Case, Fate, answered, case, passed, refused};
+use super::super::case::{Case, Expected, answered, case, passed, refused};
 
 fn path(path: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").into_bytes()
 }
 
 pub fn cases() -> Vec<Case> {
-    let of = |list: &[&'static str], fate: fn() -> Fate| -> Vec<Case> {
+    let of = |list: &[&'static str], fate: fn() -> Expected| -> Vec<Case> {
         list.iter().map(|target| case(target, "3986 6.2.2", path(&format!("{target}?TTTTT")), fate()).plain()).collect()
     };
     // would be resolved by a reader behind
@@ -55,7 +55,7 @@ pub fn cases() -> Vec<Case> {
         ],
         || answered(&[403]),
     );
-    // no route of the engine, whoever decodes it
+    // no route of the engine, whichever side decodes it
     let none = of(
         &[
             "//flush_cache",
