@@ -3,7 +3,7 @@
 //! An API decodes a request to a generation, and encodes the events of its reply. All else is the same for every API: sessions, retries, recording,
 //! aborts, admission and metrics. A new one implements [`Api`], and [`Apis`] gets its path.
 
-pub mod openai;
+pub(crate) mod openai;
 pub mod openai_chat;
 pub mod openai_completions;
 pub mod sample;

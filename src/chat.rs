@@ -4,18 +4,18 @@
 //! was sampled. The tokens that a session has stay as they are; only what follows them is rendered and encoded.
 
 mod canonical;
-pub mod conversation;
+pub(crate) mod conversation;
 mod departure;
 pub mod drift;
 mod error;
 mod history;
-pub mod limits;
-pub mod message;
+pub(crate) mod limits;
+pub(crate) mod message;
 pub mod model;
 pub mod prompt;
 pub mod reading;
-pub mod remembered;
-pub mod tool_choice;
+pub(crate) mod remembered;
+pub(crate) mod tool_choice;
 
 pub use canonical::dumps;
 pub use conversation::Conversation;

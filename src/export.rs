@@ -6,33 +6,33 @@ use bytes::Bytes;
 
 use crate::session::{ExcludedLeaf, Path, Row};
 
-pub mod areal;
-pub mod arrow;
+pub(crate) mod areal;
+pub(crate) mod arrow;
 mod column;
 mod columnar;
-pub mod entry;
+pub(crate) mod entry;
 mod facts;
 #[cfg(test)]
 mod fixture;
 mod format;
-pub mod jsonl;
-pub mod miles;
-pub mod parquet;
-pub mod part;
-pub mod rllm;
+pub(crate) mod jsonl;
+pub(crate) mod miles;
+pub(crate) mod parquet;
+pub(crate) mod part;
+pub(crate) mod rllm;
 mod row_count;
 mod row_key;
 mod safetensors;
 mod settle;
 mod size;
-pub mod slime;
-pub mod strands;
+pub(crate) mod slime;
+pub(crate) mod strands;
 mod table;
 mod text;
 mod thinking;
-pub mod tunix;
+pub(crate) mod tunix;
 mod validate;
-pub mod verl;
+pub(crate) mod verl;
 mod versions;
 
 pub use facts::flags;

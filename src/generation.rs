@@ -1,32 +1,32 @@
 //! The generation pipeline: plans a request, rewrites it for the engine, measures and records the reply, and removes what the request did
 //! not ask for.
 
-pub mod active;
-pub mod buffered;
-pub mod capture;
-pub mod enrich;
-pub mod entropy_request;
-pub mod entropy_store;
+pub(crate) mod active;
+pub(crate) mod buffered;
+pub(crate) mod capture;
+pub(crate) mod enrich;
+pub(crate) mod entropy_request;
+pub(crate) mod entropy_store;
 pub mod event;
-pub mod events;
-pub mod forcing;
-pub mod generator;
-pub mod guard;
-pub mod in_flight;
-pub mod log_wait;
-pub mod measure;
-pub mod plan;
+pub(crate) mod events;
+pub(crate) mod forcing;
+pub(crate) mod generator;
+pub(crate) mod guard;
+pub(crate) mod in_flight;
+pub(crate) mod log_wait;
+pub(crate) mod measure;
+pub(crate) mod plan;
 pub mod reason;
-pub mod recorder;
-pub mod request;
-pub mod retries;
-pub mod rewrite;
-pub mod rid;
-pub mod sequence;
-pub mod session_limits;
-pub mod stream;
-pub mod text_prompt;
-pub mod trim;
+pub(crate) mod recorder;
+pub(crate) mod request;
+pub(crate) mod retries;
+pub(crate) mod rewrite;
+pub(crate) mod rid;
+pub(crate) mod sequence;
+pub(crate) mod session_limits;
+pub(crate) mod stream;
+pub(crate) mod text_prompt;
+pub(crate) mod trim;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;

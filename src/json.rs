@@ -7,7 +7,7 @@
 mod cursor;
 mod ids;
 mod object;
-pub mod python;
+pub(crate) mod python;
 mod splice;
 mod text;
 mod value;

@@ -3,5 +3,5 @@
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod safetensors;
-pub mod shm;
+pub(crate) mod shm;
 pub mod slices;

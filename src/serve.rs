@@ -13,23 +13,23 @@
 //! | [`Admit`] | acquires a permit, which the body of the reply holds |
 //! | `Routes` | the routes of the port |
 
-pub mod access_log;
-pub mod body;
+pub(crate) mod access_log;
+pub(crate) mod body;
 pub mod connection;
 pub mod control;
 pub mod data;
-pub mod denied;
+pub(crate) mod denied;
 pub mod grpc;
-pub mod identity;
-pub mod layers;
+pub(crate) mod identity;
+pub(crate) mod layers;
 mod misdirected;
-pub mod offload;
-pub mod proxy_state;
-pub mod readiness;
+pub(crate) mod offload;
+pub(crate) mod proxy_state;
+pub(crate) mod readiness;
 mod rejection;
-pub mod reply;
+pub(crate) mod reply;
 mod reply_body;
-pub mod request_info;
+pub(crate) mod request_info;
 mod routes;
 
 use std::convert::Infallible;

@@ -3,7 +3,7 @@
 mod body;
 mod fields;
 mod members;
-pub mod problem;
+pub(crate) mod problem;
 mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};

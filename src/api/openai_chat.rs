@@ -4,12 +4,12 @@ mod generate_request;
 mod logprobs;
 mod members;
 mod message;
-pub mod passthrough;
-pub mod reply;
+pub(crate) mod passthrough;
+pub(crate) mod reply;
 pub mod request;
 mod sampling;
-pub mod sglext;
-pub mod stream;
+pub(crate) mod sglext;
+pub(crate) mod stream;
 mod tool_choice;
 
 use std::sync::Arc;

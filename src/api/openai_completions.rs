@@ -1,6 +1,6 @@
 //! OpenAI's Completions. The engine's own tokenizer reads the prompt and writes the text.
 
-pub mod reply;
+pub(crate) mod reply;
 pub mod request;
 
 use std::sync::Arc;

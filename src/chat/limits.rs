@@ -12,7 +12,7 @@ use crate::config::ChatLimits;
 ///
 /// # Errors
 /// [`RequestError::LimitReached`], which names the limit.
-pub fn check(messages: &[Message], limits: &ChatLimits) -> Result<(), RequestError> {
+pub(crate) fn check(messages: &[Message], limits: &ChatLimits) -> Result<(), RequestError> {
     let reached = |count: usize, limit: Option<usize>| limit.filter(|limit| count >= *limit);
     let said = messages.iter().filter(|message| message.is_assistant());
     let turns = said.clone().count();

@@ -50,7 +50,7 @@ impl ToolChoice {
 
 /// `function.name` of a tool.
 #[must_use]
-pub fn name(tool: &Value) -> Option<&str> {
+pub(crate) fn name(tool: &Value) -> Option<&str> {
     tool.get("function")?.get("name")?.as_str()
 }
 

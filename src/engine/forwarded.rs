@@ -16,7 +16,7 @@ use super::client::ReplyBody;
 use crate::error::BoxError;
 use crate::metrics::Metrics;
 
-pub use failed::BodyFailure;
+pub(crate) use failed::BodyFailure;
 
 /// An upstream body with the bytes that were read already, and with the time limits of its route.
 #[derive(Debug)]

@@ -56,13 +56,13 @@ impl Route {
 }
 
 /// The captured route.
-pub const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate };
+pub(crate) const GENERATE: Route = Route { endpoint: "/generate", kind: Kind::Generate };
 
 /// OpenAI's chat.
-pub const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// OpenAI's completions.
-pub const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
 
 const UNCAPTURED: [&str; 10] = [
     CHAT,
@@ -137,7 +137,7 @@ const OTHER: [&str; 16] = [
 
 /// Returns the route of a path. Servers decode a path before the lookup, so `/%67enerate` is /generate.
 #[must_use]
-pub fn route(path: &str) -> Route {
+pub(crate) fn route(path: &str) -> Route {
     let path = &*decode(path);
     // the engine's patterns end in `$`, which in Python also matches before a final line feed: `/flush_cache%0a` is /flush_cache
     let path = path.strip_suffix('\n').unwrap_or(path);
@@ -171,7 +171,7 @@ fn known(path: &str) -> Option<Route> {
 
 /// The label of a method in metrics.
 #[must_use]
-pub fn method_label(method: &http::Method) -> &'static str {
+pub(crate) fn method_label(method: &http::Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
         "POST" => "POST",
@@ -186,7 +186,7 @@ pub fn method_label(method: &http::Method) -> &'static str {
 
 /// Percent-decodes a path or a part of one.
 #[must_use]
-pub fn decode(text: &str) -> Cow<'_, str> {
+pub(crate) fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }

@@ -21,7 +21,7 @@ struct TokenizeReply {
 ///
 /// # Errors
 /// A line for the log when the engine has no such route or no tokenizer.
-pub async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>>, String> {
+pub(crate) async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>>, String> {
     let body = format!("{{\"prompt\":{text},\"add_special_tokens\":true}}");
     let answer = client.call(Method::POST, "/tokenize", Some(body)).await;
     let (status, answer) = answer.map_err(|error| error.to_string())?;

@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 ///
 /// # Errors
 /// The answer for the client, when no reply head arrived.
-pub async fn send(client: &Client, metrics: &Metrics, route: Route, call: UpstreamCall) -> Result<Reply, Error> {
+pub(crate) async fn send(client: &Client, metrics: &Metrics, route: Route, call: UpstreamCall) -> Result<Reply, Error> {
     let started = Instant::now();
     let reply = client.send(call).await.map_err(|failure| failed(metrics, failure))?;
     metrics.upstream_ttfb.with_label_values(&[route.endpoint]).observe(started.elapsed().as_secs_f64());
@@ -22,7 +22,7 @@ pub async fn send(client: &Client, metrics: &Metrics, route: Route, call: Upstre
 }
 
 /// Counts an upstream failure and converts it to the client's answer.
-pub fn failed(metrics: &Metrics, failure: Failure) -> Error {
+pub(crate) fn failed(metrics: &Metrics, failure: Failure) -> Error {
     if let Some(kind) = failure.kind() {
         metrics.upstream_errors.with_label_values(&[kind]).inc();
     }

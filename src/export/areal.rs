@@ -11,7 +11,7 @@ use crate::session::{Row, Segment};
 
 /// Whole rows, `[B, L]`. AReaL makes them of Python lists, whose integers are int64 in torch; so they are here.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
     let rows = settled.rows;
     let entries = table::entries(&rows, |_| [None, None]);

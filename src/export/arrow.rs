@@ -10,7 +10,7 @@ const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
 /// The columns of `columnar::Table` in Arrow's IPC stream format. The schema comes first and has the metadata.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "arrow", BOUNDS);
     let tally = table.tally.clone();
     let encoder = StreamEncoder::try_new(&table.described()).expect("Arrow's own types can be encoded");

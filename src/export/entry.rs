@@ -9,7 +9,7 @@ use crate::session::{About, Fault, Measured, Path, Segment, Step};
 ///
 /// All positions count tokens of the whole path. `token_ids`, `loss_mask`, `logprobs` and `entropy` have one item for each of them, null
 /// where there is no number. What was sampled but is not trained in this row keeps its numbers; only its mask is 0.
-pub fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
+pub(crate) fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
     let mut text = Text::default();
     text.object(|text| {
         text.key("session").string(&path.session);

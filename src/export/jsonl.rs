@@ -9,7 +9,7 @@ const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 /// The rows alone: a line of another kind, such as a refusal, would give each column nulls or a second type. What is refused is in the
 /// tally.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let table = Table::new(batch, "jsonl", BOUNDS);
     let tally = table.tally.clone();
     Export::new("application/x-ndjson", pieces(table.lines())).counted(tally)

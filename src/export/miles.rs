@@ -14,7 +14,7 @@ use crate::session::{Path, Row};
 ///
 /// miles refuses tensors that it does not expect, so `rollout_entropys.i` is there only if the batch asks for entropies.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled =
         settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, ..Needs::default() });
     let rows = settled.rows;

@@ -15,7 +15,7 @@ const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 
 /// The columns of `columnar::Table`, a row group for each batch. The metadata stands at the end of the file, as every file's does.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "parquet", BOUNDS);
     let tally = table.tally.clone();
     let metadata = table.metadata.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));

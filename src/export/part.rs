@@ -8,7 +8,7 @@ use super::text::Text;
 use crate::session::{Path, Segment};
 
 /// What an entry says besides its tokens, and how many `tokens` there are. The turns come without their `extras`.
-pub fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
+pub(crate) fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
     let mut text = Text::default();
     text.object(|text| {
         text.key("session").string(&path.session);
@@ -24,7 +24,7 @@ pub fn head(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>) {
 
 /// The tokens of `range`, as far as there are any: `from`, and lists with one item for each of them. `lower`, `upper` and `rank` are the
 /// intervals and ranks of turns whose request asked for bounds and statistics; else null.
-pub fn tokens(path: &Path, range: Range<usize>, out: &mut Vec<u8>) {
+pub(crate) fn tokens(path: &Path, range: Range<usize>, out: &mut Vec<u8>) {
     let range = range.start.min(path.len())..range.end.min(path.len());
     let parts: Vec<Part<'_>> = placed(path).filter_map(|(start, segment)| Part::of(segment, start, &range)).collect();
     let mut text = Text::default();

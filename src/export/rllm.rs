@@ -8,7 +8,7 @@ use crate::session::{Path, Row, Turn};
 /// A record a trained turn, so that each trained token is in exactly one. Lists and objects that are not known are empty instead of null
 /// where rLLM's own type has no null.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let rows = settled.rows;
     let steps = |(at, row): (usize, &Row)| -> Vec<(usize, usize)> {

@@ -9,7 +9,7 @@ use crate::session::Path;
 
 /// A sample a row; those of one session share its `rollout_id`, those of one prompt their `group_index`.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {

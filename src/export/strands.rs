@@ -9,7 +9,7 @@ use crate::session::{Path, Turn};
 
 /// A sample a row. What the rollout of strands-sglang does not know of a token is null, so nothing is refused for it.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs::default());
     let rows = settled.rows;
     let count = rows.len();

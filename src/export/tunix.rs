@@ -10,7 +10,7 @@ use crate::session::{Path, Row};
 
 /// `samples` are the dictionaries of token mode, `rollout_output` has a list a member with one item a row.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, count) = (settled.rows.clone(), settled.rows.len());
     let groups = facts::groups(&rows);

@@ -13,7 +13,7 @@ use crate::session::Row;
 /// The entropies are there twice, as `rollout_entropys` in verl's spelling and as `rollout_entropy`. `entropys` alone is what verl's
 /// actor computes, so nothing here has that name.
 #[must_use]
-pub fn export(batch: Batch) -> Export {
+pub(crate) fn export(batch: Batch) -> Export {
     let settled = settle(
         batch.rows,
         batch.refused,

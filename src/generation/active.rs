@@ -133,7 +133,7 @@ impl ActiveGeneration {
 }
 
 /// Resolves when turns are on disk.
-pub type DurabilityWait = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Drop for ActiveGeneration {
     fn drop(&mut self) {

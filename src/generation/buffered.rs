@@ -11,7 +11,7 @@ use crate::generation::reason::Reason;
 
 /// A completely buffered body, or the part that fits the limits.
 #[derive(Debug)]
-pub enum BufferedReply {
+pub(crate) enum BufferedReply {
     /// The whole body.
     All(Bytes),
     /// A body that exceeds a limit, read in part.
@@ -29,7 +29,7 @@ pub enum BufferedReply {
 ///
 /// # Errors
 /// When it breaks off.
-pub async fn collect(
+pub(crate) async fn collect(
     mut body: ReplyBody,
     headers: &HeaderMap,
     limit: u64,

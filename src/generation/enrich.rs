@@ -10,7 +10,7 @@ use crate::session::Measured;
 
 /// `entropy_info`: how the numbers were obtained.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EntropyInfo {
+pub(crate) struct EntropyInfo {
     /// Any token has an entropy.
     pub measured: bool,
     /// Every entropy is exact.
@@ -42,7 +42,7 @@ impl EntropyInfo {
 
     /// The part that is recorded with the turn.
     #[must_use]
-    pub fn measured(&self) -> Measured {
+    pub(crate) fn measured(&self) -> Measured {
         Measured {
             source: self.source().into(),
             estimator: self.estimator.name().into(),
@@ -72,7 +72,7 @@ impl EntropyInfo {
 }
 
 /// Adds the members to an object whose lists hold `content`. `info` is `Some` for the object with the finish reason.
-pub fn add(
+pub(crate) fn add(
     sequence: &Sequence,
     content: ListContent,
     entropy_request: &EntropyRequest,
@@ -90,7 +90,7 @@ pub fn add(
 
 /// The requested intervals and statistics of all tokens of a sequence, to be recorded with its turn.
 #[must_use]
-pub fn details(sequence: &Sequence, entropy_request: &EntropyRequest) -> Vec<(&'static str, String)> {
+pub(crate) fn details(sequence: &Sequence, entropy_request: &EntropyRequest) -> Vec<(&'static str, String)> {
     let text = |text| String::from_utf8(text).expect("numbers, commas and names are ASCII");
     let members = members(sequence, ListContent::Full, entropy_request).into_iter();
     members.filter(|_| sequence.tokens > 0).map(|(name, value)| (name, text(value))).collect()

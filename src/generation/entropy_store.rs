@@ -2,8 +2,6 @@
 
 mod running;
 
-pub use running::RunningSequence;
-
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 mod exact;
 mod size;
 
-pub use exact::{ExactSource, FailuresSinceProbe};
-pub use size::affordable_k;
+pub(crate) use exact::{ExactSource, FailuresSinceProbe};
+pub(crate) use size::affordable_k;
 
 use crate::config::{EntropyConfig, EntropyDefault};
 use crate::engine::probe::{Capabilities, Plugin, StreamLogprobs, Streaming};
@@ -46,7 +46,7 @@ pub struct ItemPlan {
 
 /// The inputs of the decision.
 #[derive(Debug, Clone, Copy)]
-pub struct ForcingFacts<'a> {
+pub(crate) struct ForcingFacts<'a> {
     /// The request.
     pub request: &'a GenerateRequest,
     /// What the client wants.
@@ -71,7 +71,7 @@ pub struct ForcingFacts<'a> {
 impl<'a> ForcingFacts<'a> {
     /// Collects the inputs. `since` holds the failures since the last probe.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         request: &'a GenerateRequest,
         entropy_request: EntropyRequest,
         upstream: &'a Capabilities,
@@ -102,13 +102,13 @@ impl<'a> ForcingFacts<'a> {
 
     /// The number of prompts.
     #[must_use]
-    pub fn prompts(&self) -> usize {
+    pub(crate) fn prompts(&self) -> usize {
         self.request.batch().unwrap_or(1)
     }
 
     /// The plan for each prompt.
     #[must_use]
-    pub fn items(&self) -> Vec<ItemPlan> {
+    pub(crate) fn items(&self) -> Vec<ItemPlan> {
         let whole = self.whole_request();
         let budget = self.within_budget();
         let mut items: Vec<ItemPlan> = (0..self.prompts()).map(|at| self.item(at, whole, budget)).collect();

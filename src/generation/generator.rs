@@ -42,7 +42,7 @@ use crate::long_work::on_body;
 use crate::session::{self, Fault, Policy, Store};
 
 /// The reply header that names the session.
-pub const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
+pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
 
 /// Pauses, in milliseconds, before a refused id is sent again: the engine answers an abort at once, but frees the id some scheduler steps
 /// later.

@@ -11,7 +11,7 @@ use crate::generation::in_flight::RidInUse;
 
 /// The engine's limits that the guard checks a request against.
 #[derive(Debug, Clone, Copy)]
-pub struct GuardLimits {
+pub(crate) struct GuardLimits {
     /// Whether the engine generates, if known. An engine with an embedding model exits when it is asked to generate.
     pub generates: Option<bool>,
     /// Vocabulary size, if known.
@@ -23,7 +23,7 @@ pub struct GuardLimits {
 /// Why the guard refuses a request.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct GuardRefusal {
+pub(crate) struct GuardRefusal {
     /// The metric's label.
     pub rule: &'static str,
     /// The error message for the client.
@@ -38,7 +38,7 @@ fn refuse(rule: &'static str, message: String) -> Result<(), GuardRefusal> {
 ///
 /// # Errors
 /// [`GuardRefusal`] with the first rule that is broken.
-pub fn check(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), GuardRefusal> {
+pub(crate) fn check(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), GuardRefusal> {
     if bounds.generates == Some(false) {
         let message =
             "this engine serves an embedding model, which exits when it is asked to generate: use /v1/embeddings";
@@ -58,7 +58,7 @@ pub fn check(request: &GenerateRequest, bounds: GuardLimits) -> Result<(), Guard
 
 /// The refusal of an id that is already in flight.
 #[must_use]
-pub fn rid_in_use(rid: &RidInUse) -> GuardRefusal {
+pub(crate) fn rid_in_use(rid: &RidInUse) -> GuardRefusal {
     let message = format!("rid: a request {:?} is running; use another id, or wait for it", rid.0);
     GuardRefusal { rule: "rid_live", message }
 }

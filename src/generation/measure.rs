@@ -14,7 +14,7 @@ pub enum ListContent {
 
 /// A list of one sequence as JSON text without brackets. It grows with the tokens, so that it is not printed again for each event.
 #[derive(Debug, Default)]
-pub struct JsonList {
+pub(crate) struct JsonList {
     text: Vec<u8>,
     /// The byte offset of the current event's tokens.
     new: usize,
@@ -23,7 +23,7 @@ pub struct JsonList {
 impl JsonList {
     /// The text of all tokens, or of the current event's tokens.
     #[must_use]
-    pub fn text(&self, content: ListContent) -> &[u8] {
+    pub(crate) fn text(&self, content: ListContent) -> &[u8] {
         match content {
             ListContent::Full => &self.text,
             ListContent::Delta => {
@@ -36,7 +36,7 @@ impl JsonList {
 
 /// The lists of one sequence.
 #[derive(Debug, Default)]
-pub struct EntropyLists {
+pub(crate) struct EntropyLists {
     /// `output_token_entropy`.
     pub entropy: JsonList,
     /// `output_token_entropy_lower`, `_upper`.
@@ -46,18 +46,18 @@ pub struct EntropyLists {
 }
 
 /// The members of `output_token_stats`, each a list with one entry per sampled token.
-pub const STATS: [&str; 6] = ["tail_mass", "varentropy", "margin", "confidence", "surprisal", "rank"];
+pub(crate) const STATS: [&str; 6] = ["tail_mass", "varentropy", "margin", "confidence", "surprisal", "rank"];
 
 impl EntropyLists {
     /// Begins a new event: tokens that are added from now on belong to it.
-    pub fn begin_event(&mut self) {
+    pub(crate) fn begin_event(&mut self) {
         for list in [&mut self.entropy].into_iter().chain(&mut self.bounds).chain(&mut self.stats) {
             list.new = list.text.len();
         }
     }
 
     /// Adds tokens with their statistics. `values` are their published entropies.
-    pub fn push(&mut self, tokens: &[TokenStats], entropy_request: &EntropyRequest, values: &[f32]) {
+    pub(crate) fn push(&mut self, tokens: &[TokenStats], entropy_request: &EntropyRequest, values: &[f32]) {
         self.entropy.text.reserve(values.len() * 12);
         for value in values {
             number(&mut self.entropy.text, *value);
@@ -83,7 +83,7 @@ impl EntropyLists {
 }
 
 /// Adds a number to the text of a list; null for NaN, which JSON does not have. Writes the shortest text that parses to the same float32.
-pub fn number(list: &mut Vec<u8>, value: f32) {
+pub(crate) fn number(list: &mut Vec<u8>, value: f32) {
     if value.is_finite() {
         let mut buffer = zmij::Buffer::new();
         item(list, buffer.format_finite(value).as_bytes());

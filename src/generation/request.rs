@@ -13,7 +13,7 @@ use crate::engine::request::GenerateRequest;
 use crate::session::Chat;
 
 /// A request's id, set once it is known.
-pub type RequestId = Arc<OnceLock<String>>;
+pub(crate) type RequestId = Arc<OnceLock<String>>;
 
 /// A request for a generation, decoded from the client's API.
 #[derive(Debug)]

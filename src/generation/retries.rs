@@ -18,9 +18,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::{HeaderValue, Method};
 
-pub use reader::Reader;
-pub use registry::{ReplayLimits, Retries, RetryOutcome};
-pub use shared_reply::PendingReply;
+pub(crate) use reader::Reader;
+pub(crate) use registry::{ReplayLimits, Retries};
+pub(crate) use shared_reply::PendingReply;
 
 use super::request::{Digest, RequestId};
 use crate::generation::event::EventAccess;

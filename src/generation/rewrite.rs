@@ -8,7 +8,7 @@ use crate::json::{Cursor, Edit, Object, Splice};
 
 /// Returns the upstream body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> Bytes {
+pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> Bytes {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Returns a new id, random enough that two tokentaps in front of one engine do not collide.
 #[must_use]
-pub fn fresh() -> String {
+pub(crate) fn fresh() -> String {
     static KEYS: OnceLock<(RandomState, RandomState)> = OnceLock::new();
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // SipHash under keys from the system's entropy: a counter in, 128 scattered bits out

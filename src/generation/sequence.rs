@@ -4,8 +4,8 @@ mod content;
 mod own;
 
 use content::EventLists;
-pub use content::{Anomaly, ExpectedContent};
-pub use own::ExactFailure;
+pub(crate) use content::{Anomaly, ExpectedContent};
+pub(crate) use own::ExactFailure;
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ use crate::generation::reason::Reason;
 
 /// One sequence.
 #[derive(Debug)]
-pub struct Sequence {
+pub(crate) struct Sequence {
     /// Tokens so far.
     pub tokens: usize,
     /// Top-k rows so far.
@@ -89,7 +89,7 @@ impl Default for Sequence {
 impl Sequence {
     /// Whether the skipped prefix of this event is this sequence's: another sample may begin with the same tokens.
     #[must_use]
-    pub fn owns(&self, chunk: &Chunk, bytes: &[u8]) -> bool {
+    pub(crate) fn owns(&self, chunk: &Chunk, bytes: &[u8]) -> bool {
         let own = |array: &Option<Array>, content: &Bytes| {
             array
                 .as_ref()
@@ -107,7 +107,7 @@ impl Sequence {
     }
 
     /// Adds an event. `chosen` and `rows` are the numbers of entries that were parsed after the known prefix.
-    pub fn step(
+    pub(crate) fn step(
         &mut self,
         bytes: &[u8],
         chunk: &Chunk,
@@ -154,7 +154,7 @@ impl Sequence {
     }
 
     /// Remembers the event's lists, so that only the new part of the next event is parsed.
-    pub fn remember(&mut self, bytes: &Bytes, chunk: &Chunk) {
+    pub(crate) fn remember(&mut self, bytes: &Bytes, chunk: &Chunk) {
         let content =
             |array: &Option<Array>| array.as_ref().map_or_else(Bytes::new, |array| bytes.slice(array.content.clone()));
         self.chosen_content = content(&chunk.chosen);
@@ -165,7 +165,7 @@ impl Sequence {
     }
 
     /// Adds one token's entropy; NaN if it has none.
-    pub fn count(&mut self, value: f32) {
+    pub(crate) fn count(&mut self, value: f32) {
         if !value.is_nan() {
             self.sum += f64::from(value);
             self.measured += 1;
@@ -174,13 +174,13 @@ impl Sequence {
 
     /// Whether any token has an entropy.
     #[must_use]
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         self.measured > 0
     }
 
     /// Why there is no entropy, if the plan of the request does not explain it.
     #[must_use]
-    pub fn missing_reason(&self, exact: Option<ExactSource>) -> Option<Reason> {
+    pub(crate) fn missing_reason(&self, exact: Option<ExactSource>) -> Option<Reason> {
         match (self.tokens, self.width) {
             (0, _) => None,
             _ if self.contradicted => Some(Reason::StreamContradiction),
@@ -192,14 +192,14 @@ impl Sequence {
 
     /// The mean of the measured entropies, in nats.
     #[must_use]
-    pub fn mean(&self) -> Option<f64> {
+    pub(crate) fn mean(&self) -> Option<f64> {
         (self.measured > 0).then(|| self.sum / self.measured as f64)
     }
 }
 
 /// The known prefixes of all sequences of a stream: the index of an event's sequence follows its lists.
 #[derive(Debug)]
-pub struct SequencePrefixes<'a>(pub &'a [Sequence]);
+pub(crate) struct SequencePrefixes<'a>(pub &'a [Sequence]);
 
 impl SequencePrefixes<'_> {
     fn longest<'b>(contents: impl Iterator<Item = &'b Bytes>, bytes: &[u8]) -> usize {

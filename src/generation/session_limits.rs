@@ -10,7 +10,7 @@ use crate::session::Store;
 ///
 /// # Errors
 /// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
-pub fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
+pub(crate) fn check(config: &SessionConfig, sessions: &Store, session: &str, new: usize) -> Result<(), Error> {
     let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
     if new > config.max_session_turns || new > config.max_session_branches() {
         let message = format!(

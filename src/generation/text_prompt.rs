@@ -15,14 +15,14 @@ const TOKENIZE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A text prompt whose ids only the tokenizer can provide.
 #[derive(Debug)]
-pub struct TextPrompt {
+pub(crate) struct TextPrompt {
     text: Bytes,
 }
 
 impl TextPrompt {
     /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
     #[must_use]
-    pub fn of(request: &GenerateRequest) -> Option<Self> {
+    pub(crate) fn of(request: &GenerateRequest) -> Option<Self> {
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
         let alone = request.ids.shape == IdShape::Absent;
         let span = request.text_span.clone().filter(|_| text && alone)?;
@@ -33,7 +33,7 @@ impl TextPrompt {
     ///
     /// # Errors
     /// Never; `try_join` requires the type.
-    pub async fn tokenize(self, engines: &Engines) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
+    pub(crate) async fn tokenize(self, engines: &Engines) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
         let text = String::from_utf8_lossy(&self.text);
         let answer = tokio::time::timeout(TOKENIZE_TIMEOUT, tokenize(&engines.any(), &text)).await;
         Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {

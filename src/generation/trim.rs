@@ -23,7 +23,7 @@ const TOP: [(&str, &str); 2] =
 ///
 /// # Errors
 /// When the lists to be cut are not in SGLang's format.
-pub fn trim(
+pub(crate) fn trim(
     plan: &Plan,
     item: &ItemPlan,
     bytes: &[u8],

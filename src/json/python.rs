@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// The shortest text that reads as `value`, and of two that are as near the even one, which is what zmij finds and `{:?}` does not.
 /// Only the exponents are spelled otherwise.
 #[must_use]
-pub fn float(value: f64) -> String {
+pub(crate) fn float(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
     }
@@ -36,7 +36,7 @@ const MAX_DIGITS: usize = 4300;
 
 /// The text that Python prints for a number of JSON or a decimal literal; `None` for an integer that Python refuses to read.
 #[must_use]
-pub fn number(text: &str) -> Option<String> {
+pub(crate) fn number(text: &str) -> Option<String> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     match digits {
         "NaN" | "Infinity" => Some(text.to_owned()),
@@ -48,14 +48,14 @@ pub fn number(text: &str) -> Option<String> {
 }
 
 /// Appends a quoted string; with `ascii` everything beyond it is escaped.
-pub fn string(out: &mut String, text: &str, ascii: bool) {
+pub(crate) fn string(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
     escaped(out, text, ascii);
     out.push('"');
 }
 
 /// Appends the escaped text of a string, without quotes; with `ascii` everything beyond ASCII is escaped.
-pub fn escaped(out: &mut String, text: &str, ascii: bool) {
+pub(crate) fn escaped(out: &mut String, text: &str, ascii: bool) {
     for c in text.chars() {
         if !ascii && c > '~' {
             out.push(c);
@@ -66,7 +66,7 @@ pub fn escaped(out: &mut String, text: &str, ascii: bool) {
 }
 
 /// Appends one unit of UTF-16 in ASCII. It may be half of a surrogate pair: two halves in sequence give the text of the pair.
-pub fn escaped_unit(out: &mut String, unit: u16) {
+pub(crate) fn escaped_unit(out: &mut String, unit: u16) {
     match u8::try_from(unit) {
         Ok(b'"') => out.push_str("\\\""),
         Ok(b'\\') => out.push_str("\\\\"),
@@ -83,7 +83,7 @@ pub fn escaped_unit(out: &mut String, unit: u16) {
 
 /// Whether Python treats a character as white space: Unicode's white space, and the four separators of ASCII.
 #[must_use]
-pub fn is_space(c: char) -> bool {
+pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 

@@ -1,7 +1,7 @@
 //! A slice in a file that another process on the node wrote, usually in shared memory.
 //!
-//! The file is read, never mapped: if another process truncates a mapped file, an access past its end kills this process. Seals prevent that
-//! only for anonymous memory. A read returns the end of the file early.
+//! The file is read, never mapped: if another process truncates a mapped file, an access past its end kills this process. Seals prevent
+//! that only for anonymous memory. A read returns the end of the file early.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ const LONGEST_NAME: usize = 128;
 /// The file and byte range of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileRange {
+pub(crate) struct FileRange {
     /// The file name: 1 to 128 characters of `A-Z a-z 0-9 . _ -`, the first one not a dot.
     pub name: String,
     /// The offset of the first byte.
@@ -33,7 +33,7 @@ pub struct FileRange {
 
 /// Why a file was not measured.
 #[derive(Debug, thiserror::Error)]
-pub enum ShmError {
+pub(crate) enum ShmError {
     /// The name has other characters, or is too long.
     #[error("a file name is 1 to {LONGEST_NAME} characters of A-Z a-z 0-9 . _ - and does not start with a dot")]
     Name,
@@ -70,7 +70,7 @@ impl FileRange {
     ///
     /// # Errors
     /// [`ShmError`] if the file cannot be read, or its contents are rejected.
-    pub async fn read(self, folder: &Path, body: &mut Body) -> Result<(), ShmError> {
+    pub(crate) async fn read(self, folder: &Path, body: &mut Body) -> Result<(), ShmError> {
         let folder = folder.to_owned();
         let mut source = run_blocking(move || Source::open(&folder, &self)).await?;
         while source.at < source.end {
@@ -110,7 +110,9 @@ impl Source {
         let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         self.piece.resize(left.min(PIECE), 0);
         self.file.read_exact_at(&mut self.piece, self.at).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => ShmError::Early(format!("it was truncated below {} bytes while it was read", self.end)),
+            ErrorKind::UnexpectedEof => {
+                ShmError::Early(format!("it was truncated below {} bytes while it was read", self.end))
+            }
             _ => ShmError::Failed(error),
         })?;
         self.at += self.piece.len() as u64;

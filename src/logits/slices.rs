@@ -1,7 +1,7 @@
-//! Slices of whole rows of logits, measured away from the threads that serve sockets.
+//! Slices of whole rows of logits, measured on other threads than those that serve sockets.
 //!
-//! An edge opens an [`Intake`], pushes the bytes in as they come, and takes the numbers out in order. Rows wait in slots, of which there
-//! is a fixed number: a reader without a slot waits, and so does its sender.
+//! A handler opens an [`Intake`], pushes bytes as they are received, and reads the numbers in order. Rows wait in slots, whose number is
+//! fixed: a handler without a slot waits, which slows its sender down.
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -22,10 +22,10 @@ use crate::metrics::Metrics;
 #[cfg(feature = "cuda")]
 use device::{Device, DeviceBackend, Share};
 pub(super) use entry::Entry;
+pub use entry::MeasureError;
 pub(super) use entry::Measured;
 #[cfg(feature = "cuda")]
 pub(super) use entry::Shape;
-pub use entry::MeasureError;
 pub use intake::Intake;
 use intake::PendingRows;
 use pool::Pool;
@@ -38,16 +38,16 @@ use slot::Reserved;
 pub(super) use slot::SlotPool;
 pub use slot::{SLOT_BYTES, Slot};
 
-/// The widest row: more than any model has.
+/// The widest row, in logits: more than any model has.
 pub const MAX_VOCAB: usize = 1 << 20;
 
-/// The most rows of a slice whose numbers are held until the last is known.
+/// The most rows of a slice whose reply is buffered until the last row is measured.
 pub const MAX_ROWS: usize = 1 << 16;
 
-/// The most rows in a slot, however narrow they are.
+/// The most rows in a slot, whatever their width.
 const SLOT_ROWS: usize = 4096;
 
-/// Where rows are brought to be measured.
+/// The service that measures rows: CPU threads, and a device if one is configured.
 #[derive(Debug)]
 pub struct Slices {
     heap: Arc<SlotPool>,
@@ -59,10 +59,10 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Starts the threads, and begins to open a device where one is to be used; until it is open the threads do its work.
+    /// Starts the threads and begins to open the configured device, if any. Until it is open, the threads measure all rows.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If a thread cannot be started.
     pub fn start(config: &SliceConfig, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
         let (cpu, threads) = (Cpu::new(), config.threads());
         for work in ["rows", "top_k"] {
@@ -70,7 +70,7 @@ impl Slices {
         }
         #[cfg(not(feature = "cuda"))]
         if config.entropy_backend == crate::config::EntropyBackend::Cuda || config.cuda_device.is_some() {
-            tracing::warn!("this tokentap was built without CUDA; the CPU measures");
+            tracing::warn!("tokentap was built without CUDA; rows are measured on the CPU");
         }
         Ok(Self {
             heap: Arc::new(SlotPool::heap(config.slice_memory)),
@@ -90,7 +90,7 @@ impl Slices {
         }
     }
 
-    /// What [`Slices::backend`] is going to be called.
+    /// The name of the backend that [`Slices::backend`] will return.
     #[must_use]
     pub fn backend_name(config: &SliceConfig) -> &'static str {
         #[cfg(feature = "cuda")]
@@ -101,17 +101,21 @@ impl Slices {
         Cpu::new().name()
     }
 
-    /// What measures top-k rows.
+    /// The backend for top-k rows.
     #[must_use]
     pub fn backend(&self) -> Arc<dyn Backend> {
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device.as_ref().filter(|device| device.share() == Share::All) {
-            return Arc::new(DeviceBackend { device: device.clone(), cpu: Cpu::new(), metrics: Arc::clone(&self.metrics) });
+            return Arc::new(DeviceBackend {
+                device: device.clone(),
+                cpu: Cpu::new(),
+                metrics: Arc::clone(&self.metrics),
+            });
         }
         Arc::new(Cpu::new())
     }
 
-    /// Where the slots of these rows come from.
+    /// The pool that these rows take their slots from.
     fn slot_pool(&self, rows: Rows) -> &Arc<SlotPool> {
         #[cfg(feature = "cuda")]
         if let Some(cuda) = self.device.as_ref().and_then(|device| device.of(rows)) {
@@ -136,7 +140,7 @@ impl Slices {
         self.pool.submit(entry);
     }
 
-    /// Waits for numbers; not for ever where a driver does not come back with their rows.
+    /// Waits for numbers; gives up if the driver hangs with their rows.
     async fn numbers(&self, waiting: &mut PendingRows) -> Measured {
         #[cfg(feature = "cuda")]
         while waiting.on_device {
@@ -149,8 +153,8 @@ impl Slices {
         (&mut waiting.numbers).await.unwrap_or(Err(MeasureError::Ending))
     }
 
-    /// Waits for slots of `slot_pool`, `ahead` of rows that have not come; where a driver does not come back with those that there are, for the
-    /// processor's.
+    /// Waits for slots of `slot_pool`; `ahead` means that their rows have not been received. If the driver hangs with that pool's slots,
+    /// waits for slots of the heap instead.
     async fn slots(&self, slot_pool: &mut Arc<SlotPool>, count: usize, ahead: bool) -> Reserved {
         #[cfg(feature = "cuda")]
         if !Arc::ptr_eq(slot_pool, &self.heap) {

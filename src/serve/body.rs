@@ -19,8 +19,8 @@ use crate::generation::in_flight::UnknownRidGuard;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::offload::{Items, OffloadedIter};
 
-pub use encoded::{EncodedBody, Encoder};
-pub use upload::{Upload, upload_error};
+pub(crate) use encoded::{EncodedBody, Encoder};
+pub(crate) use upload::{Upload, upload_error};
 
 /// The body of a reply over HTTP.
 #[derive(Debug)]

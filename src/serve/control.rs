@@ -1,8 +1,8 @@
 //! The control port: probes, metrics, the page, live entropy, the `/v1` routes, and SGLang's own control routes for trainers.
 
 pub mod page;
-pub mod trainer_state;
-pub mod v1;
+pub(crate) mod trainer_state;
+pub(crate) mod v1;
 
 use std::sync::Arc;
 

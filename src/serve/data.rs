@@ -1,11 +1,11 @@
 //! The data port: all routes of SGLang, under the same paths.
 
-pub mod aborts;
-pub mod api_call;
-pub mod forward;
+pub(crate) mod aborts;
+pub(crate) mod api_call;
+pub(crate) mod forward;
 pub mod gate;
-pub mod generate;
-pub mod policy;
+pub(crate) mod generate;
+pub(crate) mod policy;
 pub mod redact;
 
 use std::sync::Arc;

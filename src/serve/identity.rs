@@ -21,7 +21,7 @@ const PLACEHOLDERS: [&str; 4] = ["EMPTY", "NONE", "DUMMY", "NULL"];
 
 /// The session that a call belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// The name.
     pub session: Arc<str>,
     /// Whether the client gave the name; otherwise the session holds this request only.
@@ -74,7 +74,7 @@ impl Identity {
     /// # Errors
     /// [`InvalidName`] if the first name is invalid and its field is only for session names. Without recording, names are not checked,
     /// because they are not used.
-    pub fn of(
+    pub(crate) fn of(
         config: &Config,
         path: Option<&Arc<str>>,
         uri: &Uri,
@@ -98,7 +98,7 @@ impl Identity {
     }
 
     /// Counts an ignored name, and logs the first one of each field.
-    pub fn report_ignored(&self, state: &ProxyState) {
+    pub(crate) fn report_ignored(&self, state: &ProxyState) {
         let Some(field) = self.ignored.filter(|_| state.config.sessions.record) else { return };
         let counter = state.metrics.session.names_ignored.with_label_values(&[field]);
         counter.inc();
@@ -114,7 +114,7 @@ impl Identity {
 
 /// Splits `/sessions/{id}/rest` into the name and the rest.
 #[must_use]
-pub fn in_path(path: &str) -> Option<(&str, &str)> {
+pub(crate) fn in_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/sessions/")?;
     let at = rest.find('/')?;
     Some((&rest[..at], &rest[at..]))

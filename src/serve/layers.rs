@@ -1,11 +1,11 @@
 //! The layers of a port, one per file. [`crate::serve`] lists them in order.
 
-pub mod admit;
-pub mod authenticate;
-pub mod check;
-pub mod classify;
-pub mod close;
-pub mod observe;
+pub(crate) mod admit;
+pub(crate) mod authenticate;
+pub(crate) mod check;
+pub(crate) mod classify;
+pub(crate) mod close;
+pub(crate) mod observe;
 mod on_reply;
-pub mod restored;
-pub mod validate;
+pub(crate) mod restored;
+pub(crate) mod validate;

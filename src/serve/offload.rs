@@ -32,7 +32,7 @@ fn permits(share: usize) -> Arc<Semaphore> {
 ///
 /// # Panics
 /// When the work panics.
-pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&CALLS, work).await
 }
 
@@ -40,7 +40,7 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 ///
 /// # Panics
 /// When the work panics.
-pub async fn offload_export<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn offload_export<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&EXPORTS, work).await
 }
 
@@ -60,13 +60,13 @@ async fn run<T: Send + 'static>(permits: &Arc<Semaphore>, work: impl FnOnce() ->
 }
 
 /// An iterator that produces items lazily.
-pub type Items<T> = Box<dyn Iterator<Item = T> + Send>;
+pub(crate) type Items<T> = Box<dyn Iterator<Item = T> + Send>;
 
 /// The output of a step, and the remaining iterator unless it has ended.
 type StepOutput<T> = (VecDeque<T>, Option<Items<T>>);
 
 /// An iterator that runs on blocking threads, one step at a time.
-pub struct OffloadedIter<T: Send + 'static> {
+pub(crate) struct OffloadedIter<T: Send + 'static> {
     /// Items of the last step that were not taken yet.
     ready: VecDeque<T>,
     state: StepState<T>,
@@ -83,12 +83,12 @@ enum StepState<T> {
 impl<T: Send + 'static> OffloadedIter<T> {
     /// Runs `items` in steps. `size` returns the bytes of an item.
     #[must_use]
-    pub fn new(items: Items<T>, size: fn(&T) -> usize) -> Self {
+    pub(crate) fn new(items: Items<T>, size: fn(&T) -> usize) -> Self {
         Self { ready: VecDeque::new(), state: StepState::Waiting(items), size }
     }
 
     /// The next item.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         loop {
             if let Some(item) = self.ready.pop_front() {
                 return Poll::Ready(Some(item));

@@ -11,7 +11,7 @@ use crate::serve::request_info::{Protocol, RequestInfo};
 
 /// Why a layer rejects a request.
 #[derive(Debug)]
-pub enum Rejection {
+pub(crate) enum Rejection {
     /// The request is not valid. An HTTP/1 connection is then closed, because its client may frame the body in another way.
     Invalid(Error),
     /// The request failed authentication.
@@ -22,7 +22,7 @@ pub enum Rejection {
 
 impl Rejection {
     /// Builds the reply in the protocol of the request and the error format of the port.
-    pub fn reply(self, info: &RequestInfo) -> Response<ReplyBody> {
+    pub(crate) fn reply(self, info: &RequestInfo) -> Response<ReplyBody> {
         let ends_connection = matches!(self, Self::Invalid(_));
         let reply = match (info.protocol, self) {
             (Protocol::Http, Self::Denied(denied)) => denied.reply(info.port).map(ReplyBody::http),

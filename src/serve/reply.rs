@@ -8,13 +8,13 @@ use crate::serve::body::Body;
 
 /// Builds the reply for an error.
 #[must_use]
-pub fn error_reply(error: &Error) -> Response<Body> {
+pub(crate) fn error_reply(error: &Error) -> Response<Body> {
     Response::from_parts(error.head(), Body::full(error.body()))
 }
 
 /// Builds a JSON reply.
 #[must_use]
-pub fn json_reply(status: StatusCode, body: Vec<u8>) -> Response<Body> {
+pub(crate) fn json_reply(status: StatusCode, body: Vec<u8>) -> Response<Body> {
     let mut reply = Response::new(Body::full(body));
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -22,7 +22,7 @@ pub fn json_reply(status: StatusCode, body: Vec<u8>) -> Response<Body> {
 }
 
 /// Builds a plain-text reply.
-pub fn text(status: StatusCode, body: String) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, body: String) -> Response<Body> {
     let mut reply = Response::new(Body::full(body));
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -30,6 +30,6 @@ pub fn text(status: StatusCode, body: String) -> Response<Body> {
 }
 
 /// Builds an error reply in the format of the control port: `{"error":{"code","message"}}`.
-pub fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
+pub(crate) fn problem(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     json_reply(status, json!({"error": {"code": code, "message": message}}).to_string().into_bytes())
 }

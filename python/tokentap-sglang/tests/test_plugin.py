@@ -15,13 +15,13 @@ import pytest
 import tokentap_sglang
 from tokentap_sglang import contract, hooks, observer
 from tokentap_sglang.contract import Declined, Settings
-from tokentap_sglang.request import FIELD, SWITCH, asked_by, wish
+from tokentap_sglang.request import FIELD, SWITCH, asks_for_entropy, parse_switch
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
-        "TOKENTAP_SGLANG_SAID",
+        "TOKENTAP_SGLANG_LOGGED",
         "TOKENTAP_ENTROPY_TOP_K",
         "SGLANG_RETURN_ORIGINAL_LOGPROB",
         "SGLANG_RUST_SERVER",
@@ -48,17 +48,17 @@ def commit(index: int, *tokens: int) -> SimpleNamespace:
     return SimpleNamespace(output_index=index, token_ids=tokens or (7,))
 
 
-def consume(requests: list[SimpleNamespace], commits: list[Any], *values: float, full: bool = True) -> observer.Trouble:
-    trouble = observer.Trouble()
-    observer.HostEntropy(Values(*values), full, trouble).consume(SimpleNamespace(reqs=requests), commits)
-    return trouble
+def consume(requests: list[SimpleNamespace], commits: list[Any], *values: float, full: bool = True) -> observer.ErrorCount:
+    errors = observer.ErrorCount()
+    observer.HostEntropy(Values(*values), full, errors).consume(SimpleNamespace(reqs=requests), commits)
+    return errors
 
 
 def test_only_true_and_full_are_a_wish() -> None:
-    assert wish({SWITCH: True}) is True
-    assert wish({SWITCH: "full"}) == "full"
+    assert parse_switch({SWITCH: True}) is True
+    assert parse_switch({SWITCH: "full"}) == "full"
     for odd in (None, [], {}, {SWITCH: 1}, {SWITCH: "yes"}, {SWITCH: None}, {SWITCH: [True]}, {SWITCH: {}}, "true"):
-        assert wish(odd) is False, odd
+        assert parse_switch(odd) is False, odd
 
 
 def test_importing_needs_neither_sglang_nor_torch() -> None:
@@ -164,12 +164,12 @@ def test_installing_never_raises(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_values_go_to_who_asked_at_the_place_of_their_token() -> None:
     asks, silent, full = request(True), request(None), request("full")
-    trouble = consume([asks, silent, full], [commit(0), commit(0), commit(0)], 1.0, 2.0, 3.0)
+    errors = consume([asks, silent, full], [commit(0), commit(0), commit(0)], 1.0, 2.0, 3.0)
     consume([asks, silent, full], [commit(1), commit(1), None], 1.5, 2.5, 3.5)
     assert asks.customized_info == {FIELD: [1.0, 1.5]}
     assert silent.customized_info is None, "who did not ask has no key"
     assert full.customized_info == {FIELD: [3.0]}, "a step whose token was not kept leaves none"
-    assert trouble.count == 0
+    assert errors.count == 0
 
 
 def test_tokens_of_other_steps_are_null_and_a_step_done_again_replaces() -> None:
@@ -206,15 +206,15 @@ def test_other_keys_of_a_request_stay_and_beams_are_left_alone() -> None:
 
 
 def test_nothing_that_goes_wrong_reaches_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = consume([request(True), request(True)], [commit(0), commit(0)], 1.0)
-    assert trouble.count == 1, "fewer values than requests belong to nobody"
+    errors = consume([request(True), request(True)], [commit(0), commit(0)], 1.0)
+    assert errors.count == 1, "fewer values than requests belong to nobody"
     assert consume([SimpleNamespace()], [commit(0)], 1.0).count == 1
     broken = observer.EntropyObserver(lambda *_: 1 / 0, Settings(0, False))  # type: ignore[arg-type, return-value]
     for _ in range(11):
         info: Any = SimpleNamespace(grammar_mask=None, logit_bias=None, temperatures=None, custom_logit_processor=None)
         logits: Any = Values()
         assert broken.before_grammar(logits, info) is None, "without a state SGLang skips the rest"
-    assert broken.trouble.count == 11
+    assert broken.errors.count == 11
     assert caplog.text.count("measuring a step failed") == 2, "the 1st and the 10th time, not every time"
 
 
@@ -223,14 +223,14 @@ def test_a_step_is_measured_if_somebody_asks_or_if_nobody_knows() -> None:
     for requests, active in [([request(None)], False), ([request(None), request(True)], True), ([], False)]:
         forward: Any = SimpleNamespace(sampling_info=SimpleNamespace())
         batch: Any = SimpleNamespace(reqs=requests)
-        hooks.mark(forward, object, batch)
+        hooks.mark_step(forward, object, batch)
         assert watch.is_active(forward.sampling_info) is active
     unmarked: Any = SimpleNamespace()
     assert watch.is_active(unmarked) is True
     nothing: Any = SimpleNamespace(sampling_info=None)
-    hooks.mark(nothing, object, nothing)
+    hooks.mark_step(nothing, object, nothing)
     odd: Any = SimpleNamespace(sampling_info=SimpleNamespace())
-    hooks.mark(odd, object, odd)
+    hooks.mark_step(odd, object, odd)
     assert watch.is_active(odd.sampling_info) is True
 
 
@@ -244,15 +244,15 @@ def test_neighbours_do_not_see_the_key() -> None:
         ({"custom_params": {SWITCH: "full"}}, True),
     ]:
         state = SimpleNamespace(obj=SimpleNamespace(sampling_params=params))
-        changed = hooks.only_if_asked(manager, {}, state, info, 0, None)
+        changed = hooks.hide_from_others(manager, {}, state, info, 0, None)
         if seen:
             assert changed is None, "left as it is"
         else:
             assert changed == ((manager, {}, state, {"other": [[1]]}, 0, None), {})
     for obj in (None, SimpleNamespace(), SimpleNamespace(sampling_params=None), SimpleNamespace(sampling_params=[{}])):
-        assert not asked_by(obj), obj
+        assert not asks_for_entropy(obj), obj
     state = SimpleNamespace(obj=None)
-    assert hooks.only_if_asked(manager, {}, state, {"other": [[1]]}, 0, None) is None, "nothing of ours is there"
+    assert hooks.hide_from_others(manager, {}, state, {"other": [[1]]}, 0, None) is None, "nothing of ours is there"
 
 
 def test_the_reason_is_said_once_by_all_processes() -> None:
@@ -260,6 +260,6 @@ def test_the_reason_is_said_once_by_all_processes() -> None:
     first = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert first.stderr.count("no token entropy") == 1
     reason = first.stderr.strip().removeprefix("no token entropy: ")
-    environment = os.environ | {"TOKENTAP_SGLANG_SAID": reason}
+    environment = os.environ | {"TOKENTAP_SGLANG_LOGGED": reason}
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert child.stderr == ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tokentap_sglang import contract
 from tokentap_sglang.contract import Declined, Settings
 from tokentap_sglang.observer import GATE
-from tokentap_sglang.request import FIELD, asked_by, wish
+from tokentap_sglang.request import FIELD, asks_for_entropy, parse_switch
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SAID = "TOKENTAP_SGLANG_SAID"
+_LOGGED = "TOKENTAP_SGLANG_LOGGED"
 """Set once a reason was logged; the processes that SGLang starts inherit it, so that it is one line a server."""
 
 
@@ -31,17 +31,17 @@ def register() -> None:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
         HookRegistry.register(contract.MODEL_RUNNER_INIT, install, HookType.AFTER)
-        HookRegistry.register(contract.FORWARD_BATCH, mark, HookType.AFTER)
-        HookRegistry.register(contract.META_INFO, only_if_asked, HookType.BEFORE)
+        HookRegistry.register(contract.FORWARD_BATCH, mark_step, HookType.AFTER)
+        HookRegistry.register(contract.META_INFO, hide_from_others, HookType.BEFORE)
     except Declined as reason:
-        _say_once(str(reason))
+        _log_once(str(reason))
     except Exception as error:
-        _say_once(f"unexpected {type(error).__name__}: {error}")
+        _log_once(f"unexpected {type(error).__name__}: {error}")
 
 
-def _say_once(reason: str) -> None:
-    if os.environ.get(_SAID) != reason:
-        os.environ[_SAID] = reason
+def _log_once(reason: str) -> None:
+    if os.environ.get(_LOGGED) != reason:
+        os.environ[_LOGGED] = reason
         log.warning("no token entropy: %s", reason)
 
 
@@ -89,18 +89,18 @@ def _check_runner(runner: ModelRunner, pp_size: int) -> None:
         raise Declined("another plugin observes sampling already")
 
 
-def mark(forward: ForwardBatch, cls: type, batch: ScheduleBatch, *args: Any, **kwargs: Any) -> None:
+def mark_step(forward: ForwardBatch, cls: type, batch: ScheduleBatch, *args: Any, **kwargs: Any) -> None:
     """After `ForwardBatch.init_new`: notes whether any request of this step asks, so that other steps cost nothing."""
     try:
         if forward.sampling_info is not None:
-            wanted = any(wish(req.sampling_params.custom_params) is not False for req in batch.reqs)
+            wanted = any(parse_switch(req.sampling_params.custom_params) is not False for req in batch.reqs)
             setattr(forward.sampling_info, GATE, wanted)
     except Exception:
         # without the note the step is measured, which is only slower
         log.debug("a step could not be marked", exc_info=True)
 
 
-def only_if_asked(
+def hide_from_others(
     manager: TokenizerManager,
     meta_info: dict[str, Any],
     state: ReqState,
@@ -110,7 +110,7 @@ def only_if_asked(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Before a request's `meta_info` is filled: SGLang pads each key to every request of the batch; who did not ask
     must not see ours."""
-    if not isinstance(customized_info, dict) or FIELD not in customized_info or asked_by(getattr(state, "obj", None)):
+    if not isinstance(customized_info, dict) or FIELD not in customized_info or asks_for_entropy(getattr(state, "obj", None)):
         return None
     rest = {key: values for key, values in customized_info.items() if key != FIELD}
     return (manager, meta_info, state, rest, *args), kwargs

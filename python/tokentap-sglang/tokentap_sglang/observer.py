@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tokentap_sglang.contract import Settings
-from tokentap_sglang.request import FIELD, wish
+from tokentap_sglang.request import FIELD, parse_switch
 
 if TYPE_CHECKING:
     import torch
@@ -27,13 +27,13 @@ GATE = "_tokentap_wanted"
 
 
 @dataclass
-class Trouble:
+class ErrorCount:
     """Counts what went wrong. It is never raised: an error in these methods would end the scheduler, and with it the
     server."""
 
     count: int = 0
 
-    def note(self, where: str) -> None:
+    def record(self, where: str) -> None:
         """To be called from an `except` block; writes a line for the 1st, 10th, 100th… time."""
         self.count += 1
         if math.log10(self.count).is_integer():
@@ -46,7 +46,7 @@ class EntropyObserver:
 
     reduce: Reduce
     settings: Settings
-    trouble: Trouble = field(default_factory=Trouble)
+    errors: ErrorCount = field(default_factory=ErrorCount)
 
     def is_active(self, sampling_info: SamplingBatchInfo) -> bool:
         """Whether this step is measured."""
@@ -66,12 +66,12 @@ class EntropyObserver:
                 values.index_fill_(0, entry.indices, math.nan)
             return values
         except Exception:
-            self.trouble.note("measuring a step")
+            self.errors.record("measuring a step")
             return None
 
     def after_sample(self, state: torch.Tensor, token_ids: torch.Tensor) -> DeviceEntropy:
         """Which token was sampled makes no difference to the entropy."""
-        return DeviceEntropy(state, self.settings.top_k == 0, self.trouble)
+        return DeviceEntropy(state, self.settings.top_k == 0, self.errors)
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class DeviceEntropy:
 
     values: torch.Tensor
     full: bool
-    trouble: Trouble
+    errors: ErrorCount
 
     def copy_to_host(self, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> HostEntropy:
         """Starts the copy."""
-        return HostEntropy(copy_tensor(self.values), self.full, self.trouble)
+        return HostEntropy(copy_tensor(self.values), self.full, self.errors)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class HostEntropy:
 
     values: torch.Tensor
     full: bool
-    trouble: Trouble
+    errors: ErrorCount
 
     def consume(self, batch: ScheduleBatch, commits: Sequence[CommittedTokens | None]) -> None:
         """Hands each value to the request that has kept the step's token: not those of chunked prefill, of steps run in
@@ -103,12 +103,12 @@ class HostEntropy:
             if len(values) < len(batch.reqs):
                 raise ValueError(f"{len(values)} values for {len(batch.reqs)} requests")
             for req, commit, value in zip(batch.reqs, commits, values, strict=False):
-                asked = wish(req.sampling_params.custom_params)
+                asked = parse_switch(req.sampling_params.custom_params)
                 if commit is not None and asked is not False and getattr(req, "beam_group", None) is None:
                     known = math.isfinite(value) and (self.full or asked is True)
                     _put(req, commit, value if known else None)
         except Exception:
-            self.trouble.note("handing over the values of a step")
+            self.errors.record("handing over the values of a step")
 
 
 def _put(req: Req, commit: CommittedTokens, value: float | None) -> None:

@@ -125,17 +125,17 @@ def leave(handler: Handler) -> None:
     """Closes the connection without a word."""
 
 
-def events(*said: object, done: bool = True) -> Step:
+def events(*payloads: object, done: bool = True) -> Step:
     """An event stream."""
-    text = "".join(f"data: {json.dumps(one)}\n\n" for one in said) + ("data: [DONE]\n\n" if done else "")
+    text = "".join(f"data: {json.dumps(one)}\n\n" for one in payloads) + ("data: [DONE]\n\n" if done else "")
     return reply(200, text, "text/event-stream")
 
 
 def generated(ids: list[int], text: str = "x", finish: str | None = "stop", **meta: object) -> dict[str, Any]:
     """A generation as SGLang words it."""
     reason = finish and {"type": finish}
-    said = {"id": "r", "finish_reason": reason, "completion_tokens": len(ids), **meta}
-    return {"text": text, "output_ids": ids, "meta_info": said}
+    meta_info = {"id": "r", "finish_reason": reason, "completion_tokens": len(ids), **meta}
+    return {"text": text, "output_ids": ids, "meta_info": meta_info}
 
 
 GOOD = reply(200, json.dumps(generated([1, 2])))

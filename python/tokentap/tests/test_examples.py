@@ -23,9 +23,9 @@ def rollouts(where: Demo) -> str:
 
 
 def test_rollouts_with_entropies(demo: Demo) -> None:
-    said = rollouts(demo)
-    assert len(re.findall(r"^[+-]\d\.\d{3}  \d\.\d{3} nats a token  ", said, re.M)) == 4
-    assert re.search(r"'rollout_entropy': \(4, \d+\)", said), said
+    printed = rollouts(demo)
+    assert len(re.findall(r"^[+-]\d\.\d{3}  \d\.\d{3} nats a token  ", printed, re.M)) == 4
+    assert re.search(r"'rollout_entropy': \(4, \d+\)", printed), printed
 
 
 def test_rollouts_without_entropies() -> None:

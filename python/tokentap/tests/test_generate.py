@@ -144,7 +144,7 @@ def test_threads_share_a_client(demo: Demo, session: str) -> None:
         for name in {name for name, _ in made}:
             paths = client.trajectories(str(name))["trajectories"]
             recorded = sorted(path["token_ids"][1:] for path in paths)
-            assert recorded == sorted(ids for said, ids in made if said == name)
+            assert recorded == sorted(ids for session_name, ids in made if session_name == name)
 
 
 def test_connections_are_kept(demo: Demo) -> None:

@@ -23,9 +23,9 @@ def test_ids_of_one_prompt(do: Either, scripted: Scripted, ids: Any) -> None:
     scripted.script(GOOD)
     sampling = MappingProxyType({"temperature": np.float32(0.5), "stop_token_ids": np.array([7])})
     assert do(scripted, "generate", input_ids=ids, sampling_params=sampling).output_ids == [1, 2]
-    said = scripted.asked[0].json()
-    assert said["input_ids"] == [1, 2, 3]
-    assert said["sampling_params"] == {"temperature": 0.5, "stop_token_ids": [7]}
+    body = scripted.asked[0].json()
+    assert body["input_ids"] == [1, 2, 3]
+    assert body["sampling_params"] == {"temperature": 0.5, "stop_token_ids": [7]}
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_one_name_is_no_list_of_sessions(do: Either, scripted: Scripted) -> None
 
 def test_a_refusal_of_a_large_body_is_not_lost() -> None:
     """The server answers after the head, closes its end, and reads no more."""
-    said = b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 3\r\n\r\nbig"
+    body = b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 3\r\n\r\nbig"
 
     def refuse(listener: socket.socket) -> None:
         peer, _ = listener.accept()
         with peer:
             peer.recv(1024)
-            peer.sendall(said)
+            peer.sendall(body)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=refuse, args=(listener,))

@@ -32,14 +32,14 @@ def recorded() -> list[Path]:
     return found
 
 
-def said(case: Path) -> list[dict[str, Any]]:
+def recorded_events(case: Path) -> list[dict[str, Any]]:
     """The events of a recording, read without the code under test."""
     lines = (case / "response.body").read_text().split("\n")
     return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
 # some end without an event, and some are errors
-RECORDED = [case for case in recorded() if all("meta_info" in event for event in said(case) or [{}])]
+RECORDED = [case for case in recorded() if all("meta_info" in event for event in recorded_events(case) or [{}])]
 
 
 def last_holds_all(case: Path) -> bool:
@@ -59,7 +59,7 @@ def test_deltas_of_a_recorded_stream_add_up(case: Path, size: int) -> None:
             made[delta.index].append(delta)
     decoder.end(200)
     whole: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for event in said(case):
+    for event in recorded_events(case):
         whole[event.get("index") or 0].append(event)
     assert set(made) == set(whole)
     for index, parts in made.items():
@@ -216,8 +216,8 @@ GROWTHS: dict[str, tuple[list[dict[str, Any]], list[list[int]], list[str]]] = {
 
 @pytest.mark.parametrize("name", GROWTHS)
 def test_how_a_stream_grows_is_found_out_once(do: Either, scripted: Scripted, name: str) -> None:
-    said, ids, texts = GROWTHS[name]
-    scripted.script(events(*said))
+    sent, ids, texts = GROWTHS[name]
+    scripted.script(events(*sent))
     made = do(scripted, "stream", "x")
     assert [delta.output_ids for delta in made] == ids
     assert [delta.text for delta in made] == texts
@@ -226,8 +226,8 @@ def test_how_a_stream_grows_is_found_out_once(do: Either, scripted: Scripted, na
 
 
 def test_an_abort_of_one_sequence_says_nothing_about_the_others(do: Either, scripted: Scripted) -> None:
-    said = [counted([5], "a", 1), counted([5], "a", 1, "abort"), counted([6], "b", 1), counted([7], "c", 2, "stop")]
-    scripted.script(events(*({**event, "index": at // 2} for at, event in enumerate(said))))
+    sent = [counted([5], "a", 1), counted([5], "a", 1, "abort"), counted([6], "b", 1), counted([7], "c", 2, "stop")]
+    scripted.script(events(*({**event, "index": at // 2} for at, event in enumerate(sent))))
     made = do(scripted, "stream", "x")
     assert [(delta.index, delta.output_ids, delta.text) for delta in made] == [
         (0, [5], "a"), (0, [], ""), (1, [6], "b"), (1, [7], "c"),

@@ -23,9 +23,9 @@ from tokentap.tunix.sampling import extra, sampling_params, seed_of
 PAD = 9
 
 
-def config(**said: Any) -> Any:
+def config(**fields_given: Any) -> Any:
     fields = {"max_tokens_to_generate": 8, "temperature": 0.9, "top_p": 1.0, "top_k": None, "eos_tokens": None}
-    return SimpleNamespace(**(fields | said))
+    return SimpleNamespace(**(fields | fields_given))
 
 
 def ids(*tokens: int) -> Any:
@@ -64,8 +64,8 @@ def test_fields_are_those_of_the_config_and_none_is_left_to_the_server() -> None
         "top_p": 1.0,
         "stop_token_ids": [2],
     }
-    said = sampling_params(config(top_k=np.int64(5), eos_tokens=[3, 4], top_p=None), 2, 11)
-    assert said == {
+    params = sampling_params(config(top_k=np.int64(5), eos_tokens=[3, 4], top_p=None), 2, 11)
+    assert params == {
         "max_new_tokens": 8,
         "temperature": 0.9,
         "top_k": 5,
@@ -75,7 +75,7 @@ def test_fields_are_those_of_the_config_and_none_is_left_to_the_server() -> None
     for none in ([], np.array([], np.int64)):
         assert sampling_params(config(eos_tokens=none), 2, None)["stop_token_ids"] == [2]
     assert sampling_params(config(eos_tokens=np.array([3, 4])), 2, None)["stop_token_ids"] == [3, 4]
-    assert type(said["top_k"]) is int, "as JSON can say it"
+    assert type(params["top_k"]) is int, "as JSON can say it"
 
 
 def test_what_the_trainer_must_know_is_not_set_beside_its_config() -> None:
@@ -146,7 +146,7 @@ def test_beginnings() -> None:
         episode_name("run", "a b")
 
 
-def said(*texts: str) -> list[Sample]:
+def samples(*texts: str) -> list[Sample]:
     return [dataclasses.replace(sample(ids(1), ids(at)), text=text) for at, text in enumerate(texts)]
 
 
@@ -157,7 +157,7 @@ def in_a_thread(call: Callable[[], Any]) -> Any:
 
 def test_each_thread_sees_its_own_samples_as_the_last() -> None:
     recent = Recent(8, PAD)
-    mine, others = said("a", "b"), said("c", "d")
+    mine, others = samples("a", "b"), samples("c", "d")
     recent.add(mine)
     in_a_thread(lambda: recent.add(others))
     assert recent.last(2) == mine
@@ -167,7 +167,7 @@ def test_each_thread_sees_its_own_samples_as_the_last() -> None:
 
 def test_samples_are_found_by_their_texts() -> None:
     recent = Recent(8, PAD)
-    first, second, others = said("a", "b"), said("a", "b"), said("a", "b", "c")
+    first, second, others = samples("a", "b"), samples("a", "b"), samples("a", "b", "c")
     recent.add(first)
     recent.add(second)
     in_a_thread(lambda: recent.add(others))

@@ -32,7 +32,7 @@ def test_the_engine_loads_and_then_the_policy_is_named(scripted: Scripted, clien
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "why"),
+    ("status", "answer", "why"),
     [
         (404, {"detail": "Not Found"}, "sglang-jax has no route"),
         (405, {"detail": "Method Not Allowed"}, "sglang-jax has no route"),
@@ -45,8 +45,8 @@ def test_the_engine_loads_and_then_the_policy_is_named(scripted: Scripted, clien
         (500, {"message": "out of memory"}, "refused to load.*out of memory"),
     ],
 )
-def test_a_refusal_names_no_policy(scripted: Scripted, client: Client, status: int, said: object, why: str) -> None:
-    scripted.script(reply(status, json.dumps(said)), reply(200, '{"epoch":1}'))
+def test_a_refusal_names_no_policy(scripted: Scripted, client: Client, status: int, answer: object, why: str) -> None:
+    scripted.script(reply(status, json.dumps(answer)), reply(200, '{"epoch":1}'))
     with pytest.raises(WeightsNotUpdated, match=why):
         publish(client, "/w", 1)
     assert [asked.path for asked in scripted.asked] == ["/update_weights_from_disk"]

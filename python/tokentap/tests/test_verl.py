@@ -148,8 +148,8 @@ def test_a_prompt_beyond_the_model_is_refused() -> None:
 
 
 def test_sampling_parameters_go_on_but_for_verls_own() -> None:
-    said = {"temperature": 0.7, "top_k": -1, "logprobs": True, "max_tokens": 9, "stop_token_ids": [3]}
-    assert engine_params(said, 5) == {"temperature": 0.7, "top_k": -1, "stop_token_ids": [3], "max_new_tokens": 5}
+    params = {"temperature": 0.7, "top_k": -1, "logprobs": True, "max_tokens": 9, "stop_token_ids": [3]}
+    assert engine_params(params, 5) == {"temperature": 0.7, "top_k": -1, "stop_token_ids": [3], "max_new_tokens": 5}
     with pytest.raises(ValueError, match="prompt_logprobs"):
         engine_params({"prompt_logprobs": 0}, 5)
 

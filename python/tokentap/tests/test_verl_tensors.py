@@ -109,10 +109,10 @@ def test_a_token_that_was_rejected_counts_as_thinking_and_is_not_shaped() -> Non
 
 
 @pytest.mark.parametrize(
-    ("advantages", "said"), [([1.0, 2.0, 1.0, 1.0], "row 0: several advantages"), ([float("nan")] * 4, "not finite")]
+    ("advantages", "message"), [([1.0, 2.0, 1.0, 1.0], "row 0: several advantages"), ([float("nan")] * 4, "not finite")]
 )
-def test_advantages_that_are_not_grpos_are_refused(advantages: list[float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_advantages_that_are_not_grpos_are_refused(advantages: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         shape_advantages(rows([advantages, [0.0] * 4]), think_start=OPEN, think_end=CLOSE)
 
 

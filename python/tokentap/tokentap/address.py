@@ -25,19 +25,19 @@ class Address:
     @classmethod
     def of(cls, base_url: str) -> Address:
         """The address; ValueError for what can never be asked, so that it is not asked again and again."""
-        said = f"a base URL like http://127.0.0.1:30001, not {base_url!r}"
+        expected = f"a base URL like http://127.0.0.1:30001, not {base_url!r}"
         if re.search(r"[^!-~]", base_url):
-            raise ValueError(said)
+            raise ValueError(expected)
         try:
             url = urlsplit(base_url)
             host, port = url.hostname, url.port
             (host or "").encode("idna")
         except ValueError as error:
-            raise ValueError(f"{said}: {error}") from error
+            raise ValueError(f"{expected}: {error}") from error
         if url.scheme not in PORTS or not host or port == 0:
-            raise ValueError(said)
+            raise ValueError(expected)
         if "?" in base_url or "#" in base_url or "@" in url.netloc:
-            raise ValueError(f"{said}: no query, no fragment, no user")
+            raise ValueError(f"{expected}: no query, no fragment, no user")
         return cls(url.scheme, host, port or PORTS[url.scheme], url.path.rstrip("/"))
 
     @property
@@ -47,7 +47,7 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
-def checked(token: str | None) -> str | None:
+def check_token(token: str | None) -> str | None:
     """The token; ValueError for one that no header can carry."""
     if token is not None and not TOKEN.fullmatch(token):
         raise ValueError("a token is of ASCII letters, digits and signs, without a blank or a line end around it")

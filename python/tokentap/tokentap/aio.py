@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import routes
-from .address import Address, checked
+from .address import Address, check_token
 from .aiotransport import AsyncConnections
 from .call import Call
 from .errors import TokentapError
@@ -45,7 +45,7 @@ class AsyncClient:
         self._data = AsyncConnections(Address.of(base_url), timeouts)
         control = None if control_url is None else Address.of(control_url)
         self._control = None if control is None else AsyncConnections(control, timeouts)
-        self._token, self._control_token = checked(token), checked(control_token)
+        self._token, self._control_token = check_token(token), check_token(control_token)
         self._retry = Retry(retries, pause)
 
     async def __aenter__(self) -> AsyncClient:
@@ -229,7 +229,7 @@ class AsyncClient:
                     await server.exchange(call.method, call.target, call.head(token, attempt), call.body)
                 )
             except TokentapError as error:
-                if not self._retry.goes_on(attempt, error, call.again):
+                if not self._retry.should_retry(attempt, error, call.again):
                     raise
             attempt += 1
             await asyncio.sleep(self._retry.pause)
@@ -250,7 +250,7 @@ class AsyncClient:
                     decoder.end(exchange.status)
                 return
             except TokentapError as error:
-                if begun or not self._retry.goes_on(attempt, error, call.again):
+                if begun or not self._retry.should_retry(attempt, error, call.again):
                     raise
             attempt += 1
             await asyncio.sleep(self._retry.pause)

@@ -60,8 +60,8 @@ class Call(Generic[T]):
             text = reply.body.decode("utf-8", "replace")[:1000]
             # what is no JSON may have been cut off; JSON of another shape would be generated anew for nothing
             lasting = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
-            said = f"{self.target}: {error!r} in the reply"
-            raise Undecodable(said, status=reply.status, body=text, lasting=lasting) from error
+            message = f"{self.target}: {error!r} in the reply"
+            raise Undecodable(message, status=reply.status, body=text, lasting=lasting) from error
 
     def head(self, token: str | None, attempt: int) -> dict[str, str]:
         """The headers of an attempt, counted from 0."""
@@ -79,8 +79,8 @@ class Call(Generic[T]):
 def target(*parts: str, **query: object) -> str:
     """A path of these parts, each quoted, with what is not None as query."""
     path = "".join(f"/{quote(part, safe='')}" for part in parts)
-    said = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(said)}" if said else path
+    present = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(present)}" if present else path
 
 
 def encoded(body: Mapping[str, object]) -> bytes:
@@ -88,8 +88,8 @@ def encoded(body: Mapping[str, object]) -> bytes:
 
     It is ASCII, so that half of a surrogate pair can be said as well.
     """
-    said = {name: value for name, value in body.items() if value is not None}
-    return json.dumps(said, separators=(",", ":"), default=plain).encode()
+    present = {name: value for name, value in body.items() if value is not None}
+    return json.dumps(present, separators=(",", ":"), default=plain).encode()
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import routes
-from .address import Address, checked
+from .address import Address, check_token
 from .call import Call, Reply
 from .errors import TokentapError
 from .generation import Generation
@@ -47,7 +47,7 @@ class Client:
         self._data = Connections(Address.of(base_url), timeouts)
         control = None if control_url is None else Address.of(control_url)
         self._control = None if control is None else Connections(control, timeouts)
-        self._token, self._control_token = checked(token), checked(control_token)
+        self._token, self._control_token = check_token(token), check_token(control_token)
         self._retry = Retry(retries, pause)
 
     def __enter__(self) -> Client:
@@ -239,7 +239,7 @@ class Client:
             try:
                 return call.answer(server.exchange(call.method, call.target, call.head(token, attempt), call.body))
             except TokentapError as error:
-                if not self._retry.goes_on(attempt, error, call.again):
+                if not self._retry.should_retry(attempt, error, call.again):
                     raise
             attempt += 1
             time.sleep(self._retry.pause)
@@ -260,7 +260,7 @@ class Client:
                     decoder.end(exchange.status)
                 return
             except TokentapError as error:
-                if begun or not self._retry.goes_on(attempt, error, call.again):
+                if begun or not self._retry.should_retry(attempt, error, call.again):
                     raise
             attempt += 1
             time.sleep(self._retry.pause)

@@ -84,9 +84,9 @@ class Undecodable(TokentapError):
 
 def of_status(status: int, body: str) -> HttpError:
     """The error of a reply of 400 or more."""
-    said = f"HTTP {status}: {body}"
+    message = f"HTTP {status}: {body}"
     if status == 400 and any(words in body.lower() for words in CONTEXT_LENGTH):
-        return ContextLengthExceeded(said, status=status, body=body)
+        return ContextLengthExceeded(message, status=status, body=body)
     if status in (429, 503):
-        return Throttled(said, status=status, body=body)
-    return HttpError(said, status=status, body=body)
+        return Throttled(message, status=status, body=body)
+    return HttpError(message, status=status, body=body)

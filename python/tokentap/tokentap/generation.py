@@ -75,8 +75,8 @@ class Aligned:
         """The numbers, or None where they do not fit."""
         if numbers is None or len(numbers) == self._count:
             return numbers
-        said = f"{name}: {len(numbers)} numbers for {self._count} ids"
-        self.reason = said if self.reason is None else f"{self.reason}; {said}"
+        message = f"{name}: {len(numbers)} numbers for {self._count} ids"
+        self.reason = message if self.reason is None else f"{self.reason}; {message}"
         return None
 
 

@@ -26,7 +26,7 @@ class Retry:
         if self.retries < 0 or self.pause < 0:
             raise ValueError(f"retries and pause are not negative, not {self.retries} and {self.pause}")
 
-    def goes_on(self, attempt: int, error: TokentapError, rule: Rule) -> bool:
+    def should_retry(self, attempt: int, error: TokentapError, rule: Rule) -> bool:
         """Whether the attempt of this number, counted from 0, is followed by another."""
         return attempt < self.retries and rule(error)
 

@@ -145,8 +145,8 @@ def samples(sessions: Sequence[str], format: str, options: Mapping[str, object])
 def advantages(groups: Sequence[Mapping[str, object]], estimator: str, options: Mapping[str, object]) -> Call[Json]:
     """`POST /v1/advantages`."""
     # `lambda` is no name in Python, unless it comes in a mapping
-    said = {"lambda" if name == "lambda_" else name: value for name, value in options.items()}
-    body = encoded({"groups": list(groups), "estimator": estimator, **said})
+    fields = {"lambda" if name == "lambda_" else name: value for name, value in options.items()}
+    body = encoded({"groups": list(groups), "estimator": estimator, **fields})
     return Call("POST", target("v1", "advantages"), Reply.json, body)
 
 

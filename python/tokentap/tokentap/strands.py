@@ -64,7 +64,7 @@ class Episode:
         rollout = Rollout(
             token_ids=sample["token_ids"],
             loss_mask=sample["loss_mask"],
-            logprobs=single([said if mask else prompt for mask, said, prompt in known]),
+            logprobs=single([logprob if mask else prompt for mask, logprob, prompt in known]),
             segment_info=[(is_output, length) for is_output, length in sample["segment_info"]],
         )
         about = {name: sample[name] for name in ("session", "version", "leaf", "finish_reason", "reward", "flags")}

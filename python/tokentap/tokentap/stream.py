@@ -56,11 +56,11 @@ class Decoder:
             if self._ended or not line.startswith(b"data:"):
                 continue
             self._begun = True
-            said = line[5:].strip()
-            if said == b"[DONE]":
+            payload = line[5:].strip()
+            if payload == b"[DONE]":
                 self._ended = True
                 return
-            yield self._event(said.decode("utf-8", "replace"))
+            yield self._event(payload.decode("utf-8", "replace"))
 
     def end(self, status: int) -> None:
         """Raises what is wrong with a stream that is over now."""
@@ -77,8 +77,8 @@ class Decoder:
         except ValueError as error:
             raise Undecodable(f"an event that is no JSON: {error}", status=200, body=text) from error
         if isinstance(event, dict) and "error" in event:
-            said = event["error"]
-            code = said.get("code") if isinstance(said, Mapping) else None
+            detail = event["error"]
+            code = detail.get("code") if isinstance(detail, Mapping) else None
             raise of_status(code if isinstance(code, int) and code >= 400 else 500, text)
         if not isinstance(event, dict) or "meta_info" not in event:
             raise Undecodable("an event that is no generation", status=200, body=text, lasting=True)

@@ -9,7 +9,7 @@ use crate::json::Object;
 
 /// What was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PassthroughRequest {
+pub(crate) struct PassthroughRequest {
     /// What of the ids is the client's.
     pub wanted: Wanted,
     /// `n`.
@@ -21,7 +21,7 @@ pub struct PassthroughRequest {
 impl PassthroughRequest {
     /// What a call asks, whose body has the members of `object`.
     #[must_use]
-    pub fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
+    pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
         let body = RequestBody { bytes, object };
         Self {
             wanted: Wanted::of(bytes, object, headers, engine),

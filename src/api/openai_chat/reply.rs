@@ -15,7 +15,7 @@ use crate::tokenizer::{Renderer, TokenizerError};
 
 /// What the chunks and bodies of a reply are made with.
 #[derive(Debug, Clone)]
-pub struct ReplyContext {
+pub(crate) struct ReplyContext {
     /// Decodes.
     pub renderer: Arc<Renderer>,
     /// How texts are read.
@@ -41,7 +41,7 @@ pub struct ReplyContext {
 impl ReplyContext {
     /// How a reply that ended so is read.
     #[must_use]
-    pub fn ending(&self, finish: Option<&str>) -> Ending<'_> {
+    pub(crate) fn ending(&self, finish: Option<&str>) -> Ending<'_> {
         Ending { stopped: finish == Some("stop"), stops: &self.stops.strings, stop_ids: &self.stops.ids }
     }
 
@@ -49,7 +49,7 @@ impl ReplyContext {
     ///
     /// # Errors
     /// When the tokenizer fails on what was sampled.
-    pub fn whole(&self, samples: &[Sample<'_>]) -> Result<String, TokenizerError> {
+    pub(crate) fn whole(&self, samples: &[Sample<'_>]) -> Result<String, TokenizerError> {
         let mut usage = Usage::default();
         let mut choices = String::new();
         for (at, sample) in samples.iter().enumerate() {
@@ -71,14 +71,14 @@ impl ReplyContext {
 
     /// `prompt_token_ids` where vLLM has them, beside the choices, behind a comma.
     #[must_use]
-    pub fn prompt_ids(&self) -> String {
+    pub(crate) fn prompt_ids(&self) -> String {
         let wanted = self.prompt.as_ref().filter(|_| self.wants.token_ids);
         wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
     }
 
     /// `sglext`, behind a comma, where it is wanted.
     #[must_use]
-    pub fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
+    pub(crate) fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
         sglext::member(self.sglext, self.prompt.as_deref().unwrap_or_default(), responses)
     }
 
@@ -121,14 +121,14 @@ impl ReplyContext {
 
     /// The prompt's ids in a choice, behind a comma, where they are wanted there.
     #[must_use]
-    pub fn prompt_of_choice(&self) -> String {
+    pub(crate) fn prompt_of_choice(&self) -> String {
         let wanted = self.prompt.as_ref().filter(|_| self.wants.prompt());
         wanted.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", list(ids)))
     }
 
     /// The sampled ids, under SGLang's name and vLLM's, each behind a comma, where they are wanted.
     #[must_use]
-    pub fn ids(&self, sample: &Sample<'_>) -> String {
+    pub(crate) fn ids(&self, sample: &Sample<'_>) -> String {
         if !self.wants.token_ids {
             return String::new();
         }
@@ -138,7 +138,7 @@ impl ReplyContext {
 
     /// `meta_info`, behind a comma, where it is wanted.
     #[must_use]
-    pub fn meta_info(&self, sample: &Sample<'_>) -> String {
+    pub(crate) fn meta_info(&self, sample: &Sample<'_>) -> String {
         if !self.wants.meta_info && !self.wants.entropy {
             return String::new();
         }

@@ -10,12 +10,12 @@ use crate::json::{Cursor, Edit, Malformed, Object, Splice, Text, Value};
 
 use crate::api::openai::list as ids;
 
-pub use listener::Listener;
-pub use wanted::Wanted;
+pub(crate) use listener::Listener;
+pub(crate) use wanted::Wanted;
 
 /// What the engine has said of a reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EngineIds {
+pub(crate) struct EngineIds {
     /// `id`.
     pub rid: Option<Box<str>>,
     /// The prompt's ids.
@@ -32,7 +32,7 @@ pub struct EngineIds {
 
 /// What the client gets of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Remainder {
+pub(crate) enum Remainder {
     /// All of it, as it is.
     Same,
     /// This.
@@ -43,7 +43,7 @@ pub enum Remainder {
 
 /// `sglext` with the ids of a reply that are wanted, behind a comma; empty where none are.
 #[must_use]
-pub fn member<'a>(wanted: Wanted, prompt: &[u32], responses: impl Iterator<Item = &'a [u32]>) -> String {
+pub(crate) fn member<'a>(wanted: Wanted, prompt: &[u32], responses: impl Iterator<Item = &'a [u32]>) -> String {
     let input = wanted.input.then(|| format!("\"input_ids\":{}", ids(prompt)));
     let output = wanted.output.then(|| {
         let lists: Vec<String> = responses.map(ids).collect();
@@ -58,7 +58,7 @@ impl EngineIds {
     ///
     /// # Errors
     /// When it is not what SGLang writes.
-    pub fn read(&mut self, text: &[u8], data: Range<usize>, wanted: Wanted) -> Result<Remainder, Malformed> {
+    pub(crate) fn read(&mut self, text: &[u8], data: Range<usize>, wanted: Wanted) -> Result<Remainder, Malformed> {
         let mut cursor = Cursor::at(&text[..data.end], data.start);
         let object = members(&mut cursor)?;
         cursor.end()?;

@@ -18,7 +18,7 @@ use choice::Choice;
 
 /// Says a reply as it comes.
 #[derive(Debug)]
-pub struct ChatEncoder {
+pub(crate) struct ChatEncoder {
     context: ReplyContext,
     options: StreamOptions,
     choices: Vec<Choice>,
@@ -35,7 +35,7 @@ pub struct ChatEncoder {
 impl ChatEncoder {
     /// One that has said nothing yet.
     #[must_use]
-    pub fn new(context: ReplyContext, options: StreamOptions) -> Self {
+    pub(crate) fn new(context: ReplyContext, options: StreamOptions) -> Self {
         Self {
             context,
             options,

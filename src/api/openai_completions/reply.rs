@@ -12,7 +12,7 @@ use crate::json::Value;
 
 /// Encodes the reply to a completion, whole or as it comes.
 #[derive(Debug)]
-pub struct CompletionEncoder {
+pub(crate) struct CompletionEncoder {
     model: String,
     created: u64,
     logprobs: Option<u32>,
@@ -64,7 +64,7 @@ impl Choice {
 impl CompletionEncoder {
     /// An encoder at the beginning of a reply.
     #[must_use]
-    pub fn new(request: &CompletionRequest, created: u64, streaming: Option<Streaming>) -> Self {
+    pub(crate) fn new(request: &CompletionRequest, created: u64, streaming: Option<Streaming>) -> Self {
         Self {
             model: request.model.clone(),
             created,

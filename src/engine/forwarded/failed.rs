@@ -6,7 +6,7 @@ use crate::error::BoxError;
 
 /// Holds the failure back for one poll, so that the connection writes earlier bytes before the failure ends it.
 #[derive(Debug, Default)]
-pub struct BodyFailure {
+pub(crate) struct BodyFailure {
     error: Option<BoxError>,
     /// The body has yielded once, so earlier bytes can be written.
     written: bool,
@@ -14,12 +14,12 @@ pub struct BodyFailure {
 
 impl BodyFailure {
     /// Sets the failure.
-    pub fn set(&mut self, error: impl Into<BoxError>) {
+    pub(crate) fn set(&mut self, error: impl Into<BoxError>) {
         self.error = Some(error.into());
     }
 
     /// Returns the failure, if one is set. The first poll after it was set yields.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<BoxError>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<BoxError>> {
         if self.error.is_some() && !std::mem::replace(&mut self.written, true) {
             cx.waker().wake_by_ref();
             return Poll::Pending;

@@ -10,7 +10,7 @@ const UNKNOWN_CONTEXT: u64 = 32_768;
 
 /// The largest of `k`, 20, 5, 0 with which a reply of `tokens` tokens is expected to have at most `bound` bytes.
 #[must_use]
-pub fn affordable_k(k: u32, tokens: u64, flat: bool, bound: u64) -> u32 {
+pub(crate) fn affordable_k(k: u32, tokens: u64, flat: bool, bound: u64) -> u32 {
     // measured: 33 bytes for the chosen token, 36 for a nested entry, 8 bytes in base64 for a flat one
     let entry = if flat { 11 } else { 36 };
     let bytes = |k: u32| tokens.saturating_mul(48 + entry * u64::from(k));

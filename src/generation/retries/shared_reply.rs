@@ -15,7 +15,7 @@ use crate::generation::event::GenerationEvent;
 use crate::generation::events::{Events, Generation};
 
 /// The future of a generation. Dropping it before it resolves aborts the generation.
-pub type PendingReply = Pin<Box<dyn Future<Output = Generation> + Send>>;
+pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Generation> + Send>>;
 
 /// The reply.
 pub(super) struct SharedReply {

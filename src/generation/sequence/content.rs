@@ -8,7 +8,7 @@ use crate::generation::measure::ListContent;
 
 /// What the events of a stream are expected to hold. Each event is checked against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpectedContent {
+pub(crate) enum ExpectedContent {
     /// The mode is known from the engine's information routes or from earlier events.
     Known(ListContent),
     /// The second event of a sequence will show the mode.
@@ -38,7 +38,7 @@ impl Anomaly {
 impl ExpectedContent {
     /// The mode that the probe found. 0.5.6 with `--stream-output` repeats logprobs, but not ids.
     #[must_use]
-    pub fn of(streaming: Option<Streaming>, logprobs: bool) -> Self {
+    pub(crate) fn of(streaming: Option<Streaming>, logprobs: bool) -> Self {
         match streaming {
             Some(Streaming::Incremental) => Self::Known(ListContent::Delta),
             Some(Streaming::IncrementalIds) if !logprobs => Self::Known(ListContent::Delta),
@@ -49,7 +49,7 @@ impl ExpectedContent {
 
     /// Whether each event repeats all tokens.
     #[must_use]
-    pub fn is_full(self) -> bool {
+    pub(crate) fn is_full(self) -> bool {
         self == Self::Known(ListContent::Full)
     }
 }
@@ -67,7 +67,7 @@ impl Sequence {
     /// Whether the skipped prefix is the tokens of earlier events, by the engine's count. The second event of an incremental stream may
     /// repeat the first byte for byte.
     #[must_use]
-    pub fn counts_jump(&self, chunk: &Chunk, read: usize) -> bool {
+    pub(crate) fn counts_jump(&self, chunk: &Chunk, read: usize) -> bool {
         let jumped = chunk.chosen.as_ref().is_some_and(|array| array.known > 0);
         let again = self.tokens + self.tokens + read;
         !jumped || chunk.completion_tokens.and_then(|all| usize::try_from(all).ok()) != Some(again)

@@ -5,7 +5,7 @@ use crate::generation::forcing::ExactSource;
 
 /// Why exact values that were requested from the engine cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExactFailure {
+pub(crate) enum ExactFailure {
     /// The engine returned none.
     Missing,
     /// The engine did not return one per token, so they cannot be assigned to tokens.
@@ -17,7 +17,7 @@ pub enum ExactFailure {
 impl ExactFailure {
     /// The label of the metric.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Misaligned => "misaligned",
@@ -29,7 +29,7 @@ impl ExactFailure {
 impl Sequence {
     /// Writes the exact values of the tokens of `step` to `out`. `values` is the parsed list; `listed` is the number of tokens in the
     /// event's other lists. If the values do not belong to the tokens, it writes one NaN per token, for this event and all later ones.
-    pub fn take_exact(&mut self, values: Option<&[f32]>, listed: usize, step: &EventStep, out: &mut Vec<f32>) {
+    pub(crate) fn take_exact(&mut self, values: Option<&[f32]>, listed: usize, step: &EventStep, out: &mut Vec<f32>) {
         out.clear();
         if step.new > 0 && self.exact_failure.is_none() {
             self.exact_failure = match values {
@@ -49,7 +49,7 @@ impl Sequence {
 
     /// Why a finished sequence has no exact values; `None` if it has them or none were requested.
     #[must_use]
-    pub fn exact_failure(&self, exact: Option<ExactSource>) -> Option<ExactFailure> {
+    pub(crate) fn exact_failure(&self, exact: Option<ExactSource>) -> Option<ExactFailure> {
         exact?;
         self.exact_failure.or_else(|| (self.tokens > 0 && self.measured == 0).then_some(ExactFailure::Null))
     }

@@ -7,7 +7,7 @@ use safetensors::tensor::Dtype as TensorDtype;
 
 use super::header::{Header, LONGEST, Tensor, TensorRole};
 use crate::entropy::RowStats;
-use crate::logits::slices::{Intake, InvalidSlice, RowColumns, Rows, Slices, MeasureError};
+use crate::logits::slices::{Intake, InvalidSlice, MeasureError, RowColumns, Rows, Slices};
 
 /// Why a body was not measured.
 #[derive(Debug, thiserror::Error)]
@@ -205,7 +205,15 @@ impl Tensors {
         let late = header.is_late();
         let Header { rows, tensors } = header;
         let chosen = tensors.iter().any(|tensor| matches!(tensor.role, TensorRole::TokenIds(_)));
-        Self { rows, left: tensors.into_iter(), tensor: None, columns: RowColumns::default(), intake: None, late, chosen }
+        Self {
+            rows,
+            left: tensors.into_iter(),
+            tensor: None,
+            columns: RowColumns::default(),
+            intake: None,
+            late,
+            chosen,
+        }
     }
 
     /// Advances to the next tensor that is not empty. After the last one, sets the columns of an intake that waits for them.

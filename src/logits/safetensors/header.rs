@@ -49,7 +49,9 @@ impl Header {
                     TensorRole::Logits
                 }
                 "temperature" => TensorRole::Temperature(column(&name, info, &[TensorDtype::F32, TensorDtype::F64])?),
-                "token_ids" => TensorRole::TokenIds(column(&name, info, &[TensorDtype::I64, TensorDtype::I32, TensorDtype::U32])?),
+                "token_ids" => {
+                    TensorRole::TokenIds(column(&name, info, &[TensorDtype::I64, TensorDtype::I32, TensorDtype::U32])?)
+                }
                 _ => {
                     let message = format!("{name:?} is not logits, temperature or token_ids");
                     return Err(SafetensorsError::bad(message));
@@ -95,7 +97,11 @@ fn logits(dtype: TensorDtype, shape: &[usize], most: usize) -> Result<Rows, Safe
 }
 
 /// Checks a tensor that has one value per row; returns its stored type.
-fn column(name: &str, info: &safetensors::tensor::TensorInfo, stored: &[TensorDtype]) -> Result<TensorDtype, SafetensorsError> {
+fn column(
+    name: &str,
+    info: &safetensors::tensor::TensorInfo,
+    stored: &[TensorDtype],
+) -> Result<TensorDtype, SafetensorsError> {
     if !stored.contains(&info.dtype) {
         return Err(SafetensorsError::bad(format!("{name} is one of {stored:?}, not {:?}", info.dtype)));
     }

@@ -1,4 +1,4 @@
-//! The device beside the processor's threads: opened in the background, and given what is worth the way.
+//! The optional device: it is opened in the background, and gets the rows that are worth the copy.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,26 +12,25 @@ use crate::entropy::{Backend, Cpu, Logits, RowStats, TokenStats, TopK};
 use crate::logits::cuda::{Cuda, NAME, Settings, Unavailable, WIDTH, calibrate, record_backends};
 use crate::metrics::Metrics;
 
-/// Below this a slice is measured before the device has been told of it.
+/// The smallest slice for the device, in bytes: the CPU measures a smaller one in less time than a launch takes.
 const LEAST_BYTES: usize = 4 << 20;
 
-/// How long somebody waits who would rather have the device.
+/// How long a caller waits that requires the device.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the end of the process waits for a device that is being opened.
+/// How long shutdown waits for a device that is being opened.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
-/// Everything, or what is faster there.
+/// Which rows the device measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
-    /// Every row, top-k rows too.
+    /// All rows, including top-k rows.
     All,
-    /// Slices of whole rows that the device measures faster.
+    /// Only slices of whole rows that the device measures faster than the CPU.
     Worthwhile,
 }
 
-/// Which device the settings ask for, if they do. The only card there is to be seen is usually the engine's own, so by itself none
-/// is opened.
+/// The device that the settings ask for, if any. The only visible GPU is usually the engine's, so tokentap opens none by default.
 pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
     let settings =
         Settings { device: config.cuda_device.clone(), memory: config.cuda_memory, deadline: config.cuda_deadline };
@@ -42,26 +41,26 @@ pub(super) fn wanted(config: &SliceConfig) -> Option<(Settings, Share)> {
     }
 }
 
-/// A device that may be there.
+/// A device that may be opening, open or unavailable.
 #[derive(Debug, Clone)]
 pub(super) struct Device {
     opened: Arc<OnceLock<OpenDevice>>,
     share: Share,
-    /// Closed once it is known whether there is one.
+    /// Closed once opening has succeeded or failed; for async callers.
     opening: watch::Receiver<()>,
-    /// The same for a thread.
+    /// The same for threads.
     open: Receiver<()>,
 }
 
 #[derive(Debug)]
 struct OpenDevice {
     cuda: Cuda,
-    /// Slices from so many bytes on.
+    /// The smallest slice that the device measures, in bytes.
     least_bytes: usize,
 }
 
 impl Device {
-    /// Begins to open the device. Until it is open, and if that fails, `get` returns `None`.
+    /// Begins to open the device. Until it is open, and if that fails, [`Device::any`] returns `None`.
     pub(super) fn open(settings: Settings, share: Share, threads: usize, metrics: &Arc<Metrics>) -> Self {
         let (open_until, opening) = watch::channel(());
         let (done, open) = bounded(0);
@@ -74,40 +73,40 @@ impl Device {
                     let _ = opened.set(ready);
                 }
                 Ok(None) => {
-                    tracing::info!("the CPU measures whole rows faster than the CUDA device, which is let go of")
+                    tracing::info!("the CPU measures whole rows faster than the CUDA device, which is closed")
                 }
-                Err(error) => tracing::warn!(%error, "no CUDA device; the CPU measures"),
+                Err(error) => tracing::warn!(%error, "no CUDA device; rows are measured on the CPU"),
             }
             drop((open_until, done));
         };
         if let Err(error) = std::thread::Builder::new().name("cuda-open".to_owned()).spawn(open) {
-            tracing::warn!(%error, "no thread to open a CUDA device; the CPU measures");
+            tracing::warn!(%error, "no thread to open the CUDA device; rows are measured on the CPU");
         }
         device
     }
 
-    /// Waits until it is open, or known not to be.
+    /// Waits until opening has succeeded or failed, at most a minute.
     pub(super) async fn wait_opened(&self) {
         let mut opening = self.opening.clone();
-        // the sender says nothing and goes
+        // the sender sends nothing: it is dropped when opening ends
         if tokio::time::timeout(OPEN_TIMEOUT, opening.changed()).await.is_err() {
-            tracing::warn!("the CUDA device has not been opened in a minute; until it is the CPU measures");
+            tracing::warn!("the CUDA device did not open within a minute; rows are measured on the CPU until it does");
         }
     }
 
-    /// The same for a thread that is about to end the process, and waits for no driver for long: one that is still being loaded would have
-    /// its memory taken from under it.
+    /// The same for the thread that ends the process, with a shorter limit. A driver that is still being loaded would otherwise lose its
+    /// memory while it runs.
     pub(super) fn wait_opened_blocking(&self) {
-        // nothing is ever sent: it is closed, or the time is over
+        // nothing is ever sent: the channel closes, or the wait times out
         let _ = self.open.recv_timeout(SHUTDOWN_WAIT);
     }
 
-    /// What it is given.
+    /// Which rows it measures.
     pub(super) fn share(&self) -> Share {
         self.share
     }
 
-    /// The device that is to measure these rows, if one is.
+    /// The device, if it is usable and these rows are large enough for it.
     pub(super) fn of(&self, rows: Rows) -> Option<&Cuda> {
         let opened = self.usable()?;
         (rows.bytes() >= opened.least_bytes).then_some(&opened.cuda)
@@ -123,7 +122,7 @@ impl Device {
     }
 }
 
-/// Opens a device; `None` where there is one that is not worth the way.
+/// Opens a device; `None` if it is slower than the CPU.
 fn try_open(
     settings: &Settings,
     share: Share,
@@ -151,7 +150,7 @@ fn try_open(
         driver = found.driver,
         rows = crossover.rows,
         top_k = crossover.top_k,
-        "a CUDA device measures rows; it is faster from so many on"
+        "the CUDA device is open; `rows` and `top_k` are the row counts from which it is faster than the CPU"
     );
     Ok(Some(OpenDevice { cuda, least_bytes }))
 }
@@ -160,7 +159,7 @@ fn crossover_bytes(rows: u64) -> usize {
     usize::try_from(rows).unwrap_or(usize::MAX).saturating_mul(2 * WIDTH)
 }
 
-/// The backend of top-k rows where the device is to measure them; the CPU's, as long as it cannot.
+/// The backend that measures top-k rows on the device, and on the CPU while the device is not usable.
 #[derive(Debug)]
 pub(super) struct DeviceBackend {
     pub(super) device: Device,
@@ -182,13 +181,13 @@ impl Backend for DeviceBackend {
         }
     }
 
-    /// What comes this way is small, and in the memory of a request.
+    /// These rows are small and in the memory of a request: the CPU measures them.
     fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
         self.cpu.rows(logits, out);
     }
 }
 
-/// Runs what waits for another thread: where this one serves sockets, its sockets go to another.
+/// Runs a call that blocks. On a runtime thread, its other tasks move to another thread first.
 fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {

@@ -1,4 +1,4 @@
-//! A slot of rows to be measured, and who waits for the numbers.
+//! A slot of rows to measure, with the channel for the reply.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -10,34 +10,35 @@ use crate::entropy::{Backend, Cpu};
 use crate::entropy::{Dtype, Logits, RowStats};
 use crate::metrics::SliceMetrics;
 
-/// What the bytes of a slot are: whole rows, one after another.
+/// The layout of the bytes of a slot: contiguous whole rows.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) dtype: Dtype,
     pub(crate) vocab: usize,
-    /// One a row, one for all, or none.
+    /// One per row, one for all, or none.
     pub(crate) temperature: Vec<f32>,
     /// The sampled token of each row, negative if unknown; empty if no row has one.
     pub(crate) chosen: Vec<i64>,
 }
 
-/// Why there are no numbers.
+/// Why rows were not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
-    /// A fault of tokentap, told in its log.
-    #[error("measuring these rows failed in tokentap")]
+    /// An internal failure; the log has the panic.
+    #[error("tokentap failed to measure these rows")]
     Panicked,
-    /// A driver does not come back with them.
-    #[error("the CUDA device hangs with these rows; send them again, and the CPU measures them")]
+    /// The driver hangs with them.
+    #[error("the CUDA device hangs with these rows; send them again to have the CPU measure them")]
     Stuck,
     /// The process is ending.
-    #[error("tokentap is ending")]
+    #[error("tokentap is shutting down")]
     Ending,
 }
 
-/// The numbers of a slot, one entry a row.
+/// The numbers of a slot, one entry per row.
 pub(crate) type Measured = Result<Vec<RowStats>, MeasureError>;
 
+/// Rows in a slot, and the channel for their numbers.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
@@ -56,7 +57,7 @@ impl Entry {
         self.reply.is_closed()
     }
 
-    /// The rows as the kernels see them.
+    /// The rows as input of the kernels.
     pub(crate) fn logits(&self) -> Logits<'_> {
         Logits {
             dtype: self.shape.dtype,
@@ -67,7 +68,7 @@ impl Entry {
         }
     }
 
-    /// Measures it on this thread; a panic costs this entry alone.
+    /// Measures the rows on this thread; a panic fails only this entry.
     pub(crate) fn measure(self, cpu: &Cpu, metrics: &SliceMetrics) {
         let begin = Instant::now();
         let by = [cpu.name(), "rows"];

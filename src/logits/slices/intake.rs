@@ -1,4 +1,4 @@
-//! Rows on their way in, in pieces of any size, and their numbers on the way out.
+//! Receives the rows of a slice, in pieces of any size, and returns their numbers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,30 +8,31 @@ use tokio::sync::oneshot;
 
 use super::entry::{Entry, Measured, Shape};
 use super::slot::Reserved;
-use super::{InvalidSlice, RowColumns, Rows, SLOT_BYTES, Slices, Slot, SlotPool, MeasureError};
+use super::{InvalidSlice, MeasureError, RowColumns, Rows, SLOT_BYTES, Slices, Slot, SlotPool};
 use crate::entropy::RowStats;
 
-/// One slice on its way through.
+/// A slice that is being received and measured.
 #[derive(Debug)]
 pub struct Intake {
     slices: Arc<Slices>,
     slot_pool: Arc<SlotPool>,
     rows: Rows,
-    /// `None` until it is known: it may come behind the rows.
+    /// `None` until they are received: they may follow the rows.
     columns: Option<RowColumns>,
     slot: Option<Slot>,
-    /// When that slot was taken; where all are reserved, when they were.
+    /// When that slot was taken; if all slots are reserved, when they were.
     opened: Instant,
-    /// Taken beforehand, where full ones are held until the columns is known.
+    /// Slots taken in advance, if full ones are held until the columns are received.
     reserved: Reserved,
     held: Vec<Slot>,
-    /// Rows handed in.
+    /// The number of rows submitted.
     submitted: usize,
+    /// The number of bytes received.
     pushed: usize,
     numbers: VecDeque<PendingRows>,
 }
 
-/// Rows that have been handed in.
+/// Rows that have been submitted.
 #[derive(Debug)]
 pub(super) struct PendingRows {
     pub(super) numbers: oneshot::Receiver<Measured>,
@@ -41,31 +42,31 @@ pub(super) struct PendingRows {
 }
 
 impl Intake {
-    /// A slice whose columns is known.
+    /// Opens a slice whose columns are known.
     ///
     /// # Errors
-    /// [`InvalidSlice`] when the columns does not fit.
+    /// [`InvalidSlice`] if the columns do not fit the rows.
     pub fn open(slices: &Arc<Slices>, rows: Rows, columns: RowColumns) -> Result<Self, InvalidSlice> {
         columns.check(rows)?;
         Ok(Self::new(slices, rows, Some(columns)))
     }
 
-    /// A slice whose columns comes behind its rows: room for all of them is waited for.
+    /// Opens a slice whose columns follow its rows. Waits for slots for all rows.
     ///
     /// # Errors
-    /// [`InvalidSlice`] when there never is so much room.
+    /// [`InvalidSlice`] if the rows need more slots than can be reserved.
     pub async fn open_late(slices: &Arc<Slices>, rows: Rows) -> Result<Self, InvalidSlice> {
         let mut intake = Self::new(slices, rows, None);
         let needed = rows.slots();
         if needed > intake.slot_pool.most_reserved() {
-            // a device may have less room than the processor
+            // a device may have fewer slots than the heap
             intake.slot_pool = Arc::clone(&slices.heap);
         }
         let most = intake.slot_pool.most_reserved();
         if needed > most {
             return Err(InvalidSlice::Room(format!(
-                "logits with tensors behind them are held until those have come, and these need {needed} slots of {SLOT_BYTES} bytes \
-                 where {most} can be had, half of the memory for rows: send fewer rows, or temperature and token_ids before the logits"
+                "logits that come before other tensors are buffered, and these need {needed} slots of {SLOT_BYTES} bytes where at most \
+                 {most} are available, half of the memory for rows: send fewer rows, or temperature and token_ids before the logits"
             )));
         }
         intake.reserved = slices.slots(&mut intake.slot_pool, needed, true).await;
@@ -89,7 +90,7 @@ impl Intake {
         }
     }
 
-    /// Takes the next bytes of the rows, all of `bytes` unless the rows end before; says how many were taken. Waits for room.
+    /// Consumes the next bytes of the rows and returns how many: all of `bytes`, unless the rows end first. Waits for free slots.
     pub async fn push(&mut self, bytes: &[u8]) -> usize {
         let mut rest = &bytes[..bytes.len().min(self.rows.bytes() - self.pushed)];
         let taken = rest.len();
@@ -102,22 +103,22 @@ impl Intake {
                 self.slot = self.slices.slots(&mut self.slot_pool, 1, false).await.pop();
                 self.opened = Instant::now();
             }
-            let slot = self.slot.as_mut().expect("as many as asked for");
+            let slot = self.slot.as_mut().expect("one slot was requested");
             let count = slot.push(rest, limit);
             rest = &rest[count..];
             self.pushed += count;
             if slot.filled().len() == limit || self.pushed == self.rows.bytes() {
-                let slot = self.slot.take().expect("it has just been filled");
+                let slot = self.slot.take().expect("it has just been written to");
                 self.submit_slot(slot);
             }
         }
         taken
     }
 
-    /// The columns, which came behind the rows.
+    /// Sets the columns that followed the rows, and submits the rows.
     ///
     /// # Errors
-    /// [`InvalidSlice`] when it does not fit.
+    /// [`InvalidSlice`] if the columns do not fit the rows.
     pub fn set_columns(&mut self, columns: RowColumns) -> Result<(), InvalidSlice> {
         columns.check(self.rows)?;
         self.columns = Some(columns);
@@ -143,7 +144,7 @@ impl Intake {
         self.slices.submit(Entry { slot, shape, since: Instant::now(), reply });
     }
 
-    /// When the next bytes must have come if room that is taken and not full is given `patience` a slot; `None` while none is.
+    /// The deadline for the next bytes, with `patience` for each slot that is taken and not full; `None` if no slot is.
     #[must_use]
     pub fn due(&self, patience: Duration) -> Option<Instant> {
         if self.columns.is_none() {
@@ -159,20 +160,20 @@ impl Intake {
         self.pushed == self.rows.bytes()
     }
 
-    /// How many parts of the slice are still being measured.
+    /// The number of parts whose numbers have not been returned.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.numbers.len()
     }
 
-    /// The numbers of the next rows, in order; dropped, it can be asked again. `None` when all that were handed in have been taken.
+    /// The numbers of the next rows, in order; `None` if all submitted rows have been returned. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Vec<RowStats>, MeasureError>> {
         let numbers = self.slices.numbers(self.numbers.front_mut()?).await;
         self.numbers.pop_front();
         Some(numbers)
     }
 
-    /// The numbers of all rows that have been handed in and not taken.
+    /// The numbers of all submitted rows that have not been returned.
     ///
     /// # Errors
     /// [`MeasureError`] if some rows have no numbers.

@@ -1,4 +1,4 @@
-//! The processor's share: a few threads away from those that serve sockets.
+//! The CPU threads that measure rows.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,17 +9,17 @@ use super::entry::Entry;
 use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 
-/// Threads that measure entries in the order they came. Dropping it measures what is left, and waits for that.
+/// Threads that measure entries in order of submission. Drop waits until the queued entries are measured.
 #[derive(Debug)]
 pub(super) struct Pool {
-    // as long as there are slots: that bounds it
+    // unbounded, but each entry holds a slot
     queue: Option<Sender<Entry>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
     /// # Errors
-    /// When the system gives no thread.
+    /// If a thread cannot be started.
     pub(super) fn start(threads: usize, cpu: Cpu, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
         let (queue, entries) = unbounded();
         let start = |index: usize| {
@@ -30,10 +30,10 @@ impl Pool {
         Ok(Self { queue: Some(queue), threads })
     }
 
-    /// Hands an entry in.
+    /// Submits an entry.
     pub(super) fn submit(&self, entry: Entry) {
-        let queue = self.queue.as_ref().expect("only drop takes it");
-        // a thread goes only when the queue does
+        let queue = self.queue.as_ref().expect("it is taken only in drop");
+        // the threads run until the queue is dropped
         let _ = queue.send(entry);
     }
 }
@@ -72,7 +72,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new("cpu"));
         let pool = Pool::start(2, Cpu::new(), &metrics).unwrap();
         let slot_pool = Arc::new(SlotPool::heap(12 * SLOT_BYTES as u64));
-        // rows as wide as there are, each of another width: they take their time, and the numbers say whose they are
+        // rows of the greatest widths take long, and each width has a different entropy
         let submit = |(mut slot, vocab): (Slot, usize)| {
             slot.push(&vec![0; 4 * vocab], SLOT_BYTES);
             let shape = Shape { dtype: Dtype::F32, vocab, temperature: Vec::new(), chosen: Vec::new() };
@@ -80,13 +80,14 @@ mod tests {
             pool.submit(Entry { slot, shape, since: Instant::now(), reply });
             (vocab, numbers)
         };
-        let handed_in: Vec<_> = slot_pool.take(12).await.into_iter().zip(MAX_VOCAB - 11..=MAX_VOCAB).map(submit).collect();
+        let submitted: Vec<_> =
+            slot_pool.take(12).await.into_iter().zip(MAX_VOCAB - 11..=MAX_VOCAB).map(submit).collect();
         drop(pool);
-        for (vocab, mut numbers) in handed_in {
+        for (vocab, mut numbers) in submitted {
             let stats = numbers.try_recv().expect("it is answered").unwrap();
             assert!((stats[0].entropy - (vocab as f64).ln()).abs() < 1e-9, "uniform over {vocab}: {stats:?}");
         }
-        assert_eq!(Arc::strong_count(&metrics), 1, "the threads, which have one each, have ended");
+        assert_eq!(Arc::strong_count(&metrics), 1, "each thread has dropped its reference");
     }
 
     #[tokio::test]
@@ -95,12 +96,12 @@ mod tests {
         let pool = Pool::start(1, Cpu::new(), &metrics).unwrap();
         let slot_pool = Arc::new(SlotPool::heap(2 * SLOT_BYTES as u64));
         let mut slots = slot_pool.take(2).await;
-        for leaves in [true, false] {
+        for cancelled in [true, false] {
             let mut slot = slots.pop().unwrap();
             slot.push(&[0; 40], SLOT_BYTES);
             let shape = Shape { dtype: Dtype::F32, vocab: 5, temperature: Vec::new(), chosen: Vec::new() };
             let (reply, numbers) = oneshot::channel();
-            let numbers = (!leaves).then_some(numbers);
+            let numbers = (!cancelled).then_some(numbers);
             pool.submit(Entry { slot, shape, since: Instant::now(), reply });
             if let Some(numbers) = numbers {
                 assert_eq!(numbers.await.unwrap().unwrap().len(), 2);

@@ -1,9 +1,9 @@
-//! What a slice is: its rows, and what goes with them.
+//! The shape of a slice: its rows and their columns.
 
 use super::{MAX_VOCAB, SLOT_BYTES, SLOT_ROWS};
 use crate::entropy::Dtype;
 
-/// What is going to be pushed.
+/// The type and size of the rows that will be pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
     pub(super) dtype: Dtype,
@@ -11,33 +11,33 @@ pub struct Rows {
     rows: usize,
 }
 
-/// What SGLang takes for greedy sampling lies below, and there is no division by it in 32 bits; above, every row is uniform, and a
-/// device would count what is masked.
+/// The valid temperatures. SGLang treats smaller ones as greedy sampling, and their inverse overflows in 32 bits. With greater ones every
+/// row is uniform, and a device would count masked logits.
 pub(crate) const TEMPERATURES: std::ops::RangeInclusive<f32> = 1e-6..=1e6;
 
-/// What goes with the rows.
+/// The values that belong to each row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowColumns {
-    /// One a row, one for all, or none, which is 1. From 1e-6 to 1e6.
+    /// One per row, one for all, or none, which means 1. From 1e-6 to 1e6.
     pub temperature: Vec<f32>,
     /// The sampled token of each row, negative if unknown; empty if no row has one.
     pub chosen: Vec<i64>,
 }
 
-/// What cannot be measured, in words for the sender.
+/// Why a slice is rejected; the message is for its sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSlice {
-    /// It is no slice.
+    /// Its shape or values are invalid.
     #[error("{0}")]
     Shape(String),
-    /// There never is so much room.
+    /// It needs more slots than exist.
     #[error("{0}")]
     Room(String),
 }
 
 impl Rows {
     /// # Errors
-    /// [`InvalidSlice`] when there are more than `most`, or they are too wide.
+    /// [`InvalidSlice`] if there are more than `most` rows, or they are too wide.
     pub fn try_new(dtype: Dtype, rows: usize, vocab: usize, most: usize) -> Result<Self, InvalidSlice> {
         let wrong = |text: String| Err(InvalidSlice::Shape(text));
         if vocab == 0 || vocab > MAX_VOCAB {
@@ -48,12 +48,12 @@ impl Rows {
         }
         let rows = Self { dtype, vocab, rows };
         if rows.rows.checked_mul(rows.row_bytes()).is_none() {
-            return wrong(format!("{} rows of {vocab} logits are more than there is memory for", rows.rows));
+            return wrong(format!("{} rows of {vocab} logits do not fit in memory", rows.rows));
         }
         Ok(rows)
     }
 
-    /// How many there are.
+    /// The number of rows.
     #[must_use]
     pub fn count(self) -> usize {
         self.rows
@@ -69,22 +69,22 @@ impl Rows {
         self.vocab * self.dtype.bytes()
     }
 
-    /// Bytes of as many whole rows as a slot holds.
+    /// Bytes of the whole rows that fit in a slot.
     pub(crate) fn slot_bytes(self) -> usize {
         (SLOT_BYTES / self.row_bytes()).min(SLOT_ROWS) * self.row_bytes()
     }
 
-    /// How many slots all rows fill.
+    /// The number of slots that all rows need.
     pub(crate) fn slots(self) -> usize {
         self.bytes().div_ceil(self.slot_bytes())
     }
 }
 
 impl RowColumns {
-    /// Whether it fits `rows`.
+    /// Checks that the values fit `rows`.
     ///
     /// # Errors
-    /// [`InvalidSlice`] when it does not.
+    /// [`InvalidSlice`] if a count or a value is wrong.
     pub fn check(&self, rows: Rows) -> Result<(), InvalidSlice> {
         let wrong = |text: String| Err(InvalidSlice::Shape(text));
         let count = self.temperature.len();
@@ -92,7 +92,7 @@ impl RowColumns {
             return wrong(format!("temperature has {count} values for {} rows: one a row, or one for all", rows.rows));
         }
         if let Some(at) = self.temperature.iter().position(|value| !TEMPERATURES.contains(value)) {
-            return wrong(format!("temperature[{at}] is {}: it is from 1e-6 to 1e6", self.temperature[at]));
+            return wrong(format!("temperature[{at}] is {}, not from 1e-6 to 1e6", self.temperature[at]));
         }
         if !self.chosen.is_empty() && self.chosen.len() != rows.rows {
             return wrong(format!("token_ids has {} values for {} rows: one a row", self.chosen.len(), rows.rows));
@@ -104,7 +104,7 @@ impl RowColumns {
         Ok(())
     }
 
-    /// What goes with rows `from..from + count`.
+    /// The values of rows `from..from + count`.
     pub(super) fn part(&self, from: usize, count: usize) -> (Vec<f32>, Vec<i64>) {
         let temperature =
             if self.temperature.len() > 1 { &self.temperature[from..from + count] } else { &self.temperature };

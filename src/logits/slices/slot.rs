@@ -1,4 +1,4 @@
-//! Room for rows on their way to be measured.
+//! Fixed-size buffers for rows, and their pool.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,10 +8,10 @@ use super::MAX_VOCAB;
 #[cfg(feature = "cuda")]
 use crate::logits::cuda::Pinned;
 
-/// Bytes of a slot: the widest row there may be, in 32 bits.
+/// Bytes of a slot: the widest allowed row, in 32 bits.
 pub const SLOT_BYTES: usize = 4 * MAX_VOCAB;
 
-/// [`SLOT_BYTES`] bytes to be filled with rows; they go back to where they came from.
+/// A buffer of [`SLOT_BYTES`] bytes for rows; it returns to its pool when it is dropped.
 #[derive(Debug)]
 pub struct Slot {
     memory: Option<Memory>,
@@ -20,27 +20,27 @@ pub struct Slot {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Where the bytes are.
+/// The memory of a slot.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// Anywhere.
+    /// Ordinary memory.
     Heap(Box<[u8]>),
-    /// Where a device copies from without help, with room for the copy on the device.
+    /// Pinned memory, which the device copies from by DMA, with a buffer of the same size on the device.
     #[cfg(feature = "cuda")]
     Pinned(Pinned),
 }
 
-/// The slots of one kind of memory, and how many there may be.
+/// The slots of one kind of memory, a fixed number.
 #[derive(Debug)]
 pub(crate) struct SlotPool {
     free: Mutex<Vec<Memory>>,
     permits: Arc<Semaphore>,
-    /// Of those, so many may be held for rows that have not come, by all senders together: others go on.
+    /// Limits the slots that all senders together hold for rows not yet received, so that other senders make progress.
     reserve: Arc<Semaphore>,
     total: usize,
 }
 
-/// Slots; with a permit where their rows have not come.
+/// Slots, with a permit if their rows have not been received.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     slots: Vec<Slot>,
@@ -54,13 +54,13 @@ impl Reserved {
 }
 
 impl SlotPool {
-    /// `bytes` of heap, at least one slot; each is allocated when it is first needed.
+    /// A pool of `bytes` of heap memory, at least one slot. Each slot is allocated on first use.
     pub(crate) fn heap(bytes: u64) -> Self {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
         Self::of(Vec::new(), total.clamp(1, 1 << 16))
     }
 
-    /// These slots and no more.
+    /// A pool of these slots.
     #[cfg(feature = "cuda")]
     pub(crate) fn pinned(memory: Vec<Pinned>) -> Self {
         let total = memory.len();
@@ -72,39 +72,39 @@ impl SlotPool {
         Self { free: Mutex::new(free), permits: Arc::new(Semaphore::new(total)), reserve, total }
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     #[cfg(feature = "cuda")]
     pub(crate) fn total(&self) -> usize {
         self.total
     }
 
-    /// How many slots all senders together may hold for what has not come yet.
+    /// The most slots that all senders together may reserve for rows not yet received.
     pub(super) fn most_reserved(&self) -> usize {
         (self.total / 2).max(1)
     }
 
-    /// Waits for `count` slots, `ahead` of rows that have not come or for those that are here.
+    /// Waits for `count` slots; `ahead` means that their rows have not been received.
     pub(super) async fn acquire(self: Arc<Self>, count: usize, ahead: bool) -> Reserved {
         if ahead { self.reserve(count).await } else { Reserved { slots: self.take(count).await, _permit: None } }
     }
 
-    /// Waits for `count` slots for rows that have not come, at most [`SlotPool::most_reserved`] of them; they are reserved until all that came
-    /// with them is dropped.
+    /// Waits for `count` slots for rows not yet received, at most [`SlotPool::most_reserved`]. They count as reserved until the [`Reserved`]
+    /// is dropped.
     pub(super) async fn reserve(self: &Arc<Self>, count: usize) -> Reserved {
         let permits = u32::try_from(count.min(self.most_reserved())).unwrap_or(u32::MAX);
         let permit = Arc::clone(&self.reserve).acquire_many_owned(permits).await.ok();
         Reserved { slots: self.take(count).await, _permit: permit }
     }
 
-    /// Waits for `count` slots at once, at most [`SlotPool::total`] of them. In order of the requests, so that each gets its turn; at once,
-    /// so that two who need several never wait for each other.
+    /// Waits for `count` slots, at most [`SlotPool::total`], in order of the requests. All are taken together, so that two callers that need
+    /// several slots never deadlock.
     pub(super) async fn take(self: &Arc<Self>, count: usize) -> Vec<Slot> {
         let count = u32::try_from(count.min(self.total)).unwrap_or(u32::MAX);
         let permits = Arc::clone(&self.permits).acquire_many_owned(count).await;
         self.slots(permits.expect("the semaphore is never closed"))
     }
 
-    /// The same without waiting; `None` where there are not so many at the moment.
+    /// The same without waiting; `None` if fewer slots are free.
     #[cfg(feature = "cuda")]
     pub(crate) fn try_take(self: &Arc<Self>, count: usize) -> Option<Vec<Slot>> {
         let permits = Arc::clone(&self.permits).try_acquire_many_owned(u32::try_from(count).ok()?);
@@ -114,7 +114,7 @@ impl SlotPool {
     fn slots(self: &Arc<Self>, mut permits: OwnedSemaphorePermit) -> Vec<Slot> {
         let count = permits.num_permits();
         let one = |_| {
-            let permit = permits.split(1).expect("as many were acquired");
+            let permit = permits.split(1).expect("count permits were acquired");
             let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let memory = free.unwrap_or_else(|| Memory::Heap(vec![0; SLOT_BYTES].into_boxed_slice()));
             Slot { memory: Some(memory), len: 0, slot_pool: Arc::clone(self), _permit: permit }
@@ -124,7 +124,7 @@ impl SlotPool {
 }
 
 impl Slot {
-    /// Copies the beginning of `bytes` in, up to `limit` bytes in the slot, and says how many were taken.
+    /// Appends the first bytes of `bytes` until the slot has `limit` bytes; returns how many were copied.
     pub fn push(&mut self, bytes: &[u8], limit: usize) -> usize {
         let room = limit.min(SLOT_BYTES).saturating_sub(self.len);
         let taken = room.min(bytes.len());
@@ -134,7 +134,7 @@ impl Slot {
         taken
     }
 
-    /// What has been filled.
+    /// The bytes written so far.
     #[must_use]
     pub fn filled(&self) -> &[u8] {
         match self.memory() {
@@ -144,17 +144,17 @@ impl Slot {
         }
     }
 
-    /// Where it goes back to.
+    /// The pool that it belongs to.
     pub(super) fn slot_pool(&self) -> &Arc<SlotPool> {
         &self.slot_pool
     }
 
     pub(crate) fn memory(&self) -> &Memory {
-        self.memory.as_ref().expect("only drop takes it")
+        self.memory.as_ref().expect("it is taken only in drop")
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        match self.memory.as_mut().expect("only drop takes it") {
+        match self.memory.as_mut().expect("it is taken only in drop") {
             Memory::Heap(bytes) => bytes,
             #[cfg(feature = "cuda")]
             Memory::Pinned(pinned) => pinned.bytes_mut(),
@@ -187,10 +187,10 @@ mod tests {
     #[test]
     fn reservations_take_at_most_half() {
         let slot_pool = Arc::new(SlotPool::heap(8 * SLOT_BYTES as u64));
-        let first = ready(slot_pool.reserve(3)).expect("there is room");
-        assert!(ready(slot_pool.reserve(2)).is_none(), "for two more there is none");
-        let second = ready(slot_pool.reserve(1)).expect("for one there is");
-        let others = ready(slot_pool.take(4)).expect("half is for those whose rows are measured as they come");
+        let first = ready(slot_pool.reserve(3)).expect("three of the four reservable slots");
+        assert!(ready(slot_pool.reserve(2)).is_none(), "only one more can be reserved");
+        let second = ready(slot_pool.reserve(1)).expect("one more can be reserved");
+        let others = ready(slot_pool.take(4)).expect("half of the slots cannot be reserved");
         assert!(ready(slot_pool.take(1)).is_none());
         drop((first, others));
         assert!(ready(slot_pool.reserve(3)).is_some());

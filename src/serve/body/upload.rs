@@ -18,7 +18,7 @@ use crate::error::Error;
 
 /// The body, with a read timeout.
 #[derive(Debug)]
-pub struct Upload {
+pub(crate) struct Upload {
     body: Incoming,
     timeout: ReadTimeout,
     /// The share of the memory budget that its bytes take, if they are buffered.
@@ -28,24 +28,24 @@ pub struct Upload {
 impl Upload {
     /// Creates an upload. It fails once the reader has waited for `limit` in total; received bytes restore a part of that time.
     #[must_use]
-    pub fn new(body: Incoming, limit: Duration) -> Self {
+    pub(crate) fn new(body: Incoming, limit: Duration) -> Self {
         Self { body, timeout: ReadTimeout::new(limit), share: None }
     }
 
     /// Counts the bytes, which the reader buffers, against the memory budget.
     #[must_use]
-    pub fn with_share(mut self, share: Option<Share>) -> Self {
+    pub(crate) fn with_share(mut self, share: Option<Share>) -> Self {
         self.share = share;
         self
     }
 
     /// Restarts the read timeout: tokentap, not the client, caused the delay since the last bytes.
-    pub fn reset_timeout(&mut self) {
+    pub(crate) fn reset_timeout(&mut self) {
         self.timeout.reset();
     }
 
     /// Reads and discards up to `limit` bytes. A client that is still sending would not read the reply.
-    pub async fn discard(&mut self, limit: usize) {
+    pub(crate) async fn discard(&mut self, limit: usize) {
         let mut remaining = limit;
         while let Some(Ok(frame)) = self.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);
@@ -60,7 +60,7 @@ impl Upload {
     ///
     /// # Errors
     /// When it is larger than `limit` bytes, arrives too slowly, is cut off, or does not fit into the memory budget.
-    pub async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
+    pub(crate) async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut buffer = BodyBuffer::new(self.share.take(), self.body.size_hint().exact());
         while let Some(frame) = self.frame().await {
@@ -93,7 +93,7 @@ impl Upload {
 
 /// Returns the error for the client whose upload failed.
 #[must_use]
-pub fn upload_error(error: &BoxError) -> Error {
+pub(crate) fn upload_error(error: &BoxError) -> Error {
     match error.downcast_ref::<UploadError>() {
         Some(upload) => Failure::from(upload.clone()).into(),
         None => Error::bad_request(error.to_string()),

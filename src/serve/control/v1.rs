@@ -2,13 +2,13 @@
 
 mod advantages;
 mod entropy;
-pub mod finished;
+pub(crate) mod finished;
 mod path;
 mod policy;
 mod query;
 mod running;
-pub mod samples;
-pub mod sessions;
+pub(crate) mod samples;
+pub(crate) mod sessions;
 mod shm;
 mod small;
 
@@ -30,14 +30,14 @@ use crate::session::{Session, SessionError};
 use query::Query;
 
 /// The maximum bytes of a trainer's request, which lists names, not tokens.
-pub const LARGEST: u64 = 64 << 20;
+pub(crate) const LARGEST: u64 = 64 << 20;
 
 /// The maximum bytes of a reward's body. Every exported row of the session holds the reward.
 const LARGEST_REWARD: u64 = 64 << 10;
 
 /// An error reply: `{"error":{"code","message"}}`.
 #[derive(Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// The status.
     pub status: StatusCode,
     /// The name of the error.
@@ -53,20 +53,20 @@ impl Problem {
 
     /// A 400 with this message.
     #[must_use]
-    pub fn bad(message: impl Into<String>) -> Self {
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
     /// The 404 for an unknown request id or sequence.
     #[must_use]
-    pub fn no_entropies() -> Self {
+    pub(crate) fn no_entropies() -> Self {
         let message = "no such request or sequence; entropies are kept for 300 s after the end";
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
     /// The reply.
     #[must_use]
-    pub fn reply(&self) -> Response<Body> {
+    pub(crate) fn reply(&self) -> Response<Body> {
         let body = json!({"error": {"code": self.code, "message": self.message}});
         let mut reply = json_reply(self.status, body.to_string().into_bytes());
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
@@ -78,7 +78,7 @@ impl Problem {
 
 /// A route below `/v1/`.
 #[derive(Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// Its path, with a name in braces for each variable part.
     pub pattern: &'static str,
     methods: &'static [Method],
@@ -101,7 +101,7 @@ const ROUTES: [Route; 12] = [
 ];
 
 /// Finds the route of a path.
-pub fn route(path: &str) -> Option<&'static Route> {
+pub(crate) fn route(path: &str) -> Option<&'static Route> {
     ROUTES.iter().find(|route| route.matches(path))
 }
 
@@ -117,7 +117,7 @@ impl Route {
 }
 
 /// Serves a route below `/v1/`; `None` for any other path.
-pub async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
+pub(crate) async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let path = request.uri().path().to_owned();
     let Route { methods, .. } = route(&path)?;
     let names: Vec<String> = path.split('/').skip(2).map(|part| routes::decode(part).into_owned()).collect();
@@ -131,7 +131,7 @@ pub async fn serve(state: &Arc<TrainerState>, request: Request<Incoming>) -> Opt
 
 /// Builds the 405 reply. A route that allows GET also allows HEAD.
 #[must_use]
-pub fn not_allowed(allowed: &[Method]) -> Response<Body> {
+pub(crate) fn not_allowed(allowed: &[Method]) -> Response<Body> {
     let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
     let message = format!("only {}", names.join(" and "));
     let mut reply = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", message).reply();
@@ -244,7 +244,7 @@ fn ok(body: &Value) -> Response<Body> {
 ///
 /// # Errors
 /// 404 for an unknown name, 410 for a session that was evicted.
-pub fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
+pub(crate) fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> {
     let gone = || {
         state.sessions.gone(id).map(|gone| {
             let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
@@ -258,7 +258,7 @@ pub fn session(state: &TrainerState, id: &str) -> Result<Arc<Session>, Problem> 
 
 /// Returns the reply for a session error.
 #[must_use]
-pub fn session_problem(id: &str, error: SessionError) -> Problem {
+pub(crate) fn session_problem(id: &str, error: SessionError) -> Problem {
     let (status, code) = match error {
         SessionError::NoVersion => (StatusCode::NOT_FOUND, "no_such_version"),
         SessionError::NoTurn => (StatusCode::NOT_FOUND, "no_such_leaf"),
@@ -269,7 +269,7 @@ pub fn session_problem(id: &str, error: SessionError) -> Problem {
 }
 
 /// Waits until a record is on disk, or until the time limit of replies.
-pub async fn wait_written(state: &TrainerState, ack: Ack) {
+pub(crate) async fn wait_written(state: &TrainerState, ack: Ack) {
     state.log_wait.wait(vec![ack]).await;
 }
 

@@ -39,7 +39,12 @@ const LONG: usize = 8 << 10;
 
 /// Whether a request is read here. `session` is the session in its path. Other requests are forwarded unread.
 #[must_use]
-pub fn reads(state: &ProxyState, api: &dyn Api, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
+pub(crate) fn reads(
+    state: &ProxyState,
+    api: &dyn Api,
+    request: &Request<Incoming>,
+    session: Option<&Arc<str>>,
+) -> bool {
     if api.is_served() {
         return true;
     }
@@ -52,7 +57,7 @@ pub fn reads(state: &ProxyState, api: &dyn Api, request: &Request<Incoming>, ses
 }
 
 /// Serves a request of an API. `session` is the session in the path. Errors have the format of the API.
-pub async fn serve(
+pub(crate) async fn serve(
     state: &Arc<ProxyState>,
     (api, route): (&Arc<dyn Api>, Route),
     request: Request<Incoming>,

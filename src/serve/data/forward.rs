@@ -24,7 +24,7 @@ use crate::serve::proxy_state::ProxyState;
 ///
 /// # Errors
 /// When the engine sent no head of a reply.
-pub async fn forward(
+pub(crate) async fn forward(
     state: &Arc<ProxyState>,
     route: Route,
     request: Request<Incoming>,
@@ -73,7 +73,7 @@ pub async fn forward(
 
 /// Forwards a reply unchanged.
 #[must_use]
-pub fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
+pub(crate) fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
     Response::from_parts(head, Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)))
@@ -81,13 +81,13 @@ pub fn forwarded(state: &ProxyState, reply: Reply) -> Response<Body> {
 
 /// The path and query of a request. The authority of an absolute target is ignored, because the settings name the upstream.
 #[must_use]
-pub fn target(uri: &http::Uri) -> String {
+pub(crate) fn target(uri: &http::Uri) -> String {
     uri.path_and_query().map_or_else(|| uri.path().to_owned(), |target| target.as_str().to_owned())
 }
 
 /// Returns the headers that are sent upstream.
 #[must_use]
-pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
+pub(crate) fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers::upstream(&mut headers);
     headers
 }
@@ -95,7 +95,7 @@ pub fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
 /// A generation whose tokens tokentap does not capture. When it is dropped, the generation is counted and its session is marked as
 /// incomplete, unless the engine replied an error. It is counted without a reply too, because the engine may have generated tokens.
 #[derive(Debug)]
-pub struct UncapturedGeneration {
+pub(crate) struct UncapturedGeneration {
     state: Arc<ProxyState>,
     route: Route,
     session: Option<Arc<str>>,
@@ -106,19 +106,19 @@ pub struct UncapturedGeneration {
 impl UncapturedGeneration {
     /// Creates one before its request is sent.
     #[must_use]
-    pub fn new(state: &Arc<ProxyState>, route: Route, identity: &Identity) -> Self {
+    pub(crate) fn new(state: &Arc<ProxyState>, route: Route, identity: &Identity) -> Self {
         let named = identity.explicit && state.config.sessions.record;
         let session = named.then(|| Arc::clone(&identity.session));
         Self { state: Arc::clone(state), route, session, resolved: false }
     }
 
     /// Records the status of the engine's reply.
-    pub fn answered(mut self, status: http::StatusCode) {
+    pub(crate) fn answered(mut self, status: http::StatusCode) {
         self.resolved = status.is_client_error() || status.is_server_error();
     }
 
     /// Records that the tokens were captured.
-    pub fn captured(mut self) {
+    pub(crate) fn captured(mut self) {
         self.resolved = true;
     }
 }

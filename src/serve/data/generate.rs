@@ -30,7 +30,7 @@ const RETRY_COUNT: &str = "x-stainless-retry-count";
 
 /// A generation, decoded from the body of an API's request.
 #[derive(Debug)]
-pub struct DecodedGeneration {
+pub(crate) struct DecodedGeneration {
     /// The request for /generate.
     pub request: GenerateRequest,
     /// Its session.
@@ -47,7 +47,7 @@ pub struct DecodedGeneration {
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
-pub async fn generate(
+pub(crate) async fn generate(
     state: &Arc<ProxyState>,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
@@ -64,7 +64,7 @@ pub async fn generate(
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
-pub async fn answer(
+pub(crate) async fn answer(
     state: &Arc<ProxyState>,
     request: Request<Bytes>,
     session: Option<Arc<str>>,
@@ -99,7 +99,7 @@ pub async fn answer(
 
 /// The digest of a request that may be retried. Only requests of a named session may be retried.
 #[must_use]
-pub fn digest(state: &ProxyState, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
+pub(crate) fn digest(state: &ProxyState, identity: Option<&Identity>, request: &GenerateRequest) -> Option<Digest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
     (state.config.sessions.record && is_named).then(|| Digest::of(&request.bytes))
 }
@@ -108,7 +108,7 @@ pub fn digest(state: &ProxyState, identity: Option<&Identity>, request: &Generat
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
-pub async fn run(
+pub(crate) async fn run(
     state: &Arc<ProxyState>,
     head: RequestHead,
     decoded: DecodedGeneration,
@@ -134,7 +134,7 @@ pub async fn run(
 
 /// Builds the reply of the native API.
 #[must_use]
-pub fn native(generation: Generation) -> Response<Body> {
+pub(crate) fn native(generation: Generation) -> Response<Body> {
     let Generation { head, mut events } = generation;
     let body = match events.take_whole() {
         Some(event) => EncodedBody::whole(event.native().clone(), events),
@@ -164,7 +164,7 @@ impl Encoder for NativeEncoder {
 
 /// Whether the client marks this call as the last one of its session.
 #[must_use]
-pub fn is_last(headers: &HeaderMap) -> bool {
+pub(crate) fn is_last(headers: &HeaderMap) -> bool {
     let value = headers.get("x-session-done").and_then(|value| value.to_str().ok());
     value.is_some_and(|value| !matches!(value.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "no"))
 }

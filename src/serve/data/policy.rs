@@ -18,7 +18,7 @@ const LARGEST: u64 = 64 << 10;
 /// A call that changes weights. Without a reply, or with a server error, it is unknown whether the weights changed. The epoch then
 /// advances, because tokens of two policies must not have the same epoch.
 #[derive(Debug)]
-pub struct WeightUpdate<'a> {
+pub(crate) struct WeightUpdate<'a> {
     state: &'a ProxyState,
     answered: bool,
 }
@@ -26,12 +26,12 @@ pub struct WeightUpdate<'a> {
 impl<'a> WeightUpdate<'a> {
     /// Creates one before its request is sent.
     #[must_use]
-    pub fn new(state: &'a ProxyState) -> Self {
+    pub(crate) fn new(state: &'a ProxyState) -> Self {
         Self { state, answered: false }
     }
 
     /// Records the status of the reply.
-    pub fn answered(mut self, status: StatusCode) {
+    pub(crate) fn answered(mut self, status: StatusCode) {
         self.answered = !status.is_server_error();
     }
 }
@@ -49,7 +49,7 @@ impl Drop for WeightUpdate<'_> {
 ///
 /// # Errors
 /// When the reply is cut off.
-pub async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>, Error> {
+pub(crate) async fn observe(state: &ProxyState, reply: Reply) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     if head.status.is_success() {
         advance_epoch(state).await;

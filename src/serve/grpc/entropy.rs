@@ -11,7 +11,7 @@ use super::call_slots::{CallSlot, MAX_CALLS};
 use super::pb::entropy_server::Entropy;
 use super::{ReplyStream, pb, status};
 use crate::entropy::{Dtype, RowStats};
-use crate::logits::slices::{Intake, MAX_ROWS, InvalidSlice, RowColumns, Rows, SLOT_BYTES, Slices, MeasureError};
+use crate::logits::slices::{Intake, InvalidSlice, MAX_ROWS, MeasureError, RowColumns, Rows, SLOT_BYTES, Slices};
 use crate::serve::connection::Phase;
 
 /// The maximum number of a call's slices that are being measured or whose replies the client has not read. More are not read.

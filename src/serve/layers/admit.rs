@@ -21,7 +21,7 @@ use crate::serve::request_info::RequestInfo;
 
 /// The request permits, shared by both ports.
 #[derive(Debug, Clone)]
-pub struct Permits {
+pub(crate) struct Permits {
     /// The free permits.
     pub semaphore: Arc<Semaphore>,
     /// The number of permits, `--max-requests`.
@@ -46,7 +46,7 @@ impl Permits {
 
 /// Acquires a permit for each request that needs one. The body of the reply holds it.
 #[derive(Debug, Clone)]
-pub struct Admit<S> {
+pub(crate) struct Admit<S> {
     /// The permits.
     pub permits: Permits,
     /// The next layer.
@@ -78,7 +78,7 @@ where
 
 /// A permit; `None` for a request that needs none.
 #[derive(Debug)]
-pub struct AdmissionPermit(Option<OwnedSemaphorePermit>);
+pub(crate) struct AdmissionPermit(Option<OwnedSemaphorePermit>);
 
 impl ReplyChange for AdmissionPermit {
     fn apply(self, reply: &mut Response<ReplyBody>) {

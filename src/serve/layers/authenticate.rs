@@ -18,7 +18,7 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 ///
 /// # Errors
 /// [`Denied`] if it may not.
-pub fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Denied> {
+pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Denied> {
     match RequestInfo::of(request).access {
         Access::Open => Ok(()),
         Access::Metrics => check_token(config.keys.metrics_token.as_ref(), request.headers()),

@@ -14,7 +14,7 @@ use crate::serve::request_info::RequestInfo;
 
 /// The layer of a check: `Fn(&mut Request) -> Result<(), Rejection>`, which must not block.
 #[derive(Debug, Clone)]
-pub struct CheckLayer<C>(pub C);
+pub(crate) struct CheckLayer<C>(pub C);
 
 impl<C: Clone, S> Layer<S> for CheckLayer<C> {
     type Service = Check<C, S>;
@@ -26,13 +26,13 @@ impl<C: Clone, S> Layer<S> for CheckLayer<C> {
 
 /// The service of [`CheckLayer`].
 #[derive(Debug, Clone)]
-pub struct Check<C, S> {
+pub(crate) struct Check<C, S> {
     check: C,
     inner: S,
 }
 
 /// The future of a reply that is ready at once.
-pub type Immediate = Ready<Result<Response<ReplyBody>, Infallible>>;
+pub(crate) type Immediate = Ready<Result<Response<ReplyBody>, Infallible>>;
 
 impl<C, S, B> Service<Request<B>> for Check<C, S>
 where

@@ -15,7 +15,7 @@ use crate::serve::{control, data};
 
 /// Adds a [`RequestInfo`](crate::serve::request_info::RequestInfo) to the extensions of each request.
 #[derive(Debug, Clone)]
-pub struct Classify<S> {
+pub(crate) struct Classify<S> {
     /// The port that receives the requests.
     pub port: Port,
     /// The APIs of the data port.

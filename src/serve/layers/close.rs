@@ -13,7 +13,7 @@ use crate::serve::connection::Phase;
 
 /// Adds `connection: close` to replies over HTTP/1 while the server drains, and after requests that were not valid.
 #[derive(Debug, Clone)]
-pub struct Close<S> {
+pub(crate) struct Close<S> {
     /// Serving or draining.
     pub phase: watch::Receiver<Phase>,
     /// The next layer.
@@ -42,7 +42,7 @@ where
 
 /// Adds `connection: close` to a reply if needed; `phase` is `None` over HTTP/2.
 #[derive(Debug)]
-pub struct CloseConnection {
+pub(crate) struct CloseConnection {
     phase: Option<watch::Receiver<Phase>>,
 }
 

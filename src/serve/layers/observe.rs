@@ -17,7 +17,7 @@ use crate::serve::request_info::RequestInfo;
 
 /// Adds an [`AccessRecord`] to the extensions of each request and to the body of its reply.
 #[derive(Debug, Clone)]
-pub struct Observe<S> {
+pub(crate) struct Observe<S> {
     /// Counts the requests.
     pub metrics: Arc<Metrics>,
     /// True once the server closes the remaining connections.

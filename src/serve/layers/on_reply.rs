@@ -10,21 +10,21 @@ use http::Response;
 use crate::serve::ReplyBody;
 
 /// A change that a layer makes to a reply.
-pub trait ReplyChange: Unpin {
+pub(crate) trait ReplyChange: Unpin {
     /// Changes the reply.
     fn apply(self, reply: &mut Response<ReplyBody>);
 }
 
 /// The future of a layer that changes replies. If it is dropped before the reply, it drops the change too.
 #[derive(Debug)]
-pub struct OnReply<F, C> {
+pub(crate) struct OnReply<F, C> {
     future: F,
     change: Option<C>,
 }
 
 impl<F, C> OnReply<F, C> {
     /// Applies `change` to the reply of `future`.
-    pub fn new(future: F, change: C) -> Self {
+    pub(crate) fn new(future: F, change: C) -> Self {
         Self { future, change: Some(change) }
     }
 }

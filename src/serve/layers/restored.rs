@@ -11,7 +11,7 @@ use crate::session::Store;
 ///
 /// # Errors
 /// A 503 until they are restored.
-pub fn check<B>(sessions: &Store, request: &Request<B>) -> Result<(), Error> {
+pub(crate) fn check<B>(sessions: &Store, request: &Request<B>) -> Result<(), Error> {
     if !RequestInfo::of(request).needs_sessions {
         return Ok(());
     }

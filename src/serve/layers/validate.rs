@@ -9,7 +9,7 @@ use crate::error::Error;
 ///
 /// # Errors
 /// When a header is not valid. An HTTP/1 connection must then be closed, because its client may frame the body in another way.
-pub fn check<B>(request: &Request<B>) -> Result<(), Error> {
+pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Error> {
     host(request.version(), request.headers())?;
     coding(request.headers())
 }

@@ -41,7 +41,7 @@ def extra(params: Mapping[str, Any]) -> dict[str, Any]:
 def sampling_params(config: Config, eos_id: int, seed: int | None) -> dict[str, Any]:
     """The fields for one sample; what the config leaves at None is left to the server."""
     stops = config.eos_tokens
-    said = {
+    params = {
         "max_new_tokens": int(config.max_tokens_to_generate),
         "temperature": float(config.temperature),
         "top_p": None if config.top_p is None else float(config.top_p),
@@ -50,7 +50,7 @@ def sampling_params(config: Config, eos_id: int, seed: int | None) -> dict[str, 
         "stop_token_ids": [eos_id] if stops is None or len(stops) == 0 else [int(token) for token in stops],
         "sampling_seed": seed,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in params.items() if value is not None}
 
 
 def seed_of(words: Sequence[int], number: int) -> int:

@@ -45,12 +45,12 @@ def publish(client: Client, path: str | os.PathLike[str], version: int) -> int:
     body = encoded({"model_path": os.fspath(path), "weight_version": str(version)})
     call: Call[Any] = Call("POST", "/update_weights_from_disk", Reply.json, body, again=of_change)
     try:
-        said = client.send(call)
+        answer = client.send(call)
     except TokentapError as error:
         raise WeightsNotUpdated(f"{about}: {known(error)}: {error}") from error
     # SGLang says it in the body as well
-    if not isinstance(said, dict) or said.get("success") is not True:
-        raise WeightsNotUpdated(f"{about}: the engine refused to load them: {said}")
+    if not isinstance(answer, dict) or answer.get("success") is not True:
+        raise WeightsNotUpdated(f"{about}: the engine refused to load them: {answer}")
     try:
         # the engine's label alone would do for a label; by this tokentap knows the number as the trainer's own
         return client.set_policy(version)

@@ -74,8 +74,8 @@ def align(
         nats = one.entropy[of_it]
         if nats is None:
             if not drop:
-                said = one.reason or "no reason was given"
-                raise MissingEntropy(f"token {at} of the response has no entropy: {said}")
+                why = one.reason or "no reason was given"
+                raise MissingEntropy(f"token {at} of the response has no entropy: {why}")
             kept[at] = 0
             missing += 1
         else:

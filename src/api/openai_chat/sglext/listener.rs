@@ -8,7 +8,7 @@ use crate::engine::sse::{SseDecoder, SseEvent};
 
 /// Reads a stream, however its bytes are split. Of most events it reads no JSON.
 #[derive(Debug)]
-pub struct Listener {
+pub(crate) struct Listener {
     decoder: SseDecoder,
     wanted: Wanted,
     /// How many choices there are.
@@ -29,12 +29,12 @@ enum State {
 impl Listener {
     /// A reader at the start of a stream of `n` choices.
     #[must_use]
-    pub fn new(wanted: Wanted, n: usize) -> Self {
+    pub(crate) fn new(wanted: Wanted, n: usize) -> Self {
         Self { decoder: SseDecoder::default(), wanted, n, engine_ids: EngineIds::default(), state: State::Reading }
     }
 
     /// Reads more; what goes on to the client is put behind `out`. Whatever becomes of it, no byte is lost.
-    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn push(&mut self, data: &[u8], out: &mut Vec<u8>) {
         if self.state == State::Passthrough {
             out.extend_from_slice(data);
             return;
@@ -59,42 +59,42 @@ impl Listener {
     }
 
     /// Stops listening, and hands out what was held back.
-    pub fn give_up(&mut self) -> Bytes {
+    pub(crate) fn give_up(&mut self) -> Bytes {
         self.state = State::Passthrough;
         self.decoder.take_rest()
     }
 
     /// What waits for the end of its event when the stream has ended.
-    pub fn rest(&mut self) -> Bytes {
+    pub(crate) fn rest(&mut self) -> Bytes {
         self.decoder.take_rest()
     }
 
     /// How many bytes wait for the end of their event.
     #[must_use]
-    pub fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.decoder.pending()
     }
 
     /// Whether ids and end mark are still to come although every choice has ended, behind which clients leave.
     #[must_use]
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.state == State::Reading && self.engine_ids.finishes.len() >= self.n && !self.has_ids()
     }
 
     /// Whether the ids have come.
     #[must_use]
-    pub fn has_ids(&self) -> bool {
+    pub(crate) fn has_ids(&self) -> bool {
         self.engine_ids.prompt.is_some() && self.engine_ids.responses.is_some()
     }
 
     /// Whether the end mark has come.
     #[must_use]
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
     /// What was engine_ids; nothing where not all was listened to.
-    pub fn take(&mut self) -> Option<EngineIds> {
+    pub(crate) fn take(&mut self) -> Option<EngineIds> {
         (self.state != State::Passthrough).then(|| std::mem::take(&mut self.engine_ids))
     }
 

@@ -17,7 +17,7 @@ pub(in crate::api) const FRAMED: HeaderName = HeaderName::from_static("x-sglext-
 
 /// What of the ids a client gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Those of the prompt.
     pub input: bool,
     /// The sampled ones.
@@ -29,7 +29,7 @@ pub struct Wanted {
 impl Wanted {
     /// What a call with these members asks for. An engine may have been started to give ids without being asked: its clients know them.
     #[must_use]
-    pub fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
+    pub(crate) fn of(bytes: &[u8], object: &Object, headers: &HeaderMap, engine: &ChatFacts) -> Self {
         let body = RequestBody { bytes, object };
         let member = |name: &str| matches!(body.raw(name), Some(b"true" | b"1"));
         let header = |name: &HeaderName| headers.get(name).is_some_and(|value| value == "1");
@@ -42,12 +42,12 @@ impl Wanted {
 
     /// Whether anything is asked for.
     #[must_use]
-    pub fn any(self) -> bool {
+    pub(crate) fn any(self) -> bool {
         self.input || self.output
     }
 
     /// Asks the engine for all ids; in an event of their own, which is cheap to find, unless the client is to get them otherwise.
-    pub fn ask_for_all(self, headers: &mut HeaderMap) {
+    pub(crate) fn ask_for_all(self, headers: &mut HeaderMap) {
         let yes = HeaderValue::from_static("1");
         headers.insert(INPUT, yes.clone());
         headers.insert(OUTPUT, yes.clone());

@@ -20,7 +20,7 @@ const LINES: usize = 10_000;
 
 /// Formats a cursor: the name of the store, and the number of the last path.
 #[must_use]
-pub fn format_cursor(store: &Store, number: u64) -> String {
+pub(crate) fn format_cursor(store: &Store, number: u64) -> String {
     format!("{}-{number:x}", store.name())
 }
 
@@ -28,7 +28,7 @@ pub fn format_cursor(store: &Store, number: u64) -> String {
 ///
 /// # Errors
 /// When it is not a cursor, or belongs to another store.
-pub fn parse_cursor(store: &Store, cursor: &str) -> Result<u64, Problem> {
+pub(crate) fn parse_cursor(store: &Store, cursor: &str) -> Result<u64, Problem> {
     let (name, number) = cursor.rsplit_once('-').unwrap_or_default();
     let number = u64::from_str_radix(number, 16)
         .map_err(|_| Problem::bad(format!("since: must be the cursor of a line, not {cursor:?}")))?;
@@ -56,7 +56,7 @@ pub(super) async fn stream(state: &Arc<TrainerState>, query: Query) -> Result<Re
 
 /// Returns why the session of a finished path no longer exists.
 #[must_use]
-pub fn gone_reason(store: &Store, session: &str) -> &'static str {
+pub(crate) fn gone_reason(store: &Store, session: &str) -> &'static str {
     store.gone(session).map_or("deleted", |_| "evicted")
 }
 

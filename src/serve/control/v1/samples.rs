@@ -25,7 +25,7 @@ const LONGEST: usize = 1 << 24;
 /// The body of `POST /v1/samples`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SamplesRequest {
+pub(crate) struct SamplesRequest {
     /// The names of the sessions, without duplicates.
     pub sessions: Vec<String>,
     /// The name of a [`Format`].
@@ -58,7 +58,7 @@ fn yes() -> bool {
 ///
 /// # Errors
 /// When a session does not exist, has no such version, or is listed twice.
-pub fn batch(
+pub(crate) fn batch(
     state: &TrainerState,
     sessions: &[String],
     version: Option<u32>,
@@ -82,7 +82,7 @@ pub fn batch(
 ///
 /// # Errors
 /// When the request is invalid, a session cannot be read, or the export is too large.
-pub fn export(state: &TrainerState, request: &SamplesRequest) -> Result<Export, Problem> {
+pub(crate) fn export(state: &TrainerState, request: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&request.format) else {
         let names: Vec<&str> = Format::ALL.into_iter().map(Format::name).collect();
         return Err(Problem::bad(format!("format: {:?} is none of {}", request.format, names.join(", "))));

@@ -22,7 +22,7 @@ const PAGE: (usize, usize) = (100, 10_000);
 
 /// A page of sessions, ordered by creation.
 #[derive(Debug)]
-pub struct Page {
+pub(crate) struct Page {
     /// The sessions.
     pub sessions: Vec<Arc<Session>>,
     /// The cursor of the next page; `None` on the last page.
@@ -32,14 +32,14 @@ pub struct Page {
 impl Page {
     /// Returns the sessions after `after`, which is 0 or the `next` of the previous page. The oldest is first.
     #[must_use]
-    pub fn of(state: &TrainerState, after: u64, limit: Option<usize>) -> Self {
+    pub(crate) fn of(state: &TrainerState, after: u64, limit: Option<usize>) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
         Self::new(state.sessions.page(after, limit), limit)
     }
 
     /// Returns the sessions whose names contain `part`, after `after`, the `next` of the previous page. The newest is first.
     #[must_use]
-    pub fn newest(state: &TrainerState, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
+    pub(crate) fn newest(state: &TrainerState, after: Option<u64>, limit: Option<usize>, part: &str) -> Self {
         let limit = limit.unwrap_or(PAGE.0).clamp(1, PAGE.1);
         Self::new(state.sessions.page_back(after.unwrap_or(u64::MAX), limit, part), limit)
     }
@@ -173,7 +173,7 @@ pub(super) async fn reward(state: &TrainerState, id: &str, request: RewardReques
 
 /// Returns the function that computes the statistics of a path.
 #[must_use]
-pub fn annotate(state: &TrainerState) -> Annotate {
+pub(crate) fn annotate(state: &TrainerState) -> Annotate {
     let tokens = state.think_tokens();
     Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
