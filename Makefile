@@ -102,7 +102,7 @@ kernels: ## the kernels under sanitizers, mutated, and what their registers are 
 
 test-gpu: ## the tests of the device, on a GPU
 	cargo test --release --test integration -- --ignored device:: --test-threads 1
-	cargo test --release --lib -- --ignored --exact logits::cuda::tests::what_was_handed_in_is_answered_before_it_is_gone
+	cargo test --release --lib -- --ignored --exact logits::cuda::tests::submitted_jobs_are_answered_before_the_device_is_dropped
 	TOKENTAP_ENTROPY_BACKEND=cuda cargo test --release --test integration -- recordings:: truth::shapes:: --test-threads 2
 
 bench-gpu: ## bytes read a second, rows from pinned memory, latency and crossover, on a GPU (some minutes, 3 GB there and here)

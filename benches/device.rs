@@ -48,7 +48,7 @@ fn run(counts: &[usize]) -> Result<(), Unavailable> {
     let mut expected = Vec::new();
     Cpu::new().rows(&logits(&pattern), &mut expected);
     let bare = BenchDevice::open(None)?;
-    let (found, driver) = (bare.found(), bare.found().driver);
+    let (found, driver) = (bare.info(), bare.info().driver);
     println!("{}, driver for CUDA {}.{}, rows of {VOCAB} in bf16", found.name, driver / 1000, driver % 1000 / 10);
     println!(
         "{:>8} {:>7} {:>12} {:>10} {:>10} {:>14}",

@@ -90,7 +90,7 @@ DEVICE void add_below(Sums& part, float x, float c) {
   part.q += d * de;
 }
 
-// The layout of values in the 32-bit words of a load: one, or a pair.
+// How values lie in the 32-bit words of a load: one, or a pair.
 struct Bf16 {
   typedef unsigned short Value;
   static constexpr bool PAIRS = true;

@@ -1,4 +1,4 @@
-"""Rollouts of one prompt, their rewards, and the batch that a trainer takes, with entropies. Needs numpy.
+"""Samples one prompt several times, sets rewards, and prints the batch of a trainer with entropies. Needs numpy.
 
 tokentap demo
 python rollouts.py  # or with other addresses: DATA CONTROL

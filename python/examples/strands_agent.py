@@ -3,8 +3,8 @@
 tokentap demo
 python strands_agent.py http://127.0.0.1:30001 http://127.0.0.1:30002 src/demo/assets
 
-The last is the tokenizer of the engine's model, here the demo's, from the repository's root; beside `tokentap serve` it
-is that of the model which SGLang serves.
+The last argument is the folder of the model's tokenizer. This one is the demo's, relative to the root of the
+repository. With `tokentap serve` use the tokenizer of the model that SGLang serves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def multiply(a: int, b: int) -> int:
 
 
 async def main(data: str, control: str, tokenizer: str) -> None:
-    """One episode, and what a trainer needs of it."""
+    """Runs one episode and prints what a trainer needs."""
     session = uuid4().hex
     async with SessionClient(data, session=session) as client:
         model = SGLangModel(

@@ -1,8 +1,8 @@
 """GRPO with tunix, sampled by SGLang behind tokentap; the mean entropy of the policy is one of its metrics.
 
-It runs as it is beside `tokentap demo` (in the repository's root), with a toy as actor that has nothing to do with the
-demo's model. For a model of yours: the same weights in `actor` and in the engine, its tokenizer, its meshes, and a
-saver that writes what `/update_weights_from_disk` can load, on a disk that the engine sees.
+Run it beside `tokentap demo` in the root of the repository. The actor is a toy model that is unrelated to the demo's.
+For your own model, use the same weights in `actor` and in the engine, the model's tokenizer and meshes, and a saver
+that writes a checkpoint for `/update_weights_from_disk` to a disk that the engine can read.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from tokentap.tunix import TokentapRollout
 
 
 def save(folder: Path, params: Any, version: int) -> Path:
-    """Writes the actor's parameters; an engine of yours wants its own names and a config.json beside them."""
+    """Writes the actor's parameters; a real engine needs its own parameter names and a config.json."""
     made = folder / f"{version}.new"
     made.mkdir(exist_ok=True)
     leaves = {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in params.flat_state()}
     save_file(leaves, made / "model.safetensors")
-    # whole or not at all; after an update that failed the same version is written again
+    # the rename is atomic; after a failed update the same version is written again
     place = folder / str(version)
     shutil.rmtree(place, ignore_errors=True)
     return made.rename(place)
 
 
 def reward(prompts: Any, completions: list[str], **_: Any) -> list[float]:
-    """Prefers answers with many letters e."""
+    """Rewards the letter e."""
     return [float(text.count("e")) for text in completions]
 
 
 def main() -> None:
-    """Two steps."""
+    """Trains two steps."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--url", default="http://127.0.0.1:30001", help="data port")
     arguments.add_argument("--control-url", default="http://127.0.0.1:30002", help="control port")
     arguments.add_argument("--tokenizer", default="src/demo/assets", help="of the engine's model")
-    said = arguments.parse_args()
+    options = arguments.parse_args()
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     actor = test_common.ToyTransformer(test_common.ModelConfig(vocab_size=1024), rngs=nnx.Rngs(0))
-    with Client(said.url, said.control_url) as client, tempfile.TemporaryDirectory() as folder:
+    with Client(options.url, options.control_url) as client, tempfile.TemporaryDirectory() as folder:
         cluster = RLCluster(
             actor=actor,
-            tokenizer=AutoTokenizer.from_pretrained(said.tokenizer),
+            tokenizer=AutoTokenizer.from_pretrained(options.tokenizer),
             cluster_config=ClusterConfig(
                 role_to_mesh=dict.fromkeys(Role, mesh),
                 rollout_engine=functools.partial(

@@ -1,4 +1,4 @@
-"""What a trainer of verl does between the rewards and the update, with EGPO: GRPO's advantages, shaped by entropy."""
+"""EGPO in verl: GRPO's advantages, shaped by entropy, between the rewards and the update."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tokentap.verl import shape_advantages
 
 
 def advantages(data: DataProto, **options: Any) -> DataProto:
-    """`data` has `token_level_rewards`, `uid`, and from tokentap `rollout_entropy`; `options` are shape_advantages'."""
+    """`data` has `token_level_rewards`, `uid` and tokentap's `rollout_entropy`; `options` go to `shape_advantages`."""
     return shape_advantages(compute_advantage(data, AdvantageEstimator.GRPO), **options)

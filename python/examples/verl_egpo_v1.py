@@ -1,7 +1,7 @@
-"""EGPO in verl's newer trainer: its synchronous one, whose advantages are shaped by the entropy of the thinking.
+"""EGPO in verl's newer synchronous trainer: advantages shaped by the entropy of the thinking.
 
-With this file on PYTHONPATH everywhere, VERL_USE_EXTERNAL_MODULES=verl_egpo_v1 and `trainer.v1.trainer_mode=egpo`; the
-estimator stays `algorithm.adv_estimator=grpo`.
+Put this file on PYTHONPATH in all processes, and set VERL_USE_EXTERNAL_MODULES=verl_egpo_v1 and
+`trainer.v1.trainer_mode=egpo`. The estimator stays `algorithm.adv_estimator=grpo`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ FIELDS = ["prompts", "responses", "response_mask", "rollout_entropy"]
 
 @register_trainer("egpo")
 class EgpoTrainer(PPOTrainerSync):
-    """verl's `sync`; `options` are shape_row's."""
+    """verl's `sync` trainer; `options` go to `shape_row`."""
 
     options: ClassVar[dict[str, Any]] = {"lam": 0.4, "alpha": 2.0}
 
     def __init__(self, config: Any) -> None:
-        # the name found this class; verl asks by the name `sync` whether a trainer is a synchronous one
+        # `egpo` selected this class; verl recognizes a synchronous trainer by the name `sync`
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
 
     def _compute_advantage(self, batch: tq.KVBatchMeta, metrics: dict[str, Any]) -> tq.KVBatchMeta:
-        """verl's, and then these shaped; the mask is read before, as rollout correction takes tokens out of it."""
+        """Shapes verl's advantages. The mask is read before, because rollout correction removes tokens from it."""
         where = {"keys": batch.keys, "partition_id": batch.partition_id}
         sampled = tq.kv_batch_get(**where, select_fields=FIELDS)
         done = super()._compute_advantage(batch, metrics)
@@ -38,7 +38,7 @@ class EgpoTrainer(PPOTrainerSync):
         shaped = []
         for at, tag in enumerate(batch.tags):
             advantages = plain["advantages"][at]
-            # rows that verl adds to fill a batch have the entropies of another
+            # rows that verl adds to fill a batch have the entropies of another row
             if not tag.get("is_padding"):
                 row = EgpoRow(*(sampled[name][at] for name in FIELDS))
                 advantages = shape_row(row, advantages, plain["response_mask"][at], **self.options)

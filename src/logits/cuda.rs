@@ -1,11 +1,11 @@
-//! Rows on a GPU, through a driver that is looked for when it is asked for.
+//! Measures rows on a GPU, through a CUDA driver that is loaded at run time.
 //!
-//! One thread owns the device. What is handed in waits at most a deadline for company, is copied from pinned slots, measured by the
-//! kernels of `cuda/`, and answered. Whatever fails, from a missing driver to a device that is lost at work, costs a line in the log and
-//! a count: the CPU goes on.
+//! One thread owns the device. Submitted rows wait at most a deadline for a fuller batch, are copied from pinned slots, measured by the
+//! kernels of `cuda/`, and answered. Any failure, from a missing driver to a device lost during a batch, is logged and counted, and the
+//! CPU measures the rows instead.
 #![expect(
     unsafe_code,
-    reason = "a driver takes addresses: each block says what lies behind them, and who keeps it there"
+    reason = "a driver takes addresses: each block states what they point to, and who keeps it alive"
 )]
 
 mod abi;
@@ -46,39 +46,39 @@ use crate::config::CudaDevice;
 use crate::entropy::{Backend, Cpu};
 use crate::metrics::Metrics;
 
-/// Which device, and how it is used.
+/// Selects the device, and bounds its memory and latency.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The first one where none is named.
+    /// The device to open; the first one by default.
     pub device: Option<CudaDevice>,
-    /// The most bytes of rows on the device, and as many pinned on the host; at most a quarter of the device's free memory.
+    /// The most bytes of rows on the device, and the same number pinned on the host; at most a quarter of the device's free memory.
     pub memory: u64,
-    /// How long rows wait for others to be measured with.
+    /// How long rows wait for others to fill their batch.
     pub deadline: Duration,
 }
 
-/// An open device. Dropping it answers what was handed in, and waits for that, unless the device is lost.
+/// An open device. Drop waits until all submitted rows are answered, unless the device is lost.
 #[derive(Debug)]
 pub struct Cuda {
-    found: DeviceInfo,
+    info: DeviceInfo,
     jobs: Option<JobSender>,
     thread: Option<JoinHandle<()>>,
     slot_pool: Arc<SlotPool>,
     health: Arc<Health>,
-    /// From this number of rows on, each row has its own block.
-    many: usize,
+    /// Fewer rows than this are split among blocks; from this number on, each row has its own block.
+    split_below: usize,
 }
 
 impl Cuda {
-    /// Finds a device, compiles the kernels for it, and takes its memory. Takes seconds.
+    /// Finds a device, compiles the kernels for it, and allocates its memory. This takes seconds.
     ///
     /// # Errors
     /// [`Unavailable`] if no device can be used.
     pub fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Unavailable> {
-        let found = find(settings.device.as_ref())?;
+        let info = find(settings.device.as_ref())?;
         let health = Arc::new(Health::new(metrics));
-        let (kernels, lanes, memory) = guarded(|| acquire(&found, settings.memory, &health))?;
-        let many = kernels.most_split();
+        let (kernels, lanes, memory) = guarded(|| acquire(&info, settings.memory, &health))?;
+        let split_below = kernels.most_split();
         let worker = Worker {
             kernels,
             lanes,
@@ -91,46 +91,46 @@ impl Cuda {
         let ended = Arc::clone(&health);
         let work = move || {
             let done = catch_unwind(AssertUnwindSafe(|| worker.work(collector)));
-            // a thread that is gone measures nothing; the panic is in the log
+            // without its thread the device is lost; the panic is in the log
             if done.is_err() {
-                ended.lose(Unavailable::Broken("the thread that has it panicked".to_owned()));
+                ended.lose(Unavailable::Broken("its worker thread panicked".to_owned()));
             }
         };
         let thread = std::thread::Builder::new().name("cuda".to_owned()).spawn(work);
-        let thread = thread.map_err(|error| Unavailable::Broken(format!("no thread for it: {error}")))?;
+        let thread = thread.map_err(|error| Unavailable::Broken(format!("cannot start its worker thread: {error}")))?;
         Ok(Self {
-            found,
+            info,
             jobs: Some(jobs),
             thread: Some(thread),
             slot_pool: Arc::new(SlotPool::pinned(memory)),
             health,
-            many,
+            split_below,
         })
     }
 
-    /// What was opened.
+    /// The open device.
     #[must_use]
-    pub fn found(&self) -> &DeviceInfo {
-        &self.found
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
     }
 
-    /// Whether it can no longer be used.
+    /// Whether the device is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.health.is_lost()
     }
 
-    /// Where rows for it are filled in.
+    /// The pool of slots that the device reads rows from.
     pub(super) fn slot_pool(&self) -> &Arc<SlotPool> {
         &self.slot_pool
     }
 
-    /// Whether the driver does not come back, and what its thread has is not to be had.
+    /// Whether a driver call hangs, so that the rows its thread holds cannot be measured.
     pub(super) fn is_stuck(&self) -> bool {
         self.health.is_lost() && self.health.is_stuck()
     }
 
-    /// Why it can no longer be used.
+    /// Why the device is lost, if it is.
     pub(super) fn loss(&self) -> Option<&Unavailable> {
         self.health.loss()
     }
@@ -141,16 +141,16 @@ impl Cuda {
     }
 
     fn jobs(&self) -> &JobSender {
-        self.jobs.as_ref().expect("only drop takes it")
+        self.jobs.as_ref().expect("it is taken only in drop")
     }
 }
 
 fn acquire(
-    found: &DeviceInfo,
+    info: &DeviceInfo,
     most: u64,
     health: &Arc<Health>,
 ) -> Result<(Kernels, [Lane; 2], Vec<Pinned>), Unavailable> {
-    let context = CudaContext::new(found.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
+    let context = CudaContext::new(info.ordinal).map_err(Unavailable::of("cuDevicePrimaryCtxRetain"))?;
     let (free, _) = context.mem_get_info().map_err(Unavailable::of("cuMemGetInfo"))?;
     // the engine uses the same device: tokentap allocates at most a quarter of the free memory for rows
     let most = usize::try_from(most).unwrap_or(usize::MAX).min(free / 4).min(free.saturating_sub(2 * Lane::bytes()));
@@ -168,7 +168,7 @@ fn acquire(
     Ok((kernels, lanes, memory))
 }
 
-/// Says in the metrics what measures whole rows, and what top-k rows; small slices of whole rows are the CPU's in any case.
+/// Records in the metrics which backend measures whole rows and top-k rows. The CPU always measures small slices of whole rows.
 pub(super) fn record_backends(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
     for (work, device) in [("rows", rows), ("top_k", top_k)] {
         metrics.slices.backend.with_label_values(&[work, NAME]).set(device.into());
@@ -181,13 +181,13 @@ impl Drop for Cuda {
         self.jobs = None;
         let Some(thread) = self.thread.take() else { return };
         while !thread.is_finished() {
-            // a driver that hangs would be waited for for ever
+            // a thread inside a hung driver never finishes
             if self.is_lost() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // what it calls is caught where it panics
+        // the thread catches its own panics
         let _ = thread.join();
     }
 }

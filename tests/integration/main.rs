@@ -1,6 +1,6 @@
-//! Everything through the door a user uses: real sockets, a real tokentap, a real fake behind it.
+//! Tests through the public interface: real sockets, a real tokentap, and a fake engine.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod access_log;

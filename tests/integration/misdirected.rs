@@ -12,7 +12,7 @@ use tokentap::demo::EngineOptions;
 const CHAT: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
 
 #[tokio::test]
-async fn paths_that_no_engine_has_name_the_url_that_was_meant() {
+async fn unknown_engine_path_names_the_right_url() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let data = demo.proxy.data;
     for (path, meant) in [
@@ -35,7 +35,7 @@ async fn paths_that_no_engine_has_name_the_url_that_was_meant() {
 }
 
 #[tokio::test]
-async fn a_redirect_of_the_engine_leads_to_tokentap() {
+async fn engine_redirect_leads_to_tokentap() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for (path, location) in [
         ("/generate/", "/generate"),
@@ -50,7 +50,7 @@ async fn a_redirect_of_the_engine_leads_to_tokentap() {
 }
 
 #[tokio::test]
-async fn the_control_port_names_the_data_port() {
+async fn data_path_on_the_control_port_names_the_data_port() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for (method, path) in [
         ("POST", "/generate"),
@@ -70,8 +70,8 @@ async fn the_control_port_names_the_data_port() {
 }
 
 #[tokio::test]
-async fn routes_of_the_engine_pass_unchanged() {
-    // one that serves all of these, as SGLang serves the Responses API
+async fn engine_routes_are_forwarded_unchanged() {
+    // an engine that serves all of these, as SGLang serves the Responses API
     let upstream = Upstream::start(Nature::default(), |asked| match asked.path.as_str() {
         "/generate" => answer(asked),
         _ => json_message(200, br#"{"served":true}"#),
@@ -85,7 +85,7 @@ async fn routes_of_the_engine_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn a_404_of_a_route_that_the_engine_has_passes_unchanged() {
+async fn engine_404_of_an_existing_route_is_unchanged() {
     let missing =
         r#"{"error":{"message":"Response with id 'resp_1' not found.","type":"invalid_request_error","code":404}}"#;
     let detail = r#"{"detail":"Response 'resp_1' not found."}"#;
@@ -105,7 +105,7 @@ async fn a_404_of_a_route_that_the_engine_has_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn a_model_is_found_by_its_name() {
+async fn model_is_found_by_name() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let listed = get(demo.proxy.data, "/v1/models").await.json()["data"][0].clone();
     let name = listed["id"].as_str().unwrap();
@@ -115,7 +115,7 @@ async fn a_model_is_found_by_its_name() {
 }
 
 #[tokio::test]
-async fn missing_routes_of_the_demo_engine_are_named() {
+async fn demo_engine_names_unsupported_routes() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     for (body, named) in [
         (json!({"text": "a", "image_data": "x"}), "image_data"),

@@ -1,4 +1,4 @@
-//! HTTP/2 clients that hold resources: an idle connection, and answers that are not read.
+//! HTTP/2 clients that hold resources: idle connections and unread replies.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::support::upstream::message;
 
 type Sender = http2::SendRequest<Full<Bytes>>;
 
-/// A connection whose streams may be sent so many bytes; it answers pings, and its task ends with it.
+/// A connection with a stream window of `window` bytes, which answers pings. The task ends with the connection.
 async fn connect(addr: SocketAddr, window: u32) -> (Sender, JoinHandle<()>) {
     let stream = TokioIo::new(TcpStream::connect(addr).await.unwrap());
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -33,7 +33,7 @@ fn ask(addr: SocketAddr, method: &str, path: &str, token: &str) -> http::Request
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_without_a_request_ends_and_one_with_one_does_not() {
+async fn idle_http2_connection_is_closed_and_a_busy_one_is_not() {
     const IDLE: Duration = Duration::from_millis(300);
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--client-idle-timeout", "300ms"]).await;
@@ -43,20 +43,20 @@ async fn a_connection_without_a_request_ends_and_one_with_one_does_not() {
     for port in [proxy.data, proxy.control] {
         let opened = Instant::now();
         let (_silent, ended) = connect(port, 65_535).await;
-        soon("a connection of which nothing is asked ends", ended).await.unwrap();
+        soon("an unused connection closes", ended).await.unwrap();
         assert!(opened.elapsed() >= IDLE);
     }
     let (mut used, ended) = connect(proxy.control, 65_535).await;
     let answer = used.send_request(ask(proxy.control, "GET", "/livez", "any")).await.unwrap();
     assert_eq!(answer.status(), 200);
     drop(answer);
-    soon("so does one of which nothing more is asked", ended).await.unwrap();
+    soon("an idle connection closes after its request", ended).await.unwrap();
     call.ok().await;
     assert_eq!(asking.await.unwrap().unwrap().status(), 200, "whose request runs for longer is answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_whose_client_takes_its_time_over_an_answer_does_not_end() {
+async fn slow_reader_keeps_its_http2_connection() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["--client-idle-timeout", "300ms"]).await;
     let (mut slow, _kept) = connect(proxy.data, 1000).await;
@@ -64,13 +64,13 @@ async fn a_connection_whose_client_takes_its_time_over_an_answer_does_not_end() 
     let body = vec![b'x'; 100_000];
     hand.next().await.reply(&message(200, &[("content-type", "text/plain")], &body)).await;
     let answer = soon("a head", asking).await.unwrap().unwrap();
-    // longer than a connection may be idle, by the same clock
+    // longer than the idle timeout, on the same clock
     let (_silent, ended) = connect(proxy.data, 1000).await;
-    soon("a silent one ends", ended).await.unwrap();
+    soon("an idle connection closes", ended).await.unwrap();
     let again = tokio::spawn(slow.send_request(ask(proxy.data, "GET", "/health", "any")));
-    soon("it takes requests", hand.next()).await.ok().await;
+    soon("a request on the busy connection", hand.next()).await.ok().await;
     assert_eq!(soon("a head", again).await.unwrap().unwrap().status(), 200);
-    assert_eq!(soon("all of it", answer.into_body().collect()).await.unwrap().to_bytes(), body);
+    assert_eq!(soon("the complete body", answer.into_body().collect()).await.unwrap().to_bytes(), body);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +79,7 @@ async fn unread_errors_hold_no_request_slot() {
     let proxy = Proxy::probed(hand.addr, &["--max-requests", "1", "--agent-token", "agents"]).await;
     let (mut deaf, _kept) = connect(proxy.data, 0).await;
     let mut untaken = Vec::new();
-    // strangers, and agents who ask for what they may not have
+    // requests without a token, and requests for forbidden routes
     for (path, token, status) in [("/generate", "none", 401), ("/health", "none", 401), ("/flush_cache", "agents", 403)]
     {
         for _ in 0..3 {
@@ -92,7 +92,7 @@ async fn unread_errors_hold_no_request_slot() {
     let asking =
         tokio::spawn(async move { request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await });
     let call = hand.next().await;
-    // the only request slot is taken now, and a client without a token gets the same answer as before
+    // with the only request slot taken, a client without a token gets the same reply as before
     assert_eq!(request(proxy.data, "POST", "/generate", &token, b"{\"text\":\"a\"}").await.status, 503);
     assert_eq!(post(proxy.data, "/generate", b"{\"text\":\"a\"}").await.status, 401);
     call.ok().await;

@@ -1,9 +1,8 @@
-//! The same numbers, naively: one row at a time, textbook formulas, library functions, `f64`.
+//! A naive reference: one row at a time, textbook formulas, library functions, `f64`.
 //!
-//! Self-contained, so that any test can include it, and deliberately without a thought for speed
-//! or for the shapes the kernel works in.
+//! It is self-contained, so that any test can include it, and optimized neither for speed nor for vector units.
 
-/// What a row says, in nats; NaN where nothing can be said.
+/// The numbers of a row, in nats; NaN if undefined.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Naive {
     pub(crate) renormalized: f64,
@@ -16,10 +15,10 @@ pub(crate) struct Naive {
     pub(crate) confidence: f64,
     pub(crate) surprisal: f64,
     pub(crate) rank: u32,
-    /// `1 - sum p` over all known tokens, and the error bar on it.
+    /// `1 - sum p` over all known tokens, and its error bound.
     pub(crate) residual: f64,
     pub(crate) error: f64,
-    /// The most that the tail can hold.
+    /// The largest possible mass of the tail.
     pub(crate) cap: f64,
 }
 
@@ -54,7 +53,7 @@ pub(crate) fn measure(row: &[f32], chosen: f32, vocab: Option<u32>) -> Naive {
     let masked = head.len() < row.len();
     let k = head.len() as f64;
 
-    // The row on its own.
+    // The row alone.
     let scale: f64 = head.iter().map(|l| (l - first).exp()).sum();
     let inside: Vec<f64> = head.iter().map(|l| l - first - scale.ln()).collect();
     naive.renormalized = inside.iter().map(|l| -l * l.exp()).sum();
@@ -106,7 +105,7 @@ pub(crate) fn measure(row: &[f32], chosen: f32, vocab: Option<u32>) -> Naive {
     if vocab.is_none() {
         return naive;
     }
-    // Of all masses in reach, the one whose uniform tail has the most entropy.
+    // Of all possible masses, the one whose uniform tail has the most entropy.
     let peak = (n / std::f64::consts::E).min(most);
     let peak = if peak > least { peak } else { least };
     naive.upper = truncated + uniform(peak, n);
@@ -126,7 +125,7 @@ pub(crate) fn phi(x: f64) -> f64 {
     if x > 0.0 { -x * x.ln() } else { 0.0 }
 }
 
-/// Entropy of `mass` in as few tokens of at most `cap` as will hold it.
+/// Entropy of `mass` in the fewest tokens of at most `cap` each.
 fn concentrated(mass: f64, cap: f64) -> f64 {
     if mass <= 0.0 {
         return 0.0;
@@ -163,12 +162,12 @@ fn power_law(mass: f64, last: f64, k: f64, vocab: f64) -> f64 {
     -mass * last + (b + 1.0) * last.exp() * start * g
 }
 
-/// `f64::max` that says on which side a NaN goes: neither, it cannot occur here.
+/// `f64::max` without NaN, which cannot occur here.
 fn max(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// Numbers from a seed, for shapes that are awkward to state as strategies, and rows too long to be drawn one by one.
+/// A seeded generator, for distributions that are awkward as strategies, and for rows too long to draw value by value.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {

@@ -1,4 +1,4 @@
-//! Clients that do not read, and clients that are answered while they still send.
+//! Clients that do not read, and clients that receive a reply while they still send.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::upstream::message;
 
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 
-/// A connection that takes little before somebody reads.
+/// A connection with a small receive buffer.
 async fn narrow(addr: std::net::SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -27,13 +27,13 @@ async fn unread_reply_is_dropped_after_the_timeout() {
     let large = reply(16 << 20);
     hand.next().await.reply(&message(200, &JSON, &large)).await;
     let held = || proxy.parts.budget.taken();
-    soon("it is held", async {
+    soon("the reply is buffered", async {
         while held() == 0 {
             tokio::task::yield_now().await
         }
     })
     .await;
-    soon("it is let go of", async {
+    soon("the reply is dropped", async {
         while held() != 0 {
             tokio::task::yield_now().await
         }
@@ -41,11 +41,11 @@ async fn unread_reply_is_dropped_after_the_timeout() {
     .await;
     let mut rest = Vec::new();
     let ended = soon("the connection ends", client.read_to_end(&mut rest)).await;
-    assert!(ended.is_err() || rest.len() < large.len(), "what came is not whole");
+    assert!(ended.is_err() || rest.len() < large.len(), "the reply is incomplete");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_slowly_is_served_to_the_end() {
+async fn slow_reader_receives_the_complete_reply() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &["limit:client-read-timeout", "2s"]).await;
     let mut client = narrow(proxy.data).await;
@@ -57,7 +57,7 @@ async fn a_client_that_reads_slowly_is_served_to_the_end() {
     hand.next().await.reply(&message(200, &JSON, &large)).await;
     let (mut taken, mut scratch) = (0, vec![0; 16 * 1024]);
     loop {
-        match soon("the next of it", client.read(&mut scratch)).await.unwrap() {
+        match soon("more of the reply", client.read(&mut scratch)).await.unwrap() {
             0 => break,
             count => taken += count,
         }
@@ -65,13 +65,13 @@ async fn a_client_that_reads_slowly_is_served_to_the_end() {
     assert!(taken > large.len(), "{taken}");
 }
 
-/// As blocking libraries do: all of the request is written before anything is read.
+/// Writes the complete request before reading, as blocking libraries do.
 async fn written_first(addr: std::net::SocketAddr, path: &str, size: usize) -> String {
     let mut client = TcpStream::connect(addr).await.unwrap();
     let request = written(addr, "POST", path, &[], &vec![b' '; size]);
-    client.write_all(&request).await.expect("nobody closes the door on it");
+    client.write_all(&request).await.expect("the connection stays open");
     let mut answer = Vec::new();
-    soon("an answer", client.read_to_end(&mut answer)).await.expect("it is not lost to a reset");
+    soon("an answer", client.read_to_end(&mut answer)).await.expect("no reset discards it");
     String::from_utf8(answer).unwrap()
 }
 
@@ -92,6 +92,6 @@ async fn early_answer_reaches_a_client_that_still_sends() {
     }
     let answer = written_first(proxy.data, "/generate", 4_000_000).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // and others are served
+    // and other clients are served
     assert_eq!(post(proxy.control, "/v1/policy", b"{}").await.status, 400);
 }

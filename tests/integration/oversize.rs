@@ -1,4 +1,4 @@
-//! Replies too large to be read: they pass as they are, and it is counted.
+//! Replies above the size limit are forwarded unchanged and counted.
 
 use crate::support::client::{Connection, post, written};
 use crate::support::hand::{END, Hand, STREAM, chunk, soon};
@@ -8,7 +8,7 @@ use crate::support::upstream::message;
 const FLAGS: [&str; 2] = ["--max-reply-bytes", "4096"];
 const COUNTED: &str = "tokentap_entropy_skipped_total{reason=\"reply_too_large\"}";
 
-/// A reply of which tokentap would change something, padded to a size.
+/// A reply that tokentap would enrich, padded to a size.
 pub fn reply(size: usize) -> Vec<u8> {
     let body = |pad: usize| {
         let text = "a".repeat(pad);
@@ -22,7 +22,7 @@ pub fn reply(size: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_above_the_limit_passes_as_it_is() {
+async fn oversize_reply_is_forwarded_unchanged() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let whole = reply(4096);
@@ -50,7 +50,7 @@ async fn a_reply_above_the_limit_passes_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_client_gets_a_large_reply_before_its_end() {
+async fn oversize_reply_is_streamed() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let mut client = Connection::open(proxy.data).await;
@@ -61,17 +61,14 @@ async fn the_client_gets_a_large_reply_before_its_end() {
     call.say(&chunk(&large[..5000])).await;
     let head = b"{\"text\":\"aaa";
     let begun = client.read_until(|read| memchr::memmem::find(read, head).is_some());
-    assert!(
-        soon("the beginning", begun).await,
-        "memory is given back as soon as it is clear that the reply will not be read"
-    );
+    assert!(soon("the beginning", begun).await, "memory is released as soon as the reply is known to be oversize");
     call.say(&chunk(&large[5000..])).await;
     call.reply(END).await;
     assert_eq!(client.answer().await.body, large);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_above_the_limit_passes_as_it_is() {
+async fn oversize_event_is_forwarded_unchanged() {
     let mut hand = Hand::start().await;
     let proxy = Proxy::probed(hand.addr, &FLAGS).await;
     let client =
@@ -87,11 +84,11 @@ async fn an_event_above_the_limit_passes_as_it_is() {
     call.say(&chunk(b"data: [DONE]\n\n")).await;
     call.reply(END).await;
     let answer = client.await.unwrap();
-    assert!(answer.complete, "the stream came to its end");
+    assert!(answer.complete, "the stream is complete");
     let at = memchr::memmem::find(&answer.body, b"\n\n").unwrap() + 2;
     let first = String::from_utf8_lossy(&answer.body[..at]).into_owned();
-    assert!(first.contains("output_token_entropy"), "what came before is enriched: {first}");
-    assert!(answer.body[at..] == [&large[..], b"data: [DONE]\n\n"].concat(), "from there on bytes pass as they come");
+    assert!(first.contains("output_token_entropy"), "events before it are enriched: {first}");
+    assert!(answer.body[at..] == [&large[..], b"data: [DONE]\n\n"].concat(), "later bytes are forwarded unchanged");
     assert_eq!(proxy.metric(COUNTED).await, 1.0);
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
 }

@@ -1,4 +1,4 @@
-//! The page at `/` of the control port, and the routes that only a page would ask.
+//! The page at `/` of the control port, and the routes for it.
 
 mod assets;
 mod looking;

@@ -1,5 +1,5 @@
-//! Exchanges recorded from real servers, replayed through tokentap: the client gets what was recorded, byte for byte, plus the
-//! entropy members; and what tokentap forced is gone.
+//! Replays exchanges recorded from real servers through tokentap: the client gets the recorded bytes plus the entropy members, without
+//! the members that tokentap forced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Upstream, message};
 
-/// Which recording is to be replayed travels in a header, because headers pass.
+/// The header with the name of the recording; tokentap forwards headers.
 const WHICH: &str = "x-recording";
 
 fn nature(server: &str, incremental: bool) -> Nature {
@@ -24,7 +24,7 @@ fn nature(server: &str, incremental: bool) -> Nature {
     }
 }
 
-/// An upstream that replays, and a tokentap in front of it.
+/// A replaying upstream with a tokentap in front of it.
 pub(crate) struct Replay {
     pub(crate) upstream: Upstream,
     pub(crate) proxy: Proxy,
@@ -35,7 +35,7 @@ impl Replay {
         let recordings: HashMap<String, Fixture> =
             Fixture::all().into_iter().map(|fixture| (fixture.name.clone(), fixture)).collect();
         let upstream = Upstream::start(nature(server, incremental), move |asked| {
-            let recording = &recordings[asked.header(WHICH).expect("the header passes")];
+            let recording = &recordings[asked.header(WHICH).expect("the header is forwarded")];
             let headers: Vec<(&str, &str)> = recording
                 .reply_headers
                 .iter()
@@ -48,7 +48,7 @@ impl Replay {
             let mut headers = headers;
             headers.push(("transfer-encoding", "chunked"));
             let mut said = vec![message(recording.status, &headers, b"")];
-            // odd pieces, so that events are split anywhere
+            // pieces of odd sizes, so that events are split at arbitrary bytes
             for piece in recording.reply.chunks(1_337) {
                 said.push([format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
             }
@@ -68,7 +68,7 @@ impl Replay {
     }
 }
 
-/// The recordings of a server, those of the incremental set apart.
+/// The recordings of a server, either of the incremental set or of the others.
 pub(crate) fn recordings(server: &str, incremental: bool) -> Vec<Fixture> {
     let is_incremental = |fixture: &Fixture| fixture.name.contains("/incremental/");
     Fixture::all()
@@ -80,7 +80,7 @@ pub(crate) fn recordings(server: &str, incremental: bool) -> Vec<Fixture> {
 const SERVERS: [(&str, bool); 4] =
     [("sglang-0.5.23", false), ("sglang-0.5.23", true), ("sglang-0.5.6.post2", false), ("sglang-jax", false)];
 
-/// Removes a member that tokentap appended; its value has no nested bracket of the same kind.
+/// Removes a member that tokentap appended. Its value must have no nested bracket of the same kind.
 fn without(mut text: Vec<u8>, key: &str, close: u8) -> Vec<u8> {
     let key = format!(",\"{key}\":");
     while let Some(start) = memchr::memmem::find(&text, key.as_bytes()) {
@@ -94,7 +94,7 @@ fn without_entropy(text: &[u8]) -> Vec<u8> {
     without(without(text.to_vec(), "output_token_entropy", b']'), "entropy_info", b'}')
 }
 
-/// Requests that the guard refuses before the engine can.
+/// Whether the guard rejects the request before it reaches the engine.
 fn is_guarded(fixture: &Fixture) -> bool {
     let body = fixture.request();
     let empty = |value: &Value| value == "" || value.as_array().is_some_and(|list| list.contains(&json!("")));
@@ -105,7 +105,7 @@ fn is_guarded(fixture: &Fixture) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_recording_comes_out_as_it_was_plus_the_entropy_members() {
+async fn recordings_are_replayed_with_entropy_members_added() {
     for (server, incremental) in SERVERS {
         let replay = Arc::new(Replay::start(server, incremental, &["--allow-control", "--chat", "passthrough"]).await);
         let mut generations = 0;
@@ -121,7 +121,7 @@ async fn every_recording_comes_out_as_it_was_plus_the_entropy_members() {
             for (key, value) in fixture.reply_headers.iter().filter(|(key, _)| !own.contains(&key.as_str())) {
                 assert_eq!(answer.header(key), Some(value.as_str()), "{name}: {key}");
             }
-            // a redirect leads to tokentap, not past it
+            // tokentap rewrites the redirect to its own address
             let location = fixture.reply_headers.iter().find(|(key, _)| key == "location");
             let path = location.and_then(|(_, to)| to.parse::<http::Uri>().ok());
             assert_eq!(answer.header("location"), path.as_ref().map(http::Uri::path), "{name}");
@@ -136,7 +136,7 @@ async fn every_recording_comes_out_as_it_was_plus_the_entropy_members() {
     }
 }
 
-/// A JSON object's members in order, each value as it was written.
+/// The members of a JSON object in order, each value unparsed.
 #[derive(Debug)]
 struct Members(Vec<(String, Box<RawValue>)>);
 
@@ -171,7 +171,7 @@ impl Members {
     }
 }
 
-/// The recorded object without what only logprobs bring: SGLang prints compactly, so the rest can be put together again.
+/// The recorded object without its logprob members. SGLang prints compact JSON, so the rest can be reassembled exactly.
 fn without_logprobs(object: &str, keep: &dyn Fn(&str) -> bool) -> String {
     let mut members: Members = serde_json::from_str(object).unwrap();
     for (key, value) in &mut members.0 {
@@ -209,7 +209,7 @@ fn is_logprob_member(key: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_with_top_k_asked_for_without_logprobs_comes_out_exactly_without_them() {
+async fn forced_logprobs_are_removed_from_recordings() {
     let mut checked = 0;
     for (server, incremental) in SERVERS {
         let flags: &[&str] = if server == "sglang-jax" { &["--entropy", "always"] } else { &[] };
@@ -253,7 +253,7 @@ async fn a_recording_with_top_k_asked_for_without_logprobs_comes_out_exactly_wit
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_smaller_k_gets_the_first_of_each_row() {
+async fn smaller_top_k_is_cut_from_the_forced_rows() {
     let mut checked = 0;
     for (server, incremental) in [("sglang-0.5.23", false), ("sglang-0.5.23", true), ("sglang-0.5.6.post2", false)] {
         let replay = Replay::start(server, incremental, &[]).await;
@@ -263,7 +263,7 @@ async fn a_smaller_k_gets_the_first_of_each_row() {
                 continue;
             }
             if body["logprob_start_len"].as_i64().unwrap_or(-1) >= 0 {
-                continue; // the prompt shares this k, so the client's own goes upstream and nothing is cut
+                continue; // the prompt shares this k, so the client's k is sent and nothing is cut
             }
             body["top_logprobs_num"] = json!(2);
             let answer = replay.ask(&fixture, body.to_string().as_bytes()).await;

@@ -1,4 +1,4 @@
-//! Another engine at the same address: one restarted with another model, or one to which a load balancer moves.
+//! Another engine at the same address: restarted with another model, or chosen by a load balancer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,15 +12,15 @@ use crate::support::hand::{Call, Hand, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream, UpstreamRequest, json_message};
 
-/// A row of `docs/faults.md`.
+/// The name of its row in `docs/faults.md`.
 pub const REPLACED: &str = "another engine answers at the address";
 
-/// The first engine as [`Hand::streaming`] makes it, with other names and another vocabulary.
+/// The engine of [`Hand::streaming`] with other names and another vocabulary.
 fn other() -> Nature {
     Nature { vocab: Some(32_000), model: "other", flat: false, streaming: "incremental", ..Nature::default() }
 }
 
-/// A stream in a session of which the client has one event.
+/// Starts a stream in a session; the client has received one event.
 async fn streaming(hand: &mut Hand, proxy: &Proxy, session: &str) -> (Connection, Call) {
     let kind = RequestKind::Incremental;
     let mut client = Connection::open(proxy.data).await;
@@ -31,7 +31,7 @@ async fn streaming(hand: &mut Hand, proxy: &Proxy, session: &str) -> (Connection
     (client, call)
 }
 
-/// The rest of such a stream.
+/// Finishes such a stream.
 async fn finished(mut client: Connection, call: Call) -> Answer {
     let kind = RequestKind::Incremental;
     call.reply(&kind.healthy()[kind.prefix(1).len()..]).await;
@@ -56,7 +56,7 @@ fn vocabulary(answer: &Answer) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engine_with_another_vocabulary_is_asked_again_and_a_running_stream_keeps_the_first() {
+async fn replaced_engine_is_probed_again_and_a_running_stream_keeps_its_vocabulary() {
     let mut hand = Hand::streaming("incremental").await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let before = get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
@@ -66,7 +66,7 @@ async fn engine_with_another_vocabulary_is_asked_again_and_a_running_stream_keep
     drop(call);
     assert!(!soon("the stream is cut", cut.answer()).await.complete);
     let known = proxy.until(|found| &*found.model == "other" && found.vocab_size == Some(32_000));
-    soon("the other engine is asked", known).await;
+    soon("the other engine is probed", known).await;
 
     let (client, call) = streaming(&mut hand, &proxy, "after").await;
     let after = finished(client, call).await;
@@ -77,16 +77,16 @@ async fn engine_with_another_vocabulary_is_asked_again_and_a_running_stream_keep
     assert!(epoch > before, "another model is another policy: {epoch}");
     assert_eq!(sampled_by(&proxy, "after").await, [("other".to_owned(), epoch)]);
     assert_eq!(sampled_by(&proxy, "kept").await, [("tiny".to_owned(), before)]);
-    assert_eq!(turns(proxy.control, "cut").await, [(1, Some("broken".to_owned()))], "it is never trained");
+    assert_eq!(turns(proxy.control, "cut").await, [(1, Some("broken".to_owned()))], "it is not exported");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engine_that_is_back_after_it_was_gone_begins_a_policy_epoch() {
+async fn returning_engine_starts_a_policy_epoch() {
     let mut hand = Hand::streaming("incremental").await;
     let proxy = Proxy::probed(hand.addr, &[]).await;
     let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
     let before = epoch().await;
-    // every question is one for the test from now on, and is left without an answer
+    // from now on the test receives every request, and leaves it unanswered
     hand.replace(Nature { answers_probe: false, ..other() });
     let gone = async {
         while proxy.metric("tokentap_upstream_up").await != 0.0 {
@@ -95,34 +95,34 @@ async fn engine_that_is_back_after_it_was_gone_begins_a_policy_epoch() {
     };
     soon("the engine is gone", gone).await;
     hand.replace(Nature { flat: false, streaming: "incremental", ..Nature::default() });
-    // what came meanwhile gets no answer either
+    // requests received in the meantime get no reply either
     while hand.has_more() {}
-    soon("it is back", async { while proxy.metric("tokentap_upstream_up").await != 1.0 {} }).await;
-    soon("the epoch moves", async { while epoch().await == before {} }).await;
-    assert_eq!(epoch().await, before + 1, "the same label hides that weights are those of the start again");
+    soon("the engine is up again", async { while proxy.metric("tokentap_upstream_up").await != 1.0 {} }).await;
+    soon("a new epoch", async { while epoch().await == before {} }).await;
+    assert_eq!(epoch().await, before + 1, "the label is the same, but the weights may be the initial ones again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engine_that_is_replaced_right_after_its_first_answers_is_noticed() {
+async fn engine_replaced_during_the_probe_is_detected() {
     let swapped = AtomicBool::new(false);
     let script = move |asked: &UpstreamRequest| {
         let nature = if swapped.load(Ordering::Relaxed) { other() } else { Nature::default() };
-        // the last of the routes that tell what an engine is
+        // the last of the information routes
         swapped.fetch_or(asked.path == "/server_info", Ordering::Relaxed);
         nature.answer(asked).unwrap_or_else(|| json_message(200, b"{}"))
     };
     let upstream = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, script).await;
     let proxy = Proxy::start(upstream.addr, &[]).await;
-    soon("the first engine is asked", proxy.until(|found| &*found.model == "tiny")).await;
-    soon("the other engine is asked", proxy.until(|found| &*found.model == "other")).await;
+    soon("the first engine is probed", proxy.until(|found| &*found.model == "tiny")).await;
+    soon("the other engine is probed", proxy.until(|found| &*found.model == "other")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn balancer_between_engines_with_different_tokenizer_paths_begins_no_policy_epochs() {
+async fn balancer_between_engines_starts_no_policy_epochs() {
     tokio::join!(balanced(&[true, false]), balanced(&[true, false, false]));
 }
 
-/// A balancer that chooses the first engine for these of its questions, over and over, and another engine for the rest.
+/// Runs a balancer that sends requests to the first engine where `turns` is true, in a cycle, and to another engine otherwise.
 async fn balanced(turns: &'static [bool]) {
     let asked_for = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked_for);

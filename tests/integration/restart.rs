@@ -1,4 +1,4 @@
-//! Ends and starts on one directory: what a polite end keeps, a torn tail, and directories that cannot be had.
+//! Restarts with one data directory: graceful shutdown, a torn tail, and unusable directories.
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -17,7 +17,7 @@ async fn turns(control: std::net::SocketAddr, session: &str) -> String {
     get(control, &format!("/v1/sessions/{session}/trajectories")).await.text()
 }
 
-/// What tokentap says when it cannot start: one line, behind none of the log's.
+/// The error of a tokentap that cannot start: one line, before any log line.
 fn complaint(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -32,7 +32,7 @@ async fn refused(upstream: std::net::SocketAddr, dir: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_polite_end_keeps_everything() {
+async fn graceful_shutdown_keeps_all_sessions() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let mut binary = alone.start_binary(&dir, &["--fsync", "never"]).await;
     let mut prompt = vec![1, 2, 3];
@@ -86,7 +86,7 @@ fn segments(dir: &tempfile::TempDir) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_belongs_to_one_process() {
+async fn data_dir_is_locked_by_one_process() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let binary = alone.start_binary(&dir, &[]).await;
     let path = dir.path().to_str().unwrap();
@@ -96,11 +96,11 @@ async fn a_directory_belongs_to_one_process() {
     let before = turns(binary.control, "s").await;
     binary.kill();
     let binary = alone.start_binary(&dir, &[]).await;
-    assert_eq!(turns(binary.control, "s").await, before, "the second has harmed nothing");
+    assert_eq!(turns(binary.control, "s").await, before, "the second process has changed nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_that_cannot_be_is_a_line() {
+async fn unusable_data_dir_is_one_error_line() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let file = dir.path().join("file");
     std::fs::write(&file, "not a directory").unwrap();
@@ -118,14 +118,14 @@ async fn metric(control: std::net::SocketAddr, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_polite_end_while_sessions_are_restored_loses_nothing() {
+async fn shutdown_during_restore_loses_nothing() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let binary = alone.start_binary(&dir, &[]).await;
     generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let before = turns(binary.control, "s").await;
     binary.kill();
     let written: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
-    // a FIFO without a writer: reading it does not end
+    // a FIFO without a writer: reading it blocks
     let pipe = dir.path().join("segment-0000000000000009.log");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut binary = Binary::listening(alone.addr, &["--data-dir", dir.path().to_str().unwrap()]).await;
@@ -134,7 +134,7 @@ async fn a_polite_end_while_sessions_are_restored_loses_nothing() {
     assert_eq!(soon("it ends", binary.code()).await, Some(0));
     std::fs::remove_file(pipe).unwrap();
     let after: Vec<_> = segments(&dir).iter().map(|path| std::fs::read(path).unwrap()).collect();
-    assert_eq!(after, written, "the log is as it was");
+    assert_eq!(after, written, "the log is unchanged");
     let binary = alone.start_binary(&dir, &[]).await;
     assert_eq!(turns(binary.control, "s").await, before);
 }
@@ -146,7 +146,7 @@ async fn ports_answer_while_sessions_are_restored() {
     generate_turn(binary.data, "s", &[1, 2, 3], "").await;
     let before = turns(binary.control, "s").await;
     binary.kill();
-    // a file that is read when the test opens its other end
+    // reading this FIFO blocks until the test opens it
     let pipe = dir.path().join("segment-0000000000000009.log");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
 
@@ -172,18 +172,18 @@ async fn ports_answer_while_sessions_are_restored() {
 
     let open = move || drop(std::fs::OpenOptions::new().write(true).open(pipe).unwrap());
     tokio::task::spawn_blocking(open).await.unwrap();
-    let status = soon("it is told", watching.message()).await.unwrap().unwrap().status();
+    let status = soon("a status", watching.message()).await.unwrap().unwrap().status();
     assert_eq!(status, ServingStatus::Serving, "as soon as sessions are restored");
     let binary = binary.probed().await;
     assert_eq!(get(control, "/readyz").await.status, 200);
     assert_eq!(metric(control, "tokentap_log_restoring").await, "0");
     assert_eq!(turns(control, "s").await, before);
     generate_turn(binary.data, "s", &[9, 9], "").await;
-    assert_eq!(get(control, "/v1/sessions/s").await.json()["turns"], 2, "the session goes on");
+    assert_eq!(get(control, "/v1/sessions/s").await.json()["turns"], 2, "the session continues");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_bit_costs_one_record_and_is_counted() {
+async fn flipped_bit_loses_one_record_and_is_counted() {
     let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
     let binary = alone.start_binary(&dir, &[]).await;
     let control = binary.control;

@@ -12,7 +12,7 @@ use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
 const SESSION: (&str, &str) = ("x-session-id", "s");
-const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");
+const RETRY: (&str, &str) = ("x-stainless-retry-count", "1");
 
 async fn started() -> (Hand, Proxy) {
     let hand = Hand::start().await;
@@ -31,15 +31,15 @@ async fn send(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Connecti
     client
 }
 
-/// Takes a generation at the other end.
-async fn taken(hand: &mut Hand) -> Call {
+/// Accepts the next generation as the engine.
+async fn accept(hand: &mut Hand) -> Call {
     let call = hand.next().await;
     assert_eq!(call.asked.path, "/generate");
     call
 }
 
-/// What the engine says when it has sampled these tokens.
-fn sampled(ids: &[u32], finish: &Value, text: &str) -> Value {
+/// The reply of the engine after it has sampled these tokens.
+fn engine_reply(ids: &[u32], finish: &Value, text: &str) -> Value {
     let logprobs: Vec<Value> = ids.iter().map(|id| json!([-0.5, id, null])).collect();
     let meta = json!({
         "id": "engine", "finish_reason": finish, "prompt_tokens": 3, "output_token_logprobs": logprobs,
@@ -53,44 +53,44 @@ fn stop() -> Value {
 }
 
 fn reply(ids: &[u32]) -> Vec<u8> {
-    let body = sampled(ids, &stop(), "ab").to_string();
+    let body = engine_reply(ids, &stop(), "ab").to_string();
     message(200, &[("content-type", "application/json")], body.as_bytes())
 }
 
 /// One event of a cumulative stream.
 fn event(ids: &[u32], finish: &Value) -> Vec<u8> {
-    chunk(format!("data: {}\n\n", sampled(ids, finish, "a")).as_bytes())
+    chunk(format!("data: {}\n\n", engine_reply(ids, finish, "a")).as_bytes())
 }
 
 /// Waits until a metric has a value; each check is a request.
-async fn counted(proxy: &Proxy, name: &str, value: f64) {
+async fn wait_for_metric(proxy: &Proxy, name: &str, value: f64) {
     soon(&format!("{name} is {value}"), async { while proxy.metric(name).await != value {} }).await;
 }
 
-async fn outcomes(proxy: &Proxy, outcome: &str, value: f64) {
-    counted(proxy, &format!("tokentap_retries_total{{outcome=\"{outcome}\"}}"), value).await;
+async fn wait_for_outcome(proxy: &Proxy, outcome: &str, value: f64) {
+    wait_for_metric(proxy, &format!("tokentap_retries_total{{outcome=\"{outcome}\"}}"), value).await;
 }
 
-/// Waits until so many generations are being served.
-async fn active(proxy: &Proxy, value: f64) {
-    counted(proxy, "tokentap_http_requests_active{endpoint=\"/generate\"}", value).await;
+/// Waits until this number of generations is active.
+async fn wait_for_active(proxy: &Proxy, value: f64) {
+    wait_for_metric(proxy, "tokentap_http_requests_active{endpoint=\"/generate\"}", value).await;
 }
 
-/// Reads what came of a stream until the tokens of an event.
-async fn read(client: &mut Connection, ids: &[u32]) {
+/// Reads a stream up to the event with these tokens.
+async fn read_tokens(client: &mut Connection, ids: &[u32]) {
     let named = format!("\"output_ids\":{}", json!(ids));
     let event = |read: &[u8]| memchr::memmem::find(read, named.as_bytes()).is_some() && read.ends_with(b"\n\n\r\n");
-    assert!(soon("an event", client.read_until(event)).await, "the stream goes on");
+    assert!(soon("an event", client.read_until(event)).await, "the stream continues");
 }
 
-/// The exported rows of a session, and what is not exported: the last turn of each, and why.
+/// The exported rows of a session, and the rejected ones: the last turn of each, and the reason.
 fn rows(proxy: &Proxy, session: &str) -> (Vec<Path>, Vec<(u32, &'static str)>) {
     let snapshot = proxy.parts.sessions.session(session).expect("the session exists").snapshot(None).unwrap();
     let (rows, refused) = snapshot.rows(true);
     (rows.iter().map(Row::path).collect(), refused.iter().map(|refused| (refused.leaf, refused.reason)).collect())
 }
 
-/// The last turns of the exported rows, and what is not exported.
+/// The last turns of the exported rows, and the rejected rows.
 fn leaves(proxy: &Proxy) -> (Vec<u32>, Vec<(u32, &'static str)>) {
     let (rows, refused) = rows(proxy, "s");
     (rows.iter().map(|row| row.steps.last().unwrap().turn.id).collect(), refused)
@@ -106,26 +106,30 @@ fn same(first: &Answer, second: &Answer) {
     assert!(first.complete && second.complete && first.header("x-tokentap-session") == Some("s"));
 }
 
-/// A connection with room for little, so that a large reply gets stuck on its way.
+/// A connection with a small receive buffer, so that a large reply blocks.
 async fn narrow(proxy: &Proxy) -> tokio::net::TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 * 1024).unwrap();
     socket.connect(proxy.data).await.unwrap()
 }
 
-/// A reply that was generated whole and whose client left in the middle of it.
-async fn lost(hand: &mut Hand, proxy: &Proxy, headers: &[(&str, &str)], asked: &Value) -> Vec<u8> {
+/// Generates a complete reply to a client that disconnects in the middle of it.
+async fn disconnect_mid_reply(hand: &mut Hand, proxy: &Proxy, headers: &[(&str, &str)], asked: &Value) -> Vec<u8> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut client = narrow(proxy).await;
     let sent = written(proxy.data, "POST", "/generate", headers, asked.to_string().as_bytes());
     client.write_all(&sent).await.unwrap();
-    let call = taken(hand).await;
-    let large = sampled(&[4, 5], &stop(), &"x".repeat(12 << 20)).to_string();
+    let call = accept(hand).await;
+    let large = engine_reply(&[4, 5], &stop(), &"x".repeat(12 << 20)).to_string();
     call.reply(&message(200, &[("content-type", "application/json")], large.as_bytes())).await;
     soon("the reply begins", client.read_u8()).await.unwrap();
-    assert_eq!(proxy.metric("tokentap_http_requests_active{endpoint=\"/generate\"}").await, 1.0, "it is on its way");
+    assert_eq!(
+        proxy.metric("tokentap_http_requests_active{endpoint=\"/generate\"}").await,
+        1.0,
+        "the reply is being sent"
+    );
     drop(client);
-    active(proxy, 0.0).await;
+    wait_for_active(proxy, 0.0).await;
     large.into_bytes()
 }
 
@@ -138,7 +142,7 @@ async fn identical_calls_are_samples() {
     }
     let mut calls = Vec::new();
     for _ in 0..8 {
-        calls.push(taken(&mut hand).await);
+        calls.push(accept(&mut hand).await);
     }
     for (at, call) in calls.into_iter().enumerate() {
         call.reply(&reply(&[10, at as u32])).await;
@@ -148,19 +152,19 @@ async fn identical_calls_are_samples() {
     }
     for at in 8..12 {
         let mut client = send(&proxy, &[SESSION], &body(false)).await;
-        taken(&mut hand).await.reply(&reply(&[10, at])).await;
+        accept(&mut hand).await.reply(&reply(&[10, at])).await;
         assert!(client.answer().await.complete);
-        active(&proxy, 0.0).await;
+        wait_for_active(&proxy, 0.0).await;
     }
     assert_eq!(leaves(&proxy), ((0..12).collect(), vec![]), "twelve samples, all of them trained");
     assert!(!hand.has_more());
     for outcome in ["joined", "replayed", "superseded"] {
-        outcomes(&proxy, outcome, 0.0).await;
+        wait_for_outcome(&proxy, outcome, 0.0).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn identical_calls_to_a_real_engine_are_samples_too() {
+async fn identical_calls_to_the_demo_engine_are_samples() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let ask = |stream: bool| {
         let body =
@@ -182,12 +186,12 @@ async fn identical_calls_to_a_real_engine_are_samples_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_joins_the_attempt_that_runs() {
+async fn retry_joins_the_running_attempt() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(false)).await;
-    let call = taken(&mut hand).await;
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
-    outcomes(&proxy, "joined", 1.0).await;
+    let call = accept(&mut hand).await;
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(false)).await;
+    wait_for_outcome(&proxy, "joined", 1.0).await;
     call.reply(&reply(&[4, 5])).await;
     same(&first.answer().await, &second.answer().await);
     assert!(!hand.has_more(), "one generation");
@@ -195,17 +199,17 @@ async fn a_retry_joins_the_attempt_that_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_of_one_sample_does_not_become_another() {
+async fn retry_of_a_failed_sample_does_not_join_another_sample() {
     let (mut hand, proxy) = started().await;
     let mut refused = send(&proxy, &[SESSION], &body(false)).await;
-    let call = taken(&mut hand).await;
+    let call = accept(&mut hand).await;
     let mut other = send(&proxy, &[SESSION], &body(false)).await;
-    let sample = taken(&mut hand).await;
+    let sample = accept(&mut hand).await;
     call.reply(&message(503, &[], b"busy")).await;
     assert_eq!(refused.answer().await.status, 503);
-    // one of two is left and runs: it is not the one that is asked for again
-    let mut again = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
-    taken(&mut hand).await.reply(&reply(&[6])).await;
+    // one of two calls is still running: it is not the call that is retried
+    let mut again = send(&proxy, &[SESSION, RETRY], &body(false)).await;
+    accept(&mut hand).await.reply(&reply(&[6])).await;
     sample.reply(&reply(&[4, 5])).await;
     assert_eq!(again.answer().await.json()["output_ids"], json!([6]));
     assert_eq!(other.answer().await.json()["output_ids"], json!([4, 5]));
@@ -213,17 +217,17 @@ async fn a_retry_of_one_sample_does_not_become_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_joins_a_stream_from_its_beginning() {
+async fn retry_joins_a_stream_from_the_beginning() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = taken(&mut hand).await;
+    let mut call = accept(&mut hand).await;
     call.say(STREAM).await;
     call.say(&event(&[4], &Value::Null)).await;
-    read(&mut first, &[4]).await;
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
-    read(&mut second, &[4]).await;
+    read_tokens(&mut first, &[4]).await;
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
+    read_tokens(&mut second, &[4]).await;
     call.say(&event(&[4, 5], &stop())).await;
-    read(&mut second, &[4, 5]).await;
+    read_tokens(&mut second, &[4, 5]).await;
     call.reply(&[&chunk(b"data: [DONE]\n\n"), END].concat()).await;
     same(&first.answer().await, &second.answer().await);
     assert!(!hand.has_more());
@@ -233,216 +237,220 @@ async fn a_retry_joins_a_stream_from_its_beginning() {
 #[tokio::test(flavor = "multi_thread")]
 async fn generation_continues_for_remaining_clients() {
     let (mut hand, proxy) = started().await;
-    // before the head
+    // the client disconnects before the response head
     let first = send(&proxy, &[SESSION], &body(false)).await;
-    let call = taken(&mut hand).await;
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
-    outcomes(&proxy, "joined", 1.0).await;
+    let call = accept(&mut hand).await;
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(false)).await;
+    wait_for_outcome(&proxy, "joined", 1.0).await;
     drop(first);
-    active(&proxy, 1.0).await;
+    wait_for_active(&proxy, 1.0).await;
     call.reply(&reply(&[4, 5])).await;
     assert_eq!(second.answer().await.json()["output_ids"], json!([4, 5]));
-    active(&proxy, 0.0).await;
-    // in the middle of a stream
+    wait_for_active(&proxy, 0.0).await;
+    // the client disconnects during a stream
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = taken(&mut hand).await;
+    let mut call = accept(&mut hand).await;
     call.say(STREAM).await;
     call.say(&event(&[6], &Value::Null)).await;
-    read(&mut first, &[6]).await;
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
-    read(&mut second, &[6]).await;
+    read_tokens(&mut first, &[6]).await;
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
+    read_tokens(&mut second, &[6]).await;
     drop(first);
-    active(&proxy, 1.0).await;
+    wait_for_active(&proxy, 1.0).await;
     call.say(&event(&[6, 7], &stop())).await;
     call.reply(&[&chunk(b"data: [DONE]\n\n"), END].concat()).await;
     let answer = second.answer().await;
-    assert!(answer.complete && answer.events().len() == 2, "all of it: {}", answer.text());
-    active(&proxy, 0.0).await;
+    assert!(answer.complete && answer.events().len() == 2, "the complete stream: {}", answer.text());
+    wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![0, 1], vec![]), "two generations, two turns");
-    assert!(!hand.has_more(), "nothing was aborted");
+    assert!(!hand.has_more(), "no abort was sent");
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cut_off_attempt_is_repeated_and_superseded() {
+async fn disconnected_attempt_is_superseded_by_its_retry() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = taken(&mut hand).await;
+    let mut call = accept(&mut hand).await;
     call.say(STREAM).await;
     call.say(&event(&[4], &Value::Null)).await;
-    read(&mut first, &[4]).await;
+    read_tokens(&mut first, &[4]).await;
     drop(first);
     call.gone().await;
     for _ in 0..2 {
-        // the id that was assigned, and the one that the engine named
+        // the assigned id, and the one that the engine reported
         let abort = hand.next().await;
         abort.aborted();
         abort.ok().await;
     }
-    active(&proxy, 0.0).await;
-    assert_eq!(leaves(&proxy), (vec![], vec![(0, "disconnected")]), "what came is kept");
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
-    let call = taken(&mut hand).await;
+    wait_for_active(&proxy, 0.0).await;
+    assert_eq!(leaves(&proxy), (vec![], vec![(0, "disconnected")]), "the received tokens are kept");
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
+    let call = accept(&mut hand).await;
     call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
     assert!(second.answer().await.complete);
-    outcomes(&proxy, "superseded", 1.0).await;
+    wait_for_outcome(&proxy, "superseded", 1.0).await;
     assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
     let turns = rows(&proxy, "s").0;
     assert_eq!(turns[0].steps.last().unwrap().turn.about.supersedes, [0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_under_the_same_id_waits_for_the_aborts_of_the_first() {
+async fn retry_with_the_same_rid_waits_for_the_aborts_of_the_first_attempt() {
     let (mut hand, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
     let first = send(&proxy, &[SESSION], &named).await;
-    let call = taken(&mut hand).await;
+    let call = accept(&mut hand).await;
     drop(first);
     call.gone().await;
     let abort = hand.next().await;
     assert_eq!(abort.aborted(), "mine");
     let mut second = send(&proxy, &[SESSION], &named).await;
-    active(&proxy, 1.0).await;
-    assert!(!hand.has_more(), "an abort on its way would hit the second");
+    wait_for_active(&proxy, 1.0).await;
+    assert!(!hand.has_more(), "a pending abort would abort the retry");
     abort.ok().await;
-    taken(&mut hand).await.reply(&reply(&[4, 5])).await;
-    assert_eq!(second.answer().await.status, 200, "it was not refused as running");
+    accept(&mut hand).await.reply(&reply(&[4, 5])).await;
+    assert_eq!(second.answer().await.status, 200, "it is not rejected as a duplicate rid");
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_is_asked_again_while_the_engine_still_knows_its_id() {
+async fn retry_is_repeated_while_the_engine_still_has_its_rid() {
     let (mut hand, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
     let first = send(&proxy, &[SESSION], &named).await;
-    let asked = taken(&mut hand).await;
+    let asked = accept(&mut hand).await;
     drop(first);
     asked.gone().await;
     hand.next().await.ok().await;
     let mut second = send(&proxy, &[SESSION], &named).await;
-    // an abort is answered before it is done
+    // the engine acknowledges an abort before it completes
     let refusal = br#"{"error":{"message":"Duplicate request ID detected: mine"}}"#;
     for _ in 0..2 {
-        let call = taken(&mut hand).await;
+        let call = accept(&mut hand).await;
         assert!(
             memchr::memmem::find(&call.asked.body, b"\"return_logprob\":true").is_some(),
-            "entropies are not given up"
+            "logprobs are still requested"
         );
         call.reply(&message(400, &[("content-type", "application/json")], refusal)).await;
     }
-    taken(&mut hand).await.reply(&reply(&[4, 5])).await;
+    accept(&mut hand).await.reply(&reply(&[4, 5])).await;
     assert_eq!(second.answer().await.status, 200);
     assert_eq!(proxy.metric("tokentap_unforced_retries_total{status_code=\"400\"}").await, 0.0);
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_id_marks_a_retry() {
+async fn same_rid_marks_a_retry() {
     let (mut hand, proxy) = started().await;
     let named = json!({"input_ids": [1, 2, 3], "rid": "mine"});
     let mut first = send(&proxy, &[SESSION], &named).await;
-    let call = taken(&mut hand).await;
+    let call = accept(&mut hand).await;
     let mut second = send(&proxy, &[SESSION], &named).await;
-    outcomes(&proxy, "joined", 1.0).await;
+    wait_for_outcome(&proxy, "joined", 1.0).await;
     call.reply(&reply(&[4, 5])).await;
     same(&first.answer().await, &second.answer().await);
     assert_eq!(proxy.metric("tokentap_guard_refusals_total{rule=\"rid_live\"}").await, 0.0);
-    // without a session it stays what kills servers
+    // without a session a duplicate rid is rejected, because it crashes engines
     let first = send(&proxy, &[], &named).await;
-    let _call = taken(&mut hand).await;
+    let _call = accept(&mut hand).await;
     assert_eq!(send(&proxy, &[], &named).await.answer().await.status, 400);
     drop(first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_did_not_arrive_is_replayed() {
+async fn undelivered_reply_is_replayed() {
     let (mut hand, proxy) = started().await;
-    let large = lost(&mut hand, &proxy, &[SESSION], &body(false)).await;
-    // the second client leaves as well
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    let large = disconnect_mid_reply(&mut hand, &proxy, &[SESSION], &body(false)).await;
+    // the second client disconnects as well
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(false)).await;
     assert!(second.read_until(|read| !read.is_empty()).await);
     drop(second);
-    active(&proxy, 0.0).await;
-    outcomes(&proxy, "replayed", 1.0).await;
-    let mut third = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
+    wait_for_active(&proxy, 0.0).await;
+    wait_for_outcome(&proxy, "replayed", 1.0).await;
+    let mut third = send(&proxy, &[SESSION, RETRY], &body(false)).await;
     let answer = third.answer().await;
     assert!(answer.complete && answer.header("content-length").is_some());
     assert_eq!(answer.json()["text"].as_str().unwrap().len(), 12 << 20);
     assert!(answer.body.len() > large.len(), "with its entropies");
-    outcomes(&proxy, "replayed", 2.0).await;
-    active(&proxy, 0.0).await;
+    wait_for_outcome(&proxy, "replayed", 2.0).await;
+    wait_for_active(&proxy, 0.0).await;
     assert!(!hand.has_more(), "nothing was generated again");
-    assert_eq!(leaves(&proxy), (vec![0], vec![]), "one turn, and it is trained");
-    // it has arrived: from now on the same call is a sample, whatever its mark
-    let mut fourth = send(&proxy, &[SESSION, AGAIN], &body(false)).await;
-    taken(&mut hand).await.reply(&reply(&[8, 9])).await;
+    assert_eq!(leaves(&proxy), (vec![0], vec![]), "one turn, which is exported");
+    // the reply was delivered: from now on an identical call is a sample, even with a retry header
+    let mut fourth = send(&proxy, &[SESSION, RETRY], &body(false)).await;
+    accept(&mut hand).await.reply(&reply(&[8, 9])).await;
     assert_eq!(fourth.answer().await.json()["output_ids"], json!([8, 9]));
     assert_eq!(leaves(&proxy), (vec![0, 1], vec![]));
-    outcomes(&proxy, "superseded", 0.0).await;
+    wait_for_outcome(&proxy, "superseded", 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_mark_a_reply_that_did_not_arrive_is_superseded() {
+async fn undelivered_reply_is_superseded_by_an_unmarked_retry() {
     let (mut hand, proxy) = started().await;
-    lost(&mut hand, &proxy, &[SESSION], &body(false)).await;
+    disconnect_mid_reply(&mut hand, &proxy, &[SESSION], &body(false)).await;
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
-    // an answer without a turn replaces no turn
+    // an error reply has no turn and supersedes none
     let mut second = send(&proxy, &[SESSION], &body(false)).await;
-    taken(&mut hand).await.reply(&message(503, &[], b"later")).await;
+    accept(&mut hand).await.reply(&message(503, &[], b"later")).await;
     assert_eq!(second.answer().await.status, 503);
-    active(&proxy, 0.0).await;
+    wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![0], vec![]));
     let mut third = send(&proxy, &[SESSION], &body(false)).await;
-    taken(&mut hand).await.reply(&reply(&[6, 7])).await;
+    accept(&mut hand).await.reply(&reply(&[6, 7])).await;
     assert!(third.answer().await.complete);
-    active(&proxy, 0.0).await;
+    wait_for_active(&proxy, 0.0).await;
     assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
     let mut fourth = send(&proxy, &[SESSION], &body(false)).await;
-    taken(&mut hand).await.reply(&reply(&[8])).await;
+    accept(&mut hand).await.reply(&reply(&[8])).await;
     assert!(fourth.answer().await.complete);
-    assert_eq!(leaves(&proxy), (vec![1, 2], vec![(0, "superseded")]), "one takes its place, the next is a sample");
+    assert_eq!(
+        leaves(&proxy),
+        (vec![1, 2], vec![(0, "superseded")]),
+        "the first call supersedes it, the next is a sample"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn different_calls_are_not_joined() {
+async fn different_calls_are_not_retries() {
     let (mut hand, proxy) = started().await;
     let key = ("authorization", "Bearer one");
     let _first = send(&proxy, &[SESSION, key], &body(false)).await;
-    let _call = taken(&mut hand).await;
+    let _call = accept(&mut hand).await;
     let others: [(&[(&str, &str)], Value); 5] = [
-        (&[SESSION, AGAIN, key], json!({"input_ids": [1, 2, 4], "stream": false})),
-        (&[("x-session-id", "t"), AGAIN, key], body(false)),
-        (&[SESSION, AGAIN, ("authorization", "Bearer two")], body(false)),
-        (&[AGAIN, key], body(false)),
+        (&[SESSION, RETRY, key], json!({"input_ids": [1, 2, 4], "stream": false})),
+        (&[("x-session-id", "t"), RETRY, key], body(false)),
+        (&[SESSION, RETRY, ("authorization", "Bearer two")], body(false)),
+        (&[RETRY, key], body(false)),
         (&[SESSION, ("x-stainless-retry-count", "0"), key], body(false)),
     ];
     for (headers, body) in &others {
         let mut client = send(&proxy, headers, body).await;
-        taken(&mut hand).await.reply(&reply(&[4])).await;
-        assert!(client.answer().await.complete, "{headers:?} is a call of its own");
+        accept(&mut hand).await.reply(&reply(&[4])).await;
+        assert!(client.answer().await.complete, "{headers:?} is a separate call");
     }
-    outcomes(&proxy, "joined", 0.0).await;
-    // two that run: which of them the retry meant cannot be told
+    wait_for_outcome(&proxy, "joined", 0.0).await;
+    // two identical calls are running: the retry is ambiguous
     let _second = send(&proxy, &[SESSION, key], &body(false)).await;
-    let _other = taken(&mut hand).await;
-    let mut third = send(&proxy, &[SESSION, AGAIN, key], &body(false)).await;
-    taken(&mut hand).await.reply(&reply(&[5])).await;
+    let _other = accept(&mut hand).await;
+    let mut third = send(&proxy, &[SESSION, RETRY, key], &body(false)).await;
+    accept(&mut hand).await.reply(&reply(&[5])).await;
     assert!(third.answer().await.complete);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn client_that_leaves_after_the_last_token_has_received_it() {
+async fn disconnect_after_the_last_token_counts_as_delivered() {
     let (mut hand, proxy) = started().await;
     for (ends, session) in [(&b"data: [DONE]\n\n"[..], "done"), (b": the end is near\n\n", "finished")] {
         let session = ("x-session-id", session);
         let mut first = send(&proxy, &[session], &body(true)).await;
-        let mut call = taken(&mut hand).await;
+        let mut call = accept(&mut hand).await;
         call.say(&[STREAM, &event(&[4, 5], &stop()), &chunk(ends)].concat()).await;
         assert!(first.read_until(|read| memchr::memmem::find(read, ends).is_some()).await);
         drop(first);
         call.gone().await;
-        active(&proxy, 0.0).await;
-        let mut second = send(&proxy, &[session, AGAIN], &body(true)).await;
+        wait_for_active(&proxy, 0.0).await;
+        let mut second = send(&proxy, &[session, RETRY], &body(true)).await;
         let call = soon("a call", async {
             loop {
                 let call = hand.next().await;
@@ -461,53 +469,56 @@ async fn client_that_leaves_after_the_last_token_has_received_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_breaks_off_breaks_off_for_all_and_is_not_replayed() {
+async fn truncated_reply_is_truncated_for_all_clients_and_not_replayed() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = taken(&mut hand).await;
+    let mut call = accept(&mut hand).await;
     call.say(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
-    read(&mut first, &[4]).await;
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
-    read(&mut second, &[4]).await;
+    read_tokens(&mut first, &[4]).await;
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
+    read_tokens(&mut second, &[4]).await;
     drop(call);
     for client in [&mut first, &mut second] {
         let answer = client.answer().await;
-        assert!(!answer.complete && answer.events().len() == 1, "what came is passed on");
+        assert!(!answer.complete && answer.events().len() == 1, "the received events are forwarded");
     }
-    active(&proxy, 0.0).await;
-    let mut third = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
-    let call = taken(&mut hand).await;
+    wait_for_active(&proxy, 0.0).await;
+    let mut third = send(&proxy, &[SESSION, RETRY], &body(true)).await;
+    let call = accept(&mut hand).await;
     call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
     assert!(third.answer().await.complete);
     assert_eq!(leaves(&proxy), (vec![1], vec![(0, "superseded")]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn turns_of_a_session_that_was_deleted_are_not_those_of_the_next() {
+async fn retry_does_not_supersede_turns_of_a_deleted_session() {
     let (mut hand, proxy) = started().await;
     let mut first = send(&proxy, &[SESSION], &body(true)).await;
-    let mut call = taken(&mut hand).await;
+    let mut call = accept(&mut hand).await;
     call.say(&[STREAM, &event(&[4], &Value::Null)].concat()).await;
-    read(&mut first, &[4]).await;
+    read_tokens(&mut first, &[4]).await;
     drop(first);
     call.gone().await;
     for _ in 0..2 {
         hand.next().await.ok().await;
     }
-    active(&proxy, 0.0).await;
+    wait_for_active(&proxy, 0.0).await;
     assert!(proxy.parts.sessions.delete("s").is_some());
     let mut other = send(&proxy, &[SESSION], &json!({"input_ids": [1, 2]})).await;
-    taken(&mut hand).await.reply(&reply(&[9])).await;
+    accept(&mut hand).await.reply(&reply(&[9])).await;
     assert!(other.answer().await.complete);
-    let mut second = send(&proxy, &[SESSION, AGAIN], &body(true)).await;
-    let call = taken(&mut hand).await;
+    let mut second = send(&proxy, &[SESSION, RETRY], &body(true)).await;
+    let call = accept(&mut hand).await;
     call.reply(&[STREAM, &event(&[5, 6], &stop()), &chunk(b"data: [DONE]\n\n"), END].concat()).await;
     assert!(second.answer().await.complete);
     let turns = proxy.parts.sessions.session("s").unwrap().snapshot(None).unwrap();
-    assert!(turns.turns().iter().all(|turn| turn.about.supersedes.is_empty()), "the numbers are another session's");
+    assert!(
+        turns.turns().iter().all(|turn| turn.about.supersedes.is_empty()),
+        "turn ids belong to the deleted session"
+    );
 }
 
-/// A completion, whose answer is encoded from the engine's.
+/// Sends a completion, whose reply tokentap encodes from the engine's.
 async fn complete(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Connection {
     let mut client = Connection::open(proxy.data).await;
     client.send(&written(proxy.data, "POST", "/v1/completions", headers, body.to_string().as_bytes())).await;
@@ -515,44 +526,44 @@ async fn complete(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Conn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retry_of_a_completion_that_was_answered_with_an_error_is_run_anew() {
+async fn retry_of_a_failed_completion_is_generated_again() {
     let (mut hand, proxy) = started().await;
     let body = json!({"prompt": "a", "max_tokens": 2});
     let mut first = complete(&proxy, &[SESSION], &body).await;
     let page = message(200, &[("content-type", "text/html")], b"<html>maintenance</html>");
-    taken(&mut hand).await.reply(&page).await;
-    let told = first.answer().await;
-    assert_eq!(told.status, 502, "{}", told.text());
-    let mut retry = complete(&proxy, &[SESSION, AGAIN], &body).await;
-    taken(&mut hand).await.reply(&reply(&[4, 5])).await;
+    accept(&mut hand).await.reply(&page).await;
+    let failed = first.answer().await;
+    assert_eq!(failed.status, 502, "{}", failed.text());
+    let mut retry = complete(&proxy, &[SESSION, RETRY], &body).await;
+    accept(&mut hand).await.reply(&reply(&[4, 5])).await;
     assert_eq!(retry.answer().await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn completion_that_the_engine_refused_is_asked_once_when_it_is_sent_again() {
+async fn repeated_call_after_an_engine_error_is_sent_once() {
     let (mut hand, proxy) = started().await;
     let body = json!({"prompt": "a", "max_tokens": 2, "rid": "mine"});
     for attempt in 0..2 {
         let mut client = complete(&proxy, &[SESSION], &body).await;
-        // forced logprobs are left out once
+        // the second request is without forced logprobs
         for _ in 0..2 {
             let refusal = message(400, &[("content-type", "application/json")], b"{\"error\":{\"message\":\"no\"}}");
-            taken(&mut hand).await.reply(&refusal).await;
+            accept(&mut hand).await.reply(&refusal).await;
         }
         assert_eq!(client.answer().await.status, 400, "attempt {attempt}");
-        assert!(!hand.has_more(), "attempt {attempt}: the id of a call that has ended is free");
+        assert!(!hand.has_more(), "attempt {attempt}: the rid of an ended call is free");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn completion_stream_that_begins_with_an_error_is_not_aborted() {
+async fn completion_stream_with_an_error_event_is_not_aborted() {
     let (mut hand, proxy) = started().await;
     let mut client = complete(&proxy, &[SESSION], &json!({"prompt": "a", "max_tokens": 2, "stream": true})).await;
-    let call = taken(&mut hand).await;
+    let call = accept(&mut hand).await;
     let error = b"data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\ndata: [DONE]\n\n";
     call.reply(&[STREAM, &chunk(error), b"0\r\n\r\n"].concat()).await;
     assert_eq!(client.answer().await.status, 400);
-    counted(&proxy, "tokentap_http_requests_active{endpoint=\"/v1/completions\"}", 0.0).await;
+    wait_for_metric(&proxy, "tokentap_http_requests_active{endpoint=\"/v1/completions\"}", 0.0).await;
     assert_eq!(proxy.metric("tokentap_client_disconnects_total").await, 0.0);
-    assert!(!hand.has_more(), "nothing is aborted");
+    assert!(!hand.has_more(), "no abort is sent");
 }

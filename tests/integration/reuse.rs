@@ -14,15 +14,15 @@ use crate::support::hand::soon;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-/// Requests of each client, one after the other on one connection.
+/// The number of requests of each client, in sequence on one connection.
 const REQUESTS: usize = 500;
 const CLIENTS: usize = 8;
 
-/// How often each request ran, by its path and its name.
+/// The number of executions of each request, by path and name.
 type Runs = HashMap<(String, String), usize>;
 
-/// An upstream that closes each connection behind its reply, and does not say so: at once, or after so many turns of its task.
-/// Each request is noted when it has been read whole, which is when an engine would run it.
+/// An upstream that closes each connection after its reply without announcing it: at once, or after `delay` yields of its task. It counts
+/// a request when it has read it completely, which is when an engine would run it.
 async fn closing_upstream(delay: usize) -> (SocketAddr, Arc<Mutex<Runs>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -41,7 +41,7 @@ async fn closing_upstream(delay: usize) -> (SocketAddr, Arc<Mutex<Runs>>) {
                 }
                 let text = String::from_utf8_lossy(&read).into_owned();
                 if let (Some((_, name)), Some(path)) = (text.split_once("run-"), text.split(' ').nth(1)) {
-                    // the ids of a prompt's text are asked for beside its generation
+                    // the ids of a prompt are requested concurrently with its generation
                     let request = (path.to_owned(), name.split('"').next().unwrap().to_owned());
                     *counts.lock().unwrap().entry(request).or_default() += 1;
                 }
@@ -55,7 +55,7 @@ async fn closing_upstream(delay: usize) -> (SocketAddr, Arc<Mutex<Runs>>) {
     (addr, ran)
 }
 
-/// How many of [`REQUESTS`] times [`CLIENTS`] requests failed.
+/// The number of failures in [`REQUESTS`] times [`CLIENTS`] requests.
 async fn failures(delay: usize) -> usize {
     let (upstream, ran) = closing_upstream(delay).await;
     let proxy = Proxy::start(upstream, &[]).await;
@@ -83,7 +83,7 @@ async fn failures(delay: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_the_upstream_has_closed_is_not_reused() {
+async fn closed_upstream_connection_is_not_reused() {
     for delay in [0, 1] {
         let failed = failures(delay).await;
         assert!(failed <= REQUESTS * CLIENTS / 250, "{failed} requests failed where {delay} turns pass before the end");

@@ -1,4 +1,4 @@
-//! A router between tokentap and the engines: the fake answers as sglang-router 0.3.2 was seen to.
+//! A router between tokentap and the engines: the fake behaves like sglang-router 0.3.2.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::hand::soon;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Router, Upstream, UpstreamRequest, json_message};
 
-/// An engine with incremental streams that takes aborts.
+/// An engine with incremental streams that accepts aborts.
 async fn engine() -> Upstream {
     with(Nature { streaming: "incremental", tokenizes: true, ..Nature::default() }).await
 }
@@ -30,11 +30,11 @@ fn answer(asked: &UpstreamRequest) -> Deed {
     }
 }
 
-/// A router that never answers a generation; flat logprobs are dropped on the way.
+/// A router that never answers a generation, and drops the fields for flat logprobs.
 async fn router(router: Router) -> Upstream {
     let nature = Nature { flat: false, router: Some(router), ..Nature::default() };
     Upstream::start(nature, |asked| {
-        // the stream of the probe, which here shows no mode
+        // the stream of the probe, which does not show the mode
         let probing = asked.json()["input_ids"] == json!([10, 11, 12]);
         if probing { json_message(200, b"{}") } else { Deed::Silence }
     })
@@ -47,7 +47,7 @@ fn aborted(engine: &Upstream) -> Vec<Value> {
     asked.iter().filter(|asked| asked.path == "/abort_request").map(|asked| asked.json()["rid"].clone()).collect()
 }
 
-/// A generation in flight.
+/// Starts a generation, which stays in flight.
 async fn generating(addr: SocketAddr, router: &Upstream, rid: &str) -> Connection {
     let mut client = Connection::open(addr).await;
     let body = json!({"input_ids": [1], "rid": rid}).to_string();
@@ -68,7 +68,7 @@ async fn aborts_sent(proxy: &Proxy, count: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_is_aborted_at_every_worker() {
+async fn disconnect_aborts_the_request_at_every_worker() {
     let engines = [engine().await, engine().await];
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
@@ -105,11 +105,11 @@ async fn until_ready(proxy: &Proxy) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hung_worker_does_not_keep_tokentap_from_being_ready() {
+async fn hung_worker_does_not_delay_readiness() {
     let hung = silenced(&Arc::new(AtomicBool::new(true))).await;
     let workers = [hung.addr, engine().await.addr];
     let listed = router(Router::of(&workers)).await;
-    // a router that does not name its workers, which `--engine` does
+    // a router that does not list its workers; `--engine` names them
     let unlisted = router(Router { first: Some(hung.addr), ..Router::default() }).await;
     let urls = format!("http://{},http://{}", workers[0], workers[1]);
     for (router, flags) in [(listed, &[][..]), (unlisted, &["--engine", &urls][..])] {
@@ -121,7 +121,7 @@ async fn a_hung_worker_does_not_keep_tokentap_from_being_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_is_asked_once_it_answers_and_one_that_hangs_later_changes_no_epoch() {
+async fn late_worker_is_probed_and_a_hung_worker_starts_no_epoch() {
     let silent = Arc::new(AtomicBool::new(true));
     let late = silenced(&silent).await;
     let workers = [late.addr, engine().await.addr];
@@ -132,18 +132,18 @@ async fn a_worker_is_asked_once_it_answers_and_one_that_hangs_later_changes_no_e
     until_ready(&proxy).await;
     let named = |found: &Capabilities| found.notes.iter().any(|note| note.contains(&workers[0].to_string()));
     silent.store(false, Ordering::Relaxed);
-    soon("the worker is asked", proxy.until(|found| !named(found) && found.original_logprobs.is_some())).await;
+    soon("the worker is probed", proxy.until(|found| !named(found) && found.original_logprobs.is_some())).await;
     let epoch = async || get(proxy.control, "/v1/policy").await.json()["epoch"].as_u64().unwrap();
     let before = epoch().await;
     silent.store(true, Ordering::Relaxed);
     let joined = engine().await;
     list.lock().unwrap().push(joined.addr);
-    soon("the worker is missed", proxy.until(named)).await;
+    soon("the worker is unreachable", proxy.until(named)).await;
     assert_eq!((get(proxy.control, "/readyz").await.status, epoch().await), (200, before));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_does_not_generate_does_not_keep_the_probe_from_its_end() {
+async fn worker_that_does_not_generate_does_not_block_the_probe() {
     let nature = Nature { streaming: "incremental", ..Nature::default() };
     let paused = Upstream::start(Nature { answers_probe: false, ..Nature::default() }, move |asked| {
         let answer = nature.answer(asked).filter(|_| asked.path != "/generate");
@@ -158,7 +158,7 @@ async fn a_worker_that_does_not_generate_does_not_keep_the_probe_from_its_end() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engines_given_by_hand_get_the_aborts() {
+async fn configured_engines_receive_the_aborts() {
     let engines = [engine().await, engine().await];
     let router = router(Router::default()).await;
     let urls = format!("http://{},http://{}/", engines[0].addr, engines[1].addr);
@@ -170,7 +170,7 @@ async fn engines_given_by_hand_get_the_aborts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aborts_of_agents_and_trainers_go_to_every_worker() {
+async fn client_aborts_go_to_every_worker() {
     let engines = [engine().await, engine().await];
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let proxy = Proxy::probed(router.addr, &["--allow-control"]).await;
@@ -189,7 +189,7 @@ async fn aborts_of_agents_and_trainers_go_to_every_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_refuses_an_abort_is_named() {
+async fn engine_that_rejects_an_abort_is_named() {
     let open = engine().await;
     let locked = Upstream::start(Nature::default(), |_| json_message(401, b"{}")).await;
     let router = router(Router::of(&[open.addr, locked.addr])).await;
@@ -202,7 +202,7 @@ async fn an_engine_that_refuses_an_abort_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_list_the_log_says_once_that_aborts_are_lost() {
+async fn router_without_workers_logs_lost_aborts_once() {
     let router = router(Router::default()).await;
     let mut binary = Binary::with_flags(router.addr, &[]).await;
     for rid in ["r-1", "r-2"] {
@@ -211,8 +211,8 @@ async fn without_a_list_the_log_says_once_that_aborts_are_lost() {
     let left = async {
         while !get(binary.control, "/metrics").await.text().contains("tokentap_client_disconnects_total 2") {}
     };
-    soon("both have left", left).await;
-    // aborts that are under way are waited for
+    soon("both disconnects", left).await;
+    // shutdown waits for pending aborts
     binary.terminate();
     binary.logged("drained").await;
     let lines: Vec<String> = binary.told.iter().map(ToString::to_string).collect();
@@ -222,7 +222,7 @@ async fn without_a_list_the_log_says_once_that_aborts_are_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_that_are_tokentaps_and_do_not_run_a_request_have_the_route() {
+async fn abort_of_an_unknown_request_at_a_tokentap_worker_is_404() {
     let engine = engine().await;
     let workers = [Proxy::probed(engine.addr, &[]).await, Proxy::probed(engine.addr, &[]).await];
     let router = router(Router::of(&[workers[0].data, workers[1].data])).await;
@@ -231,7 +231,7 @@ async fn workers_that_are_tokentaps_and_do_not_run_a_request_have_the_route() {
     let left = async {
         while !get(binary.control, "/metrics").await.text().contains("tokentap_client_disconnects_total 1") {}
     };
-    soon("it has left", left).await;
+    soon("the disconnect", left).await;
     let refused = post(binary.control, "/abort_request", br#"{"rid":"r-1"}"#).await;
     assert!(refused.status == 404 && refused.text().contains("does not run this request"), "{}", refused.text());
     binary.terminate();
@@ -242,7 +242,7 @@ async fn workers_that_are_tokentaps_and_do_not_run_a_request_have_the_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capabilities_come_from_the_engines() {
+async fn capabilities_are_probed_at_the_engines() {
     let info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
     let nature = || Nature { streaming: "incremental", server_info: info.clone(), masks: true, ..Nature::default() };
     let engines = [with(nature()).await, with(nature()).await];
@@ -251,13 +251,13 @@ async fn capabilities_come_from_the_engines() {
     let found = proxy.parts.upstream.borrow().clone();
     assert_eq!((found.version.as_deref(), found.streaming), (Some("0.5.23"), Some(Streaming::Incremental)));
     assert_eq!((found.vocab_size, found.chat.tool_call_parser.as_deref()), (Some(151_936), Some("qwen25")));
-    assert!(!found.flat, "the router drops the fields that ask for flat base64");
-    assert_eq!(found.sampling_mask, None, "and that for the sampling mask");
+    assert!(!found.flat, "the router drops the fields for flat base64");
+    assert_eq!(found.sampling_mask, None, "and the field for the sampling mask");
     assert!(found.notes.iter().any(|note| note.contains("the router drops fields")), "{:?}", found.notes);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engines_that_differ_leave_the_difference_unknown() {
+async fn differing_engines_leave_a_capability_unknown() {
     let engines = [engine().await, with(Nature::default()).await];
     let router = router(Router::of(&[engines[0].addr, engines[1].addr])).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
@@ -267,7 +267,7 @@ async fn engines_that_differ_leave_the_difference_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_router_says_nothing_of_its_engines_streams() {
+async fn router_without_workers_leaves_the_stream_mode_unknown() {
     let router = router(Router::default()).await;
     let proxy = Proxy::probed(router.addr, &[]).await;
     assert_eq!(proxy.parts.upstream.borrow().streaming, None);
@@ -275,7 +275,7 @@ async fn a_router_says_nothing_of_its_engines_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_joins_later_is_probed_and_gets_aborts() {
+async fn new_worker_is_probed_and_receives_aborts() {
     let first = engine().await;
     let later = with(Nature::default()).await;
     let listed = Router::of(&[first.addr]);
@@ -291,7 +291,7 @@ async fn a_worker_that_joins_later_is_probed_and_gets_aborts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_of_text_are_asked_from_an_engine() {
+async fn prompts_are_tokenized_at_an_engine() {
     let engine = engine().await;
     let nature = Nature { flat: false, router: Some(Router::of(&[engine.addr])), ..Nature::default() };
     let router = Upstream::start(nature, crate::support::engine::answer).await;
@@ -344,7 +344,7 @@ async fn check_reports_the_limits_of_a_router() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abort_succeeds_where_one_worker_accepts_and_the_others_answer_404() {
+async fn abort_succeeds_if_one_worker_accepts_it() {
     let open = engine().await;
     let elsewhere = Upstream::start(Nature::default(), |_| json_message(404, b"{}")).await;
     let router = router(Router::of(&[open.addr, elsewhere.addr])).await;
@@ -354,7 +354,7 @@ async fn an_abort_succeeds_where_one_worker_accepts_and_the_others_answer_404() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_admin_key_is_not_sent_to_workers_that_a_router_names() {
+async fn admin_key_is_not_sent_to_discovered_workers() {
     let worker = engine().await;
     let router = router(Router::of(&[worker.addr])).await;
     let flags = ["--upstream-api-key", "api", "--upstream-admin-key", "admin"];
@@ -366,7 +366,7 @@ async fn the_admin_key_is_not_sent_to_workers_that_a_router_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abort_without_a_key_is_not_signed_for_a_worker() {
+async fn abort_without_a_key_gets_none_for_a_worker() {
     let worker = engine().await;
     let router = router(Router::of(&[worker.addr])).await;
     let proxy = Proxy::probed(router.addr, &["--upstream-api-key", "api"]).await;
@@ -377,7 +377,7 @@ async fn an_abort_without_a_key_is_not_signed_for_a_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn router_that_answers_with_server_errors_is_gone_although_its_engines_answer() {
+async fn router_with_server_errors_is_unready_although_its_engines_answer() {
     let engine = engine().await;
     let fake = Router::of(&[engine.addr]);
     let fails = Arc::clone(&fake.fails);

@@ -1,18 +1,18 @@
-//! Whole rows of logits: every kind of lanes against the textbook in `f64`.
+//! Whole rows of logits: every SIMD kernel compared with a reference in `f64`.
 
 use crate::oracle::Numbers;
 
 use proptest::prelude::*;
 use tokentap::entropy::{Backend, Cpu, Dtype, Flags, Logits, RowStats};
 
-/// The promise to users, in nats.
+/// The documented accuracy, in nats.
 const TOLERANCE: f64 = 5e-6;
 
 const VOCAB: usize = 151_936;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::Bf16, Dtype::F16];
 
-/// What the formulas of a textbook say about a row, in nats; `None` where they say nothing.
+/// The numbers of a row by the textbook formulas, in nats.
 struct Naive {
     entropy: f64,
     log_z: f64,
@@ -29,7 +29,7 @@ fn naive(row: &[f32], temperature: f32, chosen: i64) -> Option<Naive> {
     let masked = |x: f32| x <= -1e30;
     let live: Vec<f64> = row.iter().filter(|x| !masked(**x)).map(|x| f64::from(*x) / f64::from(temperature)).collect();
     let top = live.iter().copied().reduce(f64::max)?;
-    // Relative to the greatest, or values of many digits would leave none for their differences.
+    // Relative to the greatest value: otherwise large values would lose the precision of their differences.
     let log = live.iter().map(|x| (x - top).exp()).sum::<f64>().ln();
     let surprisals = || live.iter().map(|x| log - (x - top));
     let entropy = surprisals().map(|s| s * (-s).exp()).sum::<f64>();
@@ -88,14 +88,14 @@ impl Batch {
         values.chunks_exact(self.vocab).map(<[f32]>::to_vec).collect()
     }
 
-    /// Measures in every kind of lanes, holds each row against the textbook, and returns the widest lanes' answer.
+    /// Measures with every SIMD kernel, compares each row with the reference, and returns the numbers of the widest kernel.
     fn check(&self) -> Vec<RowStats> {
         let rows = self.values();
         let mut last = Vec::new();
         for cpu in Cpu::available() {
             last.clear();
             cpu.rows(&self.logits(), &mut last);
-            assert_eq!(last.len(), rows.len(), "{}: one entry a row", cpu.name());
+            assert_eq!(last.len(), rows.len(), "{}: one entry per row", cpu.name());
             for (index, (row, stats)) in rows.iter().zip(&last).enumerate() {
                 let temperature = match self.temperature[..] {
                     [] => 1.0,
@@ -134,12 +134,12 @@ fn compare(stats: &RowStats, row: &[f32], temperature: f32, chosen: i64, context
     assert_eq!(stats.flags, Flags::empty(), "{}", context());
 }
 
-/// Cuts off the last bits; a row is compared as it was stored, so how it was rounded does not matter.
+/// Truncates to bfloat16. Rows are compared after storage, so the rounding mode does not matter.
 fn to_bf16(value: f32) -> u16 {
     if value.is_nan() { 0x7fc1 } else { (value.to_bits() >> 16) as u16 }
 }
 
-/// Cuts off the last bits; what is too large is infinite, and what would be subnormal is zero.
+/// Truncates to half precision. Overflow becomes infinity, and subnormals become zero.
 fn to_f16(value: f32) -> u16 {
     if value.is_nan() {
         return 0x7e01;
@@ -149,7 +149,7 @@ fn to_f16(value: f32) -> u16 {
     (value.to_bits() >> 16 & 0x8000 | magnitude) as u16
 }
 
-/// The value of half precision by its definition.
+/// Decodes half precision by its definition.
 fn from_f16(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff));
     let magnitude = match exponent {
@@ -161,7 +161,7 @@ fn from_f16(bits: u16) -> f32 {
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
-/// One row in every type, checked, as single precision gives it.
+/// Checks one row in every type; returns the numbers in single precision.
 fn measure(row: &[f32]) -> RowStats {
     let [single, ..] = DTYPES.map(|dtype| Batch::new(dtype, &[row.to_vec()]).check()[0]);
     single
@@ -179,11 +179,11 @@ enum Family {
     Uniform,
     Gaussian(f64),
     Zipf(f64),
-    /// This many values so far above the rest.
+    /// This many values, at this distance above the others.
     Heads(usize, f64),
 }
 
-/// Where the values of a row lie, and what else is in it.
+/// The distribution of the values of a row.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     family: Family,
@@ -231,7 +231,7 @@ fn row(shape: Shape, width: usize, numbers: &mut Numbers) -> Vec<f32> {
     row
 }
 
-/// `PROPTEST_CASES`, or as many as an ordinary run has time for.
+/// `PROPTEST_CASES` cases, or `usual` in an ordinary run.
 fn cases(usual: u32) -> ProptestConfig {
     let from_outside = ProptestConfig::default();
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { from_outside.cases } else { usual };
@@ -242,7 +242,7 @@ fn dtype() -> impl Strategy<Value = Dtype> {
     prop::sample::select(DTYPES.to_vec())
 }
 
-/// Bit patterns that kernels have been wrong about, among others.
+/// Floats, including bit patterns that kernels got wrong.
 fn odd_float() -> impl Strategy<Value = f32> {
     prop_oneof![
         8 => -20f32..20.0,
@@ -258,7 +258,7 @@ proptest! {
     #![proptest_config(cases(250))]
 
     #[test]
-    fn every_number_is_that_of_the_textbook(
+    fn numbers_match_the_reference(
         shapes in prop::collection::vec((shape(), temperature()), 1..4),
         width in prop_oneof![1usize..80, 1usize..5000],
         (dtype, shift) in (dtype(), 0usize..9),
@@ -275,21 +275,21 @@ proptest! {
     }
 
     #[test]
-    fn odd_values_are_those_of_the_textbook(
+    fn unusual_values_match_the_reference(
         values in prop::collection::vec(odd_float(), 1..300),
         repeats in 1usize..12,
         (dtype, shift) in (dtype(), 0usize..9),
         temperature in temperature(),
         chosen in -2i64..40,
     ) {
-        // Repeated, the odd ones are met again after greater ones, and in later blocks.
+        // Repeated, the unusual values occur again after greater ones and in later blocks.
         let mut batch = Batch::shifted(dtype, &[values.repeat(repeats)], shift);
         (batch.temperature, batch.chosen) = (vec![temperature], vec![chosen]);
         batch.check();
     }
 
     #[test]
-    fn no_bits_make_it_panic(
+    fn arbitrary_bytes_do_not_panic(
         bits in prop::collection::vec(any::<u8>(), 0..700),
         vocab in 0usize..70,
         temperature in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..4),
@@ -302,7 +302,7 @@ proptest! {
         for cpu in Cpu::available() {
             let mut out = Vec::new();
             cpu.rows(&logits, &mut out);
-            prop_assert_eq!(out.len(), rows, "one entry a row");
+            prop_assert_eq!(out.len(), rows, "one entry per row");
             for stats in out {
                 prop_assert_eq!(stats.flags.is_measured(), stats.entropy >= 0.0, "{:?}", stats);
             }
@@ -310,7 +310,7 @@ proptest! {
     }
 
     #[test]
-    fn neighbours_do_not_matter(
+    fn rows_are_independent_of_their_batch(
         shapes in prop::collection::vec(shape(), 1..12),
         width in prop_oneof![1usize..80, 1usize..3000],
         dtype in dtype(),
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(cases(8))]
 
     #[test]
-    fn a_vocabulary_of_150_thousand_keeps_the_precision(
+    fn rows_of_150_thousand_logits_match_the_reference(
         shape in shape(),
         temperature in temperature(),
         (dtype, shift) in (dtype(), 0usize..9),
@@ -363,7 +363,7 @@ fn uniform_over_four_is_ln_4() {
 }
 
 #[test]
-fn one_hot_is_about_zero() {
+fn one_hot_row_has_near_zero_entropy() {
     for gap in [5.0, 10.0, 20.0, 40.0] {
         for width in [2, 100, VOCAB] {
             let mut row = vec![-1.0; width];
@@ -380,7 +380,7 @@ fn one_hot_is_about_zero() {
 }
 
 #[test]
-fn a_batch_of_three_rows_gives_three_values_up_to_ln_100() {
+fn batch_returns_one_entropy_per_row() {
     let mut numbers = Numbers(3);
     let rows: Vec<Vec<f32>> = (0..3).map(|_| (0..100).map(|_| numbers.gauss() as f32).collect()).collect();
     for dtype in DTYPES {
@@ -391,7 +391,7 @@ fn a_batch_of_three_rows_gives_three_values_up_to_ln_100() {
 }
 
 #[test]
-fn thousands_of_narrow_rows_are_each_their_own() {
+fn thousands_of_narrow_rows_match_the_reference() {
     let mut numbers = Numbers(11);
     for width in [1, 2, 7, 33] {
         let rows: Vec<Vec<f32>> =
@@ -406,8 +406,8 @@ fn thousands_of_narrow_rows_are_each_their_own() {
 }
 
 #[test]
-fn every_value_of_half_precision_is_read_as_it_is() {
-    // Alone among masked ones each is its row's `log_z`. In rows of 19 both ways of reading have to do with it.
+fn every_half_precision_value_is_decoded_exactly() {
+    // A value alone among masked ones is its row's `log_z`. Rows of 19 use both the vector and the scalar path.
     const WIDTH: usize = 19;
     for shift in [0, 1] {
         let mut bytes = vec![0; shift];
@@ -435,7 +435,7 @@ fn every_value_of_half_precision_is_read_as_it_is() {
 }
 
 #[test]
-fn masked_tokens_add_nothing() {
+fn masked_logits_are_ignored() {
     let live = [1.5, -0.25, 0.75, 3.0];
     let alone = measure(&live);
     assert_eq!(alone.flags, Flags::empty());
@@ -457,8 +457,8 @@ fn masked_tokens_add_nothing() {
 }
 
 #[test]
-fn nan_and_infinity_are_not_measured() {
-    // A payload in the low bits too, which arithmetic on the bits could carry away.
+fn nan_and_infinity_are_flagged() {
+    // Some have a payload in the low bits, which integer arithmetic on the bits could lose.
     let bad = [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001), f32::from_bits(0xffff_ffff), f32::INFINITY];
     for bad in bad {
         for rest in [0.5, f32::NEG_INFINITY, f32::MAX, -f32::MAX] {
@@ -480,7 +480,7 @@ fn nan_and_infinity_are_not_measured() {
 }
 
 #[test]
-fn the_greatest_value_may_come_late() {
+fn increasing_rows_match_the_reference() {
     for step in [1e-3f32, 0.02, -0.02, 3.0] {
         let row: Vec<f32> = (0..10_000).map(|at| step * at as f32 - 40.0).collect();
         let mut batch = Batch::new(Dtype::F32, &[row.clone(), row.clone(), row]);
@@ -490,22 +490,22 @@ fn the_greatest_value_may_come_late() {
 }
 
 #[test]
-fn a_temperature_that_is_none_costs_its_row_only() {
+fn invalid_temperature_affects_only_its_row() {
     let row = vec![0.5, 1.5, -1.0];
     let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -1.0, 1e-40];
     let mut batch = Batch::new(Dtype::F32, &vec![row.clone(); 2 * odd.len() + 1]);
     batch.temperature = odd.iter().flat_map(|odd| [0.7, *odd]).collect();
     let stats = batch.check();
     for (index, stats) in stats.iter().enumerate() {
-        // The last row has none at all.
+        // The last row has no temperature.
         let flags = if index % 2 == 0 && index < 2 * odd.len() { Flags::empty() } else { Flags::NAN };
         assert_eq!(stats.flags, flags, "row {index}");
     }
 }
 
 #[test]
-fn a_mask_is_one_at_any_temperature() {
-    // So hot that the distance of a masked value would not keep it out.
+fn masked_logits_are_ignored_at_any_temperature() {
+    // At the highest temperatures, the distance alone would not exclude a masked value.
     for width in [3, 64, 5000] {
         let mut row = vec![-1e30; width];
         (row[0], row[width / 2]) = (0.5, -1.5);
@@ -518,7 +518,7 @@ fn a_mask_is_one_at_any_temperature() {
 }
 
 #[test]
-fn a_token_outside_the_vocabulary_has_no_surprisal() {
+fn out_of_range_token_has_no_surprisal() {
     let mut batch = Batch::new(Dtype::Bf16, &vec![vec![0.0, 1.0]; 7]);
     batch.chosen = vec![-1, 2, i64::MAX, i64::MIN, 0, 1];
     let surprisals: Vec<f64> = batch.check().iter().map(|stats| stats.surprisal).collect();
@@ -528,7 +528,7 @@ fn a_token_outside_the_vocabulary_has_no_surprisal() {
 }
 
 #[test]
-fn a_type_is_known_by_its_name() {
-    assert_eq!(DTYPES.map(Dtype::name), ["F32", "BF16", "F16"], "as safetensors write them");
+fn dtype_names_match_safetensors() {
+    assert_eq!(DTYPES.map(Dtype::name), ["F32", "BF16", "F16"], "the names in safetensors");
     assert_eq!(DTYPES.map(Dtype::bytes), [4, 2, 2]);
 }

@@ -1,4 +1,4 @@
-//! Slices of logits through their doors: the control port, and `tokentap entropy`.
+//! Slices of logits sent to the control port and to `tokentap entropy`.
 
 use std::net::SocketAddr;
 
@@ -12,11 +12,11 @@ use crate::support::proxy::Proxy;
 
 pub(crate) const BINARY: (&str, &str) = ("content-type", "application/octet-stream");
 
-/// A slice, and the textbook's numbers for it.
+/// A slice, with reference numbers in float64.
 pub(crate) struct Slice {
     pub(crate) dtype: Dtype,
     pub(crate) vocab: usize,
-    /// The values as they are stored, read back.
+    /// The stored values, after rounding to the type.
     logits: Vec<f64>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) temperature: Vec<f32>,
@@ -24,7 +24,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// Logits like a model's, no two rows alike.
+    /// Logits like a model's, with different rows.
     pub(crate) fn new(dtype: Dtype, rows: usize, vocab: usize) -> Self {
         let mut state = 0x9e37_79b9_u64.wrapping_add(vocab as u64);
         let mut unit = || {
@@ -52,14 +52,14 @@ impl Slice {
         self.temperature.len()
     }
 
-    /// The file; `late` puts what goes with the rows behind them.
+    /// The safetensors file; with `late` the temperature and token ids follow the logits.
     pub(crate) fn file(&self, late: bool) -> Vec<u8> {
         let temperature: Vec<u8> = self.temperature.iter().flat_map(|value| value.to_le_bytes()).collect();
         let ids: Vec<u8> = self.token_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let logits = ("logits", name(self.dtype), vec![self.rows(), self.vocab], &self.bytes);
-        let side =
+        let columns =
             [("temperature", "F32", vec![self.rows()], &temperature), ("token_ids", "I64", vec![self.rows()], &ids)];
-        let [a, b] = side;
+        let [a, b] = columns;
         let tensors = if late { [logits, a, b] } else { [a, b, logits] };
         by_hand(&tensors)
     }
@@ -83,9 +83,9 @@ impl Slice {
         for row in 0..self.rows() {
             let names = ["entropy", "log_z", "p_max", "varentropy", "surprisal"];
             for (name, truth) in names.into_iter().zip(self.truth(row)) {
-                let said = answer[name][row].as_f64().unwrap_or(f64::NAN);
-                let near = (said - truth).abs() <= 5e-6 * truth.abs().max(1.0) || (said.is_nan() && truth.is_nan());
-                assert!(near, "{name}[{row}] is {said}, not {truth}");
+                let actual = answer[name][row].as_f64().unwrap_or(f64::NAN);
+                let near = (actual - truth).abs() <= 5e-6 * truth.abs().max(1.0) || (actual.is_nan() && truth.is_nan());
+                assert!(near, "{name}[{row}] is {actual}, not {truth}");
             }
         }
     }
@@ -117,7 +117,7 @@ pub(crate) async fn send(control: SocketAddr, file: &[u8]) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slice_gets_the_textbook_s_numbers() {
+async fn slice_matches_the_reference() {
     let proxy = started(&[]).await;
     for dtype in [Dtype::F32, Dtype::BF16] {
         for (rows, vocab) in [(1, 1), (3, 7), (5, 1000), (40, 50_257), (2, 151_936)] {
@@ -139,7 +139,7 @@ async fn a_slice_gets_the_textbook_s_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_order_of_the_library_is_as_good_as_any() {
+async fn tensor_order_of_the_safetensors_library_is_accepted() {
     let proxy = started(&[]).await;
     let slice = Slice::new(Dtype::F32, 6, 300);
     let temperature: Vec<u8> = slice.temperature.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect();
@@ -165,8 +165,8 @@ async fn accept_header_selects_safetensors() {
         let tensor = file.tensor(name).unwrap();
         assert_eq!((tensor.dtype(), tensor.shape()), (Dtype::F64, &[9][..]));
         for (row, bytes) in tensor.data().as_chunks::<8>().0.iter().enumerate() {
-            let (said, truth) = (f64::from_le_bytes(*bytes), slice.truth(row)[at]);
-            assert!((said - truth).abs() < 5e-6 * truth.abs().max(1.0) || truth.is_nan(), "{name}[{row}]");
+            let (actual, truth) = (f64::from_le_bytes(*bytes), slice.truth(row)[at]);
+            assert!((actual - truth).abs() < 5e-6 * truth.abs().max(1.0) || truth.is_nan(), "{name}[{row}]");
         }
     }
     for (accept, json) in [
@@ -181,8 +181,8 @@ async fn accept_header_selects_safetensors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_rows_than_there_is_room_for_go_through_all_the_same() {
-    // one slot, in which 13 such rows have room
+async fn slice_larger_than_the_slot_memory_is_measured() {
+    // one slot, which holds 13 of these rows
     let proxy = started(&["limit:slice-memory", "4MiB", "limit:entropy-threads", "1"]).await;
     let slice = Slice::new(Dtype::F32, 60, 80_000);
     let (mine, file) = (slice.file(false), slice.file(true));
@@ -196,7 +196,7 @@ async fn more_rows_than_there_is_room_for_go_through_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_in_single_bytes_is_the_same_body() {
+async fn body_sent_byte_by_byte_is_measured() {
     let proxy = started(&[]).await;
     for late in [false, true] {
         let slice = Slice::new(Dtype::BF16, 3, 11);
@@ -210,7 +210,7 @@ async fn a_body_in_single_bytes_is_the_same_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sender_that_leaves_takes_no_room_along() {
+async fn disconnected_upload_frees_its_slots() {
     let proxy = started(&["limit:slice-memory", "4MiB"]).await;
     let slice = Slice::new(Dtype::F32, 4, 100_000);
     let file = slice.file(false);
@@ -223,7 +223,7 @@ async fn a_sender_that_leaves_takes_no_room_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invalid_slices_are_refused_by_name() {
+async fn invalid_slices_are_rejected_with_the_reason() {
     let proxy = started(&["limit:max-slice-bytes", "1MiB"]).await;
     let four: Vec<u8> = [0f32; 4].iter().flat_map(|value| value.to_le_bytes()).collect();
     let (zero, none) = (vec![0u8; 4], Vec::new());
@@ -236,14 +236,14 @@ async fn invalid_slices_are_refused_by_name() {
     let nan: Vec<u8> = f32::NAN.to_le_bytes().to_vec();
     let id: Vec<u8> = [0i64, 2].iter().flat_map(|id| id.to_le_bytes()).collect();
     let cases: Vec<(u16, Vec<u8>, &str)> = vec![
-        (400, b"{\"logits\": [[1,2]]}".to_vec(), "no safetensors file"),
+        (400, b"{\"logits\": [[1,2]]}".to_vec(), "not a safetensors file"),
         (400, [&8u64.to_le_bytes()[..], b"{\"a\":1}}"].concat(), "the safetensors header"),
         (400, one("logits", "I64", &[1, 2], &four), "F32, BF16 or F16, not I64"),
         (400, one("logits", "F32", &[4], &four), "[rows, vocab], not [4]"),
         (400, one("logits", "F32", &[4, 0], &none), "1 to 1048576 logits, not 0"),
-        (400, one("logit", "F32", &[2, 2], &four), "\"logit\" is none of logits, temperature and token_ids"),
+        (400, one("logit", "F32", &[2, 2], &four), "\"logit\" is not logits, temperature or token_ids"),
         (400, one("temperature", "F32", &[1], &zero), "no tensor named logits"),
-        (400, side("temperature", "F32", &[1], &zero), "temperature[0] is 0: it is from 1e-6 to 1e6"),
+        (400, side("temperature", "F32", &[1], &zero), "temperature[0] is 0, not from 1e-6 to 1e6"),
         (400, side("temperature", "F32", &[1], &nan), "temperature[0] is NaN"),
         (400, side("temperature", "F32", &[4], &four), "temperature has 4 values for 2 rows"),
         (400, side("temperature", "U8", &[4], &zero), "temperature is one of [F32, F64], not U8"),
@@ -265,7 +265,7 @@ async fn invalid_slices_are_refused_by_name() {
     assert_eq!(answer.status, 415);
     assert_eq!(request(proxy.control, "GET", "/v1/entropy", &[], b"").await.status, 405);
     assert_eq!(send(proxy.control, &one("logits", "F32", &[0, 5], &none)).await.json()["entropy"], json!([]));
-    assert_eq!(send(proxy.control, &good).await.status, 200, "nothing of all that is left");
+    assert_eq!(send(proxy.control, &good).await.status, 200, "rejected slices leave no state");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,14 +309,14 @@ async fn small_slices_may_be_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_is_measured_a_line_a_row() {
+async fn entropy_command_prints_one_line_per_row() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slice.safetensors");
     let slice = Slice::new(Dtype::BF16, 70, 50_000);
     std::fs::write(&path, slice.file(false)).unwrap();
     let done = output(&["entropy", path.to_str().unwrap()]).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert!(done.stderr.is_empty(), "no terminal, no bar");
+    assert!(done.stderr.is_empty(), "no progress bar without a terminal");
     let lines: Vec<Value> =
         String::from_utf8(done.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let rows: Vec<&Value> = lines.iter().map(|line| &line["row"]).collect();

@@ -1,5 +1,5 @@
-//! The host code over the CUDA driver, against a stand-in driver that runs the kernels' text on the CPU. IT IS NOT A GPU: it shows that
-//! what is copied, launched and answered is right, and what happens when the driver fails; it says nothing of speed.
+//! Tests of the CUDA host code with a fake driver that runs the kernel sources on the CPU. It is not a GPU: these tests check copies,
+//! launches, replies and driver failures, not speed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use crate::support::engine;
 use crate::support::hand::soon;
 use crate::support::upstream::{Nature, Upstream};
 
-/// The folder of the library, built where it is not there yet.
+/// The folder of the library, which is built on first use.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand-in");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/stand_in.sh");
@@ -31,7 +31,7 @@ fn folder(name: &str) -> String {
 
 type Environment<'a> = &'a [(&'a str, &'a str)];
 
-/// Runs tests of this program again, with the stand-in for a driver.
+/// Runs tests of this program again with the fake driver.
 fn again(filter: &str, arguments: &[&str], environment: Environment<'_>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg(filter).args(arguments).args(["--test-threads", "2"]);
@@ -46,58 +46,62 @@ fn again(filter: &str, arguments: &[&str], environment: Environment<'_>) {
     assert!(!text.contains("running 0 tests"), "{filter} names no test");
 }
 
-/// The stand-in has room for one slot: a quarter of 24 MiB.
+/// A fake device with memory for one slot: a quarter of 24 MiB.
 const SMALL: (&str, &str) = ("STAND_IN_MEMORY", "25165824");
+/// The log messages of an open and of a lost device.
+const OPENED: &str = "the CUDA device is open; rows and top_k are the row counts from which it is faster than the CPU";
+const LOST: &str = "the CUDA device is lost; rows are measured on the CPU until tokentap restarts";
+
 const CUDA: [(&str, &str); 2] = [("TOKENTAP_ENTROPY_BACKEND", "cuda"), SMALL];
 
 #[test]
-fn gpu_tests_pass_on_the_stand_in() {
+fn gpu_tests_pass_on_the_fake_driver() {
     again("device::", &["--ignored"], &[]);
 }
 
 #[test]
-fn recordings_and_the_demo_come_out_as_with_the_cpu() {
+fn recordings_and_demo_match_on_the_fake_driver() {
     for filter in ["recordings::", "truth::shapes::"] {
-        // several tests open the device at once, so it has room for more than one
+        // several tests open the device at once, so it needs memory for more than one slot
         again(filter, &[], &[CUDA[0], ("STAND_IN_MEMORY", "100663296")]);
     }
 }
 
-/// A tokentap with this driver in front of a scripted engine.
-async fn served(upstream: &Upstream, library: &str, environment: Environment<'_>) -> Binary {
+/// Starts tokentap with this driver in front of a scripted engine.
+async fn serve(upstream: &Upstream, library: &str, environment: Environment<'_>) -> Binary {
     let folder = folder(library);
     let environment: Vec<(&str, &str)> =
         [("LD_LIBRARY_PATH", &*folder)].into_iter().chain(CUDA).chain(environment.iter().copied()).collect();
     Binary::serve(upstream.addr, &environment).await
 }
 
-async fn asked(binary: &Binary, text: &str) -> Value {
+async fn generate(binary: &Binary, text: &str) -> Value {
     let body = json!({"text": text, "sampling_params": {"max_new_tokens": 8}, "entropy_options": {"stats": true, "bounds": true}});
     let answer = post(binary.data, "/generate", body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()["meta_info"].clone()
 }
 
-/// Uploads a slice, and holds its numbers against the textbook.
-async fn measured(binary: &Binary, slice: &Slice, late: bool) {
+/// Uploads a slice and compares its numbers with the reference.
+async fn check_upload(binary: &Binary, slice: &Slice, late: bool) {
     let kind = ("content-type", "application/octet-stream");
     let answer = request(binary.control, "POST", "/v1/entropy", &[kind], &slice.file(late)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     slice.check(&answer.json());
 }
 
-/// The log line with this message, which may have come before that of the ports.
-async fn told(binary: &mut Binary, message: &str) -> Value {
+/// The log line with this message. It may precede the line with the ports.
+async fn log_line(binary: &mut Binary, message: &str) -> Value {
     match binary.told.iter().find(|line| line["message"] == message) {
         Some(line) => line.clone(),
         None => binary.logged(message).await,
     }
 }
 
-/// The lines of /metrics that begin so, with their values.
-async fn metrics(binary: &Binary, beginning: &str) -> String {
+/// The lines of /metrics with this prefix.
+async fn metrics(binary: &Binary, prefix: &str) -> String {
     let text = get(binary.control, "/metrics").await.text();
-    text.lines().filter(|line| line.starts_with(beginning)).collect::<Vec<_>>().join("\n")
+    text.lines().filter(|line| line.starts_with(prefix)).collect::<Vec<_>>().join("\n")
 }
 
 fn entropies(meta_info: &Value) -> Vec<f64> {
@@ -106,7 +110,7 @@ fn entropies(meta_info: &Value) -> Vec<f64> {
     members.into_iter().flat_map(of).map(|value| value.as_f64().unwrap_or(f64::NAN)).collect()
 }
 
-/// Whether both measured the same.
+/// Asserts that both measured the same values.
 fn same(ours: &Value, theirs: &Value, context: &str) {
     assert_eq!(ours["output_token_stats"]["flags"], theirs["output_token_stats"]["flags"]);
     let (ours, theirs) = (entropies(ours), entropies(theirs));
@@ -118,48 +122,48 @@ fn same(ours: &Value, theirs: &Value, context: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_device_the_cpu_goes_on_and_the_log_says_why() {
+async fn missing_device_falls_back_to_the_cpu_with_the_reason() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let cases: [(&str, Environment<'_>, &str); 11] = [
         ("broken", &[], "the CUDA driver is broken: "),
-        ("", &[("STAND_IN_DEVICES", "0")], "the CUDA driver knows no device"),
-        ("", &[("STAND_IN_INIT", "34")], "answers cuInit with error 34"),
-        ("", &[("STAND_IN_INIT", "226")], "answers cuInit with error 226"),
+        ("", &[("STAND_IN_DEVICES", "0")], "the CUDA driver found no device"),
+        ("", &[("STAND_IN_INIT", "34")], "returned error 34 for cuInit"),
+        ("", &[("STAND_IN_INIT", "226")], "returned error 226 for cuInit"),
         ("", &[("STAND_IN_DRIVER", "11080")], "is for CUDA 11.8; 12.0 (driver 525) or newer is needed"),
         ("", &[("STAND_IN_MEMORY", "1000000")], "memory of the device: "),
-        ("", &[("STAND_IN_FAIL", "load:1=218")], "answers cuModuleLoadData with error 218"),
-        ("", &[("STAND_IN_FAIL", "alloc:7=2")], "with error 2"),
-        ("", &[("TOKENTAP_CUDA_DEVICE", "3")], "--cuda-device 3: there is no such device; the driver knows 0 GPU-"),
-        ("", &[("TOKENTAP_CUDA_DEVICE", "GPU-0")], "--cuda-device GPU-0: there is no such device"),
-        ("", &[("STAND_IN_FAIL", "launch:1=700")], "answers a launch with error 700"),
+        ("", &[("STAND_IN_FAIL", "load:1=218")], "returned error 218 for cuModuleLoadData"),
+        ("", &[("STAND_IN_FAIL", "alloc:7=2")], "returned error 2 for"),
+        ("", &[("TOKENTAP_CUDA_DEVICE", "3")], "--cuda-device 3: no such device; the driver reports 0 GPU-"),
+        ("", &[("TOKENTAP_CUDA_DEVICE", "GPU-0")], "--cuda-device GPU-0: no such device"),
+        ("", &[("STAND_IN_FAIL", "launch:1=700")], "returned error 700 for a launch"),
     ];
     for (library, environment, words) in cases {
-        let mut binary = served(&upstream, library, environment).await;
-        let line = told(&mut binary, "no CUDA device; the CPU measures").await;
+        let mut binary = serve(&upstream, library, environment).await;
+        let line = log_line(&mut binary, "no CUDA device; rows are measured on the CPU").await;
         let error = line["error"].as_str().unwrap();
         assert!(error.contains(words), "{words:?} in {error:?}");
-        assert!(entropies(&asked(&binary, "a").await).iter().any(|entropy| entropy.is_finite()), "the CPU measures");
+        assert!(entropies(&generate(&binary, "a").await).iter().any(|entropy| entropy.is_finite()), "the CPU measures");
         let used = metrics(&binary, "tokentap_entropy_backend").await;
         assert!(!used.contains("backend=\"cuda\"") || used.contains("backend=\"cuda\",work=\"top_k\"} 0"), "{used}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_is_lost_at_work_costs_no_reply() {
+async fn replies_continue_after_the_device_is_lost() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     for failure in ["launch:30=700", "copy:110=719", "sync:40=999"] {
-        let mut device = served(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
-        told(&mut device, "a CUDA device measures rows; it is faster from so many on").await;
+        let mut device = serve(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
+        log_line(&mut device, OPENED).await;
         let mut cpu = Binary::serve(upstream.addr, &[]).await;
-        // before that both say bounds for estimates
-        told(&mut device, "the upstream has been probed").await;
-        told(&mut cpu, "the upstream has been probed").await;
+        // before the probe, both report bounds as estimates
+        log_line(&mut device, "the upstream has been probed").await;
+        log_line(&mut cpu, "the upstream has been probed").await;
         for at in 0..60 {
             let text = format!("prompt {at}");
-            same(&asked(&device, &text).await, &asked(&cpu, &text).await, &format!("{failure}, {text}"));
+            same(&generate(&device, &text).await, &generate(&cpu, &text).await, &format!("{failure}, {text}"));
         }
         let code = &failure[failure.len() - 3..];
-        let line = told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
+        let line = log_line(&mut device, LOST).await;
         assert!(line["error"].as_str().unwrap().contains(code), "{line}");
         let errors = metrics(&device, "tokentap_cuda_errors_total").await;
         assert_eq!(errors, format!("tokentap_cuda_errors_total{{code=\"{code}\"}} 1"));
@@ -170,24 +174,24 @@ async fn a_device_that_is_lost_at_work_costs_no_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_in_the_slots_of_a_device_that_is_lost_are_measured_all_the_same() {
+async fn rows_in_slots_of_a_lost_device_are_measured_on_the_cpu() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     for failure in ["launch:30=700", "copy:110=719", "sync:40=999"] {
-        let mut device = served(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
-        told(&mut device, "a CUDA device measures rows; it is faster from so many on").await;
-        assert!(!metrics(&device, "tokentap_slice_rows_total").await.contains("cuda"), "trying it out is not counted");
+        let mut device = serve(&upstream, "", &[("STAND_IN_FAIL", failure)]).await;
+        log_line(&mut device, OPENED).await;
+        assert!(!metrics(&device, "tokentap_slice_rows_total").await.contains("cuda"), "calibration is not counted");
         let slices = [(Dtype::F32, 5, 3000), (Dtype::BF16, 40, 2000), (Dtype::F32, 9, 777)];
         let slices = slices.map(|(dtype, rows, vocab)| Slice::new(dtype, rows, vocab));
         for at in 0..40 {
             let slice = &slices[at % 3];
-            measured(&device, slice, at % 2 == 0).await;
+            check_upload(&device, slice, at % 2 == 0).await;
         }
-        told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
+        log_line(&mut device, LOST).await;
         for histogram in ["wait_seconds", "batch_rows", "compute_seconds"] {
             let name = format!("tokentap_slice_{histogram}_count{{backend=\"cuda\",work=\"rows\"}}");
             let line = metrics(&device, &name).await;
             let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-            // a batch or an entry each
+            // one observation per batch or entry
             assert!(count > 0.0 && count <= 40.0, "{line}");
         }
         let counted = metrics(&device, "tokentap_slice_rows_total").await;
@@ -196,28 +200,28 @@ async fn rows_in_the_slots_of_a_device_that_is_lost_are_measured_all_the_same() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_hangs_is_waited_for_once_and_costs_no_reply() {
+async fn hung_device_delays_replies_once() {
     const HANGS_FROM: usize = 30;
-    let given = Duration::from_secs(5);
+    let timeout = Duration::from_secs(5);
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("launches");
     let launched = || std::fs::read_to_string(&journal).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let number = HANGS_FROM.to_string();
     let environment = [("STAND_IN_HANG", &*number), ("STAND_IN_JOURNAL", journal.to_str().unwrap())];
-    let mut device = served(&upstream, "", &environment).await;
-    told(&mut device, "a CUDA device measures rows; it is faster from so many on").await;
+    let mut device = serve(&upstream, "", &environment).await;
+    log_line(&mut device, OPENED).await;
     let mut cpu = Binary::serve(upstream.addr, &[]).await;
-    told(&mut device, "the upstream has been probed").await;
-    told(&mut cpu, "the upstream has been probed").await;
-    let truth = asked(&cpu, "a").await;
+    log_line(&mut device, "the upstream has been probed").await;
+    log_line(&mut cpu, "the upstream has been probed").await;
+    let truth = generate(&cpu, "a").await;
     while launched().len() < HANGS_FROM - 1 {
-        same(&asked(&device, "a").await, &truth, "before it hangs");
+        same(&generate(&device, "a").await, &truth, "before the device hangs");
     }
     let slice = Slice::new(Dtype::F32, 5, 3000);
     let begin = Instant::now();
     let top_k = async {
-        same(&asked(&device, "a").await, &truth, "on the device when it began to hang");
+        same(&generate(&device, "a").await, &truth, "in the batch that hangs");
         begin.elapsed()
     };
     let rows = async {
@@ -227,55 +231,58 @@ async fn a_device_that_hangs_is_waited_for_once_and_costs_no_reply() {
             }
         })
         .await;
-        measured(&device, &slice, false).await;
+        check_upload(&device, &slice, false).await;
         begin.elapsed()
     };
-    let (top_k, rows) = soon("both are answered", async { tokio::join!(top_k, rows) }).await;
-    assert!(launched().last().unwrap().starts_with("entropy_top_k "), "it hangs over the generation's rows");
+    let (top_k, rows) = soon("both replies", async { tokio::join!(top_k, rows) }).await;
+    assert!(
+        launched().last().unwrap().starts_with("entropy_top_k "),
+        "the device hangs in the batch of the generation"
+    );
     for elapsed in [top_k, rows] {
         assert!(
-            given <= elapsed && elapsed < 2 * given - Duration::from_millis(500),
-            "{elapsed:?}: the device is given {given:?}, once"
+            timeout <= elapsed && elapsed < 2 * timeout - Duration::from_millis(500),
+            "{elapsed:?}: one timeout of {timeout:?}"
         );
     }
-    let line = told(&mut device, "the CUDA device is lost; the CPU goes on, and a restart opens it again").await;
-    assert_eq!(line["error"], "the device neither answers nor fails");
+    let line = log_line(&mut device, LOST).await;
+    assert_eq!(line["error"], "the device hangs");
     let fallbacks = metrics(&device, "tokentap_slice_fallbacks_total").await;
     for (reason, rows) in [("no_device", 4), ("device_lost", 5)] {
         let line = format!("tokentap_slice_fallbacks_total{{reason=\"{reason}\"}} {rows}");
-        assert!(fallbacks.contains(&line), "{line} in {fallbacks}: the rows of the generation, and those in its slots");
+        assert!(fallbacks.contains(&line), "{line} in {fallbacks}: the rows of the generation, and those in slots");
     }
     let begin = Instant::now();
     for late in [false, true] {
-        same(&asked(&device, "a").await, &truth, "after it was given up");
-        measured(&device, &slice, late).await;
+        same(&generate(&device, "a").await, &truth, "after the device is lost");
+        check_upload(&device, &slice, late).await;
     }
-    assert!(begin.elapsed() < given, "nobody waits for it any more");
-    assert_eq!(launched().len(), HANGS_FROM, "and nothing is handed to it");
+    assert!(begin.elapsed() < timeout, "no reply waits for the device");
+    assert_eq!(launched().len(), HANGS_FROM, "nothing else is launched");
     let begin = Instant::now();
     device.terminate();
     assert_eq!(device.code().await, Some(0));
-    assert!(begin.elapsed() < given, "{:?}: the end does not wait for it either", begin.elapsed());
+    assert!(begin.elapsed() < timeout, "{:?}: shutdown does not wait for the device", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_says_something_else_than_the_cpu_is_not_used() {
+async fn device_with_wrong_results_is_not_used() {
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let kernels = ["rows_f32", "rows_bf16", "rows_f16", "split_f32", "split_bf16", "split_f16", "top_k"];
     for kernel in kernels {
-        let mut device = served(&upstream, "", &[("STAND_IN_WRONG", &format!("entropy_{kernel}"))]).await;
-        let line = told(&mut device, "no CUDA device; the CPU measures").await;
+        let mut device = serve(&upstream, "", &[("STAND_IN_WRONG", &format!("entropy_{kernel}"))]).await;
+        let line = log_line(&mut device, "no CUDA device; rows are measured on the CPU").await;
         let error = line["error"].as_str().unwrap();
         assert!(error.starts_with("the device and the CPU differ by "), "{kernel}: {error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn auto_opens_the_device_that_is_named_and_no_other() {
+async fn auto_opens_only_a_configured_device() {
     let folder = folder("");
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let journals = tempfile::tempdir().unwrap();
-    // the second is the UUID that the stand-in gives itself
+    // the last one is the UUID of the fake device
     let cases = [None, Some("0"), Some("gpu-7374616e-642d-696e-2064-657669636530")];
     for (at, device) in cases.into_iter().enumerate() {
         let journal = journals.path().join(at.to_string());
@@ -283,13 +290,13 @@ async fn auto_opens_the_device_that_is_named_and_no_other() {
             vec![("LD_LIBRARY_PATH", &*folder), SMALL, ("STAND_IN_JOURNAL", journal.to_str().unwrap())];
         environment.extend(device.map(|device| ("TOKENTAP_CUDA_DEVICE", device)));
         let mut binary = Binary::serve(upstream.addr, &environment).await;
-        asked(&binary, "a").await;
-        measured(&binary, &Slice::new(Dtype::F32, 5, 3000), false).await;
-        // whether a processor that plays a device is ever the faster one is luck, but neither of these is worth the way
+        generate(&binary, "a").await;
+        check_upload(&binary, &Slice::new(Dtype::F32, 5, 3000), false).await;
+        // the fake device may or may not be faster than the CPU, but these rows are too few for a device in any case
         assert!(!metrics(&binary, "tokentap_slice_rows_total").await.contains("cuda"));
         let used = metrics(&binary, "tokentap_entropy_backend").await;
         assert!(!used.contains("{backend=\"cuda\",work=\"top_k\"} 1"), "{used}");
-        // a device that is being opened is waited for, and with it its first launch
+        // shutdown waits until the device is open, so its first launch is in the journal
         binary.terminate();
         assert_eq!(binary.code().await, Some(0));
         assert_eq!(journal.exists(), device.is_some(), "{device:?}: what was launched");

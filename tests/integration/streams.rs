@@ -1,4 +1,4 @@
-//! Streams in all their shapes: every event carries exactly the entropies of the tokens it carries.
+//! Streams of all forms: each event has exactly the entropies of its tokens.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::fixture::Fixture;
 use crate::support::proxy::Proxy;
 use crate::support::upstream::{Deed, Nature, Router, Upstream, json_message, stream, torn_stream};
 
-/// A token's row, distinct for each id, and its triple.
+/// The logprob row of a token, distinct for each id, and its triple.
 fn row(id: u64) -> Value {
     let first = -0.3 - id as f64 / 64.0;
     json!([[first, id, null], [first - 2.0, 900, null], [first - 3.0, 901, null]])
@@ -44,7 +44,7 @@ async fn through(events: Vec<Value>, streaming: &'static str, request: Value) ->
     let router = (streaming == "unknown").then(Router::default);
     let nature = Nature { streaming, flat: router.is_none(), router, ..Nature::default() };
     let upstream = Upstream::start(nature, move |asked| {
-        // the stream of the probe, which shows no mode
+        // the stream of the probe, which does not show the mode
         if asked.json()["input_ids"] == json!([10, 11, 12]) {
             return json_message(200, b"{}");
         }
@@ -57,7 +57,7 @@ async fn through(events: Vec<Value>, streaming: &'static str, request: Value) ->
     post(proxy.data, "/generate", request.to_string().as_bytes()).await
 }
 
-/// The entropy that each id has, asked for on its own.
+/// The entropy of an id, requested alone.
 async fn alone(id: u64) -> f64 {
     let answer = through(
         vec![event("x", &[id], 1, &json!({"type": "length"}))],
@@ -68,7 +68,7 @@ async fn alone(id: u64) -> f64 {
     answer.events()[0]["meta_info"]["output_token_entropy"][0].as_f64().unwrap()
 }
 
-/// Every event's entropies are those of the ids in its lists.
+/// Asserts that the entropies of each event are those of the ids in its lists.
 async fn check(what: &str, events: Vec<Value>, streaming: &'static str, request: Value) {
     let sent = events.clone();
     let answer = through(events, streaming, request).await;
@@ -157,11 +157,11 @@ async fn each_event_has_the_entropies_of_its_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_contradict_each_other_have_no_numbers_and_a_reason() {
+async fn contradictory_events_have_a_reason_and_no_numbers() {
     let length = json!({"type": "length", "length": 9});
     for streaming in ["cumulative", "incremental"] {
         let nature = Nature { streaming, ..Nature::default() };
-        // neither nine tokens so far nor nine less one new ones
+        // neither nine tokens in total nor eight new ones
         let events =
             vec![event("r", &[1], 1, &RUNNING), event("r", &[4, 5, 6], 9, &RUNNING), event("r", &[7], 10, &length)];
         let text = written(&events, true);
@@ -182,9 +182,9 @@ async fn events_that_contradict_each_other_have_no_numbers_and_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_may_be_new_or_lag_is_read_as_the_engine_streams_or_not_at_all() {
+async fn ambiguous_lists_follow_the_stream_mode_or_have_no_numbers() {
     let length = json!({"type": "length", "length": 4});
-    // two new tokens that begin with the one before, or two of three so far: both have the count 3
+    // two new tokens that start with the previous one, or a lagging list with two of three tokens: the count is 3 in both cases
     let first = event("r", &[1], 1, &RUNNING);
     let second = event("r", &[1, 2], 3, &RUNNING);
     let request = || json!({"text": "a", "stream": true});
@@ -201,7 +201,7 @@ async fn a_list_that_may_be_new_or_lag_is_read_as_the_engine_streams_or_not_at_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_may_be_incremental_where_logprobs_are_not() {
+async fn incremental_ids_with_cumulative_logprobs_are_supported() {
     // recorded from 0.5.6 with --stream-output
     for name in ["stream-top5", "stream-n2-top5", "stream-batch2-top2"] {
         let fixture = Fixture::named(&format!("sglang-0.5.6.post2/stream-output/{name}"));
@@ -222,7 +222,7 @@ async fn ids_may_be_incremental_where_logprobs_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn end_of_a_stream_passes_unchanged() {
+async fn end_of_a_stream_is_forwarded_unchanged() {
     let error = b"data: {\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"code\":400,\"retryable\":false}}\n\ndata: [DONE]\n\n";
     let comment =
         b": keep-alive\n\nevent: sglext_ids\ndata: 1\ndata: 2\n\ndata: {\"text\":\"no meta_info\"}\n\ndata: [DONE]\n\n";

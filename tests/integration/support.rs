@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! Helpers of the tests.
 
 pub mod binary;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Methods, paths and queries go upstream byte for byte, or not at all; and only to the upstream of the settings.
+//! Methods, paths and queries are forwarded unchanged or rejected, and only the configured upstream receives them.
 
 use crate::support::client::{Connection, get, request};
 use crate::support::hand::{Hand, soon};
@@ -12,7 +12,7 @@ async fn started(flags: &[&str]) -> (Hand, Proxy) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn methods_paths_and_queries_arrive_as_they_were_sent() {
+async fn methods_paths_and_queries_are_forwarded_unchanged() {
     let (mut hand, proxy) = started(&[]).await;
     let lines = [
         "GET /health",
@@ -36,14 +36,14 @@ async fn methods_paths_and_queries_arrive_as_they_were_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_would_be_changed_is_refused_and_named() {
+async fn ambiguous_path_is_rejected_and_named() {
     let (mut hand, proxy) = started(&[]).await;
     for path in ["/a/../b", "/a/./b", "/..", "/%2e%2e/b", "/a/.%2E", "/{x}", "/a\\b", "/caf\u{e9}", "/a?q='b'"] {
         let answer = get(proxy.data, path).await;
         assert_eq!(answer.status, 400, "{path}: {}", answer.text());
         let json = answer.json();
-        let said = json["error"]["message"].as_str().expect("an error has a message");
-        assert!(said.contains(&format!("{path:?}")), "{path} is named in {said}");
+        let message = json["error"]["message"].as_str().expect("an error has a message");
+        assert!(message.contains(&format!("{path:?}")), "{path} is named in {message}");
     }
     for path in ["/a b", "/a?<b>", "/a#b c", "/\t"] {
         assert_eq!(get(proxy.data, path).await.status, 400, "{path:?} is no HTTP");
@@ -52,7 +52,7 @@ async fn a_path_that_would_be_changed_is_refused_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_without_a_path_does_not_become_one() {
+async fn target_without_a_path_is_rejected() {
     let (mut hand, proxy) = started(&[]).await;
     for line in ["GET metadata.internal:80", "GET metadata.internal", "OPTIONS *"] {
         let mut client = Connection::open(proxy.data).await;
@@ -93,7 +93,7 @@ async fn tunnels_and_upgrades_are_not_implemented() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_is_the_clients_to_follow() {
+async fn redirect_is_returned_to_the_client() {
     let (mut hand, proxy) = started(&[]).await;
     let client = tokio::spawn(request(proxy.data, "POST", "/tokenize", &[], b"{}"));
     let target = format!("http://{}/elsewhere", hand.addr);
@@ -101,7 +101,7 @@ async fn a_redirect_is_the_clients_to_follow() {
     let answer = client.await.unwrap();
     assert_eq!((answer.status, answer.header("location")), (307, Some(target.as_str())));
     assert_eq!(answer.text(), "over there");
-    assert!(!hand.has_more(), "it was not followed");
+    assert!(!hand.has_more(), "the redirect was not followed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,7 +128,7 @@ async fn generations_that_are_not_captured_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_port_forwards_control_routes_and_nothing_else() {
+async fn control_port_forwards_only_control_routes() {
     let (mut hand, proxy) = started(&[]).await;
     for path in ["/pause_generation", "/update_weights_from_disk?x=1", "/flush_cache"] {
         let client = tokio::spawn(request(proxy.control, "POST", path, &[], b"{\"mode\":\"retract\"}"));

@@ -1,4 +1,4 @@
-//! TLS on the ports, through real handshakes with certificates that are made here.
+//! TLS on the ports: real handshakes with generated certificates.
 
 mod authority;
 mod draining;

@@ -1,4 +1,4 @@
-//! Another API in one file and one line of the route table: sessions, retries, recording, aborts and errors are those of every API.
+//! A toy API in one file and one line of the route table: sessions, retries, recording, aborts and errors work as for every API.
 
 mod api;
 
@@ -32,14 +32,14 @@ async fn toy_request_is_generated_encoded_recorded_and_counted() {
     );
     assert_eq!(reply.header("x-tokentap-session"), Some("s"));
     let reply = post(proxy.data, "/sessions/s/toy", call.as_bytes()).await;
-    assert_eq!(reply.json()["session"], "s", "it exists since the first request: {}", reply.text());
+    assert_eq!(reply.json()["session"], "s", "it exists from the first request: {}", reply.text());
     let stream = json!({"say": "a", "tokens": 4, "stream": true, "session_id": "s"}).to_string();
     let reply = post(proxy.data, "/toy", stream.as_bytes()).await;
     assert_eq!(reply.text(), "toy [10]\ntoy [10]\ntoy [10]\ntoy [10]\ntoy end\n");
     let session = get(proxy.control, "/v1/sessions/s").await.json();
     assert_eq!(session["turns"], 3, "{session}");
     let counted = "tokentap_http_requests_total{endpoint=\"/toy\",method=\"POST\",status_code=\"200\"}";
-    soon("three are counted", async { while proxy.metric(counted).await != 3.0 {} }).await;
+    soon("three requests are counted", async { while proxy.metric(counted).await != 3.0 {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,7 +54,7 @@ async fn toy_errors_have_the_shape_of_the_api() {
     assert_eq!((no_name.status, no_name.json()["toy_error"].is_string()), (400, true), "{}", no_name.text());
     let asking = tokio::spawn(post_owned(proxy.data, json!({"say": "a", "tokens": 4}).to_string()));
     for _ in 0..2 {
-        // once as it was forced, and once as the client wrote it
+        // first with forced logprobs, then as the client wrote it
         hand.next().await.reply(&message(400, &[], b"no such model")).await;
     }
     let refused = asking.await.unwrap();
@@ -67,7 +67,7 @@ async fn post_owned(addr: SocketAddr, body: String) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn toy_retry_joins_the_call_that_runs_and_one_that_leaves_is_aborted() {
+async fn toy_retry_joins_the_running_call_and_disconnect_aborts_it() {
     let mut hand = Hand::start().await;
     let proxy = toy(hand.addr).await;
     let body = json!({"say": "a", "tokens": 4, "stream": true, "session_id": "s"}).to_string();
@@ -83,9 +83,9 @@ async fn toy_retry_joins_the_call_that_runs_and_one_that_leaves_is_aborted() {
     assert!(first.read_until(|read| memchr::memmem::find(read, b"toy []").is_some()).await);
     let mut retry = send(&[("x-stainless-retry-count", "1")]).await;
     assert!(retry.read_until(|read| memchr::memmem::find(read, b"toy []").is_some()).await, "it reads the same stream");
-    assert!(!hand.has_more(), "the engine is asked once");
+    assert!(!hand.has_more(), "one request to the engine");
     drop((first, retry));
     let abort = hand.next().await;
-    assert_eq!(abort.asked.path, "/abort_request", "nobody reads the stream any more");
+    assert_eq!(abort.asked.path, "/abort_request", "all readers have disconnected");
     call.gone().await;
 }

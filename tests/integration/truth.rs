@@ -1,4 +1,4 @@
-//! What tokentap says about each token, compared with what an engine knows whose whole distribution is known.
+//! The numbers of tokentap for each token, compared with an engine whose full distribution is known.
 
 mod draw;
 mod ends;

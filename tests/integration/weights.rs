@@ -1,4 +1,4 @@
-//! Weight updates and pauses: which policy sampled which tokens, as the engine reports it and as tokentap counts it.
+//! Weight updates and pauses: the policy of each token, as the engine reports it and as tokentap counts it.
 
 mod live;
 
@@ -10,13 +10,13 @@ use crate::support::hand::{Call, END, Hand, STREAM, chunk};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-/// A tokentap before an engine of which the test plays each recorded answer when it likes.
+/// A tokentap and an engine whose recorded replies the test sends.
 struct Stage {
     hand: Hand,
     proxy: Proxy,
 }
 
-/// A recorded call on its way.
+/// A recorded call that is running.
 struct Running {
     fixture: Fixture,
     call: Call,
@@ -34,14 +34,14 @@ impl Stage {
         epoch(&self.proxy).await
     }
 
-    /// Asks as it was recorded: trainers' calls on the control port, the others on the data port.
+    /// Sends a recorded call: trainers' calls to the control port, others to the data port.
     async fn ask(&mut self, case: &str) -> Running {
         let fixture = Fixture::named(&format!("sglang-0.5.23/weights/{case}"));
         let trainers = fixture.method == "POST" && !fixture.is_generate();
         let addr = if trainers { self.proxy.control } else { self.proxy.data };
         let (session, recorded) = (case.to_owned(), fixture.clone());
         let client = tokio::spawn(async move {
-            // the second keeps what is asked about the model from being answered as the probe is
+            // the second header marks requests for model information, so that the fake does not answer them for the probe
             let headers = [("x-session-id", session.as_str()), ("x-recording", &session)];
             request(addr, &recorded.method, &recorded.path, &headers, &recorded.body).await
         });
@@ -50,7 +50,7 @@ impl Stage {
         Running { fixture, call, client }
     }
 
-    /// Asks and answers.
+    /// Sends a recorded call and its recorded reply.
     async fn play(&mut self, case: &str) -> Answer {
         self.ask(case).await.answered().await
     }
@@ -74,7 +74,7 @@ impl Running {
         meta["weight_versions"].as_array().unwrap().iter().map(version).collect()
     }
 
-    /// The engine answers as it was recorded.
+    /// Sends the recorded reply.
     async fn answered(mut self) -> Answer {
         let headers: Vec<(&str, &str)> = self
             .fixture
@@ -87,7 +87,7 @@ impl Running {
             let length = self.fixture.body.len();
             if length > 0 {
                 let body = self.call.body_until(|body| body.len() >= length).await;
-                assert_eq!(body, self.fixture.body, "a trainer's body arrives as it was");
+                assert_eq!(body, self.fixture.body, "the body of a trainer is forwarded unchanged");
             }
         }
         self.call.reply(&message(self.fixture.status, &headers, &self.fixture.reply)).await;
@@ -109,7 +109,7 @@ struct Span {
     epoch: u64,
 }
 
-/// The spans of a row's only turn; each is certain.
+/// The spans of a row's only turn, which must be certain.
 fn spans(row: &Value) -> Vec<Span> {
     let segments = row["segments"].as_array().unwrap();
     let response = segments.iter().find(|segment| segment["kind"] == "response").unwrap();
@@ -132,35 +132,35 @@ fn one(version: &str, end: u64, epoch: u64) -> Vec<Span> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_recorded_updates_give_the_spans_that_the_engine_reports() {
+async fn recorded_updates_give_the_spans_of_the_engine() {
     let mut stage = Stage::start().await;
     let start = stage.epoch().await;
     stage.play("w-01-before").await;
     assert_eq!(stage.recorded("w-01-before").await.0, one("default", 6, start));
     stage.play("w-02-update-bad-path").await;
-    assert_eq!(stage.epoch().await, start, "what failed has changed nothing");
-    // the update to v1 was not seen: its label is
+    assert_eq!(stage.epoch().await, start, "a failed update changes nothing");
+    // tokentap did not see the update to v1, only its label
     stage.play("w-05-after").await;
     assert_eq!(stage.recorded("w-05-after").await.0, one("v1", 2, start + 1));
     stage.play("w-06-model-info").await;
-    assert_eq!(stage.epoch().await, start + 1, "it moves once");
+    assert_eq!(stage.epoch().await, start + 1, "one new epoch");
     stage.play("w-07-update-version").await;
     assert_eq!(stage.epoch().await, start + 2);
     stage.play("w-08-after-version").await;
     assert_eq!(stage.recorded("w-08-after-version").await.0, one("v2", 2, start + 2));
 
-    // an update waits for what runs, which is of the old policy whole
+    // an update waits for running requests, whose tokens are all of the old policy
     let generation = stage.ask("w-09-generate-across-update").await;
     let update = stage.ask("w-09-update-during").await;
     assert_eq!(generation.engines(), [("v2".to_owned(), 0, 300)]);
     generation.answered().await;
-    assert_eq!(stage.epoch().await, start + 2, "an update that has not been answered has not happened");
+    assert_eq!(stage.epoch().await, start + 2, "an unanswered update does not count");
     update.answered().await;
     assert_eq!(stage.recorded("w-09-generate-across-update").await.0, one("v2", 300, start + 2));
     assert_eq!(stage.epoch().await, start + 3);
     stage.play("w-09b-model-info").await;
 
-    // an update that aborts what runs
+    // an update that aborts running requests
     let generation = stage.ask("w-10-abortall-generate-across-update").await;
     let update = stage.ask("w-10-abortall-update-during").await;
     assert_eq!(generation.engines(), [("v3-09".to_owned(), 0, 94)]);
@@ -191,7 +191,7 @@ async fn the_recorded_updates_give_the_spans_that_the_engine_reports() {
     assert_eq!(stage.recorded("w-15-back").await.0, one("v5", 6, start + 6));
 }
 
-/// A stream that stands while weights change: one turn, two policies.
+/// A stream that is paused while weights change: one turn, two policies.
 async fn across_a_pause(stage: &mut Stage, before: u64) {
     let mut generation = stage.ask("w-13a-generate-retract").await;
     assert_eq!(generation.engines(), [("v4".to_owned(), 0, 79), ("v5".to_owned(), 79, 120)]);
@@ -211,7 +211,7 @@ async fn across_a_pause(stage: &mut Stage, before: u64) {
     }
     generation.call.reply(END).await;
     let answer = generation.client.await.unwrap();
-    assert!(answer.complete && answer.body.ends_with(b"data: [DONE]\n\n"), "the stream comes to its end");
+    assert!(answer.complete && answer.body.ends_with(b"data: [DONE]\n\n"), "the stream is complete");
     let (spans, row) = stage.recorded("w-13a-generate-retract").await;
     let [old, new] = [("v4", 0, 79, before), ("v5", 79, 120, before + 1)].map(|(version, start, end, epoch)| Span {
         version: version.to_owned(),
@@ -220,11 +220,11 @@ async fn across_a_pause(stage: &mut Stage, before: u64) {
         epoch,
     });
     assert_eq!(spans, [old, new]);
-    // the hand has no tokenizer, so the prompt is not known
+    // the fake has no tokenizer, so the prompt is unknown
     assert_eq!(row["flags"], serde_json::json!(["crosses_versions", "prompt_unknown"]));
 }
 
 fn assert_untrained(row: &Value, fault: &str) {
     assert_eq!((&row["turns"][0]["trained"], &row["turns"][0]["fault"]), (&Value::Bool(false), &fault.into()), "{row}");
-    assert!(row["loss_mask"].as_array().unwrap().iter().all(|mask| *mask == 0), "nothing of it is trained");
+    assert!(row["loss_mask"].as_array().unwrap().iter().all(|mask| *mask == 0), "no token is trained");
 }

@@ -1,8 +1,7 @@
-//! Bytes of clients that mean harm, or know no better: what tokentap passes on is one well-formed request, or nothing.
+//! Malformed and malicious requests: tokentap forwards one well-formed request, or none.
 //!
-//! Every case of the table uses a new connection with an ordinary request after it, in one write and byte by byte. The
-//! upstream records and parses strictly what it receives, to the end of its connections, so that a request that no client sent, or a byte
-//! too many, is seen wherever it lands.
+//! Every case of the table uses a new connection with an ordinary request after it, in one write and byte by byte. The upstream records
+//! everything it receives and parses it strictly, so that a smuggled request or a surplus byte is found on any of its connections.
 
 mod case;
 mod exchange;
@@ -24,40 +23,40 @@ use case::{Case, Check, Port};
 use exchange::{Exchange, Pace, exchange};
 use recorder::{JournalEntry, Recorder};
 
-/// One way of one case.
+/// A case on a port, sent in one write or byte by byte.
 #[derive(Clone)]
-struct Way {
+struct Variant {
     case: Arc<Case>,
     port: Port,
     pace: Pace,
     tag: String,
 }
 
-/// Every way of every case; one by one only where they are few, and on one port, for below it all ports are the same.
-fn ways() -> Vec<Way> {
-    let mut ways = Vec::new();
+/// Every variant of every case. Only short cases are sent byte by byte, and only to one port, because all ports share the parser.
+fn variants() -> Vec<Variant> {
+    let mut variants = Vec::new();
     for case in table::all().into_iter().map(Arc::new) {
         for port in case.ports {
             for pace in [Pace::Whole, Pace::Bytes] {
                 if pace == Pace::Whole || *port == Port::Plain && case.bytes.len() < 1000 {
-                    let tag = format!("t{:04}", ways.len());
-                    ways.push(Way { case: Arc::clone(&case), port: *port, pace, tag });
+                    let tag = format!("t{:04}", variants.len());
+                    variants.push(Variant { case: Arc::clone(&case), port: *port, pace, tag });
                 }
             }
         }
     }
-    ways
+    variants
 }
 
-/// Ends tokentap and its connections; returns what the upstream received to their last byte.
-async fn ended(proxy: Proxy, recorder: &Recorder) -> Vec<String> {
+/// Shuts tokentap down; returns the malformed, smuggled and surplus bytes that the upstream received.
+async fn shut_down(proxy: Proxy, recorder: &Recorder) -> Vec<String> {
     proxy.phase.send_replace(Phase::Ending);
     proxy.task.await.unwrap();
     drop(proxy.parts);
     let wrong = recorder.all().await.into_iter().filter_map(|entry| match entry {
-        JournalEntry::Wrong(said) => Some(format!("not well formed: {said}")),
-        JournalEntry::Whole(seen) if seen.target.contains("/smuggled") => Some(format!("smuggled: {seen:?}")),
-        JournalEntry::Cut(None, bytes) => Some(format!("left over: {}", bytes.escape_ascii())),
+        JournalEntry::Malformed(problem) => Some(format!("not well formed: {problem}")),
+        JournalEntry::Complete(seen) if seen.target.contains("/smuggled") => Some(format!("smuggled: {seen:?}")),
+        JournalEntry::Truncated(None, bytes) => Some(format!("left over: {}", bytes.escape_ascii())),
         _ => None,
     });
     wrong.collect()
@@ -69,36 +68,36 @@ async fn upstream_receives_only_well_formed_requests_that_were_sent() {
     let proxy = Proxy::start(recorder.addr, &[]).await;
     let mut wrong = Vec::new();
     let mut running = JoinSet::new();
-    let ways = ways();
-    for way in ways.clone() {
+    let variants = variants();
+    for variant in variants.clone() {
         if running.len() == 32 {
             wrong.extend(running.join_next().await.unwrap().unwrap());
         }
-        let addr = if way.port == Port::Control { proxy.control } else { proxy.data };
-        running.spawn(check(way, addr, Arc::clone(&recorder)));
+        let addr = if variant.port == Port::Control { proxy.control } else { proxy.data };
+        running.spawn(check(variant, addr, Arc::clone(&recorder)));
     }
     wrong.extend(running.join_all().await.into_iter().flatten());
-    wrong.extend(ended(proxy, &recorder).await);
-    assert!(wrong.is_empty(), "{} of {} ways:\n{}", wrong.len(), ways.len(), wrong.join("\n"));
+    wrong.extend(shut_down(proxy, &recorder).await);
+    assert!(wrong.is_empty(), "{} of {} variants:\n{}", wrong.len(), variants.len(), wrong.join("\n"));
 }
 
-/// What is not as the case has it.
-async fn check(way: Way, addr: std::net::SocketAddr, recorder: Arc<Recorder>) -> Option<String> {
-    let Way { case, port, pace, tag } = &way;
+/// Sends a variant; returns the difference from the expected outcome, if any.
+async fn check(variant: Variant, addr: std::net::SocketAddr, recorder: Arc<Recorder>) -> Option<String> {
+    let Variant { case, port, pace, tag } = &variant;
     let got = exchange(addr, &case.written(*port, tag), case.ends, *pace, case.method() == "HEAD").await;
     let entries = recorder.of(tag);
-    let said = compared(case, *port, tag, &got, &entries).err()?;
+    let problem = compare(case, *port, tag, &got, &entries).err()?;
     let statuses: Vec<u16> = got.answers.iter().map(|(status, _)| *status).collect();
     let first = got.answers.first().map(|(_, body)| String::from_utf8_lossy(&body[..body.len().min(120)]).into_owned());
     Some(format!(
-        "{:?} ({port:?}, {pace:?}): {said}; answers {statuses:?} {first:?}, entries {entries:.300?}",
+        "{:?} ({port:?}, {pace:?}): {problem}; answers {statuses:?} {first:?}, entries {entries:.300?}",
         case.name
     ))
 }
 
-fn compared(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[JournalEntry]) -> Result<(), String> {
+fn compare(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[JournalEntry]) -> Result<(), String> {
     if got.hung || !got.rest.is_empty() {
-        return Err(format!("hung: {}, behind the answers: {}", got.hung, got.rest.escape_ascii()));
+        return Err(format!("hung: {}, bytes after the answers: {}", got.hung, got.rest.escape_ascii()));
     }
     let kept = if case.either { got.answers.len() > case.statuses.len() } else { case.kept };
     let mut statuses = case.statuses.to_vec();
@@ -107,7 +106,7 @@ fn compared(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[Journ
         return Err(format!("expected {statuses:?}"));
     }
     let whole = entries.iter().filter_map(|entry| match entry {
-        JournalEntry::Whole(seen) => Some(seen),
+        JournalEntry::Complete(seen) => Some(seen),
         _ => None,
     });
     let (behind, seen): (Vec<_>, Vec<_>) = whole.partition(|seen| seen.target.starts_with("/livez?"));
@@ -136,7 +135,7 @@ fn compared(case: &Case, port: Port, tag: &str, got: &Exchange, entries: &[Journ
 }
 
 #[test]
-fn names_are_unique_and_cases_many() {
+fn case_names_are_unique() {
     let cases = table::all();
     let names: HashSet<&str> = cases.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases.len());

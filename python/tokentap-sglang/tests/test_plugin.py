@@ -1,4 +1,4 @@
-"""What needs neither SGLang nor torch: when the plugin declines, who gets a value, and that no error of it gets out."""
+"""Tests without SGLang and torch: when the plugin declines, which requests get values, and that no error escapes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def request(value: Any, **more: Any) -> SimpleNamespace:
 
 
 class Values:
-    """A tensor on the host, as far as it is used."""
+    """The part of a tensor on the host that is used."""
 
     def __init__(self, *values: float) -> None:
         self.values = list(values)
@@ -48,26 +48,28 @@ def commit(index: int, *tokens: int) -> SimpleNamespace:
     return SimpleNamespace(output_index=index, token_ids=tokens or (7,))
 
 
-def consume(requests: list[SimpleNamespace], commits: list[Any], *values: float, full: bool = True) -> observer.ErrorCount:
+def consume(
+    requests: list[SimpleNamespace], commits: list[Any], *values: float, full: bool = True
+) -> observer.ErrorCount:
     errors = observer.ErrorCount()
     observer.HostEntropy(Values(*values), full, errors).consume(SimpleNamespace(reqs=requests), commits)
     return errors
 
 
-def test_only_true_and_full_are_a_wish() -> None:
+def test_only_true_and_full_ask_for_entropies() -> None:
     assert parse_switch({SWITCH: True}) is True
     assert parse_switch({SWITCH: "full"}) == "full"
     for odd in (None, [], {}, {SWITCH: 1}, {SWITCH: "yes"}, {SWITCH: None}, {SWITCH: [True]}, {SWITCH: {}}, "true"):
         assert parse_switch(odd) is False, odd
 
 
-def test_importing_needs_neither_sglang_nor_torch() -> None:
+def test_the_import_needs_neither_sglang_nor_torch() -> None:
     code = "import sys, tokentap_sglang; assert not {'torch', 'sglang', 'triton'} & set(sys.modules); print('fine')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "fine\n"
 
 
-def test_without_sglang_it_declines_in_one_line_for_all_processes(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_sglang_one_line_is_logged_for_all_processes(caplog: pytest.LogCaptureFixture) -> None:
     tokentap_sglang.register()
     tokentap_sglang.register()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -84,14 +86,14 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 @pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.5.230", "0.5.23rc1", "0.6.0", "0.5.6.post2"])
 def test_another_version_is_declined(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     sglang(monkeypatch, version)
-    with pytest.raises(Declined, match="the plugin knows"):
+    with pytest.raises(Declined, match="the plugin supports"):
         contract.check_installation()
 
 
 @pytest.mark.parametrize("version", ["0.5.23", "0.5.23.post1"])
 def test_a_known_version_without_its_functions_is_declined(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     sglang(monkeypatch, version)
-    with pytest.raises(Declined, match="is not there"):
+    with pytest.raises(Declined, match="does not exist"):
         contract.check_installation()
 
 
@@ -113,13 +115,13 @@ def test_the_rust_front_end_is_declined(monkeypatch: pytest.MonkeyPatch, word: s
 
 
 @pytest.mark.parametrize("text", ["-1", "", "many", "1.5", "²", "0x10"])
-def test_a_top_k_that_is_none_is_declined(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_invalid_top_k_is_declined(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TOKENTAP_ENTROPY_TOP_K", text)
     with pytest.raises(Declined, match="TOKENTAP_ENTROPY_TOP_K"):
         Settings.read()
 
 
-def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.read() == Settings(0, False)
     monkeypatch.setenv("TOKENTAP_ENTROPY_TOP_K", "20")
     monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "True")
@@ -146,14 +148,14 @@ def runner(**changes: Any) -> SimpleNamespace:
         ({"sampling_observer": object()}, 1, "another plugin"),
     ],
 )
-def test_a_runner_it_cannot_observe_is_declined(changes: dict[str, Any], stages: int, reason: str) -> None:
+def test_an_unsupported_runner_is_declined(changes: dict[str, Any], stages: int, reason: str) -> None:
     hooks._check_runner(runner(), 1)
     with pytest.raises(Declined, match=reason):
         hooks._check_runner(runner(**changes), stages)
 
 
 def test_installing_never_raises(caplog: pytest.LogCaptureFixture) -> None:
-    # no SGLang to ask about ranks, and a runner that is none
+    # SGLang is not installed, and the runner is invalid
     hooks.install(None, runner())
     hooks.install(None, SimpleNamespace())
     assert caplog.text.count("no token entropy") == 2
@@ -162,42 +164,40 @@ def test_installing_never_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records, "draft workers are never observed"
 
 
-def test_values_go_to_who_asked_at_the_place_of_their_token() -> None:
+def test_values_go_to_the_requests_with_the_switch() -> None:
     asks, silent, full = request(True), request(None), request("full")
     errors = consume([asks, silent, full], [commit(0), commit(0), commit(0)], 1.0, 2.0, 3.0)
     consume([asks, silent, full], [commit(1), commit(1), None], 1.5, 2.5, 3.5)
     assert asks.customized_info == {FIELD: [1.0, 1.5]}
-    assert silent.customized_info is None, "who did not ask has no key"
-    assert full.customized_info == {FIELD: [3.0]}, "a step whose token was not kept leaves none"
+    assert silent.customized_info is None, "a request without the switch has no key"
+    assert full.customized_info == {FIELD: [3.0]}, "a step without a kept token adds no value"
     assert errors.count == 0
 
 
-def test_tokens_of_other_steps_are_null_and_a_step_done_again_replaces() -> None:
+def test_tokens_of_other_steps_are_null_and_a_repeated_step_replaces() -> None:
     asks = request(True)
     consume([asks], [commit(2)], 0.5)
-    assert asks.customized_info == {FIELD: [None, None, 0.5]}, "the first two were not seen here"
+    assert asks.customized_info == {FIELD: [None, None, 0.5]}, "the first two steps did not run here"
     consume([asks], [commit(1)], 0.25)
-    assert asks.customized_info == {FIELD: [None, 0.25]}, "what came after has been taken back"
+    assert asks.customized_info == {FIELD: [None, 0.25]}, "later values were removed"
     consume([asks], [commit(2, 7, 8)], 0.75)
-    assert asks.customized_info == {FIELD: [None, 0.25, 0.75, None]}, (
-        "one value for a step, which is of its first token"
-    )
+    assert asks.customized_info == {FIELD: [None, 0.25, 0.75, None]}, "a step has one value, for its first token"
 
 
-def test_what_is_no_number_is_null() -> None:
+def test_nan_is_null() -> None:
     for value in (math.nan, math.inf, -math.inf):
         asks = request(True)
         consume([asks], [commit(0)], value)
         assert asks.customized_info == {FIELD: [None]}, value
 
 
-def test_renormalised_values_are_kept_from_who_asks_for_the_full_vocabulary() -> None:
+def test_full_gets_null_instead_of_renormalised_values() -> None:
     asks, full = request(True), request("full")
     consume([asks, full], [commit(0), commit(0)], 1.0, 2.0, full=False)
     assert (asks.customized_info, full.customized_info) == ({FIELD: [1.0]}, {FIELD: [None]})
 
 
-def test_other_keys_of_a_request_stay_and_beams_are_left_alone() -> None:
+def test_other_keys_stay_and_beams_are_ignored() -> None:
     asks, beam = request(True), request(True)
     asks.customized_info, beam.beam_group = {"other": [1]}, object()
     consume([asks, beam], [commit(0), commit(0)], 1.0, 2.0)
@@ -205,9 +205,9 @@ def test_other_keys_of_a_request_stay_and_beams_are_left_alone() -> None:
     assert beam.customized_info is None
 
 
-def test_nothing_that_goes_wrong_reaches_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_do_not_reach_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
     errors = consume([request(True), request(True)], [commit(0), commit(0)], 1.0)
-    assert errors.count == 1, "fewer values than requests belong to nobody"
+    assert errors.count == 1, "fewer values than requests cannot be assigned"
     assert consume([SimpleNamespace()], [commit(0)], 1.0).count == 1
     broken = observer.EntropyObserver(lambda *_: 1 / 0, Settings(0, False))  # type: ignore[arg-type, return-value]
     for _ in range(11):
@@ -218,7 +218,7 @@ def test_nothing_that_goes_wrong_reaches_the_scheduler(caplog: pytest.LogCapture
     assert caplog.text.count("measuring a step failed") == 2, "the 1st and the 10th time, not every time"
 
 
-def test_a_step_is_measured_if_somebody_asks_or_if_nobody_knows() -> None:
+def test_a_step_is_measured_if_it_is_requested_or_unmarked() -> None:
     watch = observer.EntropyObserver(lambda *_: None, Settings(0, False))  # type: ignore[arg-type, return-value]
     for requests, active in [([request(None)], False), ([request(None), request(True)], True), ([], False)]:
         forward: Any = SimpleNamespace(sampling_info=SimpleNamespace())
@@ -234,7 +234,7 @@ def test_a_step_is_measured_if_somebody_asks_or_if_nobody_knows() -> None:
     assert watch.is_active(odd.sampling_info) is True
 
 
-def test_neighbours_do_not_see_the_key() -> None:
+def test_other_requests_do_not_see_the_key() -> None:
     info = {FIELD: [[None]], "other": [[1]]}
     state: Any
     manager: Any = object()
@@ -246,16 +246,18 @@ def test_neighbours_do_not_see_the_key() -> None:
         state = SimpleNamespace(obj=SimpleNamespace(sampling_params=params))
         changed = hooks.hide_from_others(manager, {}, state, info, 0, None)
         if seen:
-            assert changed is None, "left as it is"
+            assert changed is None, "unchanged"
         else:
             assert changed == ((manager, {}, state, {"other": [[1]]}, 0, None), {})
     for obj in (None, SimpleNamespace(), SimpleNamespace(sampling_params=None), SimpleNamespace(sampling_params=[{}])):
         assert not asks_for_entropy(obj), obj
     state = SimpleNamespace(obj=None)
-    assert hooks.hide_from_others(manager, {}, state, {"other": [[1]]}, 0, None) is None, "nothing of ours is there"
+    assert hooks.hide_from_others(manager, {}, state, {"other": [[1]]}, 0, None) is None, (
+        "there is no key of the plugin"
+    )
 
 
-def test_the_reason_is_said_once_by_all_processes() -> None:
+def test_the_reason_is_logged_once_for_all_processes() -> None:
     code = "import tokentap_sglang; tokentap_sglang.register()"
     first = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert first.stderr.count("no token entropy") == 1

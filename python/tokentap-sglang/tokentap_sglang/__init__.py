@@ -1,7 +1,7 @@
 """A plugin for SGLang: the exact entropy of every sampled token, in `meta_info.output_token_entropy`.
 
-Importing it needs neither SGLang nor torch; only `register`, which SGLang calls in each of its processes, looks for
-them.
+Importing this package needs neither SGLang nor torch. Only `register`, which SGLang calls in each of its processes,
+imports them.
 """
 
 from __future__ import annotations

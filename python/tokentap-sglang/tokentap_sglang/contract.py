@@ -1,4 +1,4 @@
-"""What the plugin relies on in SGLang, and whether it is there."""
+"""Checks the parts of SGLang that the plugin uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 VERSIONS = re.compile(r"0\.5\.23(\.post\d+)?$")
-"""Versions whose sampling and output code was read and run. Another one may move a value by a token without any
+"""Versions whose sampling and output code was checked. Another version may shift values by a token without an
 error."""
 
 _SRT = "sglang.srt."
@@ -21,7 +21,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     MODEL_RUNNER_INIT: ("self",),
     FORWARD_BATCH: ("batch",),
     META_INFO: ("self", "meta_info", "state", "customized_info"),
-    # not hooked, but called by SGLang with what an observer is given
+    # not hooked, but SGLang calls the observer with these parameters
     _SRT + "sampling.sampling_observer.SamplingObserver.before_grammar": ("self", "logits", "sampling_info"),
     _SRT + "sampling.sampling_observer.SamplingObserver.after_sample": ("self", "state", "token_ids"),
     _SRT + "sampling.sampling_observer.SamplingObserver.is_active": ("self", "sampling_info"),
@@ -33,12 +33,12 @@ TARGETS: dict[str, tuple[str, ...]] = {
 
 
 class Declined(Exception):
-    """The plugin stays away; the message is the reason."""
+    """The plugin does not register; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment sets, the same for every request."""
+    """Settings from the environment, the same for every request."""
 
     top_k: int
     """0: the full vocabulary; k: the k largest logits, renormalised."""
@@ -48,28 +48,28 @@ class Settings:
 
     @classmethod
     def read(cls) -> Settings:
-        """Reads the environment; raises `Declined` where it makes no sense."""
+        """Reads the environment; raises `Declined` for an invalid value."""
         text = os.environ.get("TOKENTAP_ENTROPY_TOP_K", "0")
         if not text.isascii() or not text.isdigit():
-            raise Declined(f"TOKENTAP_ENTROPY_TOP_K={text!r} is no whole number of logits (0 is the full vocabulary)")
+            raise Declined(f"TOKENTAP_ENTROPY_TOP_K={text!r} is not a number of logits (0 is the full vocabulary)")
         original = os.environ.get("SGLANG_RETURN_ORIGINAL_LOGPROB", "false").lower() in ("true", "1")
         return cls(int(text), original)
 
 
 def check_installation() -> None:
-    """Raises `Declined` unless this process runs an SGLang that the plugin knows."""
+    """Raises `Declined` unless this process runs a supported SGLang."""
     try:
         from sglang.version import __version__ as version
     except Exception as error:
         raise Declined(f"SGLang cannot be imported ({error})") from error
     if not VERSIONS.match(version):
-        raise Declined(f"this is SGLang {version}; the plugin knows 0.5.23")
+        raise Declined(f"this is SGLang {version}; the plugin supports 0.5.23")
     if os.environ.get("SGLANG_RUST_SERVER", "false").strip().lower() in ("true", "1", "yes", "y"):
-        raise Declined("SGLang's Rust front end carries no such values (SGLANG_RUST_SERVER)")
+        raise Declined("SGLang's Rust front end does not forward such values (SGLANG_RUST_SERVER)")
     for target, expected in TARGETS.items():
         try:
             found = tuple(inspect.signature(pkgutil.resolve_name(target)).parameters)
         except Exception as error:
-            raise Declined(f"{target} is not there ({error})") from error
+            raise Declined(f"{target} does not exist ({error})") from error
         if found[: len(expected)] != expected:
             raise Declined(f"{target} takes {found}, not {expected}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROWS_BYTES = 64 << 20
-"""Room for each of the two temporaries of `entropy`; larger batches are taken in blocks of rows."""
+"""Bytes of each of the two temporaries of `entropy`; larger batches are processed in blocks of rows."""
 
 
 def entropy(
@@ -48,24 +48,24 @@ def _block(
     x = x - x.amax(dim=-1, keepdim=True)
     if temperature is not None:
         x.div_(temperature)
-    # Masked tokens are -inf; a large negative number has weight 0 as well, and 0 * it is not NaN.
+    # Masked tokens are -inf. A large negative number has weight 0 too, and its product with 0 is not NaN.
     x.clamp_(min=-1e4)
     weight = x.exp()
     total = weight.sum(dim=-1)
     values = total.log() - weight.mul_(x).sum(dim=-1) / total
-    # rounding may leave -1e-7 of a certain token
+    # rounding may give -1e-7 for a token with probability 1
     return values.clamp_(min=0)
 
 
 def reduction(top_k: int, device: Any, vocab: int) -> tuple[Reduce, str]:
-    """How rows of `vocab` logits are reduced on this device, and its name for the log: the fused kernel on CUDA, where
-    it agrees with float64, else plain torch."""
+    """The function that reduces rows of `vocab` logits on this device, and its name for the log: the fused kernel on
+    CUDA if it agrees with float64, else plain torch."""
     plain = functools.partial(entropy, top_k=top_k)
     if top_k == 0 and torch.device(device).type == "cuda":
         try:
             from tokentap_sglang.fused import fused_entropy
 
-            # with this vocabulary, which compiles the kernel now rather than when a request waits
+            # this vocabulary compiles the kernel now instead of at the first request
             error = disagreement(fused_entropy, device, vocab)
             if error < 1e-4:
                 return fused_entropy, "a fused kernel"
@@ -93,6 +93,6 @@ def disagreement(reduce: Reduce, device: Any, vocab: int) -> float:
             truth = -(log_p.exp() * log_p.clamp(min=-1e4)).sum(dim=-1)
             given = (None if given is None else given.to(device) for given in (some_bias, some_temperature))
             found = reduce(logits.to(device), *given)
-            # a NaN is as wrong as can be
+            # a NaN counts as an infinite error
             worst = max(worst, float((found.double().cpu() - truth).abs().nan_to_num(torch.inf).max()))
     return worst

@@ -1,5 +1,4 @@
-"""The same entropy in one reading of the logits, as a Triton kernel: float32, bfloat16 or float16 logits, no
-temporaries.
+"""A Triton kernel that reads the logits once: float32, bfloat16 or float16, without temporaries.
 
 Each program takes a share of a row and keeps (m, s, t): the largest logit so far, s = sum exp y and t = sum y exp y for
 y = (l - m) / T. When m grows by T d, s becomes s e^-d and t becomes (t - d s) e^-d. A second, tiny kernel merges the
@@ -15,10 +14,10 @@ import triton.language as tl
 BLOCK = 4096
 """Elements a program reads at once."""
 PROGRAMS = 512
-"""Few rows are shared out until there are about so many programs, enough to keep every memory channel busy."""
+"""Few rows are split into about this number of programs, enough to use every memory channel."""
 
 
-# These vary with the batch: a version compiled for each would stop the scheduler when it first turns up.
+# These vary with the batch. Specializing on them would compile during a step and delay the scheduler.
 @triton.jit(do_not_specialize=["blocks", "shares"], do_not_specialize_on_alignment=["out"])  # type: ignore[untyped-decorator]
 def _shares(  # type: ignore[no-untyped-def]
     logits,
@@ -42,18 +41,18 @@ def _shares(  # type: ignore[no-untyped-def]
     top = tl.full((), float("-inf"), tl.float32)
     total = tl.full((), 0.0, tl.float32)
     moment = tl.full((), 0.0, tl.float32)
-    # in whole blocks, so that the compiler knows each load to begin at a multiple of 16 bytes
+    # whole blocks, so that the compiler knows that each load begins at a multiple of 16 bytes
     start = part * blocks * BLOCK
     end = tl.minimum(start + blocks * BLOCK, vocab)
     for at in range(start, end, BLOCK):
         place = at + tl.arange(0, BLOCK)
-        # shares are whole blocks, so only the row's end cuts one; said of `vocab`, loads stay 16 bytes wide
+        # shares are whole blocks, so only the end of the row truncates one; a mask by `vocab` keeps loads 16 bytes wide
         inside = place < vocab
         x = tl.load(logits + row * logits_stride + place, mask=inside, other=float("-inf")).to(tl.float32)
         if HAS_BIAS:
             x += tl.load(bias + row * bias_stride + place, mask=inside, other=0.0).to(tl.float32)
         found = tl.maximum(top, tl.max(x, axis=0))
-        # a share may hold masked tokens alone
+        # all tokens of a share may be masked
         anchor = tl.where(found == float("-inf"), 0.0, found)
         # the clamp keeps 0 * -inf out of the sums; a NaN stays one
         y = tl.where(x == float("-inf"), -1e4, (x - anchor) * scale)
@@ -86,7 +85,7 @@ def _merge(partial, temperature, out, shares, HAS_TEMPERATURE: tl.constexpr, SHA
     empty = top == float("-inf")
     shift = tl.where(empty, 0.0, (top - all_top) * scale)
     keep = tl.where(empty, 0.0, tl.exp(shift))
-    # e^-88 is 0 in float32: what lies further down has no weight, and its shift must not make 0 * inf
+    # e^-88 is 0 in float32: smaller terms have no weight, and their shift must not produce 0 * inf
     moment = tl.sum(tl.where(keep == 0.0, 0.0, keep * (moment + shift * total)), axis=0)
     total = tl.sum(keep * total, axis=0)
     entropy = tl.log(total) - moment / total
@@ -95,8 +94,8 @@ def _merge(partial, temperature, out, shares, HAS_TEMPERATURE: tl.constexpr, SHA
 
 
 def fused_entropy(logits: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor | None) -> torch.Tensor:
-    """[B] float32 nats of logits [B, V], bias [B, V] or None, temperature [B, 1] or None for 1. Two launches, no
-    waiting."""
+    """[B] float32 nats of logits [B, V], bias [B, V] or None, temperature [B, 1] or None for 1. Two launches,
+    without waiting."""
     rows, vocab = logits.shape
     if logits.stride(1) != 1:
         logits = logits.contiguous()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOGGED = "TOKENTAP_SGLANG_LOGGED"
-"""Set once a reason was logged; the processes that SGLang starts inherit it, so that it is one line a server."""
+"""Set after a reason was logged. The processes that SGLang starts inherit it, so a server logs one line."""
 
 
 def register() -> None:
-    """Entry point of the group `sglang.srt.plugins`. Never raises; where it declines it says why in one line."""
+    """Entry point of the group `sglang.srt.plugins`. Never raises; it logs one line if the plugin does not register."""
     try:
         Settings.read()
         contract.check_installation()
@@ -67,9 +67,7 @@ def install(_: None, runner: ModelRunner, *args: Any, **kwargs: Any) -> None:
         at = "temperature 1" if settings.original else "each request's temperature"
         log.info("token entropy over %s, at %s, by %s", over, at, name)
         if getattr(runner.server_args, "tokenizer_worker_num", 1) > 1:
-            log.warning(
-                "token entropy: tokenizer workers load no plugins, so neighbours of a request that asks may see nulls"
-            )
+            log.warning("token entropy: tokenizer workers load no plugins, so other requests of a batch may see nulls")
     except Declined as reason:
         log.warning("no token entropy: %s", reason)
     except Exception as error:
@@ -78,25 +76,25 @@ def install(_: None, runner: ModelRunner, *args: Any, **kwargs: Any) -> None:
 
 def _check_runner(runner: ModelRunner, pp_size: int) -> None:
     if not runner.supports_sampling_observer():
-        raise Declined("this sampling path (speculative decoding, diffusion models) takes no observer")
+        raise Declined("this sampling path (speculative decoding, diffusion models) does not support an observer")
     if getattr(runner.server_args, "disaggregation_mode", "null") not in (None, "null"):
-        raise Declined("with prefill/decode disaggregation the first token's value does not travel with the request")
+        raise Declined("with prefill/decode disaggregation the value of the first token is not sent with the request")
     if pp_size > 1:
-        raise Declined("with pipeline parallelism the sampling rank is not the reporting one")
+        raise Declined("with pipeline parallelism the sampling rank does not report results")
     if getattr(runner.server_args, "rl_on_policy_target", None) is not None:
-        raise Declined("with --rl-on-policy-target SGLang rounds logits to bfloat16 behind the observer")
+        raise Declined("with --rl-on-policy-target SGLang rounds logits to bfloat16 after the observer")
     if runner.sampling_observer is not None:
-        raise Declined("another plugin observes sampling already")
+        raise Declined("another plugin already observes sampling")
 
 
 def mark_step(forward: ForwardBatch, cls: type, batch: ScheduleBatch, *args: Any, **kwargs: Any) -> None:
-    """After `ForwardBatch.init_new`: notes whether any request of this step asks, so that other steps cost nothing."""
+    """After `ForwardBatch.init_new`: marks whether a request of this step wants entropies; other steps cost nothing."""
     try:
         if forward.sampling_info is not None:
             wanted = any(parse_switch(req.sampling_params.custom_params) is not False for req in batch.reqs)
             setattr(forward.sampling_info, GATE, wanted)
     except Exception:
-        # without the note the step is measured, which is only slower
+        # an unmarked step is measured, which is only slower
         log.debug("a step could not be marked", exc_info=True)
 
 
@@ -108,9 +106,11 @@ def hide_from_others(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before a request's `meta_info` is filled: SGLang pads each key to every request of the batch; who did not ask
-    must not see ours."""
-    if not isinstance(customized_info, dict) or FIELD not in customized_info or asks_for_entropy(getattr(state, "obj", None)):
+    """Before a request's `meta_info` is filled: SGLang adds each key to every request of the batch. This removes ours
+    from requests without the switch."""
+    if not isinstance(customized_info, dict) or FIELD not in customized_info:
+        return None
+    if asks_for_entropy(getattr(state, "obj", None)):
         return None
     rest = {key: values for key, values in customized_info.items() if key != FIELD}
     return (manager, meta_info, state, rest, *args), kwargs

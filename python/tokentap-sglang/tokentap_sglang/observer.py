@@ -1,4 +1,4 @@
-"""SGLang's observer contract: entropies of a step, from the device to the requests whose tokens they belong to."""
+"""Implements SGLang's sampling observer: copies entropies of a step from the device to the requests of their tokens."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GATE = "_tokentap_wanted"
-"""Attribute of a step's `SamplingBatchInfo`: whether any of its requests asks. Without it the step is measured."""
+"""Attribute of a step's `SamplingBatchInfo`: whether a request of it wants entropies. Without it the step is
+measured."""
 
 
 @dataclass
 class ErrorCount:
-    """Counts what went wrong. It is never raised: an error in these methods would end the scheduler, and with it the
-    server."""
+    """Counts errors. They are never raised: an error in these methods would end the scheduler and the server."""
 
     count: int = 0
 
     def record(self, where: str) -> None:
-        """To be called from an `except` block; writes a line for the 1st, 10th, 100th… time."""
+        """Call it in an `except` block; it logs the 1st, 10th, 100th… error."""
         self.count += 1
         if math.log10(self.count).is_integer():
             log.exception("token entropy: %s failed, %d times by now; the values are null", where, self.count)
@@ -42,7 +42,7 @@ class ErrorCount:
 
 @dataclass(frozen=True)
 class EntropyObserver:
-    """Measures each step in which some request asks."""
+    """Measures each step with a request that wants entropies."""
 
     reduce: Reduce
     settings: Settings
@@ -53,8 +53,8 @@ class EntropyObserver:
         return bool(getattr(sampling_info, GATE, True))
 
     def before_grammar(self, logits: torch.Tensor, sampling_info: SamplingBatchInfo) -> torch.Tensor | None:
-        """Entropies [B] of logits [B, V], which hold the penalties; grammar and bias come after this call, so they are
-        applied to a copy here. The sampler overwrites `logits` later; nothing of it is kept."""
+        """Entropies [B] of logits [B, V], which include the penalties. SGLang applies grammar and bias after this call,
+        so they are applied to a copy here. The sampler overwrites `logits` later, so no reference to it is kept."""
         try:
             info = sampling_info
             if info.grammar_mask is not None:
@@ -62,7 +62,7 @@ class EntropyObserver:
                 info.grammar_mask.apply(logits)
             values = self.reduce(logits, info.logit_bias, None if self.settings.original else info.temperatures)
             for entry in (info.custom_logit_processor or {}).values():
-                # a user's processor changes these rows after us
+                # a custom logit processor changes these rows later
                 values.index_fill_(0, entry.indices, math.nan)
             return values
         except Exception:
@@ -70,7 +70,7 @@ class EntropyObserver:
             return None
 
     def after_sample(self, state: torch.Tensor, token_ids: torch.Tensor) -> DeviceEntropy:
-        """Which token was sampled makes no difference to the entropy."""
+        """The entropy does not depend on the sampled token."""
         return DeviceEntropy(state, self.settings.top_k == 0, self.errors)
 
 
@@ -96,8 +96,8 @@ class HostEntropy:
     errors: ErrorCount
 
     def consume(self, batch: ScheduleBatch, commits: Sequence[CommittedTokens | None]) -> None:
-        """Hands each value to the request that has kept the step's token: not those of chunked prefill, of steps run in
-        vain, of retracted requests."""
+        """Assigns each value to the request that kept the token of the step. Chunked prefill, discarded steps and
+        retracted requests keep no token."""
         try:
             values = self.values.tolist()
             if len(values) < len(batch.reqs):
@@ -108,16 +108,16 @@ class HostEntropy:
                     known = math.isfinite(value) and (self.full or asked is True)
                     _put(req, commit, value if known else None)
         except Exception:
-            self.errors.record("handing over the values of a step")
+            self.errors.record("assigning the values of a step")
 
 
 def _put(req: Req, commit: CommittedTokens, value: float | None) -> None:
-    """Writes the value at the place of its token; SGLang sends and slices the list as it does `output_ids`."""
+    """Writes the value at the index of its token; SGLang sends and slices the list like `output_ids`."""
     if req.customized_info is None:
         req.customized_info = {}
     track: list[float | None] = req.customized_info.setdefault(FIELD, [])
     del track[commit.output_index :]
-    # tokens of steps that were not seen here, such as the first one under prefill/decode disaggregation
+    # tokens of steps that did not run here, such as the first one under prefill/decode disaggregation
     track.extend([None] * (commit.output_index - len(track)))
     track.append(value)
     track.extend([None] * (len(commit.token_ids) - 1))

@@ -1,24 +1,24 @@
-"""The names a request and its answer use."""
+"""The member of a request that asks for entropies, and the member of the reply."""
 
 from __future__ import annotations
 
 from typing import Any
 
 SWITCH = "tokentap_entropy"
-"""Member of `sampling_params.custom_params`. `true` asks for what the server offers, `"full"` for the full vocabulary
-alone: where `TOKENTAP_ENTROPY_TOP_K` makes the server offer something else, each value is null."""
+"""Member of `sampling_params.custom_params`. `true` asks for the server's values, `"full"` for values over the full
+vocabulary: if `TOKENTAP_ENTROPY_TOP_K` is set, each value is then null."""
 
 FIELD = "output_token_entropy"
-"""Member of `meta_info`: nats, one entry a token of `output_ids`; null where a value is not known."""
+"""Member of `meta_info`: nats, one entry for each of `output_ids`; null for an unknown value."""
 
 
 def parse_switch(custom_params: Any) -> bool | str:
-    """What a request's custom_params ask: `True`, `"full"`, or `False` for anything else."""
+    """The switch in a request's custom_params: `True`, `"full"`, or `False` for anything else."""
     value = custom_params.get(SWITCH) if isinstance(custom_params, dict) else None
     return value if value is True or value == "full" else False
 
 
 def asks_for_entropy(obj: Any) -> bool:
-    """Whether a request, as the tokenizer process holds it (sampling_params is still a dict there), asks."""
+    """Whether a request of the tokenizer process, whose sampling_params is still a dict, has the switch."""
     params = getattr(obj, "sampling_params", None)
     return isinstance(params, dict) and parse_switch(params.get("custom_params")) is not False

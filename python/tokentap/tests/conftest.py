@@ -1,4 +1,4 @@
-"""A running demo and a scripted server, and both clients behind one way to call them."""
+"""A running demo, a scripted server, and one interface to both clients."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Demo:
-    """Where a `tokentap demo` answers."""
+    """The addresses of a running `tokentap demo`."""
 
     data: str
     control: str
 
 
 def binary() -> str:
-    """The tokentap under test; the tests fail without one, because without one they say nothing."""
+    """The tokentap under test; without one the tests fail instead of being skipped."""
     named = os.environ.get("TOKENTAP_BIN")
     built = ROOT / "target" / "debug" / "tokentap"
     found = named or (str(built) if built.exists() else shutil.which("tokentap"))
@@ -45,14 +45,14 @@ def running(*flags: str) -> Iterator[Demo]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        said = ""
+        output = ""
         for line in process.stdout:
-            said += line
+            output += line
             if line.startswith("Metrics:"):
                 break
-        data, control = re.search(r"(http://[\d.:]+)/generate", said), re.search(r"(http://[\d.:]+)/v1", said)
-        assert data, said
-        assert control, said
+        data, control = re.search(r"(http://[\d.:]+)/generate", output), re.search(r"(http://[\d.:]+)/v1", output)
+        assert data, output
+        assert control, output
         yield Demo(data[1], control[1])
     finally:
         process.terminate()
@@ -72,7 +72,7 @@ def scripted() -> Iterator[Scripted]:
 
 
 class Either:
-    """Runs a method of `Client` or of `AsyncClient`, and gives what it gives; a list for an iterator."""
+    """Runs a method of `Client` or of `AsyncClient`, and returns its result; an iterator becomes a list."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -94,13 +94,13 @@ class Either:
 
 @pytest.fixture(params=["blocking", "asyncio"])
 def do(request: pytest.FixtureRequest) -> Either:
-    """`do(where, method, ..., _retries=2)`: arguments with an underscore are the client's own."""
+    """`do(where, method, ..., _retries=2)`: arguments with an underscore are those of the client's constructor."""
     return Either(request.param)
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that clients make, none of which takes any time."""
+    """Records the pauses of the clients without sleeping."""
     made: list[float] = []
     wait: Callable[..., Any] = asyncio.sleep
 

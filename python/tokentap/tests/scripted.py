@@ -1,4 +1,4 @@
-"""A server that answers by a script, one step a request, and records the requests."""
+"""A server that answers each request with the next step of a script, and records the requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Step = Callable[["Handler"], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, unchanged."""
+    """A recorded request."""
 
     method: str
     path: str
@@ -85,12 +85,12 @@ class Scripted:
         self.asked.clear()
 
     def hang(self, handler: Handler) -> None:
-        """Says nothing until the test is over."""
+        """Sends nothing until the test ends."""
         self.released.wait(60)
 
 
 def reply(status: int, body: bytes | str, kind: str = "application/json") -> Step:
-    """A whole reply."""
+    """A complete reply."""
     data = body.encode() if isinstance(body, str) else body
 
     def step(handler: Handler) -> None:
@@ -122,7 +122,7 @@ def tear(body: bytes, length: int | None) -> Step:
 
 
 def leave(handler: Handler) -> None:
-    """Closes the connection without a word."""
+    """Closes the connection without a reply."""
 
 
 def events(*payloads: object, done: bool = True) -> Step:
@@ -132,7 +132,7 @@ def events(*payloads: object, done: bool = True) -> Step:
 
 
 def generated(ids: list[int], text: str = "x", finish: str | None = "stop", **meta: object) -> dict[str, Any]:
-    """A generation as SGLang words it."""
+    """A generation in SGLang's format."""
     reason = finish and {"type": finish}
     meta_info = {"id": "r", "finish_reason": reason, "completion_tokens": len(ids), **meta}
     return {"text": text, "output_ids": ids, "meta_info": meta_info}

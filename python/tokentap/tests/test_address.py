@@ -1,4 +1,4 @@
-"""Addresses and tokens: what can never work fails at construction, and is not retried for a minute."""
+"""Addresses and tokens: invalid ones fail at construction instead of being retried for a minute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ URLS = [
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize("url", URLS)
-def test_an_address_that_can_be_none(kind: type[Client] | type[AsyncClient], url: str) -> None:
+def test_an_invalid_base_url_raises_value_error(kind: type[Client] | type[AsyncClient], url: str) -> None:
     with pytest.raises(ValueError, match="a base URL like"):
         kind(url)
     with pytest.raises(ValueError, match="a base URL like"):
@@ -30,21 +30,21 @@ def test_an_address_that_can_be_none(kind: type[Client] | type[AsyncClient], url
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize("token", ["key\n", "key\r\nx: y", "ключ", " key", "", "k\u00e9y"])
-def test_a_token_that_no_header_carries(kind: type[Client] | type[AsyncClient], token: str) -> None:
+def test_an_invalid_token_raises_value_error(kind: type[Client] | type[AsyncClient], token: str) -> None:
     for name in ("token", "control_token"):
-        with pytest.raises(ValueError, match="a token is of ASCII") as raised:
+        with pytest.raises(ValueError, match="a token has only printable ASCII") as raised:
             kind("http://127.0.0.1:1", **{name: token})
-        assert not token or token.strip() not in str(raised.value), "a secret is in no message"
+        assert not token or token.strip() not in str(raised.value), "the message contains no secret"
 
 
-def test_parts() -> None:
+def test_a_base_url_is_parsed_into_its_parts() -> None:
     assert Address.of("http://[::1]") == Address("http", "::1", 80, "")
     assert Address.of("http://[::1]:9/a/").base == "http://[::1]:9/a"
     assert Address.of("http://tokentap") == Address("http", "tokentap", 80, "")
     assert Address.of("https://tokentap/") == Address("https", "tokentap", 443, "")
 
 
-def test_a_path_and_a_token_with_a_blank_inside(do: Either, scripted: Scripted) -> None:
+def test_a_base_url_with_a_path_and_a_token_with_a_space(do: Either, scripted: Scripted) -> None:
     scripted.script(GOOD)
     scripted.data += "/below//"
     do(scripted, "generate", "a", _token="a key")
@@ -53,7 +53,7 @@ def test_a_path_and_a_token_with_a_blank_inside(do: Either, scripted: Scripted) 
     ]
 
 
-def test_an_address_without_a_port_is_that_of_port_80(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_port_is_80(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def connect(address: object, *_: object) -> None:
@@ -66,7 +66,7 @@ def test_an_address_without_a_port_is_that_of_port_80(monkeypatch: pytest.Monkey
     assert asked == [("::1", 80)]
 
 
-def test_a_client_in_another_loop_is_a_mistake_and_no_failure_on_the_way(scripted: Scripted) -> None:
+def test_a_client_in_another_event_loop_raises_runtime_error(scripted: Scripted) -> None:
     scripted.script(GOOD)
     client = AsyncClient(scripted.data, None, retries=60, pause=1.0)
 

@@ -1,4 +1,4 @@
-"""Ids and numbers of whole replies, those that real servers sent and those that no server should."""
+"""Ids and numbers of whole replies: recordings of real servers, and invalid replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded() -> list[tuple[str, dict[str, Any]]]:
 RECORDED = recorded()
 
 
-def test_each_recorded_reply_has_a_number_for_each_id() -> None:
+def test_recorded_replies_have_one_number_for_each_id() -> None:
     servers: dict[str, int] = {}
     longer = 0
     for name, raw in RECORDED:
@@ -48,37 +48,39 @@ def test_each_recorded_reply_has_a_number_for_each_id() -> None:
             longer += len(made.output_ids) > len(raw["output_ids"])
     assert len(RECORDED) >= 200
     assert {"sglang-0.5.23", "sglang-0.5.6.post2", "sglang-jax"} <= set(servers)
-    assert longer >= 5, "recordings in which sglang-jax cut the stop token"
+    assert longer >= 5, "recordings in which sglang-jax omitted the stop token"
 
 
 @pytest.mark.parametrize("name", ["entropy", "entropy_lower", "entropy_upper"])
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_numbers_that_do_not_fit_are_none_and_why(do: Either, scripted: Scripted, name: str, count: int) -> None:
+def test_lists_of_another_length_than_the_ids_are_none_with_a_reason(
+    do: Either, scripted: Scripted, name: str, count: int
+) -> None:
     raw = generated([1, 2], **{f"output_token_{name}": [0.5] * count})
     scripted.script(reply(200, json.dumps(raw)))
     made = do(scripted, "generate", "a")
     field = name.removeprefix("entropy_")
     assert getattr(made, field) is None
     assert made.reason == f"{field}: {count} numbers for 2 ids"
-    assert made.meta_info[f"output_token_{name}"] == [0.5] * count, "the reply is as it came"
+    assert made.meta_info[f"output_token_{name}"] == [0.5] * count, "the reply is unchanged"
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-def test_rows_of_another_number_than_tokens_name_none(do: Either, scripted: Scripted, count: int) -> None:
+def test_rows_of_another_length_than_the_tokens_are_dropped(do: Either, scripted: Scripted, count: int) -> None:
     scripted.script(reply(200, json.dumps(generated([1, 2], output_token_logprobs=[[-1.0, 9, None]] * count))))
     made = do(scripted, "generate", "a")
     assert (made.output_ids, made.logprobs) == ([1, 2], None)
     assert made.reason == f"logprobs: {count} numbers for 2 ids"
 
 
-def test_a_row_more_than_is_counted_is_no_token(do: Either, scripted: Scripted) -> None:
+def test_a_row_beyond_the_token_count_is_ignored(do: Either, scripted: Scripted) -> None:
     rows = [[-1.0, 1, None], [-2.0, 9, None], [-3.0, 3, None]]
     scripted.script(reply(200, json.dumps(generated([1, 2], output_token_logprobs=rows))))
     made = do(scripted, "generate", "a")
     assert (made.output_ids, made.logprobs, made.reason) == ([1, 9], [-1.0, -2.0], None)
 
 
-def test_ids_without_their_rows_stay_and_have_no_numbers() -> None:
+def test_ids_without_rows_have_no_logprobs() -> None:
     meta = {"finish_reason": {"type": "abort"}, "output_token_logprobs": []}
     made = Generation.of({"text": "", "output_ids": [9], "meta_info": meta}, {})
     assert (made.output_ids, made.logprobs) == ([9], None)

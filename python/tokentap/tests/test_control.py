@@ -1,4 +1,4 @@
-"""What trainers read and say on the control port."""
+"""The methods of the control port."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_deleted_session_is_unknown(do: Either, demo: Demo, session: str) -> N
         assert (raised.value.status, raised.value.code) == (404, "no_such_session")
 
 
-def test_a_frozen_version_stays(do: Either, demo: Demo, session: str) -> None:
+def test_a_frozen_version_does_not_change(do: Either, demo: Demo, session: str) -> None:
     do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
     assert do(demo, "reward", session, 0.5) is True
     assert do(demo, "reward", session, {"score": 1.0}, leaf=0) is True
@@ -45,14 +45,14 @@ def test_a_frozen_version_stays(do: Either, demo: Demo, session: str) -> None:
     first, second = do(demo, "trajectories", session, 1), do(demo, "trajectories", session, version=2)
     assert (first["version"], second["version"]) == (1, 2)
     assert [path["reward"] for path in first["trajectories"]] == [{"score": 1.0}]
-    # the next version holds what came before, too
+    # the next version also holds the earlier turns
     assert [path["turns"][-1]["id"] for path in second["trajectories"]] == [0, 1]
     with pytest.raises(HttpError) as raised:
         do(demo, "session", session, version=9)
     assert raised.value.code == "no_such_version"
 
 
-def test_finished_paths_come_once(do: Either, demo: Demo, session: str) -> None:
+def test_finished_paths_are_returned_once(do: Either, demo: Demo, session: str) -> None:
     before = [line["cursor"] for line in do(demo, "finished")][-1:]
     since = before[0] if before else None
     names = [f"{session}-{at}" for at in range(5)]
@@ -69,10 +69,10 @@ def test_finished_paths_come_once(do: Either, demo: Demo, session: str) -> None:
     assert raised.value.code == "other_store"
 
 
-def test_the_policy_has_a_name(do: Either, demo: Demo, session: str) -> None:
+def test_set_policy_names_the_policy(do: Either, demo: Demo, session: str) -> None:
     before, version = do(demo, "policy")["epoch"], f"step of {do.kind}"
     assert do(demo, "set_policy", version) == before + 1
-    # the same name again is the same policy
+    # an equal name is the same policy
     assert do(demo, "set_policy", version) == before + 1
     do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
     assert do(demo, "policy") == {"epoch": before + 1, "version": version, "weight_version": "default"}
@@ -80,7 +80,7 @@ def test_the_policy_has_a_name(do: Either, demo: Demo, session: str) -> None:
     assert [(span["epoch"], span["version"]) for span in path["policy"]] == [(before + 1, version)]
 
 
-def test_advantages_are_the_formulas(do: Either, demo: Demo, session: str) -> None:
+def test_advantages_match_the_formulas(do: Either, demo: Demo, session: str) -> None:
     rewards = [1.0, 0.0, 0.25]
     names = [f"{session}-{at}" for at in range(3)]
     for name in names:
@@ -109,7 +109,7 @@ def test_entropies_can_be_read_by_rid(do: Either, demo: Demo) -> None:
     assert raised.value.status == 404
 
 
-def test_without_a_control_port(do: Either, demo: Demo) -> None:
+def test_control_methods_without_a_control_url_raise_value_error(do: Either, demo: Demo) -> None:
     where = Demo(demo.data, None)  # type: ignore[arg-type]
     assert do(where, "generate", "a", sampling_params=SAMPLING).output_ids
     with pytest.raises(ValueError, match="control_url"):

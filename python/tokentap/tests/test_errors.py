@@ -1,4 +1,4 @@
-"""Errors as values: what a process pool hands back is the error that was raised."""
+"""Errors can be pickled, so that a process pool returns the error that was raised."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MADE = [
 ]
 
 
-def test_each_public_error_is_looked_at() -> None:
+def test_every_public_error_is_tested() -> None:
     public = [getattr(tokentap, name) for name in tokentap.__all__]
     errors = {one for one in public if isinstance(one, type) and issubclass(one, Exception)}
     assert errors == {type(error) for error in MADE}
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
-def test_an_error_survives_a_pickle(error: TokentapError) -> None:
+def test_an_error_can_be_pickled(error: TokentapError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), vars(copy)) == (str(error), vars(error))

@@ -1,4 +1,4 @@
-"""The examples that need nothing but the package, run as they are written."""
+"""Runs the examples that need only this package."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ ROLLOUTS = ROOT / "python" / "examples" / "rollouts.py"
 
 
 def rollouts(where: Demo) -> str:
-    """What the example prints."""
+    """The output of the example."""
     command = [sys.executable, str(ROLLOUTS), where.data, where.control]
     made = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
     return made.stdout
 
 
-def test_rollouts_with_entropies(demo: Demo) -> None:
+def test_the_rollout_example_prints_entropies(demo: Demo) -> None:
     printed = rollouts(demo)
     assert len(re.findall(r"^[+-]\d\.\d{3}  \d\.\d{3} nats a token  ", printed, re.M)) == 4
     assert re.search(r"'rollout_entropy': \(4, \d+\)", printed), printed
 
 
-def test_rollouts_without_entropies() -> None:
+def test_the_rollout_example_works_without_entropies() -> None:
     with running("--entropy", "off") as demo:
         assert rollouts(demo).count("  no entropy  ") == 4
 
 
-def test_rollouts_know_the_ports_of_the_demo() -> None:
+def test_the_rollout_example_uses_the_ports_of_the_demo() -> None:
     sys.path.insert(0, str(Path(ROLLOUTS).parent))
     try:
         from rollouts import main

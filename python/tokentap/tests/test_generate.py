@@ -1,4 +1,4 @@
-"""Generation through a real tokentap, compared with its record and with a formula."""
+"""Generations through a real tokentap, compared with their recorded turns and with a formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokentap import AsyncClient, Client, ContextLengthExceeded, HttpError
 PROMPT = [299, 467, 345]
 
 
-def test_a_generation_is_what_was_recorded(do: Either, demo: Demo, session: str) -> None:
+def test_a_generation_equals_its_recorded_turn(do: Either, demo: Demo, session: str) -> None:
     made = do(
         demo,
         "generate",
@@ -42,8 +42,8 @@ def test_a_generation_is_what_was_recorded(do: Either, demo: Demo, session: str)
     assert do(demo, "entropy", made.rid, since=4)["entropy"] == made.entropy[4:]
 
 
-def test_the_entropy_is_that_of_the_distribution(do: Either, demo: Demo) -> None:
-    # the demo's whole vocabulary, so nothing is estimated
+def test_entropies_equal_those_of_the_distribution(do: Either, demo: Demo) -> None:
+    # k is the demo's whole vocabulary, so the entropy is exact
     made = do(
         demo,
         "generate",
@@ -60,7 +60,7 @@ def test_the_entropy_is_that_of_the_distribution(do: Either, demo: Demo) -> None
         assert entropy == pytest.approx(-math.fsum(math.exp(x) * x for x in logprobs), abs=1e-5)
 
 
-def test_a_text_and_its_continuation_are_one_path(do: Either, demo: Demo, session: str) -> None:
+def test_a_continued_prompt_extends_the_path(do: Either, demo: Demo, session: str) -> None:
     first = do(
         demo, "generate", input_ids=PROMPT, session=session, sampling_params={"max_new_tokens": 4, "ignore_eos": True}
     )
@@ -78,7 +78,7 @@ def test_a_text_and_its_continuation_are_one_path(do: Either, demo: Demo, sessio
     assert do(demo, "session", session)["done"] is True
 
 
-def test_what_was_declined_is_absent(do: Either, demo: Demo) -> None:
+def test_declined_entropies_are_absent(do: Either, demo: Demo) -> None:
     made = do(
         demo, "generate", "The lamp", return_entropy=False, sampling_params={"max_new_tokens": 3, "ignore_eos": True}
     )
@@ -89,7 +89,7 @@ def test_what_was_declined_is_absent(do: Either, demo: Demo) -> None:
 @pytest.mark.parametrize(
     ("prompts", "n"), [({"text": ["The lamp", "The sea"]}, 1), ({"input_ids": [PROMPT, [1, 2]]}, 2), ({"text": "a"}, 3)]
 )
-def test_a_batch_is_a_list(do: Either, demo: Demo, session: str, prompts: dict[str, object], n: int) -> None:
+def test_a_batch_returns_a_list(do: Either, demo: Demo, session: str, prompts: dict[str, object], n: int) -> None:
     sampling = {"max_new_tokens": 3, "ignore_eos": True, "n": n}
     with pytest.raises(ValueError, match="generate_batch"):
         do(demo, "generate", session=session, sampling_params=sampling, **prompts)
@@ -100,29 +100,29 @@ def test_a_batch_is_a_list(do: Either, demo: Demo, session: str, prompts: dict[s
     assert do(demo, "session", session)["sampled_tokens"] == 3 * len(made)
 
 
-def test_a_batch_of_one_comes_back_as_a_list(do: Either, demo: Demo) -> None:
+def test_a_batch_of_one_returns_a_list(do: Either, demo: Demo) -> None:
     assert len(do(demo, "generate_batch", ["The lamp"], sampling_params={"max_new_tokens": 1})) == 1
     assert len(do(demo, "generate_batch", "The lamp", sampling_params={"max_new_tokens": 1})) == 1
 
 
-def test_a_stream_is_another_method(do: Either, demo: Demo) -> None:
-    with pytest.raises(ValueError, match="streams"):
+def test_generate_refuses_stream(do: Either, demo: Demo) -> None:
+    with pytest.raises(ValueError, match=r"use stream\(\)"):
         do(demo, "generate", "a", stream=True)
 
 
-def test_a_prompt_is_either_text_or_ids(do: Either, demo: Demo) -> None:
+def test_a_prompt_needs_either_text_or_ids(do: Either, demo: Demo) -> None:
     for prompt in ({}, {"text": "a", "input_ids": [1]}):
         with pytest.raises(ValueError, match="either"):
             do(demo, "generate", **prompt)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "x" * 129])
-def test_a_name_that_can_be_no_session_is_refused_here(do: Either, demo: Demo, name: str) -> None:
+def test_an_invalid_session_name_raises_value_error(do: Either, demo: Demo, name: str) -> None:
     with pytest.raises(ValueError, match="session's name"):
         do(demo, "generate", "a", session=name)
 
 
-def test_a_prompt_that_is_too_long(do: Either, demo: Demo) -> None:
+def test_a_prompt_that_is_too_long_raises_context_length_exceeded(do: Either, demo: Demo) -> None:
     with pytest.raises(ContextLengthExceeded) as raised:
         do(demo, "generate", input_ids=[1] * 5000, _retries=3)
     assert "4096" in raised.value.body
@@ -147,7 +147,7 @@ def test_threads_share_a_client(demo: Demo, session: str) -> None:
             assert recorded == sorted(ids for session_name, ids in made if session_name == name)
 
 
-def test_connections_are_kept(demo: Demo) -> None:
+def test_connections_are_reused(demo: Demo) -> None:
     with Client(demo.data, demo.control, retries=0) as client:
         client.generate("a", sampling_params={"max_new_tokens": 1})
         (kept,) = client._data._idle
@@ -159,15 +159,15 @@ def test_connections_are_kept(demo: Demo) -> None:
         assert again[1] is kept[1]
 
 
-def test_a_kept_connection_takes_a_large_body(demo: Demo) -> None:
-    # more than the buffers between hold, so that sending it must wait
+def test_a_reused_connection_sends_a_large_body(demo: Demo) -> None:
+    # larger than the buffers of the connection, so that sending blocks
     with Client(demo.data, demo.control, retries=0) as client:
         client.generate("a", sampling_params={"max_new_tokens": 1})
         with pytest.raises(ContextLengthExceeded):
             client.generate(input_ids=[123] * 3_000_000)
 
 
-def test_a_connection_that_was_closed_meanwhile_is_not_used(demo: Demo) -> None:
+def test_a_closed_connection_is_not_reused(demo: Demo) -> None:
     with Client(demo.data, demo.control, retries=0) as client:
         client.generate("a", sampling_params={"max_new_tokens": 1})
         (kept,) = client._data._idle

@@ -1,4 +1,4 @@
-"""Kept connections: who takes them, and until when."""
+"""The reuse of idle connections."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Closed(HTTPConnection):
 
 @pytest.fixture
 def often() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
 
 
-def test_threads_that_empty_the_pool_at_once(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_can_empty_the_pool_at_once(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
     connections = Connections(Address.of("http://127.0.0.1:1"), Timeouts(1, 1))
     monkeypatch.setattr(connections, "_kind", lambda *_, **__: Closed())
     failures: list[Exception] = []
@@ -62,7 +62,7 @@ def test_threads_that_empty_the_pool_at_once(often: None, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("age", "taken"), [(IDLE_S - 5, True), (IDLE_S + 1, False)])
-def test_an_old_connection_is_not_taken_though_it_is_open(age: float, taken: bool) -> None:
+def test_an_old_open_connection_is_not_reused(age: float, taken: bool) -> None:
     connections = Connections(Address.of("http://127.0.0.1:1"), Timeouts(1, 1))
     connections._kind = lambda *_, **__: Closed()  # type: ignore[assignment]
     mine, other = socket.socketpair()
@@ -71,10 +71,10 @@ def test_an_old_connection_is_not_taken_though_it_is_open(age: float, taken: boo
         old.sock = mine
         connections._idle.append((time.monotonic() - age, old))
         assert (connections._connection() is old) == taken
-        assert (mine.fileno() == -1) == (not taken), "what is too old is closed"
+        assert (mine.fileno() == -1) == (not taken), "an old connection is closed"
 
 
-def test_what_is_in_use_while_the_client_is_closed_is_not_kept(demo: Demo) -> None:
+def test_a_connection_in_use_during_close_is_not_kept(demo: Demo) -> None:
     client = Client(demo.data, None, retries=0)
     stream = client.stream("a", sampling_params={"max_new_tokens": 3, "ignore_eos": True})
     next(stream)
@@ -82,5 +82,5 @@ def test_what_is_in_use_while_the_client_is_closed_is_not_kept(demo: Demo) -> No
     list(stream)
     assert not client._data._idle
     client.generate("a", sampling_params={"max_new_tokens": 1})
-    assert client._data._idle, "it may be used again"
+    assert client._data._idle, "the connection may be reused"
     client.close()

@@ -1,4 +1,4 @@
-"""Replies that are lost on their way from tokentap: the call sent again makes no second sample."""
+"""Replies that are lost between tokentap and the client: the retry makes no second sample."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SAMPLING = {"max_new_tokens": 3000, "ignore_eos": True}
 
 
 class Tearing:
-    """Passes bytes between clients and a server; of the first `tears` connections the reply is lost.
+    """Forwards bytes between clients and a server, and drops the reply of the first `tears` connections.
 
-    Such a connection is closed as soon as the request has gone out and `after` bytes of the reply have come. tokentap
-    then sees its client leave before it was given the reply's last byte.
+    It closes such a connection after the request and `after` bytes of the reply. tokentap then sees its client disconnect
+    before the last byte of the reply.
     """
 
     def __init__(self, server: str, tears: int, after: int) -> None:
@@ -45,7 +45,7 @@ class Tearing:
     def _serve(self, client: socket.socket, torn: bool) -> None:
         with client, socket.socket() as server:
             if torn:
-                # a small buffer, so that the reply is not taken off tokentap's hands
+                # a small buffer, so that the reply stays in tokentap
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             server.connect(self._server)
             server.sendall(request(client))
@@ -57,7 +57,7 @@ class Tearing:
 
 
 def copy(source: socket.socket, sink: socket.socket) -> None:
-    """Passes bytes on until either side ends, and then tells the other."""
+    """Forwards bytes until one side ends, and then ends the other."""
     with suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)
@@ -78,9 +78,9 @@ def request(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("after", [0, 1, 300])
-def test_a_lost_reply_is_one_sample(do: Either, demo: Demo, session: str, after: int) -> None:
+def test_a_retry_after_a_lost_reply_makes_no_second_sample(do: Either, demo: Demo, session: str, after: int) -> None:
     proxy = Tearing(demo.data, tears=2, after=after)
-    # a reply of megabytes: the buffers between are smaller
+    # a reply of megabytes, larger than the buffers in between
     rows = {"return_logprob": True, "top_logprobs_num": 50}
     try:
         where = Demo(proxy.data, demo.control)
@@ -105,7 +105,7 @@ def test_a_lost_reply_is_one_sample(do: Either, demo: Demo, session: str, after:
     assert do(demo, "samples", [session], "strands").rows == 1
 
 
-def test_without_a_retry_it_is_lost(do: Either, demo: Demo, session: str) -> None:
+def test_without_retries_a_lost_reply_raises(do: Either, demo: Demo, session: str) -> None:
     proxy = Tearing(demo.data, tears=1, after=0)
     try:
         with pytest.raises(Interrupted):

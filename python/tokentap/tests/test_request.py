@@ -1,4 +1,4 @@
-"""What a request may be made of, and what of it arrives."""
+"""The arguments of a request, and the body that arrives."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def test_a_reward_may_be_a_scalar_of_numpy(do: Either, demo: Demo, session: str,
     assert do(demo, "trajectories", session)["trajectories"][0]["reward"] == 0.5
 
 
-def test_half_a_surrogate_pair_is_sent(do: Either, scripted: Scripted) -> None:
+def test_an_unpaired_surrogate_is_sent(do: Either, scripted: Scripted) -> None:
     scripted.script(GOOD)
     do(scripted, "generate", "a\ud83d é")
     assert scripted.asked[0].json()["text"] == "a\ud83d é"
 
 
-def test_what_json_cannot_say(do: Either, scripted: Scripted) -> None:
+def test_a_value_that_json_cannot_hold_raises_type_error(do: Either, scripted: Scripted) -> None:
     with pytest.raises(TypeError, match="object in a request"):
         do(scripted, "generate", "a", sampling_params={"x": object()})
 
 
-def test_one_name_is_no_list_of_sessions(do: Either, scripted: Scripted) -> None:
+def test_a_single_session_name_raises_value_error(do: Either, scripted: Scripted) -> None:
     with pytest.raises(ValueError, match="not the name 'run-1'"):
         do(scripted, "samples", "run-1")
 
 
-def test_a_refusal_of_a_large_body_is_not_lost() -> None:
-    """The server answers after the head, closes its end, and reads no more."""
+def test_a_413_that_arrives_during_the_body_is_read() -> None:
+    """The server answers after the headers, closes its side, and stops reading."""
     body = b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 3\r\n\r\nbig"
 
     def refuse(listener: socket.socket) -> None:
@@ -84,7 +84,7 @@ def test_a_refusal_of_a_large_body_is_not_lost() -> None:
     assert (raised.value.status, raised.value.body) == (413, "big")
 
 
-def test_a_body_beyond_the_limit_of_tokentap(do: Either, demo: Demo) -> None:
+def test_a_body_above_the_limit_of_tokentap(do: Either, demo: Demo) -> None:
     with pytest.raises(HttpError) as raised:
         do(demo, "generate", "a" * 70_000_000)
     assert raised.value.status == 413

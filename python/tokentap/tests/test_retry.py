@@ -1,4 +1,4 @@
-"""Each kind of failure: its error, and how often the call is sent."""
+"""Each kind of failure: its error, and the number of attempts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ROWS: dict[str, tuple[Step, type[TokentapError], bool]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_failure_is_named_and_sent_again_as_often_as_it_may_be(
+def test_each_failure_raises_its_error_after_its_retries(
     do: Either, scripted: Scripted, pauses: list[float], name: str
 ) -> None:
     step, error, again = ROWS[name]
@@ -68,13 +68,13 @@ def test_a_failure_is_named_and_sent_again_as_often_as_it_may_be(
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[2]])
-def test_what_passes_is_not_noticed(do: Either, scripted: Scripted, pauses: list[float], name: str) -> None:
+def test_a_temporary_failure_is_retried(do: Either, scripted: Scripted, pauses: list[float], name: str) -> None:
     scripted.script(ROWS[name][0], ROWS[name][0], GOOD)
     assert do(scripted, "generate", "a", _retries=5).output_ids == [1, 2]
     assert len(scripted.asked) == 3
 
 
-def test_attempts_are_one_call(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+def test_retries_repeat_the_body_and_the_rid(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     scripted.script(leave, reply(503, "wait"), reply(200, "<"), GOOD)
     do(scripted, "generate", "a", session="s", _retries=3, _token="key")
     first = scripted.asked[0]
@@ -85,14 +85,14 @@ def test_attempts_are_one_call(do: Either, scripted: Scripted, pauses: list[floa
     assert len(first.json()["rid"]) == 32
 
 
-def test_two_calls_are_two_rids(do: Either, scripted: Scripted) -> None:
+def test_two_calls_have_different_rids(do: Either, scripted: Scripted) -> None:
     scripted.script(GOOD)
     for _ in range(2):
         do(scripted, "generate", "a")
     assert scripted.asked[0].json()["rid"] != scripted.asked[1].json()["rid"]
 
 
-def test_the_defaults_wait_for_a_minute(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+def test_the_default_retries_last_a_minute(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     scripted.script(reply(503, "wait"))
     from tokentap import AsyncClient, Client
 
@@ -111,7 +111,7 @@ def test_the_defaults_wait_for_a_minute(do: Either, scripted: Scripted, pauses: 
     assert sum(pauses) == 60
 
 
-def test_no_answer_in_time(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+def test_a_reply_timeout_raises_connection_failed(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     scripted.script(scripted.hang)
     with pytest.raises(ConnectionFailed) as raised:
         do(scripted, "generate", "a", _retries=2, _timeout=0.2)
@@ -120,8 +120,8 @@ def test_no_answer_in_time(do: Either, scripted: Scripted, pauses: list[float]) 
     assert scripted.asked
 
 
-def test_no_connection_in_time(do: Either, scripted: Scripted) -> None:
-    # Linux lets connections wait that a full backlog has no place for
+def test_a_connect_timeout_raises_connection_failed(do: Either, scripted: Scripted) -> None:
+    # Linux leaves connections pending while the backlog is full
     with socket.socket() as listener, ExitStack() as waiting:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -132,18 +132,18 @@ def test_no_connection_in_time(do: Either, scripted: Scripted) -> None:
             one.connect_ex(listener.getsockname())
         with pytest.raises(ConnectionFailed) as raised:
             do(scripted, "generate", "a", _timeout=5.0, _connect_timeout=0.2)
-    assert not raised.value.sent, "nothing can have arrived, so that a change may be made again"
+    assert not raised.value.sent, "nothing can have arrived, so a change may be retried"
 
 
 @pytest.mark.parametrize("name", ["_timeout", "_connect_timeout"])
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_no_time_at_all(do: Either, scripted: Scripted, name: str, seconds: float) -> None:
+def test_a_timeout_must_be_positive(do: Either, scripted: Scripted, name: str, seconds: float) -> None:
     with pytest.raises(ValueError, match="more than 0 seconds"):
         do(scripted, "generate", "a", **{name: seconds})
 
 
 @pytest.mark.parametrize("method", ["freeze", "delete"])
-def test_a_change_that_may_have_arrived_is_not_made_again(
+def test_a_change_that_may_have_arrived_is_not_retried(
     do: Either, scripted: Scripted, pauses: list[float], method: str
 ) -> None:
     scripted.script(scripted.hang)
@@ -153,7 +153,7 @@ def test_a_change_that_may_have_arrived_is_not_made_again(
     assert len(scripted.asked) == 1
 
 
-def test_a_change_that_cannot_have_arrived_is(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+def test_a_change_that_cannot_have_arrived_is_retried(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         scripted.control = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConnectionFailed):
@@ -161,14 +161,14 @@ def test_a_change_that_cannot_have_arrived_is(do: Either, scripted: Scripted, pa
     assert len(pauses) == 2
 
 
-def test_half_a_line_is_asked_for_again(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+def test_truncated_json_lines_are_retried(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     whole = '{"cursor":"1"}\n'
     scripted.script(reply(200, whole + '{"cur'), reply(200, whole), reply(200, ""))
     assert do(scripted, "finished", _retries=1) == [{"cursor": "1"}]
     assert len(scripted.asked) == 3
 
 
-def test_another_place_is_not_asked(do: Either, scripted: Scripted) -> None:
+def test_a_redirect_is_not_followed(do: Either, scripted: Scripted) -> None:
     def away(handler: Handler) -> None:
         handler.send_response(307)
         handler.send_header("location", "/elsewhere")
@@ -182,7 +182,7 @@ def test_another_place_is_not_asked(do: Either, scripted: Scripted) -> None:
     assert [asked.path for asked in scripted.asked] == ["/generate"]
 
 
-def test_a_reply_that_does_not_end_in_time(do: Either, scripted: Scripted) -> None:
+def test_the_timeout_covers_the_body(do: Either, scripted: Scripted) -> None:
     def trickle(handler: object) -> None:
         tear(b"{", None)(handler)  # type: ignore[arg-type]
         handler.wfile.flush()  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ def test_a_reply_that_does_not_end_in_time(do: Either, scripted: Scripted) -> No
         do(scripted, "generate", "a", _timeout=0.2)
 
 
-def test_nobody_listens(do: Either, scripted: Scripted, pauses: list[float]) -> None:
+def test_a_refused_connection_raises_connection_failed(do: Either, scripted: Scripted, pauses: list[float]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         scripted.data = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConnectionFailed) as raised:
@@ -206,7 +206,7 @@ def test_nobody_listens(do: Either, scripted: Scripted, pauses: list[float]) -> 
     ("step", "count"), [(leave, 1), (reply(500, "?"), 1), (reply(400, "?"), 1), (reply(503, "?"), 3)]
 )
 @pytest.mark.parametrize(("method", "args"), [("freeze", ["s"]), ("delete", ["s"])])
-def test_a_change_is_not_made_twice(
+def test_a_change_is_not_retried_after_it_may_have_happened(
     do: Either, scripted: Scripted, pauses: list[float], step: Step, count: int, method: str, args: list[object]
 ) -> None:
     scripted.script(step)
@@ -221,7 +221,7 @@ def test_a_change_is_not_made_twice(
     ("step", "count"), [(leave, 3), (reply(500, "?"), 3), (reply(400, "?"), 1), (reply(404, "?"), 1)]
 )
 @pytest.mark.parametrize(("method", "args"), [("session", ["s"]), ("samples", [["s"]]), ("set_policy", [1])])
-def test_what_may_be_done_twice_is_sent_again(
+def test_idempotent_calls_are_retried(
     do: Either, scripted: Scripted, pauses: list[float], step: Step, count: int, method: str, args: list[object]
 ) -> None:
     scripted.script(step)
@@ -233,7 +233,7 @@ def test_what_may_be_done_twice_is_sent_again(
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[1] is not Undecodable])
-def test_a_stream_is_sent_again_before_its_first_event(
+def test_a_stream_is_retried_before_its_first_event(
     do: Either, scripted: Scripted, pauses: list[float], name: str
 ) -> None:
     step, error, again = ROWS[name]
@@ -248,22 +248,22 @@ def test_a_stream_is_sent_again_before_its_first_event(
 
 
 @pytest.mark.parametrize("body", [json.dumps(generated([1])), "[]", "<html>"])
-def test_a_stream_that_is_answered_otherwise(do: Either, scripted: Scripted, body: str) -> None:
+def test_a_reply_that_is_not_an_event_stream_raises(do: Either, scripted: Scripted, body: str) -> None:
     scripted.script(reply(200, body))
-    with pytest.raises(Undecodable, match="no event stream") as raised:
+    with pytest.raises(Undecodable, match="not an event stream") as raised:
         do(scripted, "stream", "a", _retries=3)
     assert raised.value.body == body
     assert len(scripted.asked) == 1
 
 
-def test_a_stream_that_breaks_later_is_not(do: Either, scripted: Scripted) -> None:
+def test_a_stream_is_not_retried_after_its_first_event(do: Either, scripted: Scripted) -> None:
     scripted.script(events(generated([1], finish=None), done=False))
     with pytest.raises(Interrupted):
         do(scripted, "stream", "a", _retries=3)
     assert len(scripted.asked) == 1
 
 
-def test_an_error_in_a_stream_is_the_reply_it_would_have_been(do: Either, scripted: Scripted) -> None:
+def test_an_error_event_raises_the_error_of_its_code(do: Either, scripted: Scripted) -> None:
     scripted.script(events({"error": {"message": "longer than the context length", "code": 400}}))
     with pytest.raises(ContextLengthExceeded):
         do(scripted, "stream", "a", _retries=3)

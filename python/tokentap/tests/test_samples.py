@@ -17,7 +17,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def record(do: Either, demo: Demo, session: str) -> list[dict[str, Any]]:
-    """A conversation with a tool's answer in it and two samples of its first prompt; its exported paths."""
+    """Records a conversation with a tool result and two samples of its first prompt; returns its exported paths."""
     sampling = {"max_new_tokens": 6, "ignore_eos": True}
     call = {"session": session, "return_logprob": True, "sampling_params": sampling}
     first = do(demo, "generate", input_ids=[299, 467], **call)
@@ -32,7 +32,7 @@ def padded(rows: list[list[float]], width: int, kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("way", ["numpy", "torch"])
-def test_verl_holds_what_was_recorded(do: Either, demo: Demo, session: str, way: str) -> None:
+def test_verl_tensors_equal_the_recorded_paths(do: Either, demo: Demo, session: str, way: str) -> None:
     if way == "torch" and not HAS_TORCH:
         pytest.skip("no torch here")
     paths = record(do, demo, session)
@@ -56,10 +56,10 @@ def test_verl_holds_what_was_recorded(do: Either, demo: Demo, session: str, way:
     assert batch.refused == []
     assert batch.metadata["entropy"] == "nats"
     batch.tensors["responses"][0, 0] = 7
-    assert int(batch.tensors["responses"][0, 0]) == 7, "a trainer may write"
+    assert int(batch.tensors["responses"][0, 0]) == 7, "a trainer may write to it"
 
 
-def test_options_are_passed(do: Either, demo: Demo, session: str) -> None:
+def test_options_of_samples_are_sent(do: Either, demo: Demo, session: str) -> None:
     record(do, demo, session)
     batch = do(demo, "samples", [session], max_prompt_length=5, max_response_length=4, pad_token_id=9).numpy()
     assert batch.tensors["responses"].shape == (2, 4)
@@ -69,25 +69,25 @@ def test_options_are_passed(do: Either, demo: Demo, session: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["verl", "miles", "areal"])
-def test_formats_of_tensors(do: Either, demo: Demo, session: str, format: str) -> None:
+def test_tensor_formats_are_parsed(do: Either, demo: Demo, session: str, format: str) -> None:
     paths = record(do, demo, session)
     samples = do(demo, "samples", [session], format)
     tensors = samples.numpy().tensors
     name = "tokens.0" if format == "miles" else "input_ids"
     ids = np.atleast_2d(tensors[name])[0].tolist()
     assert ids[: len(paths[0]["token_ids"])] == paths[0]["token_ids"]
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not JSON"):
         samples.json()
 
 
 @pytest.mark.parametrize("format", ["slime", "tunix", "strands", "rllm", "jsonl"])
-def test_formats_of_json(do: Either, demo: Demo, session: str, format: str) -> None:
+def test_json_formats_are_parsed(do: Either, demo: Demo, session: str, format: str) -> None:
     paths = record(do, demo, session)
     samples = do(demo, "samples", [session], format)
-    said = samples.json()
-    rows = said if format == "jsonl" else said["samples"]
+    exported = samples.json()
+    rows = exported if format == "jsonl" else exported["samples"]
     assert samples.rows == 2
-    # rllm has a trace for each turn
+    # rllm has one trace for each turn
     assert len(rows) == (3 if format == "rllm" else 2)
     if format in ("strands", "jsonl"):
         assert [row["token_ids"] for row in rows] == [path["token_ids"] for path in paths]
@@ -97,12 +97,12 @@ def test_formats_of_json(do: Either, demo: Demo, session: str, format: str) -> N
 
 
 @pytest.mark.parametrize(("format", "magic"), [("arrow", b"\xff\xff\xff\xff"), ("parquet", b"PAR1")])
-def test_formats_of_bytes(do: Either, demo: Demo, session: str, format: str, magic: bytes) -> None:
+def test_binary_formats_return_the_body(do: Either, demo: Demo, session: str, format: str, magic: bytes) -> None:
     record(do, demo, session)
     assert do(demo, "samples", [session], format).body.startswith(magic)
 
 
-def test_refusals_are_told(do: Either, demo: Demo, session: str) -> None:
+def test_refused_leaves_are_counted(do: Either, demo: Demo, session: str) -> None:
     do(
         demo,
         "generate",
@@ -121,7 +121,7 @@ def file(header: object, data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-# the value 1 and the value 2 of each type, as IEEE 754 and two's complement have them
+# the values 1 and 2 of each type, in IEEE 754 and two's complement
 ONE_TWO = {
     "BOOL": b"\x01\x00", "F16": bytes.fromhex("003c0040"), "BF16": bytes.fromhex("803f0040"),
     "F32": struct.pack("<2f", 1, 2), "F64": struct.pack("<2d", 1, 2),
@@ -133,7 +133,7 @@ ONE_TWO = {
 
 
 @pytest.mark.parametrize("dtype", sorted(SIZES))
-def test_every_type_is_read(dtype: str) -> None:
+def test_every_element_type_is_parsed(dtype: str) -> None:
     assert set(SIZES) == set(NUMPY) == set(TORCH) == set(ONE_TWO)
     data = b"\x00" + ONE_TWO[dtype]
     header = {"x": {"dtype": dtype, "shape": [2, 1], "data_offsets": [1, len(data)]}}
@@ -165,6 +165,6 @@ def test_a_tensor_without_elements() -> None:
         file({"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, b"\0"),
     ],
 )
-def test_what_is_no_file_is_refused(data: bytes) -> None:
+def test_an_invalid_file_raises_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="safetensors"):
         File.of(data)

@@ -1,4 +1,4 @@
-"""Streams of every mode, live and as real servers sent them, made into what each event adds."""
+"""Streams of every mode, live and recorded, converted to deltas."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RECORDED = [case for case in recorded() if all("meta_info" in event for event in
 
 
 def last_holds_all(case: Path) -> bool:
-    """Whether this server's streams repeat everything; known from how it was started."""
+    """Whether this server's streams are cumulative, by the arguments of its start."""
     return case.parent.name != "incremental" and "stream-output" not in case.parts
 
 
@@ -73,7 +73,7 @@ def test_deltas_of_a_recorded_stream_add_up(case: Path, size: int) -> None:
         elif last_holds_all(case):
             assert (ids, text) == (last["output_ids"], last["text"])
         else:
-            # 0.5.6 --stream-output: ids are new in each event, text and logprobs are whole
+            # 0.5.6 --stream-output: ids are incremental, text and logprobs cumulative
             assert ids == [one for event in whole[index] for one in event["output_ids"]]
             assert rows is None or text == last["text"]
         if rows is not None and case.parent.name != "incremental":
@@ -83,13 +83,13 @@ def test_deltas_of_a_recorded_stream_add_up(case: Path, size: int) -> None:
         assert parts[-1].finish_reason == last["meta_info"]["finish_reason"]["type"]
 
 
-def test_there_are_recordings() -> None:
+def test_recordings_exist() -> None:
     assert len(RECORDED) >= 20
     assert {case.parent.parent.name for case in RECORDED} == {"sglang-0.5.23", "sglang-0.5.6.post2", "sglang-jax"}
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_live_stream_adds_up_to_its_record(do: Either, demo: Demo, session: str, n: int) -> None:
+def test_the_deltas_of_a_live_stream_equal_its_recorded_turn(do: Either, demo: Demo, session: str, n: int) -> None:
     made = do(
         demo,
         "stream",
@@ -118,7 +118,7 @@ def cumulative(ids: list[int], entropy: list[float], text: str, finish: str | No
     return generated(ids, text, finish, output_token_entropy=entropy)
 
 
-def test_entropies_of_a_cumulative_stream(do: Either, scripted: Scripted) -> None:
+def test_a_cumulative_stream_has_each_entropy_once(do: Either, scripted: Scripted) -> None:
     scripted.script(
         events(
             cumulative([5], [0.5], "a\ufffd", None),
@@ -143,7 +143,7 @@ def test_an_abort_in_an_incremental_stream_repeats_everything(do: Either, script
 
 
 def counted(ids: list[int], text: str, count: int, finish: str | None = None, **meta: object) -> dict[str, Any]:
-    """An event of `count` sampled tokens, whichever ids it shows."""
+    """An event with a count of `count` tokens and any list of ids."""
     event = generated(ids, text, finish, **meta)
     event["meta_info"]["completion_tokens"] = count
     return event
@@ -215,7 +215,7 @@ GROWTHS: dict[str, tuple[list[dict[str, Any]], list[list[int]], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", GROWTHS)
-def test_how_a_stream_grows_is_found_out_once(do: Either, scripted: Scripted, name: str) -> None:
+def test_the_mode_of_a_stream_is_determined_once(do: Either, scripted: Scripted, name: str) -> None:
     sent, ids, texts = GROWTHS[name]
     scripted.script(events(*sent))
     made = do(scripted, "stream", "x")
@@ -225,7 +225,7 @@ def test_how_a_stream_grows_is_found_out_once(do: Either, scripted: Scripted, na
         assert delta.logprobs is None or delta.logprobs == [-float(token) for token in delta.output_ids]
 
 
-def test_an_abort_of_one_sequence_says_nothing_about_the_others(do: Either, scripted: Scripted) -> None:
+def test_an_aborted_sequence_does_not_determine_the_mode(do: Either, scripted: Scripted) -> None:
     sent = [counted([5], "a", 1), counted([5], "a", 1, "abort"), counted([6], "b", 1), counted([7], "c", 2, "stop")]
     scripted.script(events(*({**event, "index": at // 2} for at, event in enumerate(sent))))
     made = do(scripted, "stream", "x")
@@ -234,8 +234,8 @@ def test_an_abort_of_one_sequence_says_nothing_about_the_others(do: Either, scri
     ]  # fmt: skip
 
 
-def test_entropies_that_do_not_fit_the_ids_are_none_and_why(do: Either, scripted: Scripted) -> None:
-    # as of sglang-jax, asked without logprobs: a number for each token, and no id for some
+def test_entropies_of_another_length_than_the_ids_are_none_with_a_reason(do: Either, scripted: Scripted) -> None:
+    # like sglang-jax without logprobs: a number for each token, and ids for only some
     scripted.script(
         events(
             counted([11], "a", 1, output_token_entropy=[0.1]),
@@ -247,7 +247,7 @@ def test_entropies_that_do_not_fit_the_ids_are_none_and_why(do: Either, scripted
     assert (last.output_ids, last.entropy, last.reason) == ([12], None, "entropy: 2 numbers for 1 ids")
 
 
-def test_half_a_character_of_an_incremental_stream_is_not_lost(do: Either, scripted: Scripted) -> None:
+def test_a_split_character_of_an_incremental_stream_is_kept(do: Either, scripted: Scripted) -> None:
     second = generated([6], "b", "stop")
     second["meta_info"]["completion_tokens"] = 2
     scripted.script(events(generated([5], "a\ufffd", None), second))
@@ -257,13 +257,13 @@ def test_half_a_character_of_an_incremental_stream_is_not_lost(do: Either, scrip
 @pytest.mark.parametrize(
     "event", [{"choices": []}, {"meta_info": {}}, {"meta_info": {"completion_tokens": 1}, "output_ids": 5}, [1]]
 )
-def test_an_event_that_is_none(do: Either, scripted: Scripted, event: object) -> None:
+def test_an_event_of_another_shape_raises_undecodable(do: Either, scripted: Scripted, event: object) -> None:
     scripted.script(events(event))
     with pytest.raises(Undecodable):
         do(scripted, "stream", "x")
 
 
-def test_nothing_comes_behind_the_end(do: Either, scripted: Scripted) -> None:
+def test_events_after_done_are_ignored(do: Either, scripted: Scripted) -> None:
     event, end = f"data: {json.dumps(generated([1]))}\n\n", "data: [DONE]\n\n"
     scripted.script(reply(200, event + end + event, "text/event-stream"))
     assert [delta.output_ids for delta in do(scripted, "stream", "x")] == [[1]]
@@ -273,11 +273,11 @@ def test_nothing_comes_behind_the_end(do: Either, scripted: Scripted) -> None:
 
 def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:
     sampling = {"max_new_tokens": 4000, "ignore_eos": True}
-    # 24 MB of events, more than the buffers between hold
+    # 24 MB of events, more than the buffers in between hold
     rows: dict[str, Any] = {"return_logprob": True, "top_logprobs_num": 200}
 
     def tokens(turns: int) -> int:
-        """Of the session once so many turns are recorded."""
+        """Waits until the session has this number of turns."""
         with Client(demo.data, demo.control, retries=0) as client:
             end = time.monotonic() + 20
             while time.monotonic() < end:
@@ -290,7 +290,7 @@ def test_leaving_a_stream_ends_the_generation(demo: Demo, session: str) -> None:
         stream = client.stream("a", session=session, sampling_params=sampling, **rows)
         next(stream)
         stream.close()
-        assert not client._data._idle, "a connection with half a reply in it must not be kept"
+        assert not client._data._idle, "a connection with an unread reply must not be reused"
     assert tokens(1) < 4000
 
     async def leave() -> None:

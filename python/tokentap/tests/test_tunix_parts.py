@@ -1,4 +1,4 @@
-"""What the tunix rollout is made of, without tunix."""
+"""The parts of the tunix rollout that do not import tunix."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tokentap.tunix.sampling import extra, sampling_params, seed_of
 PAD = 9
 
 
-def config(**fields_given: Any) -> Any:
+def config(**changes: Any) -> Any:
     fields = {"max_tokens_to_generate": 8, "temperature": 0.9, "top_p": 1.0, "top_k": None, "eos_tokens": None}
-    return SimpleNamespace(**(fields | fields_given))
+    return SimpleNamespace(**(fields | changes))
 
 
 def ids(*tokens: int) -> Any:
@@ -50,14 +50,14 @@ def reply(**changed: Any) -> Generation:
     return Generation.of({"text": "a", "output_ids": [5, 7], "meta_info": meta | changed}, {"x-tokentap-session": "s"})
 
 
-def test_the_parts_need_no_tunix() -> None:
+def test_the_modules_do_not_import_tunix() -> None:
     assert "tunix" not in sys.modules
     assert "jax" not in sys.modules
     with pytest.raises(AttributeError, match="no attribute 'Rollout'"):
         tokentap.tunix.Rollout  # noqa: B018
 
 
-def test_fields_are_those_of_the_config_and_none_is_left_to_the_server() -> None:
+def test_sampling_params_have_the_fields_of_the_config() -> None:
     assert sampling_params(config(), 2, None) == {
         "max_new_tokens": 8,
         "temperature": 0.9,
@@ -75,17 +75,17 @@ def test_fields_are_those_of_the_config_and_none_is_left_to_the_server() -> None
     for none in ([], np.array([], np.int64)):
         assert sampling_params(config(eos_tokens=none), 2, None)["stop_token_ids"] == [2]
     assert sampling_params(config(eos_tokens=np.array([3, 4])), 2, None)["stop_token_ids"] == [3, 4]
-    assert type(params["top_k"]) is int, "as JSON can say it"
+    assert type(params["top_k"]) is int, "a type that JSON can hold"
 
 
-def test_what_the_trainer_must_know_is_not_set_beside_its_config() -> None:
+def test_sampling_params_refuse_fields_of_the_config() -> None:
     assert extra({"min_p": 0.1}) == {"min_p": 0.1}
     for name in ("temperature", "max_new_tokens", "n", "top_p"):
         with pytest.raises(ValueError, match=name):
             extra({name: 1})
 
 
-def test_seeds_are_the_same_again_and_of_each_sample_its_own() -> None:
+def test_seeds_are_reproducible_and_differ_between_samples() -> None:
     seeds = [seed_of([0, 7], number) for number in range(1000)]
     assert seeds == [seed_of([0, 7], number) for number in range(1000)]
     assert len(set(seeds)) == 1000
@@ -104,25 +104,25 @@ def test_a_reply_becomes_arrays() -> None:
     assert (made.session, made.finish_reason, made.weight_version) == ("s", "stop", "3")
 
 
-def test_the_ids_are_those_beside_the_logprobs() -> None:
+def test_tokens_are_the_ids_of_the_logprobs() -> None:
     cut = Generation.of(reply().raw | {"output_ids": [5]}, {})
-    assert Sample.of(cut, ids(1), "s").tokens.tolist() == [5, 7], "sglang-jax cuts the stop token from output_ids"
+    assert Sample.of(cut, ids(1), "s").tokens.tolist() == [5, 7], "sglang-jax omits the stop token from output_ids"
     assert Sample.of(cut, ids(1), "asked").session == "asked"
 
 
-def test_rows_beyond_the_count_are_no_tokens() -> None:
+def test_rows_beyond_the_token_count_are_ignored() -> None:
     rows = [[-1.0, 5, None], [-2.0, 7, None], [-3.0, 8, None]]
     assert Sample.of(reply(output_token_logprobs=rows), ids(1), "s").tokens.tolist() == [5, 7]
 
 
-def test_no_entropies_are_none_with_the_reason() -> None:
+def test_missing_entropies_are_none_with_a_reason() -> None:
     made = Sample.of(reply(output_token_entropy=[None, None], entropy_info={"reason": "jax"}), ids(1), "s")
     assert made.entropy is None
     assert made.reason == "jax"
     assert Sample.of(reply(output_token_entropy=None, entropy_info=None), ids(1), "s").reason is None
 
 
-def test_entropies_that_are_required_are_all_there() -> None:
+def test_required_entropies_must_all_exist() -> None:
     whole = Sample.of(reply(output_token_entropy=[0.25, 0.5]), ids(1), "s")
     assert whole.with_entropy() is whole
     with pytest.raises(EntropyMissing, match="at 1 of 2 tokens"):
@@ -133,12 +133,12 @@ def test_entropies_that_are_required_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "my run", "a/b", "x" * 109, "x" * 200])
-def test_a_beginning_that_no_session_can_have(name: str) -> None:
+def test_an_invalid_session_prefix_raises_value_error(name: str) -> None:
     with pytest.raises(ValueError, match="session's name"):
         beginning(name)
 
 
-def test_beginnings() -> None:
+def test_a_session_prefix_is_unique_by_default() -> None:
     assert beginning("x" * 108) == "x" * 108
     assert beginning(None) != beginning(None)
     assert episode_name("run", "7-1") == "run-7-1"
@@ -155,25 +155,25 @@ def in_a_thread(call: Callable[[], Any]) -> Any:
         return pool.submit(call).result()
 
 
-def test_each_thread_sees_its_own_samples_as_the_last() -> None:
+def test_last_returns_the_samples_of_the_thread() -> None:
     recent = Recent(8, PAD)
     mine, others = samples("a", "b"), samples("c", "d")
     recent.add(mine)
     in_a_thread(lambda: recent.add(others))
     assert recent.last(2) == mine
-    with pytest.raises(ValueError, match="3 samples asked, 2 kept of this thread"):
+    with pytest.raises(ValueError, match="3 samples requested, 2 kept of this thread"):
         recent.last(3)
 
 
-def test_samples_are_found_by_their_texts() -> None:
+def test_samples_are_found_by_their_text() -> None:
     recent = Recent(8, PAD)
     first, second, others = samples("a", "b"), samples("a", "b"), samples("a", "b", "c")
     recent.add(first)
     recent.add(second)
     in_a_thread(lambda: recent.add(others))
     assert recent.of(["a", "b"]) == second, "the latest of this thread"
-    assert recent.of(["b", "a"]) == [first[1], second[0]], "micro batches stand one behind the other"
-    assert recent.of(["b", "c"]) == others[1:], "another thread's, where this one has none"
+    assert recent.of(["b", "a"]) == [first[1], second[0]], "micro batches are consecutive"
+    assert recent.of(["b", "c"]) == others[1:], "of another thread, if this one has none"
     assert recent.of([]) == []
     for texts in (["a", "c"], ["a "], ["a", "b", "c", "a"]):
         with pytest.raises(LookupError, match="samples with these texts"):
@@ -190,7 +190,7 @@ def test_samples_are_found_by_their_texts() -> None:
         ({"output_token_entropy": [0.5]}, "entropy: 1 numbers for 2 ids"),
     ],
 )
-def test_what_cannot_be_trained_says_why(changed: dict[str, Any], why: str) -> None:
+def test_an_unusable_sample_names_the_reason(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(SampleUnusable, match=why):
         Sample.of(reply(**changed), ids(1), "s")
 
@@ -222,7 +222,7 @@ def test_a_stop_token_that_is_the_pad_keeps_its_logprob() -> None:
     assert recent.logprobs(ids(1).reshape(1, 1), ids(3, 9, 9).reshape(1, 3)).tolist() == [[-1, -2, 0]]
 
 
-def test_of_two_alike_the_later_and_the_oldest_leave() -> None:
+def test_equal_rows_find_the_later_sample_and_the_oldest_are_removed() -> None:
     recent = Recent(2, PAD)
     old, new, other = (sample(ids(1), ids(3), start) for start in (-1.0, -2.0, -3.0))
     recent.add([old])
@@ -231,12 +231,12 @@ def test_of_two_alike_the_later_and_the_oldest_leave() -> None:
     assert recent.logprobs(*ask).tolist() == [[-2]]
     assert recent.last(2) == [old, new]
     recent.add([sample(ids(8), ids(8))])
-    assert recent.logprobs(*ask).tolist() == [[-2]], "the older of the two has left, the later is still known"
+    assert recent.logprobs(*ask).tolist() == [[-2]], "the older of the two was removed, the later remains"
     recent.add([other, sample(ids(8), ids(7))])
     assert recent.logprobs(*ask).tolist() == [[-3]]
     recent.add([sample(ids(8), ids(6))])
     with pytest.raises(LookupError, match="2 samples ago"):
         recent.logprobs(*ask)
-    with pytest.raises(ValueError, match="3 samples asked, 2 kept"):
+    with pytest.raises(ValueError, match="3 samples requested, 2 kept"):
         recent.last(3)
     assert recent.last(0) == []

@@ -22,7 +22,7 @@ def client(scripted: Scripted) -> Iterator[Client]:
         yield client
 
 
-def test_the_engine_loads_and_then_the_policy_is_named(scripted: Scripted, client: Client) -> None:
+def test_the_policy_is_named_after_the_engine_loaded_the_weights(scripted: Scripted, client: Client) -> None:
     scripted.script(reply(200, json.dumps({"success": True, "message": ""})), reply(200, '{"epoch":12,"version":"3"}'))
     assert publish(client, PurePosixPath("/weights/3"), 3) == 12
     assert [(asked.method, asked.path, asked.json()) for asked in scripted.asked] == [
@@ -45,7 +45,9 @@ def test_the_engine_loads_and_then_the_policy_is_named(scripted: Scripted, clien
         (500, {"message": "out of memory"}, "refused to load.*out of memory"),
     ],
 )
-def test_a_refusal_names_no_policy(scripted: Scripted, client: Client, status: int, answer: object, why: str) -> None:
+def test_the_policy_is_not_named_if_the_engine_refuses(
+    scripted: Scripted, client: Client, status: int, answer: object, why: str
+) -> None:
     scripted.script(reply(status, json.dumps(answer)), reply(200, '{"epoch":1}'))
     with pytest.raises(WeightsNotUpdated, match=why):
         publish(client, "/w", 1)
@@ -53,31 +55,31 @@ def test_a_refusal_names_no_policy(scripted: Scripted, client: Client, status: i
 
 
 @pytest.mark.parametrize("step", [leave, reply(200, "{"), reply(502, "gone"), tear(b"{", 100)])
-def test_a_reply_that_was_lost_is_not_known(scripted: Scripted, client: Client, step: Step) -> None:
+def test_a_lost_reply_leaves_the_weights_unknown(scripted: Scripted, client: Client, step: Step) -> None:
     scripted.script(step, reply(200, '{"epoch":1}'))
-    with pytest.raises(WeightsNotUpdated, match="is not known; update again"):
+    with pytest.raises(WeightsNotUpdated, match="unknown whether the engine loaded them; update again"):
         publish(client, "/w", 1)
     assert [asked.path for asked in scripted.asked] == ["/update_weights_from_disk"]
 
 
-def test_weights_whose_policy_could_not_be_named(scripted: Scripted, client: Client) -> None:
+def test_a_failed_set_policy_says_that_the_engine_loaded_the_weights(scripted: Scripted, client: Client) -> None:
     loaded = reply(200, '{"success":true}')
     scripted.script(loaded, reply(500, "oops"), loaded, reply(200, '{"epoch":3}'))
-    with pytest.raises(WeightsNotUpdated, match=r"engine loaded them, but tokentap was not told.*oops"):
+    with pytest.raises(WeightsNotUpdated, match=r"engine loaded them, but tokentap has not recorded.*oops"):
         publish(client, "/w", 1)
     assert publish(client, "/w", 1) == 3, "the same version again"
     assert scripted.asked[2].json() == {"model_path": "/w", "weight_version": "1"}
 
 
-def test_an_engine_that_was_not_asked(scripted: Scripted) -> None:
+def test_a_refused_connection_says_that_the_engine_got_nothing(scripted: Scripted) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with Client(address, address, retries=0) as client, pytest.raises(WeightsNotUpdated, match="was not asked"):
+    with Client(address, address, retries=0) as client, pytest.raises(WeightsNotUpdated, match="did not get"):
         publish(client, "/w", 1)
 
 
 @pytest.mark.parametrize(("step", "count"), [(leave, 1), (reply(503, "wait"), 3), (reply(500, "?"), 1)])
-def test_weights_are_not_loaded_twice(scripted: Scripted, step: Step, count: int) -> None:
+def test_a_load_that_may_have_happened_is_not_retried(scripted: Scripted, step: Step, count: int) -> None:
     scripted.script(step)
     client = Client(scripted.data, scripted.control, retries=2, pause=0)
     with client, pytest.raises(WeightsNotUpdated):
@@ -85,7 +87,7 @@ def test_weights_are_not_loaded_twice(scripted: Scripted, step: Step, count: int
     assert len(scripted.asked) == count
 
 
-def test_sglang_jax_is_asked_with_a_k(scripted: Scripted, client: Client) -> None:
+def test_sglang_jax_gets_top_logprobs_num(scripted: Scripted, client: Client) -> None:
     scripted.script(reply(404, '{"detail":"Not Found"}'))
     assert logprob_fields(client) == {"return_logprob": True, "top_logprobs_num": 1}
     scripted.script(reply(200, '{"model_path":"m","weight_version":"default"}'))

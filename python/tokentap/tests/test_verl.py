@@ -1,4 +1,4 @@
-"""The parts of tokentap.verl that need no verl."""
+"""The parts of tokentap.verl that do not import verl."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tokentap.verl.versions import of_reply, steps
 PROMPT = [1, 2, 3]
 
 
-def test_a_single_turn_has_its_entropies_in_order() -> None:
+def test_entropies_of_a_single_turn_are_in_order() -> None:
     one = Sampled(PROMPT, [7, 8, 9], [0.1, 0.2, 0.3])
     assert align([one], PROMPT, [7, 8, 9], [1, 1, 1], drop=False).entropy == [0.1, 0.2, 0.3]
 
 
-def test_observations_are_zero_and_turns_keep_their_places() -> None:
+def test_observations_have_zero_entropy() -> None:
     first = Sampled(PROMPT, [7, 8], [0.1, 0.2])
     second = Sampled([*PROMPT, 7, 8, 40, 41], [7, 9], [0.3, 0.4])
     aligned = align([first, second], PROMPT, [7, 8, 40, 41, 7, 9], [1, 1, 0, 0, 1, 1], drop=False)
@@ -38,40 +38,40 @@ def test_observations_are_zero_and_turns_keep_their_places() -> None:
     assert aligned.missing == 0
 
 
-def test_a_response_that_was_cut_keeps_a_beginning() -> None:
+def test_a_truncated_response_keeps_its_first_entropies() -> None:
     first = Sampled(PROMPT, [7, 8], [0.1, 0.2])
     second = Sampled([*PROMPT, 7, 8, 40, 41], [7, 9], [0.3, 0.4])
     assert align([first, second], PROMPT, [7, 8, 40, 41, 7], [1, 1, 0, 0, 1], drop=False).entropy[4] == 0.3
-    # the second turn begins behind the end
+    # the second turn begins after the end
     assert align([first, second], PROMPT, [7, 8, 40], [1, 1, 0], drop=False).entropy == [0.1, 0.2, 0.0]
 
 
-def test_a_stop_token_that_the_next_turn_replaces_leaves_no_entropy() -> None:
-    # as verl does with GLM: token 50 was sampled, and stands there again as the role of the observation
+def test_a_replaced_stop_token_has_no_entropy() -> None:
+    # as verl does with GLM: token 50 was sampled, and is repeated as the role of the observation
     first = Sampled(PROMPT, [7, 50], [0.1, 0.2])
     second = Sampled([*PROMPT, 7, 50, 41], [50, 9], [0.3, 0.4])
     aligned = align([first, second], PROMPT, [7, 50, 41, 50, 9], [1, 0, 0, 1, 1], drop=False)
     assert aligned.entropy == [0.1, 0.0, 0.0, 0.3, 0.4]
 
 
-def test_a_token_keeps_its_place_behind_one_that_is_not_trained() -> None:
+def test_tokens_after_an_untrained_one_keep_their_entropies() -> None:
     one = Sampled(PROMPT, [5, 5], [0.1, 0.2])
     assert align([one], PROMPT, [5, 5], [0, 1], drop=False).entropy == [0.0, 0.2]
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_of_two_samples_of_a_prompt_it_is_the_one_that_explains_more(turned: bool) -> None:
+def test_of_two_samples_the_longer_match_is_used(turned: bool) -> None:
     kept, other = Sampled(PROMPT, [7, 8, 9], [0.1, 0.2, 0.3]), Sampled(PROMPT, [7, 8, 10], [0.4, 0.5, 0.6])
     sampled = [other, kept] if turned else [kept, other]
     assert align(sampled, PROMPT, [7, 8, 9], [1, 1, 1], drop=False).entropy == [0.1, 0.2, 0.3]
 
 
-def test_a_turn_that_was_taken_back_and_sampled_anew_is_the_newer_one() -> None:
+def test_a_resampled_turn_uses_the_new_sample() -> None:
     first, second = Sampled(PROMPT, [7, 8, 9], [0.1, 0.2, 0.3]), Sampled([*PROMPT, 7], [8, 10], [0.5, 0.6])
     assert align([first, second], PROMPT, [7, 8, 10], [1, 1, 1], drop=False).entropy == [0.1, 0.5, 0.6]
 
 
-def test_sources_are_those_of_the_tokens_that_are_trained() -> None:
+def test_sources_are_those_of_trained_tokens() -> None:
     first = Sampled(PROMPT, [7, 8], [0.1, None], sources=frozenset({"exact"}))
     second = Sampled([*PROMPT, 7, 8, 40], [9], [0.2], sources=frozenset({"top_k"}))
     of_all = align([first, second], PROMPT, [7, 8, 40, 9], [1, 1, 0, 1], drop=True)
@@ -80,7 +80,7 @@ def test_sources_are_those_of_the_tokens_that_are_trained() -> None:
     assert align([first], PROMPT, [7, 8], [0, 1], drop=True).sources == frozenset()
 
 
-def test_a_prompt_that_verl_cut_from_the_left_is_what_was_sent() -> None:
+def test_a_prompt_truncated_on_the_left_is_sent_truncated() -> None:
     one = Sampled(PROMPT[1:], [7], [0.1])
     assert align([one], PROMPT[1:], [7], [1], drop=False).entropy == [0.1]
 
@@ -97,31 +97,31 @@ def test_a_prompt_that_verl_cut_from_the_left_is_what_was_sent() -> None:
     ],
     ids=["nothing sampled", "another token", "another prompt", "one too many", "a short mask", "behind another token"],
 )
-def test_a_trained_token_that_was_not_sampled_there_is_refused(
+def test_a_trained_token_that_was_not_sampled_raises_unaligned(
     sampled: list[Sampled], response: list[int], mask: list[int]
 ) -> None:
     with pytest.raises(Unaligned):
         align(sampled, PROMPT, response, mask, drop=True)
 
 
-def test_as_many_entropies_as_tokens() -> None:
+def test_entropies_and_tokens_must_have_equal_length() -> None:
     with pytest.raises(Unaligned):
         Sampled(PROMPT, [7, 8], [0.1])
 
 
-def test_a_missing_entropy_is_refused_with_its_reason() -> None:
+def test_a_missing_entropy_raises_with_its_reason() -> None:
     one = Sampled(PROMPT, [7, 8], [0.1, None], "missing_rows")
     with pytest.raises(MissingEntropy, match=r"token 1 .* missing_rows"):
         align([one], PROMPT, [7, 8], [1, 1], drop=False)
 
 
-def test_or_its_token_is_not_trained_and_counted() -> None:
+def test_with_drop_a_token_without_entropy_is_masked_and_counted() -> None:
     one = Sampled(PROMPT, [7, 8, 9], [0.1, None, 0.3])
     aligned = align([one], PROMPT, [7, 8, 9], [1, 1, 1], drop=True)
     assert (aligned.entropy, aligned.mask, aligned.missing) == ([0.1, 0.0, 0.3], [1, 0, 1], 1)
 
 
-def test_a_missing_entropy_of_a_token_that_is_not_trained_is_none_of_ours() -> None:
+def test_a_missing_entropy_of_an_untrained_token_is_ignored() -> None:
     one = Sampled(PROMPT, [7, 8], [0.1, None])
     assert align([one], PROMPT, [7, 8], [1, 0], drop=False).entropy == [0.1, 0.0]
 
@@ -138,30 +138,30 @@ def test_a_missing_entropy_of_a_token_that_is_not_trained_is_none_of_ours() -> N
     ],
     ids=["a whole response", "what is left", "nothing left", "vLLM's word", "SGLang's word first", "the model's end"],
 )
-def test_the_budget_is_that_of_verls_server(sampling: dict[str, int], prompt: int, expected: int) -> None:
+def test_the_token_budget_equals_verls(sampling: dict[str, int], prompt: int, expected: int) -> None:
     assert Budget(100, 64, 180).max_new_tokens(sampling, prompt) == expected
 
 
-def test_a_prompt_beyond_the_model_is_refused() -> None:
+def test_a_prompt_longer_than_the_model_raises_value_error() -> None:
     with pytest.raises(ValueError, match="max_model_len"):
         Budget(100, 64, 180).max_new_tokens({}, 180)
 
 
-def test_sampling_parameters_go_on_but_for_verls_own() -> None:
+def test_sampling_parameters_are_sent_without_verls_own() -> None:
     params = {"temperature": 0.7, "top_k": -1, "logprobs": True, "max_tokens": 9, "stop_token_ids": [3]}
     assert engine_params(params, 5) == {"temperature": 0.7, "top_k": -1, "stop_token_ids": [3], "max_new_tokens": 5}
     with pytest.raises(ValueError, match="prompt_logprobs"):
         engine_params({"prompt_logprobs": 0}, 5)
 
 
-def test_versions_are_steps_if_all_are_numbers() -> None:
+def test_versions_are_steps_only_if_all_are_numbers() -> None:
     assert of_reply({"weight_versions": [{"version": "4"}, {"version": "5"}]}) == [4, 5]
     assert of_reply({"weight_version": "6"}) == [6]
     assert of_reply({"weight_versions": [{"version": "4"}, {"version": "default"}]}) == []
     assert of_reply({}) == []
 
 
-def test_steps_are_the_oldest_and_newest_seen_or_what_stands_in() -> None:
+def test_steps_are_the_oldest_and_newest_version_or_the_default() -> None:
     assert steps([5, 4, 6], 9) == {"global_steps": 6, "min_global_steps": 4, "max_global_steps": 6}
     assert steps([], 9) == {"global_steps": 9, "min_global_steps": 9, "max_global_steps": 9}
     assert set(steps([], None).values()) == {None}
@@ -179,7 +179,7 @@ def test_addresses_come_from_the_config_or_the_environment(monkeypatch: pytest.M
         Addresses.of(None, None)
 
 
-def test_but_never_from_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_never_mix_config_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENTAP_BASE_URL", "http://c")
     monkeypatch.setenv("TOKENTAP_CONTROL_URL", "http://e")
     assert Addresses.of("http://a", None) == Addresses(("http://a",))
@@ -187,7 +187,7 @@ def test_but_never_from_both(monkeypatch: pytest.MonkeyPatch) -> None:
         Addresses.of(None, "http://b")
 
 
-def test_rollouts_spread_and_count() -> None:
+def test_rollouts_are_spread_over_endpoints() -> None:
     async def run() -> None:
         endpoints = shared(Addresses(("http://a", "http://b", "http://c")))
         with endpoints.rollout() as one, endpoints.rollout() as two, endpoints.rollout() as three:
@@ -202,7 +202,7 @@ def test_rollouts_spread_and_count() -> None:
     asyncio.run(run())
 
 
-def test_another_loop_has_endpoints_of_its_own() -> None:
+def test_each_event_loop_has_its_own_endpoints() -> None:
     seen: list[Endpoints] = []
 
     async def run() -> None:
@@ -258,27 +258,27 @@ async def generate(server: Kept) -> None:
 
 
 def loops_kept() -> int:
-    """Event loops that are not gone, though none runs."""
+    """Event loops that still exist although none runs."""
     gc.collect()
     return sum(issubclass(type(one), asyncio.AbstractEventLoop) for one in gc.get_objects())
 
 
-def test_a_loop_that_ended_leaves_no_connection_and_is_forgotten(kept: Kept) -> None:
+def test_an_ended_event_loop_closes_its_connections(kept: Kept) -> None:
     asyncio.run(generate(kept))
     before = loops_kept()
     for _ in range(30):
         asyncio.run(generate(kept))
     deadline = time.monotonic() + 10
     while kept.open and time.monotonic() < deadline:
-        # the server sees the ends of connections a moment later, and has no event for it
+        # the server notices closed connections a moment later, without an event
         time.sleep(0.01)
     assert kept.open == 0
     assert loops_kept() <= before
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_loop_that_was_closed_by_hand_is_forgotten_too(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
-    # aiohttp says that its connections were not closed, and a kept line would keep them
+def test_an_event_loop_closed_by_hand_is_released(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    # aiohttp logs that its connections were not closed, and the log record would keep them alive
     caplog.set_level(logging.CRITICAL, "asyncio")
     before = loops_kept()
     for _ in range(5):
@@ -301,7 +301,7 @@ def policy_of(scripted: Scripted, steps: int) -> list[str | None]:
     return asyncio.run(run())
 
 
-def test_a_policy_that_does_not_tell_costs_two_requests_and_one_line(
+def test_an_unreachable_policy_costs_two_requests_and_one_log_line(
     scripted: Scripted, pauses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     scripted.script(reply(503, "{}"))
@@ -312,9 +312,7 @@ def test_a_policy_that_does_not_tell_costs_two_requests_and_one_line(
     assert policy_of(scripted, 2) == ["7", None]
 
 
-def test_the_engines_key_goes_to_the_engine_and_tokentaps_to_its_control_port(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_port_gets_its_own_key(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENTAP_TOKEN", "engine")
     monkeypatch.setenv("TOKENTAP_CONTROL_TOKEN", "control")
     scripted.script(reply(200, json.dumps(generated([1]))), reply(200, json.dumps({"version": "3"})))
@@ -328,5 +326,5 @@ def test_the_engines_key_goes_to_the_engine_and_tokentaps_to_its_control_port(
     assert [asked.headers["authorization"] for asked in scripted.asked] == ["Bearer engine", "Bearer control"]
 
 
-def test_without_a_control_port_no_policy_is_asked() -> None:
+def test_without_a_control_url_the_policy_is_not_requested() -> None:
     assert asyncio.run(Policy(None, None).version()) is None

@@ -1,4 +1,4 @@
-"""The parts of tokentap.verl that need torch, and no verl."""
+"""The parts of tokentap.verl that need torch but not verl."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN, CLOSE = 3, 4
 
 @dataclass
 class Data:
-    """What is used of a DataProto."""
+    """The part of a DataProto that is used."""
 
     batch: dict[str, Any]
     non_tensor_batch: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ def test_rows_are_padded_on_the_right_as_float32() -> None:
     assert "rollout_entropy" not in data.non_tensor_batch
 
 
-def test_rows_of_another_loop_are_refused() -> None:
+def test_rows_of_another_agent_loop_raise() -> None:
     mask = torch.ones(2, 2, dtype=torch.long)
     with pytest.raises(NoEntropies, match="row 1"):
         padded([[0.1, 0.2], None], mask)
@@ -45,7 +45,7 @@ def test_rows_of_another_loop_are_refused() -> None:
 
 
 @pytest.mark.parametrize("row", [[0.1, 0.2, 0.3], [0.1, 0.2], [float("nan")]], ids=["long", "untrained", "nan"])
-def test_numbers_that_fit_no_token_are_refused(row: list[float]) -> None:
+def test_entropies_that_do_not_match_the_mask_raise(row: list[float]) -> None:
     with pytest.raises(Unaligned):
         padded([row], torch.tensor([[1, 0]]))
 
@@ -62,7 +62,7 @@ def test_numbers_that_fit_no_token_are_refused(row: list[float]) -> None:
     ],
     ids=["sampled", "opened by the prompt", "closed by the prompt", "ended by an observation", "second turn", "none"],
 )
-def test_what_is_thinking(ids: list[int], mask: list[int], expected: list[int]) -> None:
+def test_thinking_tokens_are_found(ids: list[int], mask: list[int], expected: list[int]) -> None:
     assert thinking(torch.tensor(ids), torch.tensor(mask), OPEN, CLOSE).tolist() == [bool(one) for one in expected]
 
 
@@ -100,7 +100,7 @@ def test_a_bonus_is_clipped_by_the_advantage(base: float, expected: float) -> No
     assert data.batch["advantages"][1].tolist() == [base, base, 0.0, 0.0]
 
 
-def test_a_token_that_was_rejected_counts_as_thinking_and_is_not_shaped() -> None:
+def test_a_rejected_token_counts_as_thinking_and_is_not_shaped() -> None:
     advantages, trained = torch.tensor([2.0, 0.0, 2.0, 2.0]), torch.tensor([1, 0, 1, 1])
     shaped = shape_row(thoughtful(), advantages, trained, think_start=OPEN, think_end=CLOSE)
     assert shaped.tolist() == pytest.approx([2.2, 0.0, 2.2, 2.2])
@@ -111,11 +111,11 @@ def test_a_token_that_was_rejected_counts_as_thinking_and_is_not_shaped() -> Non
 @pytest.mark.parametrize(
     ("advantages", "message"), [([1.0, 2.0, 1.0, 1.0], "row 0: several advantages"), ([float("nan")] * 4, "not finite")]
 )
-def test_advantages_that_are_not_grpos_are_refused(advantages: list[float], message: str) -> None:
+def test_advantages_that_are_not_grpos_raise(advantages: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         shape_advantages(rows([advantages, [0.0] * 4]), think_start=OPEN, think_end=CLOSE)
 
 
-def test_entropies_of_another_row_are_refused() -> None:
+def test_entropies_of_another_length_raise() -> None:
     with pytest.raises(Unaligned, match="3 entropies"):
         EgpoRow(torch.tensor([9]), torch.tensor([8, 7]), torch.ones(2), torch.ones(3))

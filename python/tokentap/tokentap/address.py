@@ -1,4 +1,4 @@
-"""Where a server is, and the token it wants; checked once for both clients."""
+"""The address of a server, and its token; both clients validate them at construction."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 PORTS = {"http": 80, "https": 443}
 
-# What a header can carry, without a blank at either end.
+# The characters that a header value may have, without a space at either end.
 TOKEN = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 @dataclass(frozen=True)
 class Address:
-    """A base URL in its parts; `path` is what stands before each target, without a slash at its end."""
+    """The parts of a base URL; `path` is the prefix of each target, without a trailing slash."""
 
     scheme: str
     # Without the brackets of an IPv6 address.
@@ -24,7 +24,7 @@ class Address:
 
     @classmethod
     def of(cls, base_url: str) -> Address:
-        """The address; ValueError for what can never be asked, so that it is not asked again and again."""
+        """Parses a base URL; raises ValueError for an invalid one, so that it is not retried."""
         expected = f"a base URL like http://127.0.0.1:30001, not {base_url!r}"
         if re.search(r"[^!-~]", base_url):
             raise ValueError(expected)
@@ -42,13 +42,13 @@ class Address:
 
     @property
     def base(self) -> str:
-        """The URL again, to which a target is appended."""
+        """The URL to which a target is appended."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
 def check_token(token: str | None) -> str | None:
-    """The token; ValueError for one that no header can carry."""
+    """Returns the token; raises ValueError for one that a header cannot hold."""
     if token is not None and not TOKEN.fullmatch(token):
-        raise ValueError("a token is of ASCII letters, digits and signs, without a blank or a line end around it")
+        raise ValueError("a token has only printable ASCII characters, without spaces or line breaks around it")
     return token

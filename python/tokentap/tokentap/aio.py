@@ -1,4 +1,4 @@
-"""The client of a program with an event loop; needs aiohttp."""
+"""The asyncio client; needs aiohttp."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class AsyncClient:
     """`Client` for an event loop, with the same arguments, methods and errors; `async with`, or `await close()`.
 
-    It belongs to the loop in which it is first used. aiohttp by itself sends a GET or DELETE once more whose connection
-    was closed without an answer.
+    It belongs to the loop in which it is first used. aiohttp itself repeats a GET or DELETE once if the connection was
+    closed without a reply.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AsyncClient:
     ) -> Generation:
         """See `Client.generate`."""
         if not routes.is_single(text, input_ids, sampling_params):
-            raise ValueError("several sequences come back: generate_batch")
+            raise ValueError("the reply has several sequences: use generate_batch")
         generations = await self.generate_batch(
             text,
             input_ids=input_ids,
@@ -133,7 +133,7 @@ class AsyncClient:
         done: bool = False,
         **fields: object,
     ) -> AsyncGenerator[Delta, None]:
-        """See `Client.stream`; `contextlib.aclosing` around it ends the generation with the block."""
+        """See `Client.stream`; inside `contextlib.aclosing` the generation ends with the block."""
         call = routes.generate(
             text,
             input_ids,
@@ -220,7 +220,7 @@ class AsyncClient:
         return self._control, self._control_token
 
     async def send(self, call: Call[T]) -> T:
-        """Makes a call of any route, sent again as its kind allows; the methods above make theirs with it."""
+        """Makes a call of any route, and retries it as its kind allows. The methods above use it."""
         server, token = self._server(call)
         attempt = 0
         while True:

@@ -1,4 +1,4 @@
-"""Kept HTTP/1.1 connections to one server, for the tasks of an event loop; aiohttp's."""
+"""A pool of HTTP/1.1 connections to one server for the tasks of an event loop, by aiohttp."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .timeouts import Timeouts
 if TYPE_CHECKING:
     import aiohttp
 
-# As many as strands-sglang and the OpenAI clients open; more requests wait for one, and their time-out runs.
+# The limit of strands-sglang and the OpenAI clients. More requests wait for a connection, which uses up their timeout.
 CONNECTIONS = 1000
 PIECE = 1 << 16
 
 
 class AsyncConnections:
-    """Connections to an address, opened in the loop that is first seen."""
+    """Connections to an address; they belong to the event loop of the first request."""
 
     def __init__(self, address: Address, timeouts: Timeouts) -> None:
         self._base = address.base
@@ -43,10 +43,10 @@ class AsyncConnections:
     async def open(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
     ) -> AsyncIterator[AsyncExchange]:
-        """A request, and its reply as it comes; left before the end of it, the connection is closed."""
+        """Sends a request and yields its reply; closes the connection if the block ends before the reply."""
         from yarl import URL
 
-        # the target is quoted already
+        # the target is already percent-encoded
         url = URL(self._base + target, encoded=True)
         request = self._opened().request(method, url, data=body, headers=headers, allow_redirects=False)
         with failures():
@@ -73,13 +73,13 @@ class AsyncExchange:
         self.status = response.status
 
     async def reply(self) -> Reply:
-        """All of it."""
+        """The whole reply."""
         with failures():
             body = await self._response.read()
         return Reply(self.status, {name.lower(): value for name, value in self._response.headers.items()}, body)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of its body as they come."""
+        """The bytes of the body as they arrive."""
         while True:
             with failures():
                 piece = await self._response.content.read(PIECE)
@@ -90,7 +90,7 @@ class AsyncExchange:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Turns what aiohttp raises into this package's errors."""
+    """Converts aiohttp's exceptions to those of this package."""
     import aiohttp
 
     try:
@@ -99,6 +99,6 @@ def failures() -> Iterator[None]:
         raise ConnectionFailed(str(error), sent=False) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
         sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
-        raise ConnectionFailed("no whole reply in time", sent=sent) from error
+        raise ConnectionFailed("the reply did not end within the timeout", sent=sent) from error
     except (OSError, aiohttp.ClientError) as error:
         raise Interrupted(f"the connection failed: {error!r}") from error

@@ -1,4 +1,4 @@
-"""A request, and how its reply is read; the same for both clients."""
+"""A request and the parser of its reply, for both clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reply:
             raise of_status(self.status, self.body.decode("utf-8", "replace"))
 
     def json(self) -> Any:
-        """The body, whatever its content type says; `Undecodable` where it is no JSON."""
+        """Parses the body as JSON, whatever its content type; raises `Undecodable` if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError as error:
@@ -38,7 +38,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request; `read` makes the answer of a reply below 400."""
+    """One request; `read` converts a reply with a status below 400 to the result."""
 
     method: str
     # Path and query, below the base URL.
@@ -52,13 +52,13 @@ class Call(Generic[T]):
     again: Rule = of_control
 
     def answer(self, reply: Reply) -> T:
-        """What the reply says; raises what is wrong with it."""
+        """The result of the reply; raises the error of a failed one."""
         reply.check()
         try:
             return self.read(reply)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = reply.body.decode("utf-8", "replace")[:1000]
-            # what is no JSON may have been cut off; JSON of another shape would be generated anew for nothing
+            # invalid JSON may have been truncated, so a retry can help; JSON of another shape would come again
             lasting = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
             message = f"{self.target}: {error!r} in the reply"
             raise Undecodable(message, status=reply.status, body=text, lasting=lasting) from error
@@ -71,13 +71,13 @@ class Call(Generic[T]):
         if token is not None:
             head["authorization"] = f"Bearer {token}"
         if attempt:
-            # by this and the same body tokentap knows a call that was sent again from another sample
+            # tokentap recognizes a retry by this header and an equal body
             head["x-stainless-retry-count"] = str(attempt)
         return head
 
 
 def target(*parts: str, **query: object) -> str:
-    """A path of these parts, each quoted, with what is not None as query."""
+    """A path of these parts, percent-encoded, and a query of the arguments that are not None."""
     path = "".join(f"/{quote(part, safe='')}" for part in parts)
     present = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(present)}" if present else path
@@ -86,14 +86,14 @@ def target(*parts: str, **query: object) -> str:
 def encoded(body: Mapping[str, object]) -> bytes:
     """A body without the members that are None; arrays and scalars of NumPy or torch are lists and numbers in it.
 
-    It is ASCII, so that half of a surrogate pair can be said as well.
+    It is ASCII, so that it can also hold half of a surrogate pair.
     """
     present = {name: value for name, value in body.items() if value is not None}
     return json.dumps(present, separators=(",", ":"), default=plain).encode()
 
 
 def plain(value: Any) -> Any:
-    """What JSON can say of a value that it does not know."""
+    """Converts a value that `json` does not know."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

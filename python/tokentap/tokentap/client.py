@@ -1,4 +1,4 @@
-"""The client of a program that waits for its answers."""
+"""The blocking client."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 class Client:
     """Sends requests to a tokentap; safe to share between threads. Each call uses a separate kept connection.
 
-    `base_url` is the data port, `control_url` the control port (None where it is not needed). `token` is the engine's
-    API key, `control_token` that of the control port. An attempt ends after `timeout` seconds, connecting after
-    `connect_timeout`; a failed call is sent up to `retries` more times, `pause` seconds apart. Each method raises
-    `TokentapError` when that did not help.
+    `base_url` is the data port, `control_url` the control port (None if it is not needed). `token` is the engine's
+    API key, `control_token` that of the control port. An attempt may take `timeout` seconds, connecting
+    `connect_timeout`. A failed call is retried up to `retries` times, `pause` seconds apart. Each method raises
+    `TokentapError` if the last attempt fails.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the kept connections; a later call opens new ones."""
+        """Closes the idle connections; a later call opens new ones."""
         self._data.close()
         if self._control is not None:
             self._control.close()
@@ -79,12 +79,12 @@ class Client:
     ) -> Generation:
         """One sample of one prompt, `text` or `input_ids`.
 
-        It is recorded in `session`; with `done` the session has finished after it. `fields` are other members of
-        SGLang's request, like `return_logprob`. An attempt that repeats a call with a session is known to tokentap
-        and makes no second sample where tokentap saw that the reply was lost.
+        It is recorded in `session`; with `done` it is the last call of the session. `fields` are other members of
+        SGLang's request, such as `return_logprob`. tokentap recognizes a retry of a call with a session. If it
+        knows that the reply was lost, the retry does not sample again.
         """
         if not routes.is_single(text, input_ids, sampling_params):
-            raise ValueError("several sequences come back: generate_batch")
+            raise ValueError("the reply has several sequences: use generate_batch")
         return self.generate_batch(
             text,
             input_ids=input_ids,
@@ -110,7 +110,7 @@ class Client:
         done: bool = False,
         **fields: object,
     ) -> list[Generation]:
-        """Several prompts, or several samples (`n` in `sampling_params`), in the order of the engine: by prompt."""
+        """Several prompts, or several samples (`n` in `sampling_params`), in the engine's order: prompt by prompt."""
         return self.send(
             routes.generate(
                 text,
@@ -139,9 +139,9 @@ class Client:
         done: bool = False,
         **fields: object,
     ) -> Generator[Delta, None, None]:
-        """What each event of a stream adds, whichever way the engine streams.
+        """Yields the new part of each event, whether the stream is incremental or cumulative.
 
-        Closing the iterator ends the generation. It is sent again only before its first event; a stream that breaks
+        Closing the iterator ends the generation. It is retried only before its first event; a stream that breaks
         later raises `Interrupted`.
         """
         call = routes.generate(
@@ -159,7 +159,7 @@ class Client:
         return self._deltas(call)
 
     def sessions(self) -> Iterator[Json]:
-        """A summary of each session, in the order of their birth."""
+        """A summary of each session, in the order of creation."""
         after: str | None = None
         while True:
             page = self.sessions_page(after)
@@ -169,11 +169,11 @@ class Client:
                 return
 
     def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
-        """`sessions` after that page, `next` page or None, and those that were `evicted`."""
+        """One page: `sessions`, the `next` page or None, and the names of `evicted` sessions."""
         return self.send(routes.page(after, limit))
 
     def session(self, name: str, version: int | None = None) -> Json:
-        """A session's summary and the `list` of its turns."""
+        """The summary of a session and the `list` of its turns."""
         return self.send(routes.session(name, version))
 
     def trajectories(self, session: str, version: int | None = None) -> Json:
@@ -181,22 +181,22 @@ class Client:
         return self.send(routes.trajectories(session, version))
 
     def freeze(self, session: str) -> int:
-        """Freezes the current state as a version that stays, and returns its number."""
+        """Freezes the current state as a version that does not change, and returns its number."""
         return self.send(routes.freeze(session))
 
     def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
-        """Sets the reward of a session or of one leaf; whether an exported path ends in that leaf."""
+        """Sets the reward of a session or of one leaf; returns whether an exported path ends in that leaf."""
         return self.send(routes.reward(session, reward, leaf))
 
     def delete(self, session: str) -> None:
-        """Forgets a session."""
+        """Deletes a session."""
         self.send(routes.delete(session))
 
     def finished(self, since: str | None = None, limit: int = 1000) -> Iterator[Json]:
-        """Each path that has finished after the cursor `since`, each once, until no more are available.
+        """Yields each path that finished after the cursor `since` once, until no more are available.
 
-        An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` where it was evicted or deleted,
-        or `{"missed": n}` where n paths are no longer known. `limit` is the number of entries a request asks for.
+        An entry is a trajectory with its `cursor`, `{"session", "gone", "cursor"}` if it was evicted or deleted,
+        or `{"missed": n}` for n paths that are no longer known. `limit` is the number of entries of one request.
         """
         while lines := self.send(routes.finished(since, limit)):
             yield from lines
@@ -217,11 +217,11 @@ class Client:
         return self.send(routes.policy())
 
     def set_policy(self, version: str | int) -> int:
-        """Names the policy from here on; the new epoch."""
+        """Names the policy from now on; returns the new epoch."""
         return self.send(routes.set_policy(version))
 
     def entropy(self, rid: str, since: int = 0, index: int = 0) -> Json:
-        """The entropies of a request from token `since` on, while it runs and for a while after."""
+        """The entropies of a request from token `since` on, while it runs and for 300 s after its end."""
         return self.send(routes.entropy(rid, since, index))
 
     def _server(self, call: Call[Any]) -> tuple[Connections, str | None]:
@@ -232,7 +232,7 @@ class Client:
         return self._control, self._control_token
 
     def send(self, call: Call[T]) -> T:
-        """Makes a call of any route, sent again as its kind allows; the methods above make theirs with it."""
+        """Makes a call of any route, and retries it as its kind allows. The methods above use it."""
         server, token = self._server(call)
         attempt = 0
         while True:

@@ -1,20 +1,20 @@
-"""What can go wrong between a client and tokentap, and what to do about it."""
+"""The errors of the client, each with a hint."""
 
 from __future__ import annotations
 
 import json
 
-# What SGLang says in a 400 when a prompt does not fit; the same words that strands-sglang looks for.
+# Parts of SGLang's message when a prompt is too long; strands-sglang looks for the same.
 CONTEXT_LENGTH = ("exceed", "too long", "maximum length", "context length")
 
 
 class TokentapError(Exception):
-    """A call that did not give what was asked.
+    """A call that failed.
 
-    `status` is that of the reply, None where there was none; `body` is its text; `hint` says what to do.
+    `status` is that of the reply, None without a reply; `body` is its text; `hint` says what to do.
     """
 
-    hint = "Look at the cause; nothing is known about this failure."
+    hint = "Look at the cause; this failure is unknown."
 
     def __init__(self, message: str, *, status: int | None = None, body: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class HttpError(TokentapError):
 
     @property
     def code(self) -> str | None:
-        """tokentap's own name of the problem, like `no_such_session`; None where the engine answered."""
+        """tokentap's code of the error, such as `no_such_session`; None if the engine answered."""
         try:
             code = json.loads(self.body)["error"]["code"]
         except (ValueError, KeyError, TypeError):
@@ -43,21 +43,21 @@ class HttpError(TokentapError):
 class ContextLengthExceeded(HttpError):
     """The prompt, or prompt and answer together, are longer than the model's context."""
 
-    hint = "Ask with fewer tokens; asking again does not help."
+    hint = "Send fewer tokens; a retry does not help."
 
 
 class Throttled(HttpError):
-    """429 or 503: there is no room now, the engine is paused, or it is away."""
+    """429 or 503: too many requests, or the engine is paused or unreachable."""
 
-    hint = "Wait and ask again; tokentap's /readyz says when the engine answers."
+    hint = "Wait and retry; tokentap's /readyz is 200 when the engine answers."
 
 
 class ConnectionFailed(TokentapError):
-    """No connection, or no whole reply in time; `sent` says whether the request may have arrived."""
+    """No connection, or the reply did not end within the timeout; `sent`: the request may have arrived."""
 
-    hint = "See that tokentap runs at this address, and that `timeout` is long enough for the answer."
+    hint = "Check that tokentap runs at this address, and that `timeout` is long enough for the reply."
 
-    # without `sent` it may have: a copy that comes out of a pickle is made so, and then given its own
+    # unpickling calls this without `sent` and then sets the attribute
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
@@ -66,16 +66,16 @@ class ConnectionFailed(TokentapError):
 class Interrupted(TokentapError):
     """A connection that ended before the reply did, or another failure on the way."""
 
-    hint = "Ask again with the same session and rid: tokentap then gives the reply that was lost, if it has it."
+    hint = "Retry with the same session and rid: tokentap then returns the lost reply, if it has it."
 
 
 class Undecodable(TokentapError):
-    """A reply that is not what the route answers, though its status says success.
+    """A reply with a success status that is not a reply of this route.
 
-    `lasting` says that it could be read and has another shape, so that it would come again.
+    `lasting`: it is valid JSON of another shape, so a retry would get the same.
     """
 
-    hint = "See that the address is tokentap's and not another server's."
+    hint = "Check that the address is tokentap's and not another server's."
 
     def __init__(self, message: str, *, status: int | None = None, body: str = "", lasting: bool = False) -> None:
         super().__init__(message, status=status, body=body)

@@ -1,4 +1,4 @@
-"""What a model answered, with the entropy of the policy at each sampled token."""
+"""A generation, with the entropy of the policy at each sampled token."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Numbers = list[float | None]
 class Generation:
     """One sampled sequence.
 
-    `output_ids` are those beside the logprobs where there are logprobs: sglang-jax leaves the stop token and special
-    tokens out of its own list. `entropy`, `lower` and `upper` are in nats and have one entry for each of `output_ids`;
-    they are None as a whole where tokentap was not asked for them, and where they do not fit the ids (`reason` says
-    so). `entropy_info` says how they were obtained, and why there are none. `logprobs` are there if `return_logprob`
-    was asked. `finish_reason` is its type: `stop`, `length` or `abort`.
+    `output_ids` are the ids of the logprobs if the reply has logprobs, because the list of sglang-jax omits the stop
+    token and special tokens. `entropy`, `lower` and `upper` are in nats and have one entry for each of `output_ids`.
+    Each is None if it was not requested, or if its length is not that of the ids (then `reason` says so).
+    `entropy_info` says how they were obtained, or why they are missing. `logprobs` exist if `return_logprob` was set.
+    `finish_reason` is `stop`, `length` or `abort`.
     """
 
     text: str
@@ -29,12 +29,12 @@ class Generation:
     entropy_info: dict[str, Any] | None
     logprobs: Numbers | None
     finish_reason: str | None
-    # The session that tokentap recorded it in.
+    # The session in which tokentap recorded it.
     session: str | None
     meta_info: dict[str, Any]
     # The reply, unchanged.
     raw: dict[str, Any]
-    # Why numbers of the reply are None here; None where none were dropped.
+    # Why numbers of the reply are None here; None if none were dropped.
     reason: str | None = None
 
     @property
@@ -44,7 +44,7 @@ class Generation:
 
     @classmethod
     def of(cls, raw: dict[str, Any], headers: Mapping[str, str]) -> Generation:
-        """The generation of a reply; KeyError where it is none."""
+        """Parses a reply; raises KeyError if it is not a generation."""
         meta = raw["meta_info"]
         ids, rows = sampled(raw)
         fitting = Aligned(len(ids))
@@ -65,14 +65,14 @@ class Generation:
 
 
 class Aligned:
-    """Accepts numbers that have one entry for each of `count` ids; drops others, and `reason` says which."""
+    """Accepts lists with one entry for each of `count` ids; drops others and names them in `reason`."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self.reason: str | None = None
 
     def of(self, name: str, numbers: Numbers | None) -> Numbers | None:
-        """The numbers, or None where they do not fit."""
+        """The numbers, or None if their count is wrong."""
         if numbers is None or len(numbers) == self._count:
             return numbers
         message = f"{name}: {len(numbers)} numbers for {self._count} ids"
@@ -81,19 +81,19 @@ class Aligned:
 
 
 def sampled(raw: Mapping[str, Any]) -> tuple[list[int], Numbers | None]:
-    """The ids that were sampled, and their logprobs where the reply has any."""
+    """The sampled ids, and their logprobs if the reply has them."""
     meta = raw["meta_info"]
     rows = meta.get("output_token_logprobs")
     if rows is None:
         return raw["output_ids"], None
     count = meta.get("completion_tokens", len(rows))
-    # an engine may send a row more than it counts; other lengths say nothing about which row is whose
+    # an engine may send one row more than it counts; with any other length the rows cannot be assigned to tokens
     if len(rows) in (count, count + 1) and len(rows) >= len(raw["output_ids"]):
         return [row[1] for row in rows[:count]], [row[0] for row in rows[:count]]
     return raw["output_ids"], [row[0] for row in rows]
 
 
 def finish_reason(meta: Mapping[str, Any]) -> str | None:
-    """The type of the finish reason; None while it runs."""
+    """The type of the finish reason; None while the generation runs."""
     reason = meta.get("finish_reason")
     return reason["type"] if isinstance(reason, dict) else reason

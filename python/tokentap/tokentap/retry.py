@@ -1,4 +1,4 @@
-"""Which failures are worth another attempt, and how many."""
+"""Which errors are retried, and how often."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from .errors import ConnectionFailed, ContextLengthExceeded, HttpError, Throttled, TokentapError, Undecodable
 
-# Says whether a call may be sent again after this error.
+# Whether a call may be retried after this error.
 Rule = Callable[[TokentapError], bool]
 
 
 @dataclass(frozen=True)
 class Retry:
-    """`retries` more attempts after the first, `pause` seconds before each; no jitter, no `Retry-After`.
+    """Up to `retries` retries, `pause` seconds before each; without jitter, and `Retry-After` is ignored.
 
-    A fleet of agents beside one engine waits for a weight update or a restart, which takes about a minute; the defaults
-    are those of strands-sglang.
+    The defaults are those of strands-sglang: together they outlast a weight update or a restart of the engine, which
+    takes about a minute.
     """
 
     retries: int = 60
@@ -24,18 +24,18 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.pause < 0:
-            raise ValueError(f"retries and pause are not negative, not {self.retries} and {self.pause}")
+            raise ValueError(f"retries and pause must not be negative, but are {self.retries} and {self.pause}")
 
     def should_retry(self, attempt: int, error: TokentapError, rule: Rule) -> bool:
-        """Whether the attempt of this number, counted from 0, is followed by another."""
+        """Whether the attempt with this number, counted from 0, is followed by a retry."""
         return attempt < self.retries and rule(error)
 
 
 def of_generation(error: TokentapError) -> bool:
-    """A generation is asked again after everything but 401, 403, 404, a context that is too long and an answer of
-    another shape.
+    """A generation: retried after all errors except 401, 403, 404, a context that is too long, and a reply of another
+    shape.
 
-    A 400 too: an engine that is reloading its weights answers so.
+    A 400 is retried because an engine that reloads its weights answers with it.
     """
     if isinstance(error, HttpError):
         return not isinstance(error, ContextLengthExceeded) and error.status not in (401, 403, 404)
@@ -43,17 +43,17 @@ def of_generation(error: TokentapError) -> bool:
 
 
 def of_control(error: TokentapError) -> bool:
-    """What only reads, or does the same when it is done twice: a refusal stays one, anything else may pass."""
+    """An idempotent call: retried after all errors except a refusal."""
     if isinstance(error, HttpError):
         return isinstance(error, Throttled) or (error.status or 0) >= 500
     return not is_lasting(error)
 
 
 def of_change(error: TokentapError) -> bool:
-    """What must not be done twice: again only where it certainly was not done."""
+    """A call that is not idempotent: retried only if it certainly had no effect."""
     return isinstance(error, Throttled) or (isinstance(error, ConnectionFailed) and not error.sent)
 
 
 def is_lasting(error: TokentapError) -> bool:
-    """Whether it is an answer that could be read, and would come again as it is."""
+    """Whether the error is a valid reply that a retry would get again."""
     return isinstance(error, Undecodable) and error.lasting

@@ -21,17 +21,17 @@ SESSION = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
 def session_name(session: str) -> str:
-    """The name, if it can be one; tokentap would pass over another and record the call elsewhere."""
+    """Returns the name; raises ValueError for an invalid one."""
     if not SESSION.fullmatch(session):
-        raise ValueError(f"a session's name has 1 to 128 of A-Z a-z 0-9 . _ ~ -, not {session!r}")
+        raise ValueError(f"a session's name has 1 to 128 characters of A-Z a-z 0-9 . _ ~ -, not {session!r}")
     return session
 
 
 def read_all(reply: Reply) -> list[Generation]:
-    """The generations of a reply, of one as well."""
+    """The generations of a reply, as a list."""
     raw = reply.json()
     if raw == []:
-        raise ValueError("no generation at all")
+        raise ValueError("the reply has no generation")
     return [Generation.of(item, reply.headers) for item in (raw if isinstance(raw, list) else [raw])]
 
 
@@ -41,9 +41,9 @@ def read_lines(reply: Reply) -> list[Json]:
 
 
 def is_single(text: Texts | None, input_ids: Ids | None, sampling_params: Any) -> bool:
-    """Whether one sequence comes back rather than a list."""
+    """Whether the reply is one sequence instead of a list."""
     if (text is None) == (input_ids is None):
-        raise ValueError("either text or input_ids")
+        raise ValueError("give either text or input_ids")
     several = sampling_params if isinstance(sampling_params, Mapping) else {}
     batch = not isinstance(text, str) if text is not None else is_nested(input_ids)
     return not batch and (several.get("n") or 1) == 1
@@ -71,9 +71,9 @@ def generate(
 ) -> Call[list[Generation]]:
     """`POST /generate`; its reply may be one generation or a list."""
     if "stream" in fields:
-        raise ValueError("stream() streams, the other methods do not")
+        raise ValueError("use stream() for a stream; other methods cannot stream")
     if rid is None and is_single(text, input_ids, sampling_params):
-        # the same in every attempt, so that the engine and tokentap know a repeated call from a new one
+        # equal in all attempts, so that the engine and tokentap recognize a retry
         rid = uuid4().hex
     body = encoded(
         {
@@ -108,7 +108,7 @@ def trajectories(name: str, version: int | None) -> Call[Json]:
 
 
 def freeze(name: str) -> Call[int]:
-    """`POST /v1/sessions/{id}/freeze`; the version."""
+    """`POST /v1/sessions/{id}/freeze`; returns the version."""
     return Call(
         "POST",
         target("v1", "sessions", name, "freeze"),
@@ -119,7 +119,7 @@ def freeze(name: str) -> Call[int]:
 
 
 def reward(name: str, value: float | Mapping[str, object], leaf: int | None) -> Call[bool]:
-    """`POST /v1/sessions/{id}/reward`; whether an exported path ends in that leaf."""
+    """`POST /v1/sessions/{id}/reward`; returns whether an exported path ends in that leaf."""
     body = encoded({"reward": value, "leaf": leaf})
     return Call("POST", target("v1", "sessions", name, "reward"), lambda reply: bool(reply.json()["applies"]), body)
 
@@ -144,7 +144,7 @@ def samples(sessions: Sequence[str], format: str, options: Mapping[str, object])
 
 def advantages(groups: Sequence[Mapping[str, object]], estimator: str, options: Mapping[str, object]) -> Call[Json]:
     """`POST /v1/advantages`."""
-    # `lambda` is no name in Python, unless it comes in a mapping
+    # `lambda` cannot be an argument name in Python
     fields = {"lambda" if name == "lambda_" else name: value for name, value in options.items()}
     body = encoded({"groups": list(groups), "estimator": estimator, **fields})
     return Call("POST", target("v1", "advantages"), Reply.json, body)
@@ -156,7 +156,7 @@ def policy() -> Call[Json]:
 
 
 def set_policy(version: str | int) -> Call[int]:
-    """`POST /v1/policy`; the epoch."""
+    """`POST /v1/policy`; returns the epoch."""
     body = encoded({"version": version})
     return Call("POST", target("v1", "policy"), lambda reply: int(reply.json()["epoch"]), body)
 

@@ -1,4 +1,4 @@
-"""A safetensors file in memory: named tensors, read without the package of that name."""
+"""Reads a safetensors file in memory without the package `safetensors`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TORCH = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Elements in a buffer of their own, so that they are aligned and may be written to."""
+    """The elements in a separate buffer, so that they are aligned and writable."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Tensor:
 
         dtype: torch.dtype = getattr(torch, TORCH[self.dtype])
         if not self.data:
-            # frombuffer takes no empty buffer
+            # frombuffer does not accept an empty buffer
             return torch.empty(self.shape, dtype=dtype)
         return torch.frombuffer(self.data, dtype=dtype).reshape(self.shape)
 
@@ -65,7 +65,7 @@ class File:
 
     @classmethod
     def of(cls, data: bytes) -> File:
-        """Reads a file; ValueError where it is none."""
+        """Parses a file; raises ValueError for an invalid one."""
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or size > len(data) - 8:
             raise ValueError(f"safetensors: {len(data)} bytes do not hold a header of {size}")
@@ -79,7 +79,7 @@ def tensor(name: str, entry: dict[str, Any], body: memoryview) -> Tensor:
     """The tensor of an entry of the header."""
     dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     if dtype not in SIZES:
-        raise ValueError(f"safetensors: {name} is of the type {dtype}, which is none of {', '.join(SIZES)}")
+        raise ValueError(f"safetensors: {name} is of the type {dtype}, which is not one of {', '.join(SIZES)}")
     if not 0 <= start <= end <= len(body) or end - start != prod(shape) * SIZES[dtype]:
         raise ValueError(f"safetensors: {name} is {dtype} {list(shape)}, not bytes {start} to {end} of {len(body)}")
     return Tensor(dtype, shape, bytearray(body[start:end]))

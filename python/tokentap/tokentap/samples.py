@@ -1,4 +1,4 @@
-"""Sessions in the format of a trainer, as `POST /v1/samples` gives them."""
+"""Sessions in the format of a trainer, the reply of `POST /v1/samples`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TENSORS = ("verl", "miles", "areal")
 class Batch(Generic[Array]):
     """The rows of a format of tensors.
 
-    `tensors` by the names that the trainer reads; `non_tensor_batch` has lists with one entry a row, and is empty where
-    the format has none; `refused` names the leaves that are no rows, each with its reason.
+    `tensors` has the names that the trainer reads. `non_tensor_batch` has lists with one entry for each row; it is
+    empty for formats without it. `refused` lists the leaves that have no row, with the reason.
     """
 
     tensors: dict[str, Array]
@@ -34,10 +34,10 @@ class Batch(Generic[Array]):
 
 @dataclass(frozen=True)
 class Samples:
-    """The body of an export, read when it is asked for."""
+    """The body of an export; it is parsed on demand."""
 
     format: str
-    # How many rows it holds, and how many leaves it does not, by reason.
+    # The number of rows, and the numbers of refused leaves by reason.
     rows: int
     refused: dict[str, int]
     body: bytes
@@ -49,11 +49,11 @@ class Samples:
         return cls(format, int(rows), json.loads(refused), reply.body)
 
     def json(self) -> Any:
-        """Of `slime`, `tunix`, `strands` and `rllm` the object with `samples` and `refused`, of `jsonl` a list."""
+        """The object with `samples` and `refused` for `slime`, `tunix`, `strands`, `rllm`; a list for `jsonl`."""
         if self.format == "jsonl":
             return [json.loads(line) for line in self.body.splitlines()]
         if self.format in (*TENSORS, "arrow", "parquet"):
-            raise ValueError(f"{self.format} is no JSON; see numpy(), torch() and body")
+            raise ValueError(f"{self.format} is not JSON; use numpy(), torch() or body")
         return json.loads(self.body)
 
     def numpy(self) -> Batch[NDArray[Any]]:
@@ -62,7 +62,7 @@ class Samples:
         return self._batch(file, {name: tensor.numpy() for name, tensor in file.tensors.items()})
 
     def torch(self) -> Batch[torch.Tensor]:
-        """The tensors as torch's, on the CPU; needs torch."""
+        """The tensors as torch tensors on the CPU; needs torch."""
         file = self._file()
         return self._batch(file, {name: tensor.torch() for name, tensor in file.tensors.items()})
 

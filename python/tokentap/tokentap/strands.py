@@ -1,4 +1,4 @@
-"""strands-sglang through tokentap: a client whose calls are one session, and sessions as its rollouts."""
+"""An adapter for strands-sglang: a client that names its session, and sessions as rollouts."""
 
 # mypy: allow-subclassing-any
 
@@ -18,10 +18,10 @@ from .routes import session_name
 
 
 class SessionClient(SGLangClient):
-    """strands-sglang's client; what it generates is recorded in `session`.
+    """strands-sglang's client; its generations are recorded in `session`.
 
-    One for each episode, as each has a model of its own. A base URL with `/sessions/{id}` cannot be given to
-    strands-sglang: aiohttp resolves its routes against the host. ValueError where no session can be named so.
+    Each episode has its own client and model. strands-sglang does not work with a base URL that ends in
+    `/sessions/{id}`, because aiohttp resolves its routes against the host. Raises ValueError for an invalid name.
     """
 
     def __init__(self, base_url: str, *, session: str, **options: Any) -> None:
@@ -32,7 +32,7 @@ class SessionClient(SGLangClient):
     async def generate(self, input_ids: list[int], **fields: Any) -> dict[str, Any]:
         """The engine's reply, with `meta_info.output_token_entropy`.
 
-        The rid is the same in all attempts, so that a reply that was lost is given again and makes no second sample.
+        All attempts have the same rid, so that a retry gets a lost reply again instead of a second sample.
         """
         fields = {"rid": uuid4().hex, "_proxy_session_id": self.session, **fields}
         reply: dict[str, Any] = await super().generate(input_ids, **fields)
@@ -41,10 +41,10 @@ class SessionClient(SGLangClient):
 
 @dataclass(frozen=True)
 class Episode:
-    """A path of a session: strands-sglang's `Rollout`, and the entropies beside it.
+    """A path of a session: strands-sglang's `Rollout` and its entropies.
 
-    `entropy` has one entry for each of `rollout.token_ids`, in nats: None where the loss mask is 0, and where tokentap
-    has none. `rollout.routed_experts` and `rollout.image_data` stay empty.
+    `entropy` has one entry for each of `rollout.token_ids`, in nats: None where the loss mask is 0 and for a
+    token without entropy. `rollout.routed_experts` and `rollout.image_data` stay empty.
     """
 
     rollout: Rollout
@@ -72,20 +72,20 @@ class Episode:
 
 
 def single(values: Numbers) -> Numbers:
-    """The same float32 numbers, as the doubles that an engine's JSON has; an export prints fewer digits."""
+    """Rounds to float32, as in the engine's JSON; an export prints fewer digits."""
     return [value if value is None else array("f", [value])[0] for value in values]
 
 
 def episodes(client: Client, session: str, version: int | None = None) -> list[Episode]:
-    """Every exported path of a session; sub-agents and structured outputs are paths of their own."""
+    """Every exported path of a session; sub-agents and structured outputs are separate paths."""
     samples = client.samples([session], "strands", version=version).json()["samples"]
     return [Episode.of(sample) for sample in samples]
 
 
 def rollout(client: Client, session: str, version: int | None = None) -> Episode:
-    """The path of a session with the most trained tokens; LookupError where none is exported."""
+    """The path of a session with the most trained tokens; raises LookupError if no path is exported."""
     samples = client.samples([session], "strands", version=version, include_branches=False)
     found = samples.json()["samples"]
     if not found:
-        raise LookupError(f"session {session!r} has no path that is exported; refused: {samples.refused}")
+        raise LookupError(f"session {session!r} has no exported path; refused: {samples.refused}")
     return Episode.of(found[0])

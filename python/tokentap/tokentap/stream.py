@@ -1,4 +1,4 @@
-"""A generation while it runs: the events of a stream, made into what each of them adds."""
+"""Converts the events of a stream to deltas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from .generation import Aligned, Numbers, finish_reason
 
 @dataclass(frozen=True)
 class Delta:
-    """What an event adds to the sequence `index` of the request (0 for the only one).
+    """The new part of an event, for the sequence `index` of the request (0 for a single one).
 
-    The lists have one entry for each new token, and are None where the stream has none of the kind or they do not fit
-    the ids (`reason` says so). `finish_reason` is
-    there in a sequence's last event. `meta_info` and `raw` are the engine's, and hold everything so far where the
-    stream is cumulative.
+    The lists have one entry for each new token. A list is None if the stream does not have it, or if its length is not
+    that of the ids (then `reason` says so). `finish_reason` is set in the last event of a sequence. `meta_info` and
+    `raw` are the engine's; in a cumulative stream they hold everything so far.
     """
 
     index: int
@@ -31,17 +30,17 @@ class Delta:
     finish_reason: str | None
     meta_info: dict[str, Any]
     raw: dict[str, Any]
-    # Why numbers that came are None here; None where none were dropped.
+    # Why numbers of the event are None here; None if none were dropped.
     reason: str | None = None
 
     @property
     def entropy_info(self) -> dict[str, Any] | None:
-        """How the entropies were obtained; in a sequence's last event."""
+        """How the entropies were obtained; set in the last event of a sequence."""
         return self.meta_info.get("entropy_info")
 
 
 class Decoder:
-    """Takes bytes of an event stream and gives the data of whole events."""
+    """Parses the bytes of an event stream into events."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -49,7 +48,7 @@ class Decoder:
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The events that these bytes complete. Raises what the engine says instead of an event."""
+        """The events that these bytes complete. Raises an error that the engine sent as an event."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
@@ -63,56 +62,56 @@ class Decoder:
             yield self._event(payload.decode("utf-8", "replace"))
 
     def end(self, status: int) -> None:
-        """Raises what is wrong with a stream that is over now."""
+        """Raises an error if the stream ended too early."""
         if self._ended:
             return
         if not self._begun and self._rest.lstrip()[:1] in (b"{", b"[", b"<"):
             text = self._rest.decode("utf-8", "replace")[:1000]
-            raise Undecodable("a reply that is no event stream", status=status, body=text, lasting=True)
-        raise Interrupted("the stream ended before its end mark", status=status)
+            raise Undecodable("the reply is not an event stream", status=status, body=text, lasting=True)
+        raise Interrupted("the stream ended before [DONE]", status=status)
 
     def _event(self, text: str) -> dict[str, Any]:
         try:
             event = json.loads(text)
         except ValueError as error:
-            raise Undecodable(f"an event that is no JSON: {error}", status=200, body=text) from error
+            raise Undecodable(f"an event is not JSON: {error}", status=200, body=text) from error
         if isinstance(event, dict) and "error" in event:
             detail = event["error"]
             code = detail.get("code") if isinstance(detail, Mapping) else None
             raise of_status(code if isinstance(code, int) and code >= 400 else 500, text)
         if not isinstance(event, dict) or "meta_info" not in event:
-            raise Undecodable("an event that is no generation", status=200, body=text, lasting=True)
+            raise Undecodable("an event is not a generation", status=200, body=text, lasting=True)
         return event
 
 
 @dataclass
 class Sequence:
-    """How much of a sequence has been handed out."""
+    """The part of a sequence that was already returned."""
 
     text: str = ""
-    # What may yet become a character.
+    # An incomplete character at the end of the text.
     held: str = ""
     ids: list[int] = field(default_factory=list)
-    # How many tokens the engine had counted.
+    # The engine's count of tokens.
     tokens: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
 
 class Deltas:
-    """Makes deltas of the events of one request.
+    """Converts the events of one request to deltas.
 
-    The server never says whether an event holds all there is or what is new, and 0.5.6 mixes both. That is found out
-    once for each kind of list, from the first event in which it shows, and then holds for the whole stream; but an
-    aborted sequence repeats everything in either.
+    The server does not report whether a list holds all tokens or only the new ones, and 0.5.6 mixes both. It is
+    determined once for each list, by the first event that shows it, and then holds for the whole stream. The event of
+    an aborted sequence repeats everything in either mode.
     """
 
     def __init__(self) -> None:
         self._sequences: dict[int, Sequence] = {}
-        # By the name of a list: whether each event repeats it.
+        # For each list, by name: whether events repeat it.
         self._repeats: dict[str, bool] = {}
 
     def of(self, raw: dict[str, Any]) -> Delta:
-        """What this event adds; `Undecodable` where it lacks what every engine sends."""
+        """The new part of this event; raises `Undecodable` if a required member is missing."""
         try:
             return self._delta(raw)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -130,7 +129,7 @@ class Deltas:
             nonlocal whole
             if values is None:
                 return None
-            # an abort says nothing about the other sequences of the request
+            # an aborted sequence does not show the mode of the others
             if values and seen.tokens and name not in self._repeats and reason != "abort":
                 self._repeats[name] = self._repeated(name, values, seen, total, text, meta)
             before = seen.counts.get(name, 0)
@@ -139,7 +138,7 @@ class Deltas:
             if whole:
                 values = values[before:]
             if name != "ids" and (whole or not seen.tokens):
-                # an engine may send a row more than it counts
+                # an engine may send one row more than it counts
                 values = values[: max(total - before, 0)]
             seen.counts[name] = before + len(values)
             return values
@@ -153,7 +152,7 @@ class Deltas:
         if rows is not None:
             rows = new("logprobs", rows) or []
             ids = [row[1] for row in rows]
-        # the text grows as the rows do, where 0.5.6 --stream-output gives ids otherwise
+        # the text has the mode of the rows; with 0.5.6 --stream-output the ids have another mode
         added = self._text(seen, text, whole, reason is not None)
         seen.ids += ids
         seen.counts["ids"] = len(seen.ids)
@@ -180,14 +179,14 @@ class Deltas:
             return len(values) > fresh
         if len(values) >= total:
             return True
-        # fewer than all: either they are the new ones, or the engine leaves some out, as sglang-jax does
+        # fewer ids than tokens: they are the new ones, or the engine omits some, as sglang-jax does
         if values[: len(seen.ids)] != seen.ids or not text.startswith(seen.text):
             return False
-        # a repeated id looks like one that was left out; only sglang-jax, by this member, leaves any out
+        # a repeated id looks like an omitted one; only sglang-jax, which has this member, omits ids
         return len(values) != fresh or "cache_miss_count" in meta
 
     def _text(self, seen: Sequence, text: str, is_whole: bool, is_last: bool) -> str:
-        # half a character shows as U+FFFD until the rest of it comes
+        # an incomplete character is U+FFFD until its other bytes arrive
         shown = text if is_last else text.rstrip("\ufffd")
         if is_whole:
             added, seen.held = shown[len(seen.text) :], ""

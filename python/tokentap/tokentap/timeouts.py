@@ -1,4 +1,4 @@
-"""How long a request may take."""
+"""The timeouts of a request."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timeouts:
-    """`total` is for a request from its first byte to the reply's last, `connect` for a new connection, in seconds.
+    """Seconds: `total` from the first byte of a request to the last of its reply, `connect` for a new connection.
 
-    None waits for ever. What is not positive is a ValueError: http.client would not wait at all, aiohttp for ever.
+    None is no limit. Other values must be positive: with 0 http.client would not wait, and aiohttp would have no limit.
     """
 
     total: float | None
@@ -18,4 +18,4 @@ class Timeouts:
     def __post_init__(self) -> None:
         for name, seconds in (("timeout", self.total), ("connect_timeout", self.connect)):
             if seconds is not None and not seconds > 0:
-                raise ValueError(f"{name}: more than 0 seconds or None, not {seconds}")
+                raise ValueError(f"{name} must be more than 0 seconds or None, not {seconds}")

@@ -1,4 +1,4 @@
-"""Kept HTTP/1.1 connections to one server, for as many threads as there are."""
+"""A pool of HTTP/1.1 connections to one server, shared by threads."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ IDLE_S = 60.0
 
 
 class Connections:
-    """Connections to an address; each request has one for itself and gives it back with the last byte of its reply."""
+    """Connections to an address; a request uses one alone and returns it at the end of its reply."""
 
     def __init__(self, address: Address, timeouts: Timeouts) -> None:
         self._kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
         self._address = address
         self._timeouts = timeouts
-        # append and pop are atomic; the latest is taken, so that what is too many grows old
+        # append and pop are atomic; the latest is used first, so that surplus connections expire
         self._idle: deque[tuple[float, HTTPConnection]] = deque()
-        # How often this was closed; what was in use then is not kept.
+        # How often `close` was called; connections that were in use then are not kept.
         self._closed = 0
 
     def close(self) -> None:
-        """Closes what is idle; what is in use is closed as it comes back."""
+        """Closes idle connections now, and connections in use when they are returned."""
         self._closed += 1
         while (kept := self._latest()) is not None:
             kept[1].close()
@@ -45,7 +45,7 @@ class Connections:
 
     @contextmanager
     def open(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Iterator[Exchange]:
-        """A request, and its reply as it comes; left before the end of it, the connection is closed."""
+        """Sends a request and yields its reply; closes the connection if the block ends before the reply."""
         total = self._timeouts.total
         end = None if total is None else time.monotonic() + total
         closed = self._closed
@@ -63,7 +63,7 @@ class Connections:
             connection.close()
 
     def _latest(self) -> tuple[float, HTTPConnection] | None:
-        # a test before the pop would be another thread's chance
+        # another thread could pop between a test and the pop
         try:
             return self._idle.pop()
         except IndexError:
@@ -84,7 +84,7 @@ class Connections:
 
 
 class Exchange:
-    """One request on a connection, and the reply's pieces."""
+    """One request on a connection, and the pieces of its reply."""
 
     status: int
     headers: dict[str, str]
@@ -92,12 +92,12 @@ class Exchange:
 
     def __init__(self, connection: HTTPConnection, end: float | None) -> None:
         self._connection, self._end = connection, end
-        # http.client forgets the socket of a reply that ends with the connection, while it is still read
+        # http.client drops the socket of a reply that ends with the connection, while the reply is still read
         self._socket = connection.sock
         self.is_over = False
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
-        """Sends the request and waits for the reply's head."""
+        """Sends the request and waits for the headers of the reply."""
         with self._failures():
             self._wait()
             try:
@@ -112,7 +112,7 @@ class Exchange:
         self.headers = {name.lower(): value for name, value in self.response.getheaders()}
 
     def _refusal(self, cut: OSError) -> HTTPResponse:
-        """What a server said that did not read all of the request; such a connection is closed behind it."""
+        """The reply of a server that did not read the whole request; the connection is closed after it."""
         try:
             response = self._connection.getresponse()
         except (ConnectionError, HTTPException):
@@ -123,7 +123,7 @@ class Exchange:
     def __iter__(self) -> Iterator[bytes]:
         while piece := self._piece():
             yield piece
-        # read1 leaves a reply of known length open behind its last byte
+        # read1 does not close a reply of known length after its last byte
         self.response.close()
         self.is_over = True
 
@@ -132,7 +132,7 @@ class Exchange:
             self._wait()
             piece = self.response.read1(PIECE)
             if not piece and self.response.length:
-                # read1 does not tell a torn body from a whole one
+                # read1 does not report a truncated body
                 raise Interrupted(f"the reply ended {self.response.length} bytes early", status=self.status)
             return piece
 
@@ -147,7 +147,7 @@ class Exchange:
         try:
             yield
         except TimeoutError as error:
-            raise ConnectionFailed("no whole reply in time", sent=True) from error
+            raise ConnectionFailed("the reply did not end within the timeout", sent=True) from error
         except (OSError, HTTPException) as error:
             raise Interrupted(f"the connection failed: {error!r}") from error
 
@@ -160,7 +160,7 @@ def is_quiet(connection: socket.socket) -> bool:
     except BlockingIOError:
         return True
     except ValueError:
-        # TLS has no peek; what is closed shows when it is used
+        # TLS has no peek; a closed connection fails at its next use
         return True
     except OSError:
         return False

@@ -1,18 +1,18 @@
-//! What the kernels of `cuda/` read and write, byte for byte as they declare it.
+//! The structs that the kernels of `cuda/` read and write, with the same layout as there.
 
-/// Values of any bits, without padding.
+/// Types that any bit pattern is valid for, without padding.
 ///
 /// # Safety
-/// Every pattern of bits is a value, and no byte is padding.
+/// Every bit pattern is a valid value, and the type has no padding.
 pub(super) unsafe trait Pod: Copy + Send + Sync {}
 
 /// A row of logits.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowIn {
-    /// The device's address of its first value.
+    /// The device address of its first value.
     pub(super) at: u64,
-    /// 1/T
+    /// 1/T.
     pub(super) inverse_temperature: f32,
     pub(super) vocab: i32,
     /// The sampled token, or -1.
@@ -21,7 +21,7 @@ pub(super) struct RowIn {
 }
 
 impl RowIn {
-    /// A row at an address of the device, as kernels take it.
+    /// Describes a row at a device address.
     pub(super) fn new(at: u64, temperature: f32, vocab: usize, chosen: Option<usize>) -> Self {
         let vocab = i32::try_from(vocab).expect("at most 2^20");
         let chosen = chosen.map_or(-1, |id| i32::try_from(id).expect("at most 2^20"));
@@ -41,7 +41,7 @@ pub(super) struct RowOut {
     pub(super) unused: [f32; 3],
 }
 
-/// The sums of a part of a row, which only the device reads.
+/// The sums of a part of a row; only the device reads them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sums([f32; 4]);
@@ -52,13 +52,13 @@ pub(super) struct Sums([f32; 4]);
 pub(super) struct TopKIn {
     pub(super) start: u32,
     pub(super) k: u32,
-    /// NaN where it is not known.
+    /// NaN if unknown.
     pub(super) chosen: f32,
-    /// 0 where it is not known.
+    /// 0 if unknown.
     pub(super) vocab: u32,
 }
 
-/// The numbers of such a row, as [`TokenStats`](crate::entropy::TokenStats) has them.
+/// The numbers of a row of top-k logprobs; see [`TokenStats`](crate::entropy::TokenStats).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TopKOut {
@@ -74,25 +74,23 @@ pub(super) struct TopKOut {
     pub(super) flags: u32,
 }
 
-const _: () = assert!(
-    size_of::<RowIn>() == 24 && size_of::<RowOut>() == 32 && size_of::<Sums>() == 16,
-    "as the kernels declare them"
-);
-const _: () = assert!(size_of::<TopKIn>() == 16 && size_of::<TopKOut>() == 40, "as the kernels declare them");
+const _: () =
+    assert!(size_of::<RowIn>() == 24 && size_of::<RowOut>() == 32 && size_of::<Sums>() == 16, "sizes in the kernels");
+const _: () = assert!(size_of::<TopKIn>() == 16 && size_of::<TopKOut>() == 40, "sizes in the kernels");
 
-// SAFETY: numbers of any bits.
+// SAFETY: any bit pattern is valid.
 unsafe impl Pod for u8 {}
-// SAFETY: numbers of any bits.
+// SAFETY: any bit pattern is valid.
 unsafe impl Pod for u32 {}
-// SAFETY: numbers of any bits.
+// SAFETY: any bit pattern is valid.
 unsafe impl Pod for f32 {}
-// SAFETY: numbers of any bits; the fields fill it.
+// SAFETY: any bit pattern is valid; the fields leave no padding.
 unsafe impl Pod for RowIn {}
-// SAFETY: numbers of any bits; the fields fill it.
+// SAFETY: any bit pattern is valid; the fields leave no padding.
 unsafe impl Pod for RowOut {}
-// SAFETY: numbers of any bits.
+// SAFETY: any bit pattern is valid.
 unsafe impl Pod for Sums {}
-// SAFETY: numbers of any bits; the fields fill it.
+// SAFETY: any bit pattern is valid; the fields leave no padding.
 unsafe impl Pod for TopKIn {}
-// SAFETY: numbers of any bits; the fields fill it.
+// SAFETY: any bit pattern is valid; the fields leave no padding.
 unsafe impl Pod for TopKOut {}

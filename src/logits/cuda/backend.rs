@@ -1,4 +1,4 @@
-//! The device as a backend: rows of a request in, as many jobs as they need, numbers out.
+//! The device as a [`Backend`]: splits the rows of a request into jobs and waits for their numbers.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,10 +17,10 @@ use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, re
 use crate::logits::slices::{Entry, Measured, Rows, SLOT_BYTES, Shape, TEMPERATURES};
 
 impl Cuda {
-    /// As [`Backend::top_k`], on the device; false, and nothing is added, where it cannot.
+    /// As [`Backend::top_k`], on the device. If it fails, returns false and adds nothing to `out`.
     pub(crate) fn try_top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) -> bool {
         if batch.vocab == Some(0) {
-            return false; // which says "not known" to the kernel
+            return false; // the kernel takes 0 for an unknown vocabulary
         }
         let before = out.len();
         let mut row = 0;
@@ -38,14 +38,14 @@ impl Cuda {
             out.extend(numbers.iter().enumerate().map(|(at, numbers)| stats(batch, row + at, numbers)));
             row += count;
         }
-        let whole = row == batch.rows.len();
-        if !whole {
+        let complete = row == batch.rows.len();
+        if !complete {
             out.truncate(before);
         }
-        whole
+        complete
     }
 
-    /// As [`Backend::rows`], on the device; `None` where it cannot, as with temperatures outside of [`TEMPERATURES`], or where others hold all of its slots.
+    /// As [`Backend::rows`], on the device; `None` if it fails, a temperature is outside [`TEMPERATURES`], or other callers hold all slots.
     pub(super) fn try_rows(&self, logits: &Logits<'_>) -> Option<Vec<RowStats>> {
         if logits.temperature.iter().any(|temperature| !TEMPERATURES.contains(temperature)) {
             return None;
@@ -58,7 +58,7 @@ impl Cuda {
             let mut slot = loop {
                 match self.slot_pool.try_take(1) {
                     Some(mut slots) => break slots.pop()?,
-                    // one of ours is the next to be free
+                    // wait for the oldest of this call to free its slot
                     None => take(waiting.pop_front()?)?,
                 }
             };
@@ -103,7 +103,7 @@ impl Cuda {
     }
 }
 
-/// The device, and the CPU for what it cannot do. For threads that may wait, outside of any runtime.
+/// The device, with the CPU as fallback. For threads outside of a runtime, since calls block.
 impl Backend for Cuda {
     fn name(&self) -> &'static str {
         NAME
@@ -123,7 +123,7 @@ impl Backend for Cuda {
     }
 }
 
-/// As many rows from `from` on as one job holds; `None` where not even one fits.
+/// A job with the rows from `from` on that fit; `None` if not even one does.
 fn part(batch: &TopK<'_>, from: usize) -> Option<(TopKJob, Receiver<Vec<TopKOut>>)> {
     let (mut values, mut ins) = (Vec::new(), Vec::new());
     for index in from..batch.rows.len().min(from + MOST_ROWS) {
@@ -143,7 +143,7 @@ fn part(batch: &TopK<'_>, from: usize) -> Option<(TopKJob, Receiver<Vec<TopKOut>
     (!ins.is_empty()).then_some((TopKJob { values, ins, since: Instant::now(), reply }, answer))
 }
 
-/// The numbers of a row as the CPU says them.
+/// The numbers of a row in the form that the CPU backend returns.
 fn stats(batch: &TopK<'_>, row: usize, numbers: &TopKOut) -> TokenStats {
     let chosen = batch.chosen.get(row).copied().unwrap_or(f32::NAN);
     let wanted = |number: f32| if batch.stats { number } else { f32::NAN };

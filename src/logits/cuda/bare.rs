@@ -1,4 +1,4 @@
-//! The kernels and the bus by themselves, with no thread and no queue before them: what `make bench-gpu` times.
+//! The kernels and the bus without worker thread and queue, for `make bench-gpu`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,20 +20,20 @@ use crate::entropy::{Dtype, Logits, RowStats};
 use crate::logits::slices::{Entry, Rows, SLOT_BYTES, Shape, SlotPool};
 use crate::metrics::Metrics;
 
-/// Reads as the kernels do, and adds up what it reads.
+/// A kernel that reads memory as the others do and sums the words.
 const READ: &str = include_str!("../../../cuda/read.ptx");
 
 /// A device for benchmarks: each call blocks.
 #[derive(Debug)]
 pub struct BenchDevice {
-    found: DeviceInfo,
+    info: DeviceInfo,
     device: memory::DeviceContext,
     stream: Arc<CudaStream>,
     kernels: Kernels,
     read: CudaFunction,
 }
 
-/// Rows in the memory of the device; in single precision their temperature is 1.
+/// Rows in device memory, with temperature 1.
 #[derive(Debug)]
 pub struct ResidentRows {
     dtype: Dtype,
@@ -52,33 +52,33 @@ impl BenchDevice {
     /// # Errors
     /// [`Unavailable`] if no device can be used.
     pub fn open(device: Option<&CudaDevice>) -> Result<Self, Unavailable> {
-        let found = find(device)?;
+        let info = find(device)?;
         let open = || {
-            let context = CudaContext::new(found.ordinal)?;
+            let context = CudaContext::new(info.ordinal)?;
             let read = context.load_module(Ptx::from_src(READ))?.load_function("read_sum")?;
             Ok((Arc::clone(&context), context.new_stream()?, Kernels::load(&context)?, read))
         };
         let (context, stream, kernels, read) = guarded(|| open().map_err(failed))?;
         let health = Arc::new(Health::new(&Arc::new(Metrics::new(NAME))));
-        Ok(Self { found, device: memory::DeviceContext { context, health }, stream, kernels, read })
+        Ok(Self { info, device: memory::DeviceContext { context, health }, stream, kernels, read })
     }
 
-    /// What was opened.
+    /// The open device.
     #[must_use]
-    pub fn found(&self) -> &DeviceInfo {
-        &self.found
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
     }
 
-    /// Whether so many rows are too few for a block each, and are split among blocks.
+    /// Whether `count` rows are few enough that each is split among blocks.
     #[must_use]
     pub fn splits(&self, count: usize) -> bool {
         count < self.kernels.most_split()
     }
 
-    /// Brings `count` rows to the device: those of `pattern` (whole rows), over and over.
+    /// Copies `count` rows to the device: the whole rows of `pattern`, repeated.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails, or there is not so much memory.
+    /// [`Unavailable`] if the driver fails or has too little memory.
     pub fn hold(&self, dtype: Dtype, vocab: usize, pattern: &[u8], count: usize) -> Result<ResidentRows, Unavailable> {
         self.called(|| {
             let (device, width, split) = (&self.device, vocab * dtype.bytes(), self.kernels.most_split());
@@ -106,10 +106,10 @@ impl BenchDevice {
         })
     }
 
-    /// Measures the rows so many times, one after the other; how long that took altogether.
+    /// Measures the rows `times` times in sequence; returns the total time.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails.
+    /// [`Unavailable`] if the driver fails.
     pub fn measure(&self, held: &mut ResidentRows, times: u32) -> Result<Duration, Unavailable> {
         let group = Group { dtype: held.dtype, first: 0, count: held.count() };
         self.timed(times, || {
@@ -119,33 +119,33 @@ impl BenchDevice {
         })
     }
 
-    /// Reads the same bytes so many times.
+    /// Reads the same bytes `times` times; returns the total time.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails.
+    /// [`Unavailable`] if the driver fails.
     pub fn read(&self, held: &mut ResidentRows, times: u32) -> Result<Duration, Unavailable> {
         let loads = (held.values.host().len() / 16) as u64;
         let (values, sums) = (held.values.device(0), held.sums.device(0));
         self.timed(times, || {
             let mut launch = self.stream.launch_builder(&self.read);
             launch.arg(&values).arg(&loads).arg(&sums);
-            // SAFETY: so many loads of 16 bytes are there, and a sum for each block.
+            // SAFETY: `values` has `loads` times 16 bytes, and `sums` has an entry per block.
             unsafe { launch.launch(config((self.readers(), 1), ROW_THREADS)) }.map(drop)
         })
     }
 
-    /// Sends the same bytes over the bus so many times.
+    /// Copies the same bytes to the device `times` times; returns the total time.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails.
+    /// [`Unavailable`] if the driver fails.
     pub fn send(&self, held: &mut ResidentRows, times: u32) -> Result<Duration, Unavailable> {
         self.timed(times, || held.values.send(held.values.host().len(), &self.stream))
     }
 
-    /// What the device has measured last, a row each.
+    /// The numbers of the last [`BenchDevice::measure`], one entry per row.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails.
+    /// [`Unavailable`] if the driver fails.
     pub fn numbers(&self, held: &mut ResidentRows) -> Result<Vec<RowStats>, Unavailable> {
         let count = held.count();
         self.called(|| held.outs.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
@@ -154,31 +154,31 @@ impl BenchDevice {
         Ok(held.outs.host().iter().enumerate().map(|(row, out)| lane::stats(&logits, row, out)).collect())
     }
 
-    /// The sum of the 32-bit words that were read last, modulo 2^32.
+    /// The sum of the 32-bit words of the last [`BenchDevice::read`], modulo 2^32.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails.
+    /// [`Unavailable`] if the driver fails.
     pub fn sum(&self, held: &mut ResidentRows) -> Result<u32, Unavailable> {
         let count = held.sums.host().len();
         self.called(|| held.sums.fetch(count, &self.stream).and_then(|()| self.stream.synchronize()))?;
         Ok(held.sums.host().iter().copied().fold(0, u32::wrapping_add))
     }
 
-    /// Sends rows from pinned slots and measures them, in batches of all of `logits` and two under way at a time, as at work; the numbers of
-    /// the last batch, and how long `batches` took.
+    /// Copies rows from pinned slots and measures them, two batches at a time as the worker does. Each batch has all of `logits`. Returns
+    /// the numbers of the last batch, and the time of all `batches`.
     ///
     /// # Errors
-    /// [`Unavailable`] where the driver fails.
+    /// [`Unavailable`] if the driver fails.
     ///
     /// # Panics
-    /// When these are more rows than a batch has.
+    /// If `logits` has more rows than fit in a batch.
     pub fn stream(&self, logits: &Logits<'_>, batches: usize) -> Result<(Vec<RowStats>, Duration), Unavailable> {
         self.called(|| {
             let lane = || Ok((Lane::try_new(&self.device, &self.kernels)?, self.batch(logits)?));
             let mut lanes = [lane()?, lane()?];
             let mut numbers = Vec::new();
             let begin = Instant::now();
-            // the last two turns only take what is under way
+            // the last two turns only finish the running batches
             for turn in 0..batches + 2 {
                 let (lane, batch) = &mut lanes[turn % 2];
                 if turn >= 2 {
@@ -198,11 +198,12 @@ impl BenchDevice {
     }
 
     fn batch(&self, logits: &Logits<'_>) -> Result<Batch, DriverError> {
-        let rows = Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("rows that are there");
+        let rows =
+            Rows::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("the rows are in memory");
         let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.device)).collect::<Result<_, _>>()?;
         let slot_pool = Arc::new(SlotPool::pinned(slots));
         let entry = |part: &[u8]| {
-            let mut slot = slot_pool.try_take(1).and_then(|mut slots| slots.pop()).expect("one a part");
+            let mut slot = slot_pool.try_take(1).and_then(|mut slots| slots.pop()).expect("one slot per part");
             slot.push(part, SLOT_BYTES);
             let shape = Shape { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
             Entry { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
@@ -221,7 +222,7 @@ impl BenchDevice {
         })
     }
 
-    /// After an error the device may still be at work on memory, which then stays.
+    /// Runs a driver call. After an error the device may still use the memory, so it is marked lost and the memory is leaked.
     fn called<T>(&self, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Unavailable> {
         guarded(|| self.device.health.run_trial(|| call().map_err(|error| self.lost(error))))
     }
@@ -232,7 +233,7 @@ impl BenchDevice {
         error
     }
 
-    /// Blocks that read: as many as a device can have at a time.
+    /// The number of blocks that read: as many as a device runs at a time.
     fn readers(&self) -> u32 {
         4 * self.kernels.processors()
     }
@@ -243,7 +244,7 @@ impl ResidentRows {
         self.ins.host().len()
     }
 
-    /// What is held, on the host.
+    /// The rows in host memory.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.values.host()

@@ -1,4 +1,4 @@
-//! What waits to be measured together.
+//! Queues of jobs, and the batches that are made from them.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use crossbeam_channel::{Receiver, RecvError, Sender, select, unbounded};
 use super::abi::{TopKIn, TopKOut};
 use crate::logits::slices::{Entry, SLOT_BYTES};
 
-/// Rows of a batch.
+/// The most rows of a batch.
 pub(super) const MOST_ROWS: usize = 4096;
-/// Values of a batch of top-k rows.
+/// The most values of a batch of top-k rows.
 pub(super) const MOST_VALUES: usize = 1 << 20;
-/// Bytes of a batch of whole rows: agents wait for top-k rows, and those wait for the batches that are on their way, of which there are two.
+/// The most bytes of a batch of whole rows. It is small because agents wait for top-k rows, which wait for up to two running batches.
 const MOST_BYTES: usize = 8 * SLOT_BYTES;
 
-/// At most [`MOST_ROWS`] rows of at most [`MOST_VALUES`] values, and the thread that waits for them.
+/// At most [`MOST_ROWS`] rows of at most [`MOST_VALUES`] values in total, and the channel to the thread that waits for their numbers.
 #[derive(Debug)]
 pub(super) struct TopKJob {
     pub(super) values: Vec<f32>,
@@ -24,7 +24,7 @@ pub(super) struct TopKJob {
     pub(super) reply: Sender<Vec<TopKOut>>,
 }
 
-/// Where jobs are handed in. What is handed in has a slot, or a thread that waits: that bounds it.
+/// Submits jobs. The queues are bounded, since each job holds a slot or blocks a thread.
 #[derive(Debug)]
 pub(super) struct JobSender {
     rows: Sender<Entry>,
@@ -32,18 +32,18 @@ pub(super) struct JobSender {
 }
 
 impl JobSender {
-    /// Whole rows, at most [`MOST_ROWS`]; returns them if the worker has stopped.
+    /// Submits at most [`MOST_ROWS`] whole rows; returns them if the worker has stopped.
     pub(super) fn submit(&self, entry: Entry) -> Option<Entry> {
         self.rows.send(entry).err().map(|error| error.0)
     }
 
-    /// Top-k rows; false if the worker has stopped.
+    /// Submits top-k rows; returns false if the worker has stopped.
     pub(super) fn submit_top_k(&self, job: TopKJob) -> bool {
         self.top_k.send(job).is_ok()
     }
 }
 
-/// JobSender for one launch, all of one kind.
+/// The jobs of one launch, all of one kind.
 #[derive(Debug)]
 pub(super) enum Batch {
     Rows(Vec<Entry>),
@@ -51,7 +51,7 @@ pub(super) enum Batch {
 }
 
 impl Batch {
-    /// Rows of it.
+    /// The number of rows.
     pub(super) fn count(&self) -> usize {
         match self {
             Self::Rows(entries) => entries.iter().map(BatchJob::rows).sum(),
@@ -59,7 +59,7 @@ impl Batch {
         }
     }
 
-    /// What metrics call it.
+    /// The value of the metrics' label `work`.
     pub(super) fn work(&self) -> &'static str {
         match self {
             Self::Rows(_) => "rows",
@@ -67,7 +67,7 @@ impl Batch {
         }
     }
 
-    /// When each of its jobs was handed in.
+    /// When each of its jobs was submitted.
     pub(super) fn since(&self) -> Vec<Instant> {
         match self {
             Self::Rows(entries) => entries.iter().map(|entry| entry.since).collect(),
@@ -80,9 +80,9 @@ impl Batch {
     }
 }
 
-/// A job, as far as it fills a batch.
+/// The size of a job in a batch.
 trait BatchJob {
-    /// Of one batch.
+    /// The most bytes of one batch.
     const MOST_BYTES: usize;
 
     fn rows(&self) -> usize;
@@ -118,36 +118,36 @@ impl BatchJob for TopKJob {
         size_of_val(self.values.as_slice())
     }
 
-    /// Its thread waits for it.
+    /// Never: its thread blocks until the reply.
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// JobSender of one kind in the order in which they came.
+/// Jobs of one kind in order of submission.
 #[derive(Debug)]
 struct Queue<T> {
     jobs: Receiver<T>,
-    /// What did not fit the batch before.
-    left: Option<T>,
+    /// The job that did not fit in the last batch.
+    deferred: Option<T>,
 }
 
 impl<T: BatchJob> Queue<T> {
     fn is_empty(&self) -> bool {
-        self.left.is_none() && self.jobs.is_empty()
+        self.deferred.is_none() && self.jobs.is_empty()
     }
 
-    /// `first` and what comes after it until a batch is full or it is `until`.
+    /// A batch of `first` and later jobs, until it is full or `until` is reached.
     fn batch(&mut self, first: Option<T>, until: Instant) -> Vec<T> {
         let (mut batch, mut rows, mut bytes) = (Vec::new(), 0, 0);
-        let mut next = self.left.take().or(first);
+        let mut next = self.deferred.take().or(first);
         while rows < MOST_ROWS && bytes < T::MOST_BYTES {
             let Some(job) = next.take().or_else(|| self.jobs.recv_deadline(until).ok()) else { break };
             if job.is_cancelled() {
                 continue;
             }
             if !batch.is_empty() && (rows + job.rows() > MOST_ROWS || bytes + job.bytes() > T::MOST_BYTES) {
-                self.left = Some(job);
+                self.deferred = Some(job);
                 break;
             }
             (rows, bytes) = (rows + job.rows(), bytes + job.bytes());
@@ -157,24 +157,24 @@ impl<T: BatchJob> Queue<T> {
     }
 }
 
-/// Makes batches of what comes in.
+/// Collects submitted jobs into batches.
 #[derive(Debug)]
 pub(super) struct Collector {
     rows: Queue<Entry>,
     top_k: Queue<TopKJob>,
     /// How long the first job of a batch waits for others.
     deadline: Duration,
-    /// Where both wait, they take turns.
+    /// If both queues have jobs, they take turns.
     rows_next: bool,
 }
 
 impl Collector {
-    /// One whose batches wait so long for company, and where its jobs are handed in.
+    /// A collector whose batches wait for `deadline` to fill, and the sender of its jobs.
     pub(super) fn new(deadline: Duration) -> (JobSender, Self) {
         let ((rows, row_jobs), (top_k, top_k_jobs)) = (unbounded(), unbounded());
         let collector = Self {
-            rows: Queue { jobs: row_jobs, left: None },
-            top_k: Queue { jobs: top_k_jobs, left: None },
+            rows: Queue { jobs: row_jobs, deferred: None },
+            top_k: Queue { jobs: top_k_jobs, deferred: None },
             deadline,
             rows_next: false,
         };
@@ -187,7 +187,7 @@ impl Collector {
             if let Some(batch) = self.next(self.deadline) {
                 return Some(batch);
             }
-            // of what there was all callers have left, or what is left is the other kind's
+            // all jobs of this kind were cancelled, or the remaining ones are of the other kind
             if !(self.rows.is_empty() && self.top_k.is_empty()) {
                 continue;
             }
@@ -197,12 +197,12 @@ impl Collector {
         }
     }
 
-    /// What is there now, if anything is.
+    /// A batch of the jobs that are queued now, if any.
     pub(super) fn now(&mut self) -> Option<Batch> {
         self.next(Duration::ZERO)
     }
 
-    /// What is there, and what comes within `patience`.
+    /// A batch of the queued jobs and those submitted within `patience`, if any is queued.
     fn next(&mut self, patience: Duration) -> Option<Batch> {
         let until = Instant::now() + patience;
         let rows = !self.rows.is_empty() && (self.rows_next || self.top_k.is_empty());

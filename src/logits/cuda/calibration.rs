@@ -1,4 +1,4 @@
-//! Whether the device says what the CPU says, and from how many rows on it is the faster one.
+//! Checks that the device and the CPU agree, and measures from how many rows on the device is faster.
 
 use std::time::{Duration, Instant};
 
@@ -7,40 +7,40 @@ use crate::entropy::{Backend, Cpu, Dtype, Logits, RowStats, TokenStats, TopK};
 use crate::logits::slices::SLOT_BYTES;
 use crate::logprobs::Rows;
 
-/// The width of the vocabulary of the models that are trained most; in bfloat16.
+/// The vocabulary of the models that are trained most.
 pub(crate) const WIDTH: usize = 151_936;
-/// Rows of a slot.
-const A_SLOT: usize = SLOT_BYTES / (2 * WIDTH);
-/// Both backends may differ by this, in nats.
+/// The bfloat16 rows of [`WIDTH`] that fit in a slot.
+const SLOT_ROWS: usize = SLOT_BYTES / (2 * WIDTH);
+/// The largest difference between the backends, in nats.
 const TOLERANCE: f64 = 1e-4;
-/// A time is the least of so many.
+/// Each time is the minimum of this many measurements.
 const REPEATS: usize = 3;
 
-/// The least number of rows at which the device was faster, measured at start; `None` where it never was.
+/// The least number of rows at which the device is faster than the CPU, measured at start; `None` if it never is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crossover {
-    /// Of 151,936 values in bfloat16, from memory of the host, against the threads that measure rows.
+    /// For rows of 151,936 bfloat16 values in host memory, compared with all CPU threads that measure rows.
     pub rows: Option<u64>,
-    /// Of 20 logprobs, against the thread that would measure them itself.
+    /// For rows of 20 logprobs, compared with one CPU thread.
     pub top_k: Option<u64>,
 }
 
-/// Times of few rows and of many.
+/// The times of a small and of a large batch, with their row counts.
 struct Times {
     few: (usize, Duration),
     many: (usize, Duration),
 }
 
-/// Measures the same rows on both; `threads` is how many would share whole rows on the CPU.
+/// Measures the same rows on both; `threads` is the number of CPU threads that share whole rows.
 ///
 /// # Errors
-/// [`Unavailable`] where they disagree, or the device is lost over it.
+/// [`Unavailable`] if the results differ, or the device fails.
 pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
     cuda.health.run_trial(|| measure(cuda, cpu, threads))
 }
 
 fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
-    let rows = (cuda.slot_pool().total() * A_SLOT).min(256);
+    let rows = (cuda.slot_pool().total() * SLOT_ROWS).min(256);
     let values: Vec<u8> = (0..rows * WIDTH).flat_map(|at| logit(at).to_le_bytes()).collect();
     let mut on_cpu = (Vec::new(), Duration::MAX);
     let few = rows.min(8);
@@ -59,25 +59,25 @@ fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailab
         }
     }
     kernels(cuda, cpu)?;
-    let a_row = on_cpu.1.as_secs_f64() / few as f64 / threads.max(1) as f64;
-    Ok(Crossover { rows: times.crossover(a_row), top_k: top_k(cuda, cpu)? })
+    let row_seconds = on_cpu.1.as_secs_f64() / few as f64 / threads.max(1) as f64;
+    Ok(Crossover { rows: times.crossover(row_seconds), top_k: top_k(cuda, cpu)? })
 }
 
 impl Times {
-    /// From where on the device is faster than `a_row` seconds a row, by the line through both times.
-    fn crossover(&self, a_row: f64) -> Option<u64> {
+    /// The row count from which the device is faster than `row_seconds` seconds per row, by linear interpolation of both times.
+    fn crossover(&self, row_seconds: f64) -> Option<u64> {
         let ((few, short), (many, long)) = (self.few, self.many);
         let (short, long) = (short.as_secs_f64(), long.as_secs_f64());
         let each = if many > few { ((long - short) / (many - few) as f64).max(0.0) } else { 0.0 };
         let fixed = (short - each * few as f64).max(0.0);
-        (each < a_row).then(|| (fixed / (a_row - each)).ceil().max(1.0) as u64)
+        (each < row_seconds).then(|| (fixed / (row_seconds - each)).ceil().max(1.0) as u64)
     }
 }
 
-/// Asks each kernel of whole rows, those for many rows and those for few: the wide rows above are few to the device.
+/// Checks every kernel of whole rows, both the one for many rows and the one that splits rows: wide rows run only the latter.
 fn kernels(cuda: &Cuda, cpu: Cpu) -> Result<(), Unavailable> {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
-        for (count, vocab) in [(cuda.many, 64), (3, 5000)] {
+        for (count, vocab) in [(cuda.split_below, 64), (3, 5000)] {
             let values = (0..count * vocab).map(|at| f32::from_bits(u32::from(logit(at)) << 16));
             let bytes: Vec<u8> = values.flat_map(|value| stored(dtype, value)).collect();
             let logits = Logits { dtype, vocab, bytes: &bytes, temperature: &[], chosen: &[] };
@@ -91,17 +91,17 @@ fn kernels(cuda: &Cuda, cpu: Cpu) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// A value from -4 to 8 as it is stored; in half precision another one, from 0 to 6.
+/// The bytes of a value from -4 to 8; in half precision those of another value, from 0 to 6.
 fn stored(dtype: Dtype, value: f32) -> Vec<u8> {
     match dtype {
         Dtype::F32 => value.to_le_bytes().to_vec(),
         Dtype::Bf16 => value.to_le_bytes()[2..].to_vec(),
-        // the bits of positive numbers rise with them
+        // as integers, the bits of positive floats increase with their value
         Dtype::F16 => (((value + 4.0) * 1500.0) as u16).to_le_bytes().to_vec(),
     }
 }
 
-/// Logits like a model's: a few likely tokens before many unlikely ones; bfloat16.
+/// A bfloat16 logit of a distribution like a model's: few likely tokens and many unlikely ones.
 fn logit(at: usize) -> u16 {
     let mixed = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let unit = (mixed >> 40) as f32 / (1u64 << 24) as f32;
@@ -114,19 +114,17 @@ fn logits(bytes: &[u8]) -> Logits<'_> {
 }
 
 fn on_device(cuda: &Cuda, logits: &Logits<'_>) -> Result<Vec<RowStats>, Unavailable> {
-    let numbers = cuda.try_rows(logits).ok_or_else(|| without(cuda))?;
-    if cuda.is_lost() { Err(without(cuda)) } else { Ok(numbers) }
+    let numbers = cuda.try_rows(logits).ok_or_else(|| failure(cuda))?;
+    if cuda.is_lost() { Err(failure(cuda)) } else { Ok(numbers) }
 }
 
-/// Why there are no numbers.
-fn without(cuda: &Cuda) -> Unavailable {
-    cuda.loss()
-        .cloned()
-        .unwrap_or_else(|| Unavailable::Broken("it did not answer while it was being measured".to_owned()))
+/// Why the device returned no numbers.
+fn failure(cuda: &Cuda) -> Unavailable {
+    cuda.loss().cloned().unwrap_or_else(|| Unavailable::Broken("it did not answer during calibration".to_owned()))
 }
 
 fn agree(differences: impl Iterator<Item = f64>) -> Result<(), Unavailable> {
-    // NaN is no agreement, and the maximum of it and a number is the number
+    // a NaN is a disagreement, and f64::max would ignore it
     let worst = differences.map(|each| if each.is_nan() { f64::INFINITY } else { each }).fold(0.0, f64::max);
     if worst <= TOLERANCE { Ok(()) } else { Err(Unavailable::Disagree(worst)) }
 }
@@ -134,7 +132,7 @@ fn agree(differences: impl Iterator<Item = f64>) -> Result<(), Unavailable> {
 fn top_k(cuda: &Cuda, cpu: Cpu) -> Result<Option<u64>, Unavailable> {
     let mut rows = Rows::new();
     for row in 0..1024 {
-        // the last value leaves room for the tail: a row that no distribution has would get no interval to compare
+        // the probabilities sum to less than 1: an impossible row would have no interval to compare
         let spread = 0.1 + (row % 64) as f32 * 0.01;
         let values: Vec<f32> = (0..20).map(|rank| -spread * rank as f32).collect();
         let norm = values.iter().map(|value| value.exp()).sum::<f32>().ln() + 0.02;
@@ -153,7 +151,7 @@ fn top_k(cuda: &Cuda, cpu: Cpu) -> Result<Option<u64>, Unavailable> {
             alone = alone.min(begin.elapsed() * 1024 / rows.len() as u32);
             let begin = Instant::now();
             if !cuda.try_top_k(&batch, &mut theirs) {
-                return Err(without(cuda));
+                return Err(failure(cuda));
             }
             *best = (*best).min(begin.elapsed());
             let pairs = || ours.iter().zip(&theirs);
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crossover_is_where_the_lines_meet() {
+    fn crossover_is_the_intersection_of_the_lines() {
         let times = |few: (usize, u64), many: (usize, u64)| Times {
             few: (few.0, Duration::from_micros(few.1)),
             many: (many.0, Duration::from_micros(many.1)),
@@ -189,9 +187,9 @@ mod tests {
         assert_eq!(times((8, 116), (256, 612)).crossover(12e-6), Some(10));
         // never faster
         assert_eq!(times((8, 116), (256, 612)).crossover(2e-6), None);
-        // at once
+        // faster from the first row on
         assert_eq!(times((8, 16), (256, 512)).crossover(12e-6), Some(1));
-        // a single time says that more cost nothing more
+        // with one measurement, further rows are assumed to cost nothing
         assert_eq!(times((13, 130), (13, 130)).crossover(10e-6), Some(13));
     }
 }

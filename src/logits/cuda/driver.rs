@@ -11,60 +11,60 @@ const OLDEST_DRIVER: i32 = 12_000;
 /// The PTX is for `sm_80`.
 const LEAST_CAPABILITY: i32 = 8;
 
-/// Why there is no device.
+/// Why no device can be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Unavailable {
     /// The library cannot be loaded.
-    #[error("there is no CUDA driver: libcuda.so.1 is not found")]
+    #[error("no CUDA driver: libcuda.so.1 was not found")]
     NoLibrary,
-    /// The library lacks functions, or something else made the bindings give up.
+    /// The library lacks functions, or the bindings panicked for another reason.
     #[error("the CUDA driver is broken: {0}")]
     Broken(String),
     /// A call failed.
-    #[error("the CUDA driver answers {call} with error {code}")]
+    #[error("the CUDA driver returned error {code} for {call}")]
     Failed {
-        /// What was asked.
+        /// The function.
         call: &'static str,
-        /// The driver's own number.
+        /// The error code of the driver.
         code: u32,
     },
-    /// A driver without a device.
-    #[error("the CUDA driver knows no device")]
+    /// The driver has no device.
+    #[error("the CUDA driver found no device")]
     NoDevice,
-    /// An old driver.
+    /// The driver is too old.
     #[error("the driver is for CUDA {}.{}; 12.0 (driver 525) or newer is needed", .0 / 1000, .0 % 1000 / 10)]
     DriverTooOld(i32),
-    /// An old device.
+    /// The device is too old.
     #[error("{name} has compute capability {major}.{minor}; 8.0 or newer is needed")]
     DeviceTooOld {
-        /// The device.
+        /// The name of the device.
         name: String,
-        /// Of its capability.
+        /// The major part of its compute capability.
         major: i32,
-        /// Of its capability.
+        /// The minor part of its compute capability.
         minor: i32,
     },
-    /// No such device.
-    #[error("--cuda-device {wanted}: there is no such device; the driver knows {known}")]
+    /// The requested device does not exist.
+    #[error("--cuda-device {wanted}: no such device; the driver reports {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested device.
         wanted: String,
-        /// What there is.
+        /// The devices that exist.
         known: String,
     },
     /// Too little memory for a single slot, or too much for the device.
     #[error("memory of the device: {0}")]
     Memory(String),
-    /// A batch that does not end.
-    #[error("the device neither answers nor fails")]
+    /// A batch did not finish in time.
+    #[error("the device hangs")]
     Hangs,
-    /// Both backends were asked the same and said different things.
+    /// Both backends measured the same rows with different results.
     #[error("the device and the CPU differ by {0:e} nat on the same rows")]
     Disagree(f64),
 }
 
 impl Unavailable {
-    /// A call that failed. The code is printed as a number: a driver may know codes that the bindings have no name for.
+    /// Maps the error of `call`. The code stays a number: a newer driver may return codes that the bindings have no name for.
     pub(super) fn of(call: &'static str) -> impl Fn(DriverError) -> Self {
         move |error| Self::Failed { call, code: error.0 as u32 }
     }
@@ -73,22 +73,22 @@ impl Unavailable {
 /// A device that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its place among those that this process sees.
+    /// Its index among the devices visible to this process.
     pub ordinal: usize,
-    /// What its maker calls it.
+    /// The product name.
     pub name: String,
-    /// `GPU-…`, which names it whatever the process sees.
+    /// `GPU-…`, which does not depend on the visible devices.
     pub uuid: String,
-    /// The newest CUDA of the driver: 12040 is 12.4.
+    /// The newest CUDA version that the driver supports: 12040 is 12.4.
     pub driver: i32,
 }
 
-/// Looks for a device; the first one where none is named.
+/// Finds the requested device, or the first one.
 ///
 /// # Errors
-/// [`Unavailable`] if none exists.
+/// [`Unavailable`] if it does not exist or cannot be used.
 pub fn find(wanted: Option<&CudaDevice>) -> Result<DeviceInfo, Unavailable> {
-    // before any other call: each of them ends in a panic where the library is missing
+    // first, since every other call panics if the library is missing
     // SAFETY: it loads a library by name and runs its initialisers, as every user of CUDA does.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoLibrary);
@@ -96,7 +96,7 @@ pub fn find(wanted: Option<&CudaDevice>) -> Result<DeviceInfo, Unavailable> {
     guarded(|| look(wanted))
 }
 
-/// Calls into a driver that may lack functions.
+/// Runs a driver call, and converts a panic into an error: the bindings panic if the driver lacks a function.
 pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, Unavailable>) -> Result<T, Unavailable> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
@@ -117,28 +117,28 @@ fn look(wanted: Option<&CudaDevice>) -> Result<DeviceInfo, Unavailable> {
         return Err(Unavailable::DriverTooOld(driver));
     }
     let count = result::device::get_count().map_err(Unavailable::of("cuDeviceGetCount"))?;
-    // one that is broken hides no other
+    // a broken device does not hide the others
     let (devices, broken): (Vec<_>, Vec<_>) = (0..count).map(|at| device(at, driver)).partition(Result::is_ok);
     let devices: Vec<_> = devices.into_iter().flatten().collect();
     if devices.is_empty() {
         return Err(broken.into_iter().find_map(Result::err).unwrap_or(Unavailable::NoDevice));
     }
-    let known = || devices.iter().map(|(found, _)| format!("{} {}", found.ordinal, found.uuid)).collect::<Vec<_>>();
-    let (found, (major, minor)) = devices
+    let known = || devices.iter().map(|(info, _)| format!("{} {}", info.ordinal, info.uuid)).collect::<Vec<_>>();
+    let (info, (major, minor)) = devices
         .iter()
-        .find(|(found, _)| match wanted {
+        .find(|(info, _)| match wanted {
             None => true,
-            Some(CudaDevice::Index(index)) => found.ordinal == *index as usize,
-            Some(CudaDevice::Uuid(uuid)) => found.uuid.eq_ignore_ascii_case(uuid),
+            Some(CudaDevice::Index(index)) => info.ordinal == *index as usize,
+            Some(CudaDevice::Uuid(uuid)) => info.uuid.eq_ignore_ascii_case(uuid),
         })
         .ok_or_else(|| Unavailable::Unknown {
             wanted: wanted.map(ToString::to_string).unwrap_or_default(),
             known: known().join(", "),
         })?;
     if *major < LEAST_CAPABILITY {
-        return Err(Unavailable::DeviceTooOld { name: found.name.clone(), major: *major, minor: *minor });
+        return Err(Unavailable::DeviceTooOld { name: info.name.clone(), major: *major, minor: *minor });
     }
-    Ok(found.clone())
+    Ok(info.clone())
 }
 
 fn device(at: i32, driver: i32) -> Result<(DeviceInfo, (i32, i32)), Unavailable> {
@@ -148,12 +148,12 @@ fn device(at: i32, driver: i32) -> Result<(DeviceInfo, (i32, i32)), Unavailable>
     let device = result::device::get(at).map_err(Unavailable::of("cuDeviceGet"))?;
     let name = result::device::get_name(device).map_err(Unavailable::of("cuDeviceGetName"))?;
     let uuid = result::device::get_uuid(device).map_err(Unavailable::of("cuDeviceGetUuid"))?;
-    // SAFETY: the driver has just given this device.
+    // SAFETY: the driver has just returned this device.
     let attribute = |which| unsafe { result::device::get_attribute(device, which) };
     let capability = attribute(MAJOR).and_then(|major| Ok((major, attribute(MINOR)?)));
     let capability = capability.map_err(Unavailable::of("cuDeviceGetAttribute"))?;
     let bytes = uuid.bytes.map(|byte| format!("{:02x}", byte as u8)).concat();
     let parts = [&bytes[..8], &bytes[8..12], &bytes[12..16], &bytes[16..20], &bytes[20..]];
-    let ordinal = usize::try_from(at).expect("counted from 0");
+    let ordinal = usize::try_from(at).expect("indexes are not negative");
     Ok((DeviceInfo { ordinal, name, uuid: format!("GPU-{}", parts.join("-")), driver }, capability))
 }

@@ -1,4 +1,4 @@
-//! Whether the device can be relied on.
+//! Tracks whether the device is usable.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,7 @@ use super::driver::Unavailable;
 use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 
-/// How long a call into the driver may take, and how long anybody waits for a device that neither answers nor fails: longer than a
-/// batch is given.
+/// How long a driver call may take, and how long callers wait for a device that hangs. Longer than the timeout of a batch.
 pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state of the device, shared by the thread that owns it and the callers that submit rows.
@@ -17,12 +16,12 @@ pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Health {
     metrics: Arc<Metrics>,
     cpu: Cpu,
-    /// Why it can no longer be used. It is set once: after an error nothing that the device says can be relied on, and most errors stay.
+    /// Why the device is lost. Set once: after an error its results are not reliable, and most errors are sticky.
     lost: OnceLock<Unavailable>,
     /// The device is being tested: failures are not counted, and the tester reports them.
     trial: AtomicBool,
     opened: Instant,
-    /// Since when a call into the driver has not come back, in microseconds from `opened` on; 0 where none is under way.
+    /// When the running driver call began, in microseconds since `opened`; 0 if no call is running.
     calling: AtomicU64,
 }
 
@@ -38,7 +37,7 @@ impl Health {
         }
     }
 
-    /// Whether it can no longer be used. A driver call that does not return is detected here.
+    /// Whether the device is lost. This call detects a driver call that hangs.
     pub(super) fn is_lost(&self) -> bool {
         if self.lost.get().is_none() && self.is_stuck() {
             self.lose(Unavailable::Hangs);
@@ -46,27 +45,27 @@ impl Health {
         self.lost.get().is_some()
     }
 
-    /// Why it can no longer be used.
+    /// Why the device is lost, if it is.
     pub(super) fn loss(&self) -> Option<&Unavailable> {
         self.lost.get()
     }
 
-    /// Whether the driver does not come back.
+    /// Whether a driver call has exceeded [`DRIVER_TIMEOUT`].
     pub(super) fn is_stuck(&self) -> bool {
         let since = self.calling.load(Ordering::Relaxed);
         since > 0 && self.opened.elapsed().saturating_sub(Duration::from_micros(since)) > DRIVER_TIMEOUT
     }
 
-    /// Runs what calls the driver.
+    /// Runs a driver call and records when it began.
     pub(super) fn calling<T>(&self, call: impl FnOnce() -> T) -> T {
         let now = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.calling.store(now.max(1), Ordering::Relaxed);
-        // also where the bindings panic
-        let _back = CallGuard(&self.calling);
+        // resets the time even if the bindings panic
+        let _guard = CallGuard(&self.calling);
         call()
     }
 
-    /// It can no longer be used.
+    /// Marks the device as lost.
     pub(super) fn lose(&self, error: Unavailable) {
         let code = match &error {
             Unavailable::Failed { code, .. } => code.to_string(),
@@ -79,24 +78,28 @@ impl Health {
         self.metrics.slices.device_errors.with_label_values(&[&code]).inc();
         if !self.is_trial() {
             super::record_backends(&self.metrics, &self.cpu, false, false);
-            tracing::error!(error = text, "the CUDA device is lost; the CPU goes on, and a restart opens it again");
+            tracing::error!(
+                error = text,
+                "the CUDA device is lost; rows are measured on the CPU until tokentap restarts"
+            );
         }
     }
 
+    /// Whether the device is being tested.
     pub(super) fn is_trial(&self) -> bool {
         self.trial.load(Ordering::Relaxed)
     }
 
-    /// Runs what only tries the device out.
-    pub(super) fn run_trial<T>(&self, try_out: impl FnOnce() -> T) -> T {
+    /// Runs a test of the device.
+    pub(super) fn run_trial<T>(&self, test: impl FnOnce() -> T) -> T {
         self.trial.store(true, Ordering::Relaxed);
-        let done = try_out();
+        let done = test();
         self.trial.store(false, Ordering::Relaxed);
         done
     }
 }
 
-/// The call is over when this is dropped.
+/// Marks the end of the driver call when dropped.
 struct CallGuard<'a>(&'a AtomicU64);
 
 impl Drop for CallGuard<'_> {
@@ -112,18 +115,19 @@ mod tests {
     #[test]
     fn hung_driver_call_is_detected() {
         let metrics = Arc::new(Metrics::new("cuda"));
-        let began =
-            Instant::now().checked_sub(DRIVER_TIMEOUT + Duration::from_secs(1)).expect("the machine is up for longer");
+        let began = Instant::now()
+            .checked_sub(DRIVER_TIMEOUT + Duration::from_secs(1))
+            .expect("the machine has been up for longer");
         let health = Health { opened: began, ..Health::new(&metrics) };
-        assert!(!health.is_lost(), "no call is under way");
+        assert!(!health.is_lost(), "no call is running");
         health.calling(|| assert!(!health.is_stuck(), "it has only just begun"));
-        // one that began when the device was opened
+        // a call that began when the device was opened
         health.calling.store(1, Ordering::Relaxed);
         assert!(health.is_stuck() && health.is_lost());
         assert_eq!(health.loss(), Some(&Unavailable::Hangs));
         health.lose(Unavailable::NoDevice);
         assert_eq!(metrics.slices.device_errors.with_label_values(&["none"]).get(), 1, "it is lost once");
         health.calling(|| ());
-        assert!(!health.is_stuck() && health.is_lost(), "though it came back");
+        assert!(!health.is_stuck() && health.is_lost(), "lost although the call returned");
     }
 }

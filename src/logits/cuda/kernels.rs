@@ -1,4 +1,4 @@
-//! The kernels of `cuda/`, loaded into a context, and how they are launched.
+//! Loads the kernels of `cuda/` into a context and launches them.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
 use super::memory::MirroredBuffer;
 use crate::entropy::Dtype;
 
-/// Made from `cuda/*.cu` by `make ptx`.
+/// Compiled from `cuda/*.cu` by `make ptx`.
 const PTX: &str = include_str!("../../../cuda/entropy.ptx");
 
-/// Threads of a block that measures rows, as the kernels are bounded to.
+/// Threads of a block that measures rows; the launch bound of these kernels.
 pub(super) const ROW_THREADS: u32 = 512;
-/// Threads of a block that measures top-k rows: a warp a row.
+/// Threads of a block that measures top-k rows, one warp per row.
 const TOP_K_THREADS: u32 = 128;
-/// Blocks a row is split among at most.
+/// The most blocks that a row is split among.
 pub(super) const MOST_SPLITS: u32 = 32;
 
-/// What the device runs.
+/// The kernel functions of a context.
 #[derive(Debug)]
 pub(super) struct Kernels {
     rows: [CudaFunction; 3],
@@ -28,7 +28,7 @@ pub(super) struct Kernels {
     processors: u32,
 }
 
-/// Rows of one type, side by side in the buffers of a lane.
+/// Contiguous rows of one type in the buffers of a lane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
     pub(super) dtype: Dtype,
@@ -37,7 +37,7 @@ pub(super) struct Group {
 }
 
 impl Kernels {
-    /// Compiles them for the device, which takes the driver a second where it has not done so before.
+    /// Compiles the kernels for the device. This takes about a second unless the driver has them cached.
     pub(super) fn load(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
         let module = context.load_module(Ptx::from_src(PTX))?;
         let names = [Dtype::Bf16, Dtype::F16, Dtype::F32].map(|dtype| dtype.name().to_ascii_lowercase());
@@ -52,17 +52,17 @@ impl Kernels {
         })
     }
 
-    /// Rows too few to give each processor one are split; as many as this at most.
+    /// Batches with fewer rows than this split each row among blocks, to use all multiprocessors.
     pub(super) fn most_split(&self) -> usize {
         2 * self.processors as usize
     }
 
-    /// Multiprocessors of the device.
+    /// The number of multiprocessors of the device.
     pub(super) fn processors(&self) -> u32 {
         self.processors
     }
 
-    /// Begins to measure a group of rows.
+    /// Launches the measurement of a group of rows.
     ///
     /// # Safety
     /// `ins` describes `group.count` rows from `group.first` on, each in the memory of the device and aligned to its type.
@@ -72,7 +72,7 @@ impl Kernels {
         group: Group,
         buffers: &Buffers<'_>,
     ) -> Result<(), DriverError> {
-        let place = match group.dtype {
+        let kernel = match group.dtype {
             Dtype::Bf16 => 0,
             Dtype::F16 => 1,
             Dtype::F32 => 2,
@@ -82,21 +82,22 @@ impl Kernels {
         if group.count < self.most_split() {
             let splits = (4 * self.processors).div_ceil(count).min(MOST_SPLITS);
             let (parts, tickets) = (buffers.parts.device(0), buffers.tickets.device(0));
-            let mut launch = stream.launch_builder(&self.splits[place]);
+            let mut launch = stream.launch_builder(&self.splits[kernel]);
             launch.arg(&ins).arg(&outs).arg(&parts).arg(&tickets);
-            // SAFETY: the caller's; `parts` has room for `MOST_SPLITS` of `most_split` rows, and the tickets are 0 between launches.
+            // SAFETY: the caller ensures it for `ins`; `parts` has `MOST_SPLITS` entries for each of `most_split` rows, and the tickets are
+            // 0 between launches.
             unsafe { launch.launch(config((splits, count), ROW_THREADS)) }?;
         } else {
             let rows = i32::try_from(count).expect("a lane has fewer rows");
-            let mut launch = stream.launch_builder(&self.rows[place]);
+            let mut launch = stream.launch_builder(&self.rows[kernel]);
             launch.arg(&ins).arg(&rows).arg(&outs);
-            // SAFETY: the caller's.
+            // SAFETY: the caller ensures it.
             unsafe { launch.launch(config((count, 1), ROW_THREADS)) }?;
         }
         Ok(())
     }
 
-    /// Begins to measure top-k rows.
+    /// Launches the measurement of top-k rows.
     ///
     /// # Safety
     /// `ins` describes `count` rows, each within `values`.
@@ -104,20 +105,20 @@ impl Kernels {
         &self,
         stream: &CudaStream,
         count: usize,
-        slices: &Slices<'_>,
+        buffers: &TopKBuffers<'_>,
     ) -> Result<(), DriverError> {
-        let (values, ins, outs) = (slices.values.device(0), slices.ins.device(0), slices.outs.device(0));
+        let (values, ins, outs) = (buffers.values.device(0), buffers.ins.device(0), buffers.outs.device(0));
         let rows = i32::try_from(count).expect("a lane has fewer rows");
         let blocks = u32::try_from(count).expect("a lane has fewer rows").div_ceil(TOP_K_THREADS / 32);
         let mut launch = stream.launch_builder(&self.top_k);
         launch.arg(&values).arg(&ins).arg(&rows).arg(&outs);
-        // SAFETY: the caller's.
+        // SAFETY: the caller ensures it.
         unsafe { launch.launch(config((blocks, 1), TOP_K_THREADS)) }?;
         Ok(())
     }
 }
 
-/// What the kernels of whole rows work on.
+/// The buffers of the kernels of whole rows.
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
     pub(super) ins: &'a MirroredBuffer<RowIn>,
@@ -126,14 +127,15 @@ pub(super) struct Buffers<'a> {
     pub(super) tickets: &'a MirroredBuffer<u32>,
 }
 
-/// What the kernel of top-k rows works on.
+/// The buffers of the kernel of top-k rows.
 #[derive(Debug)]
-pub(super) struct Slices<'a> {
+pub(super) struct TopKBuffers<'a> {
     pub(super) values: &'a MirroredBuffer<f32>,
     pub(super) ins: &'a MirroredBuffer<TopKIn>,
     pub(super) outs: &'a MirroredBuffer<TopKOut>,
 }
 
+/// A launch on a grid of `x` by `y` blocks.
 pub(super) fn config((x, y): (u32, u32), threads: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (x, y, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }

@@ -1,4 +1,4 @@
-//! The buffers of one batch on its way through the device.
+//! The stream and buffers of one batch on the device.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
 use super::batch::{Batch, MOST_ROWS, MOST_VALUES, TopKJob};
 use super::health::Health;
-use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, Slices};
+use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, TopKBuffers};
 use super::memory::{DeviceContext, MirroredBuffer};
 use crate::entropy::rows::{self, Raw};
 use crate::entropy::{Logits, RowStats};
 use crate::logits::slices::{Entry, Memory};
 
-/// How long a batch is watched before the thread sleeps: waking up costs as much.
+/// How long the thread spins for a batch before it sleeps: a wake-up takes as long.
 pub(super) const SPIN_TIME: Duration = Duration::from_micros(50);
-/// How long it then sleeps at a time.
+/// How long it sleeps between polls after that.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// How long a batch may take: a hundred times what a slow bus needs for the largest one.
+/// How long a batch may take: a hundred times the time that a slow bus needs for the largest one.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One of those that take turns: while the device works for one, the next is filled.
+/// The buffers of a batch. Two lanes alternate: while the device works on one, the other is filled.
 #[derive(Debug)]
 pub(super) struct Lane {
     stream: Arc<CudaStream>,
@@ -36,7 +36,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Everything a batch may need.
+    /// Allocates buffers for the largest batch.
     pub(super) fn try_new(device: &DeviceContext, kernels: &Kernels) -> Result<Self, DriverError> {
         let split = kernels.most_split();
         Ok(Self {
@@ -52,14 +52,14 @@ impl Lane {
         })
     }
 
-    /// Bytes of it, on the host and on the device.
+    /// The bytes of a lane, on the host and again on the device.
     pub(super) fn bytes() -> usize {
         MOST_ROWS * (size_of::<RowIn>() + size_of::<RowOut>() + size_of::<TopKIn>() + size_of::<TopKOut>())
             + MOST_VALUES * size_of::<f32>()
             + (MOST_SPLITS as usize + 1) * MOST_ROWS * size_of::<Sums>()
     }
 
-    /// Begins to copy and to measure a batch.
+    /// Starts to copy and measure a batch.
     pub(super) fn launch(&mut self, kernels: &Kernels, batch: &mut Batch) -> Result<(), DriverError> {
         self.stream.context().bind_to_thread()?;
         match batch {
@@ -70,19 +70,19 @@ impl Lane {
     }
 
     fn launch_rows(&mut self, kernels: &Kernels, entries: &mut [Entry]) -> Result<(), DriverError> {
-        // rows of a type side by side, for a launch each
+        // contiguous rows of each type, for one launch per type
         entries.sort_by_key(|entry| entry.shape.dtype.name());
         let mut groups: Vec<Group> = Vec::new();
         let mut at = 0;
         for entry in &*entries {
             let logits = entry.logits();
             let Memory::Pinned(pinned) = entry.slot.memory() else {
-                unreachable!("only slots of the device are handed to it");
+                unreachable!("only entries in pinned slots are submitted to the device");
             };
             pinned.buffer().send(logits.bytes.len(), &self.stream)?;
             let (count, width) = (entry.rows(), logits.vocab * logits.dtype.bytes());
             for (row, place) in self.row_ins.host_mut()[at..at + count].iter_mut().enumerate() {
-                // a row without a temperature is not measured, and a NaN makes one
+                // a row with a missing temperature is not measured: a NaN has this effect
                 let temperature = logits.temperature(row).unwrap_or(f32::NAN);
                 let at = pinned.buffer().device(row * width);
                 *place = RowIn::new(at, temperature, logits.vocab, logits.chosen(row));
@@ -116,18 +116,18 @@ impl Lane {
         }
         self.values.send(values, &self.stream)?;
         self.top_k_ins.send(at, &self.stream)?;
-        let slices = Slices { values: &self.values, ins: &self.top_k_ins, outs: &self.top_k_outs };
+        let buffers = TopKBuffers { values: &self.values, ins: &self.top_k_ins, outs: &self.top_k_outs };
         // SAFETY: the rows of a job are within its values, which are in `values` from `before` on.
-        unsafe { kernels.top_k(&self.stream, at, &slices) }?;
+        unsafe { kernels.top_k(&self.stream, at, &buffers) }?;
         self.top_k_outs.fetch(at, &self.stream)
     }
 
-    /// Waits until the batch is through; false when it is not after [`BATCH_TIMEOUT`]. Asked again and again, because to wait in the driver is to
-    /// wait for ever where a device hangs.
+    /// Waits until the batch has finished; false after [`BATCH_TIMEOUT`]. It polls, because a wait inside the driver does not return if the
+    /// device hangs.
     pub(super) fn wait(&self, health: &Health) -> Result<bool, DriverError> {
         let begin = Instant::now();
         loop {
-            // looked at before the event: a process that was stopped in between has not been waiting for the device
+            // read before the event: otherwise a process suspended in between would report a timeout
             let elapsed = begin.elapsed();
             if health.calling(|| self.done.try_is_complete())? {
                 return Ok(true);
@@ -140,7 +140,7 @@ impl Lane {
         }
     }
 
-    /// The numbers of the whole rows, entry by entry.
+    /// The numbers of the whole rows of each entry.
     pub(super) fn rows(&self, entries: &[Entry]) -> Vec<Vec<RowStats>> {
         let mut outs = self.row_outs.host().iter();
         let of = |entry: &Entry| {
@@ -151,17 +151,17 @@ impl Lane {
         entries.iter().map(of).collect()
     }
 
-    /// The numbers of the top-k rows, job by job.
+    /// The numbers of the top-k rows of each job.
     pub(super) fn top_k(&self, jobs: &[TopKJob]) -> Vec<Vec<TopKOut>> {
         let mut outs = self.top_k_outs.host().iter().copied();
         jobs.iter().map(|job| outs.by_ref().take(job.ins.len()).collect()).collect()
     }
 }
 
-/// The numbers of a row whose sums are known.
+/// Computes the numbers of a row from its sums.
 pub(super) fn stats(logits: &Logits<'_>, row: usize, sums: &RowOut) -> RowStats {
     let temperature = logits.temperature(row).unwrap_or(f32::NAN);
-    // as the kernels have it
+    // the same rounding as in the kernels
     let scale = std::f32::consts::LOG2_E * (1.0 / temperature);
     let raw = Raw {
         scale,
@@ -169,7 +169,7 @@ pub(super) fn stats(logits: &Logits<'_>, row: usize, sums: &RowOut) -> RowStats 
         z: sums.z.into(),
         s: sums.s.into(),
         q: sums.q.into(),
-        // from the logit itself, which is here too: 32 bits do not hold the distance of an unlikely token
+        // from the logit on the host: 32 bits are not precise enough for the distance of an unlikely token
         chosen: logits.chosen_distance(row, sums.top.into(), temperature),
     };
     rows::finish(raw, temperature)

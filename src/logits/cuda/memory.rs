@@ -1,4 +1,4 @@
-//! Memory that is there twice: on the host, where it can be written, and on the device.
+//! Buffers that exist twice: pinned on the host, and on the device.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -10,44 +10,44 @@ use super::abi::Pod;
 use super::health::Health;
 use crate::logits::slices::SLOT_BYTES;
 
-/// Room for rows: [`SLOT_BYTES`] bytes.
+/// The memory of a slot: [`SLOT_BYTES`] bytes.
 #[derive(Debug)]
 pub struct Pinned(MirroredBuffer<u8>);
 
-/// Where memory is.
+/// The context that buffers are allocated in.
 #[derive(Debug)]
 pub(super) struct DeviceContext {
     pub(super) context: Arc<CudaContext>,
     pub(super) health: Arc<Health>,
 }
 
-/// `count` values on the host, pinned so that copies need no help, and as many on the device.
+/// `count` values on the host, pinned so that copies are asynchronous, and the same number on the device.
 #[derive(Debug)]
 pub(super) struct MirroredBuffer<T> {
     host: NonNull<T>,
     device: sys::CUdeviceptr,
     count: usize,
     context: Arc<CudaContext>,
-    /// With a device that is lost its memory is, too.
+    /// The memory of a lost device is leaked.
     health: Arc<Health>,
     _values: PhantomData<T>,
 }
 
-// SAFETY: the pointers are this value's own, and what is behind them is plain data.
+// SAFETY: this value owns both allocations, and they hold plain data.
 unsafe impl<T: Pod> Send for MirroredBuffer<T> {}
 // SAFETY: as above; writing needs `&mut`.
 unsafe impl<T: Pod> Sync for MirroredBuffer<T> {}
 
 impl<T: Pod> MirroredBuffer<T> {
-    /// Values that are zero on both sides.
+    /// Allocates zeroed values on both sides.
     pub(super) fn try_new(owner: &DeviceContext, count: usize) -> Result<Self, DriverError> {
         let DeviceContext { context, health } = owner;
         let bytes = count * size_of::<T>();
         context.bind_to_thread()?;
-        // Without the write-combining flag: what a device leaves unmeasured, the CPU reads.
+        // Without the write-combining flag: if the device fails, the CPU reads these rows.
         // SAFETY: a context is bound; the memory is freed in `drop`.
         let host = unsafe { result::malloc_host(bytes, 0) }?;
-        // SAFETY: the driver gave `bytes` bytes.
+        // SAFETY: the driver allocated `bytes` bytes.
         unsafe { host.cast::<u8>().write_bytes(0, bytes) };
         // SAFETY: a context is bound; the memory is freed in `drop`.
         let device = unsafe { result::malloc_sync(bytes) };
@@ -59,47 +59,47 @@ impl<T: Pod> MirroredBuffer<T> {
             // SAFETY: no other code has the pointer yet. An unfinished allocation is freed with the context.
             let _ = unsafe { result::free_host(host) };
         })?;
-        let host = NonNull::new(host.cast()).expect("the driver said that it gave memory");
+        let host = NonNull::new(host.cast()).expect("the allocation succeeded");
         Ok(Self { host, device, count, context: Arc::clone(context), health: Arc::clone(health), _values: PhantomData })
     }
 
-    /// The host's side. What the device is still copying from or to must not be read or written.
+    /// The values on the host. Values that the device is still copying must not be read or written.
     pub(super) fn host(&self) -> &[T] {
-        // SAFETY: `count` values, zeroed when they were made, alive as long as this is.
+        // SAFETY: `count` values, initialized in `try_new` and freed in `drop`.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.count) }
     }
 
-    /// The host's side, to be written.
+    /// The values on the host, for writing.
     pub(super) fn host_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `host`, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr(), self.count) }
     }
 
-    /// The address of a value on the device.
+    /// The device address of the value at `at`.
     pub(super) fn device(&self, at: usize) -> sys::CUdeviceptr {
         debug_assert!(at <= self.count);
         self.device + (at * size_of::<T>()) as u64
     }
 
-    /// Begins to copy the first `count` values to the device.
+    /// Starts to copy the first `count` values to the device.
     pub(super) fn send(&self, count: usize, stream: &CudaStream) -> Result<(), DriverError> {
-        // SAFETY: the device's side is as long; the host's side is not written before the batch has ended.
+        // SAFETY: the device buffer has the same length; the host buffer is not written before the batch has finished.
         unsafe { result::memcpy_htod_async(self.device, &self.host()[..count], stream.cu_stream()) }
     }
 
-    /// Begins to copy the first `count` values from the device.
+    /// Starts to copy the first `count` values from the device.
     pub(super) fn fetch(&mut self, count: usize, stream: &CudaStream) -> Result<(), DriverError> {
         let device = self.device;
-        // SAFETY: the device's side is as long; the host's side is not read before the batch has ended.
+        // SAFETY: the device buffer has the same length; the host buffer is not read before the batch has finished.
         unsafe { result::memcpy_dtoh_async(&mut self.host_mut()[..count], device, stream.cu_stream()) }
     }
 }
 
 impl<T> Drop for MirroredBuffer<T> {
     fn drop(&mut self) {
-        // the driver may wait for ever for a device that hangs, which may still be writing here
+        // a call may never return if the device hangs, and the device may still write to this memory
         if self.health.is_lost() {
-            // nor is the context released by its last owner
+            // so the context is leaked too
             std::mem::forget(Arc::clone(&self.context));
             return;
         }
@@ -118,16 +118,17 @@ impl Pinned {
         MirroredBuffer::try_new(owner, SLOT_BYTES).map(Self)
     }
 
-    /// The host's side.
+    /// The bytes on the host.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.host()
     }
 
-    /// The host's side, to be filled.
+    /// The bytes on the host, for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.host_mut()
     }
 
+    /// The buffer on both sides.
     pub(super) fn buffer(&self) -> &MirroredBuffer<u8> {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! What happens to submitted rows when a device is dropped, on the driver stand-in, which is not a GPU. A driver is loaded once a
-//! process, so each of these tests runs this program again.
+//! What happens to submitted rows when a device is dropped, with a fake driver that runs on the CPU. A process loads a driver only once,
+//! so each of these tests starts this program again.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,18 +14,18 @@ use super::*;
 use crate::entropy::Dtype;
 use crate::logits::slices::{Measured, Shape};
 
-/// What a device is given for a batch, and less than for two.
-const GIVEN: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_millis(9500);
+/// At least the timeout of one batch, and less than that of two.
+const ONE_TIMEOUT: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_millis(9500);
 
-/// Runs an ignored test of this file with the stand-in for a driver.
+/// Runs an ignored test of this file with the fake driver.
 fn again(test: &str, environment: &[(&str, &str)]) {
     let program = std::env::current_exe().unwrap();
-    // in the folder of builds, where the other tests have it
+    // in the build folder, shared with the integration tests
     let folder = program.ancestors().nth(3).unwrap().join("tmp/stand-in");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/stand_in.sh");
     let built = Command::new("bash").arg(script).arg(&folder).output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    // what waits for ever is ended
+    // a test that hangs is killed
     let mut command = Command::new("timeout");
     command.arg("60").arg(program).args(["--ignored", "--exact", &format!("logits::cuda::tests::{test}")]);
     command.env("LD_LIBRARY_PATH", folder).envs(environment.iter().copied());
@@ -41,7 +41,7 @@ fn open(slots: usize, deadline: Duration) -> (Cuda, Arc<Metrics>) {
     (Cuda::open(&settings, &metrics).unwrap_or_else(|error| panic!("{error}")), metrics)
 }
 
-/// Hands in equal logits, so that their entropy says how many there were.
+/// Submits equal logits, whose entropy depends on `vocab`.
 fn submit(cuda: &Cuda, rows: usize, vocab: usize) -> oneshot::Receiver<Measured> {
     let mut slot = cuda.slot_pool().try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; rows * vocab * 4], SLOT_BYTES);
@@ -51,7 +51,7 @@ fn submit(cuda: &Cuda, rows: usize, vocab: usize) -> oneshot::Receiver<Measured>
     numbers
 }
 
-/// Hands in the top 2 of `vocab` equal ones.
+/// Submits the top 2 logprobs of a uniform distribution over `vocab` tokens.
 fn submit_top_k(cuda: &Cuda, rows: usize, vocab: u32) -> Receiver<Vec<TopKOut>> {
     let ins = vec![TopKIn { start: 0, k: 2, chosen: f32::NAN, vocab }; rows];
     let (reply, numbers) = bounded(1);
@@ -73,15 +73,15 @@ fn dropped_device_answers_its_jobs() {
 }
 
 #[test]
-#[ignore = "needs the stand-in for a driver"]
+#[ignore = "needs the fake driver"]
 fn submitted_jobs_are_answered_before_the_device_is_dropped() {
     let (cuda, metrics) = open(8, Duration::from_micros(200));
-    // of the top-k rows more than fit two batches
+    // more top-k rows than fit in two batches
     let (rows, few) = (50, MOST_ROWS / 3);
-    let handed_in: Vec<_> =
+    let submitted: Vec<_> =
         (20..28).map(|vocab| (submit(&cuda, rows, vocab), submit_top_k(&cuda, few, vocab as u32), vocab)).collect();
     drop(cuda);
-    for (mut whole, top_k, vocab) in handed_in {
+    for (mut whole, top_k, vocab) in submitted {
         check(whole.try_recv().expect("the rows are answered"), rows, vocab);
         let top_k = top_k.try_recv().expect("so are the top-k rows");
         assert_eq!(top_k.len(), few);
@@ -91,38 +91,38 @@ fn submitted_jobs_are_answered_before_the_device_is_dropped() {
         }
     }
     for (work, count) in [("rows", rows), ("top_k", few)] {
-        assert_eq!(metrics.slices.rows.with_label_values(&[NAME, work]).get(), 8 * count as u64, "{work}: all by it");
+        assert_eq!(
+            metrics.slices.rows.with_label_values(&[NAME, work]).get(),
+            8 * count as u64,
+            "{work}: all on the device"
+        );
     }
-    assert_eq!(Arc::strong_count(&metrics), 1, "its thread, which has one, has ended");
+    assert_eq!(Arc::strong_count(&metrics), 1, "its thread has ended");
 }
 
 #[test]
-fn a_device_that_hangs_is_let_go_of_at_once() {
-    again("the_batches_of_a_device_that_hangs_are_waited_for_once_and_its_thread_is_not", &[("STAND_IN_HANG", "1")]);
+fn drop_does_not_wait_for_a_hung_device() {
+    again("hung_device_times_out_once_and_drop_does_not_join_its_thread", &[("STAND_IN_HANG", "1")]);
 }
 
 #[test]
-#[ignore = "needs the stand-in for a driver, and that it hangs"]
-fn the_batches_of_a_device_that_hangs_are_waited_for_once_and_its_thread_is_not() {
-    // so long that each batch has its rows before it goes
+#[ignore = "needs the fake driver, set to hang"]
+fn hung_device_times_out_once_and_drop_does_not_join_its_thread() {
+    // a deadline so long that each batch is full before it is launched
     let (cuda, metrics) = open(3, Duration::from_secs(60));
     let begin = Instant::now();
     let waiting = [2, 3, 4].map(|vocab| (submit(&cuda, MOST_ROWS, vocab), vocab));
     for (numbers, vocab) in waiting {
-        check(numbers.blocking_recv().expect("the CPU goes on"), MOST_ROWS, vocab);
+        check(numbers.blocking_recv().expect("the CPU measures them"), MOST_ROWS, vocab);
     }
-    assert!(
-        GIVEN.contains(&begin.elapsed()),
-        "{:?}: two batches were on their way, and waited together",
-        begin.elapsed()
-    );
+    assert!(ONE_TIMEOUT.contains(&begin.elapsed()), "{:?}: both running batches share one timeout", begin.elapsed());
     assert!(cuda.is_lost());
     for (reason, batches) in [("device_error", 1), ("device_lost", 2)] {
         let count = metrics.slices.fallbacks.with_label_values(&[reason]).get();
         assert_eq!(count, (batches * MOST_ROWS) as u64, "{reason}");
     }
-    // its thread gives back what the driver holds for as long as the device hangs
+    // its thread blocks in the driver while the device hangs
     let begin = Instant::now();
     drop(cuda);
-    assert!(begin.elapsed() < GIVEN.start, "{:?}: nobody waits for that thread", begin.elapsed());
+    assert!(begin.elapsed() < ONE_TIMEOUT.start, "{:?}: drop does not join that thread", begin.elapsed());
 }

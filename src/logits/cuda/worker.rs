@@ -1,4 +1,4 @@
-//! The thread that owns the device: batches in, numbers out, and the CPU in its place once it is lost.
+//! The thread that owns the device: it measures batches, on the CPU once the device is lost.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,10 +11,10 @@ use super::lane::Lane;
 use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 
-/// What its metrics call it.
+/// The name of the backend in metrics.
 pub(crate) const NAME: &str = "cuda";
 
-/// Everything the thread works with.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) kernels: Kernels,
@@ -22,11 +22,11 @@ pub(super) struct Worker {
     pub(super) cpu: Cpu,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
-    /// When the last batch was through.
+    /// When the last batch finished.
     pub(super) finished: Option<Instant>,
 }
 
-/// A batch that the device works on.
+/// A batch that is running on the device.
 struct Running {
     batch: Batch,
     lane: usize,
@@ -53,7 +53,7 @@ impl Worker {
 
     fn launch(&mut self, mut batch: Batch, lane: usize) -> Option<Running> {
         let begin = Instant::now();
-        self.waited(&batch, begin);
+        self.record_wait(&batch, begin);
         if self.health.is_lost() {
             self.fall_back(batch, "device_lost");
             return None;
@@ -73,7 +73,7 @@ impl Worker {
     fn finish(&mut self, running: Running) {
         let Running { batch, lane, begin } = running;
         if self.health.is_lost() {
-            // a batch behind the one that it was lost with is neither waited for nor believed
+            // results of batches after the one that failed are discarded
             self.fall_back(batch, "device_lost");
             return;
         }
@@ -88,7 +88,7 @@ impl Worker {
             self.fall_back(batch, "device_error");
             return;
         }
-        // while the batch before it was under way it only waited
+        // the time until the previous batch finished was spent waiting, not computing
         let begin = self.finished.map_or(begin, |finished| finished.max(begin));
         let seconds = begin.elapsed().as_secs_f64();
         self.finished = Some(Instant::now());
@@ -111,15 +111,16 @@ impl Worker {
         }
     }
 
-    fn waited(&self, batch: &Batch, begin: Instant) {
+    /// Records how long each job waited for its launch.
+    fn record_wait(&self, batch: &Batch, begin: Instant) {
         if !self.health.is_trial() {
             let wait = self.metrics.slices.wait.with_label_values(&[NAME, batch.work()]);
             batch.since().into_iter().for_each(|since| wait.observe((begin - since).as_secs_f64()));
         }
     }
 
-    /// Each entry alone, so that one failure does not affect others. While the device is tested there are no numbers instead, and top-k rows
-    /// are measured, and counted, by the threads that wait for them.
+    /// Measures each entry separately on the CPU, so that one failure does not affect others. During a test of the device, entries get no
+    /// reply. Top-k rows are measured, and counted, by the threads that wait for them.
     fn fall_back(&self, batch: Batch, reason: &str) {
         let count = batch.count() as u64;
         let Batch::Rows(entries) = batch else { return };

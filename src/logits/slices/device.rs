@@ -143,14 +143,14 @@ fn try_open(
         (Share::Worthwhile, None) => return Ok(None),
     };
     record_backends(metrics, &cpu, true, share == Share::All);
-    let found = cuda.found();
+    let info = cuda.info();
     tracing::info!(
-        device = found.name,
-        uuid = found.uuid,
-        driver = found.driver,
+        device = info.name,
+        uuid = info.uuid,
+        driver = info.driver,
         rows = crossover.rows,
         top_k = crossover.top_k,
-        "the CUDA device is open; `rows` and `top_k` are the row counts from which it is faster than the CPU"
+        "the CUDA device is open; rows and top_k are the row counts from which it is faster than the CPU"
     );
     Ok(Some(OpenDevice { cuda, least_bytes }))
 }

@@ -88,16 +88,16 @@ impl SlotPool {
         if ahead { self.reserve(count).await } else { Reserved { slots: self.take(count).await, _permit: None } }
     }
 
-    /// Waits for `count` slots for rows not yet received, at most [`SlotPool::most_reserved`]. They count as reserved until the [`Reserved`]
-    /// is dropped.
+    /// Waits for `count` slots for rows not yet received, at most [`SlotPool::most_reserved`]. They count as reserved until
+    /// the [`Reserved`] is dropped.
     pub(super) async fn reserve(self: &Arc<Self>, count: usize) -> Reserved {
         let permits = u32::try_from(count.min(self.most_reserved())).unwrap_or(u32::MAX);
         let permit = Arc::clone(&self.reserve).acquire_many_owned(permits).await.ok();
         Reserved { slots: self.take(count).await, _permit: permit }
     }
 
-    /// Waits for `count` slots, at most [`SlotPool::total`], in order of the requests. All are taken together, so that two callers that need
-    /// several slots never deadlock.
+    /// Waits for `count` slots, at most [`SlotPool::total`], in order of the requests. All are taken together, so that two callers that
+    /// need several slots never deadlock.
     pub(super) async fn take(self: &Arc<Self>, count: usize) -> Vec<Slot> {
         let count = u32::try_from(count.min(self.total)).unwrap_or(u32::MAX);
         let permits = Arc::clone(&self.permits).acquire_many_owned(count).await;

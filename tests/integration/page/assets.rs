@@ -1,4 +1,4 @@
-//! What the page is made of, and how it is served.
+//! The files of the page, and how they are served.
 
 use tokentap::serve::control::page::{ASSETS, POLICY};
 
@@ -62,7 +62,7 @@ async fn cached_files_get_304() {
         assert_eq!(
             answer.header("etag"),
             Some(tag.as_str()),
-            "one name for all: modules of two binaries must not meet"
+            "one name for all files: modules of two versions must not mix"
         );
         answer.status
     };
@@ -72,15 +72,15 @@ async fn cached_files_get_304() {
     for other in ["\"old\"", "", tag.trim_matches('"')] {
         assert_eq!(status(other).await, 200, "{other}");
     }
-    // what follows a 304 on its connection is the next answer
+    // a 304 has no body, so the next bytes are the next reply
     let mut connection = Connection::open(proxy.control).await;
     connection.send(&written(proxy.control, "GET", "/", &[("if-none-match", &tag)], b"")).await;
     connection.send(&written(proxy.control, "GET", "/livez", &[], b"")).await;
-    assert!(connection.read_until(|read| read.ends_with(b"ok\n")).await, "the connection goes on");
+    assert!(connection.read_until(|read| read.ends_with(b"ok\n")).await, "the connection stays open");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_is_open_and_its_data_is_not() {
+async fn page_needs_no_token_and_its_data_does() {
     let hand = Hand::start().await;
     let proxy = Proxy::start(hand.addr, &["--control-token", "secret"]).await;
     for asset in &ASSETS {
@@ -100,7 +100,7 @@ async fn the_page_is_open_and_its_data_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn texts_of_tokens_are_asked_from_the_engine_with_its_own_key() {
+async fn token_texts_are_requested_with_the_engine_key() {
     let mut hand = Hand::start().await;
     let flags = ["--control-token", "secret", "--upstream-api-key", "api", "--upstream-admin-key", "admin"];
     let proxy = Proxy::start(hand.addr, &flags).await;
@@ -109,13 +109,13 @@ async fn texts_of_tokens_are_asked_from_the_engine_with_its_own_key() {
         request(proxy.control, "POST", "/detokenize", &[("authorization", "Bearer secret")], body).await
     });
     let call = hand.next().await;
-    assert_eq!(call.values("authorization"), ["Bearer api"], "the control token is nobody else's to know");
+    assert_eq!(call.values("authorization"), ["Bearer api"], "the control token is not sent to the engine");
     call.reply(&message(200, &[("content-type", "application/json")], br#"{"text":["a","b"]}"#)).await;
     assert_eq!(client.await.unwrap().text(), r#"{"text":["a","b"]}"#);
 }
 
 #[test]
-fn nothing_comes_from_elsewhere_and_nothing_a_model_wrote_becomes_markup() {
+fn page_loads_no_external_content_and_renders_no_markup() {
     const FORBIDDEN: [&str; 17] = [
         "innerHTML",
         "outerHTML",
@@ -157,7 +157,7 @@ fn nothing_comes_from_elsewhere_and_nothing_a_model_wrote_becomes_markup() {
 }
 
 #[test]
-fn every_file_is_used_and_every_file_that_is_used_is_there() {
+fn page_files_match_their_references() {
     let paths: Vec<&str> = ASSETS.iter().map(|asset| asset.path).collect();
     let mut used = vec!["/".to_owned()];
     for asset in &ASSETS {

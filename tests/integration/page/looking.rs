@@ -1,4 +1,4 @@
-//! What is read to be looked at: sessions by name, paths in parts, what is running.
+//! Routes for viewing: search of sessions, ranges of paths, running requests.
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, Streaming};
@@ -19,8 +19,8 @@ async fn say(demo: &Demo, session: &str, body: &Value) -> Value {
     answer.json()
 }
 
-/// A session of two turns and a second sample of the second, whose requests asked for intervals and statistics.
-async fn talked(demo: &Demo) -> Vec<u32> {
+/// A session of two turns with two samples of the second. Its requests ask for intervals and statistics.
+async fn two_turns(demo: &Demo) -> Vec<u32> {
     let mut prompt = demo.encode("the lamp");
     let body = |prompt: &[u32]| {
         json!({"input_ids": prompt, "entropy_options": {"bounds": true, "stats": true},
@@ -38,9 +38,9 @@ async fn talked(demo: &Demo) -> Vec<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_in_parts_is_the_path() {
+async fn ranges_of_a_path_add_up_to_the_path() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    talked(&demo).await;
+    two_turns(&demo).await;
     let whole = at(&demo, "/v1/sessions/talk/trajectories").await;
     let whole = whole["trajectories"].as_array().unwrap();
     assert_eq!(whole.len(), 2, "two samples of the second turn");
@@ -76,13 +76,13 @@ async fn a_path_in_parts_is_the_path() {
         assert_eq!(
             at(&demo, &format!("{path}?from={total}")).await["token_ids"],
             json!([]),
-            "behind the end is nothing"
+            "a range after the end is empty"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn intervals_and_ranks_that_were_asked_for_stay_with_the_turn() {
+async fn requested_intervals_and_ranks_are_stored_with_the_turn() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let prompt = demo.encode("the lamp");
     let sampling = json!({"max_new_tokens": 30, "ignore_eos": true});
@@ -105,13 +105,13 @@ async fn intervals_and_ranks_that_were_asked_for_stay_with_the_turn() {
     let part = at(&demo, "/v1/sessions/plain/paths/0?from=0").await;
     assert_eq!((&part["lower"], &part["upper"], &part["rank"]), (&Value::Null, &Value::Null, &Value::Null));
     let entry = at(&demo, "/v1/sessions/plain/trajectories").await;
-    assert_eq!(entry["trajectories"][0]["turns"][0]["extras"], json!({}), "nobody asked");
+    assert_eq!(entry["trajectories"][0]["turns"][0]["extras"], json!({}), "not requested");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_path_returns_404() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
-    talked(&demo).await;
+    two_turns(&demo).await;
     let status = async |path: &str| get(demo.proxy.control, path).await.status;
     for (path, expected) in [
         ("/v1/sessions/talk/paths/2", 200),
@@ -136,7 +136,7 @@ async fn unknown_path_returns_404() {
     assert_eq!(request(demo.proxy.control, "DELETE", "/v1/requests", &[], b"").await.status, 405);
     assert_eq!(request(demo.proxy.control, "HEAD", "/v1/sessions/talk/paths/0", &[], b"").await.status, 200);
     let inner = at(&demo, "/v1/sessions/talk/paths/0?from=0").await;
-    assert!(inner["loss_mask"].as_array().unwrap().iter().all(|mask| *mask == 0), "it ends no row: {inner}");
+    assert!(inner["loss_mask"].as_array().unwrap().iter().all(|mask| *mask == 0), "no row ends there: {inner}");
     let list = at(&demo, "/v1/sessions/talk").await;
     let mean = list["list"][0]["mean_entropy"].as_f64().unwrap();
     let values: Vec<f64> = numbers(&inner["entropy"]).into_iter().flatten().collect();
@@ -144,7 +144,7 @@ async fn unknown_path_returns_404() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_are_found_by_name_the_latest_first() {
+async fn sessions_are_searched_by_name_newest_first() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let body = json!({"text": "the", "sampling_params": {"max_new_tokens": 1}});
     for session in ["run-1", "eval-1", "run-2", "eval-2", "run-3"] {
@@ -162,7 +162,7 @@ async fn sessions_are_found_by_name_the_latest_first() {
     };
     assert_eq!(names("").await, ("run-3 eval-2 run-2 eval-1 run-1".into(), None));
     assert_eq!(names("&search=eval").await.0, "eval-2 eval-1");
-    assert_eq!(names("&search=%2D1").await.0, "eval-1 run-1", "as it is written, decoded");
+    assert_eq!(names("&search=%2D1").await.0, "eval-1 run-1", "percent-decoded");
     assert_eq!(names("&search=nobody").await, (String::new(), None));
     let (first, next) = names("&search=run&limit=2").await;
     assert_eq!(first, "run-3 run-2");
@@ -186,19 +186,23 @@ async fn running_requests_are_listed_with_their_tokens() {
         let running = at(&demo, "/v1/requests?session=live").await;
         let found = &running["requests"][0];
         assert_eq!((&found["rid"], &found["index"], &found["session"]), (&json!("job"), &json!(0), &json!("live")));
-        assert_eq!(found["listed"], false, "a session is there from its first turn on");
+        assert_eq!(found["listed"], false, "a session is listed from its first turn on");
         assert!((1..80).contains(&found["tokens"].as_u64().unwrap()), "{running}");
         assert_eq!(at(&demo, "/v1/requests?session=other").await, json!({"requests": []}));
         let early = at(&demo, "/v1/requests/job/entropy").await;
         let ids = early["token_ids"].as_array().unwrap().clone();
         assert_eq!(ids.len(), early["entropy"].as_array().unwrap().len(), "{early}");
         let later = at(&demo, &format!("/v1/requests/job/entropy?since={}", ids.len() - 1)).await;
-        assert_eq!(later["token_ids"].as_array().unwrap()[0], ids[ids.len() - 1], "from the same token on: {later}");
+        assert_eq!(
+            later["token_ids"].as_array().unwrap()[0],
+            ids[ids.len() - 1],
+            "continues at the same token: {later}"
+        );
         assert!(stream.answer().await.complete);
         let turn = at(&demo, &format!("/v1/sessions/live/paths/0?from={}", prompt.len())).await;
-        assert_eq!(turn["token_ids"].as_array().unwrap()[..ids.len()], ids[..], "they are the turn's");
+        assert_eq!(turn["token_ids"].as_array().unwrap()[..ids.len()], ids[..], "the tokens of the turn");
         assert_eq!(at(&demo, "/v1/requests").await, json!({"requests": []}));
         let late = at(&demo, "/v1/requests/job/entropy").await;
-        assert!(late["token_ids"].is_null() && late["next"] == 80, "from here on they are in the session: {late}");
+        assert!(late["token_ids"].is_null() && late["next"] == 80, "ended requests are in the session: {late}");
     }
 }

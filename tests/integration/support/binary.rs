@@ -11,7 +11,7 @@ use super::hand::soon;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tokentap");
 
-/// A command line of the program, without any setting of the environment.
+/// A command line of the program, without settings from the environment.
 fn command(args: &[&str]) -> Command {
     bare(PROGRAM, args)
 }
@@ -25,12 +25,12 @@ fn bare(program: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that ends by itself.
+/// Runs a command to its end.
 pub async fn output(args: &[&str]) -> Output {
     output_with(args, &[]).await
 }
 
-/// The same with these variables.
+/// The same with these environment variables.
 pub async fn output_with(args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = command(args);
     command.envs(environment.iter().copied());
@@ -38,7 +38,7 @@ pub async fn output_with(args: &[&str], environment: &[(&str, &str)]) -> Output 
     soon("the command ends", run).await.unwrap()
 }
 
-/// A program that prints and goes on; killed with the test.
+/// A running program whose output is read line by line. It is killed on drop.
 pub struct Printing {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
@@ -49,17 +49,17 @@ impl Printing {
         let mut child = command(args).stderr(Stdio::null()).spawn().unwrap();
         let read = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
         let (sender, lines) = mpsc::unbounded_channel();
-        // ends with the process
+        // this task ends with the process
         std::thread::spawn(move || read.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Self { child, lines }
     }
 
-    /// The next line that begins so.
-    pub async fn line(&mut self, beginning: &str) -> String {
-        soon(beginning, async {
+    /// The next line with this prefix.
+    pub async fn line(&mut self, prefix: &str) -> String {
+        soon(prefix, async {
             loop {
-                let line = self.lines.recv().await.unwrap_or_else(|| panic!("it ended without {beginning:?}"));
-                if line.starts_with(beginning) {
+                let line = self.lines.recv().await.unwrap_or_else(|| panic!("it ended without {prefix:?}"));
+                if line.starts_with(prefix) {
                     return line;
                 }
             }
@@ -70,7 +70,7 @@ impl Printing {
 
 impl Drop for Printing {
     fn drop(&mut self) {
-        // both fail when the process has ended
+        // both fail if the process has ended
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -88,11 +88,11 @@ fn borrowed(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// `tokentap serve`, its ports read from its log. Killed with the test.
+/// A `tokentap serve` process, with its ports read from its log. It is killed on drop.
 pub struct Binary {
     pub data: SocketAddr,
     pub control: SocketAddr,
-    /// The lines of its log that have been passed over.
+    /// The log lines that were skipped so far.
     pub told: Vec<Value>,
     child: Child,
     log: mpsc::UnboundedReceiver<String>,
@@ -104,19 +104,19 @@ impl Binary {
         Self::run(command(&borrowed(&args)).envs(environment.iter().copied())).await
     }
 
-    /// With these flags; returns when it has probed its upstream.
+    /// Starts it with these flags; returns when it has probed its upstream.
     pub async fn with_flags(upstream: SocketAddr, flags: &[&str]) -> Self {
         let args = arguments(upstream, flags);
         Self::run(&mut command(&borrowed(&args))).await.probed().await
     }
 
-    /// With these flags; returns when its ports are open.
+    /// Starts it with these flags; returns when its ports are open.
     pub async fn listening(upstream: SocketAddr, flags: &[&str]) -> Self {
         let args = arguments(upstream, flags);
         Self::run(&mut command(&borrowed(&args))).await
     }
 
-    /// As [`Self::with_flags`], where no file may become larger than so many blocks of the shell's `ulimit -f`.
+    /// As [`Self::with_flags`], with file sizes limited to `blocks` by the shell's `ulimit -f`.
     pub async fn with_small_files(upstream: SocketAddr, flags: &[&str], blocks: u32) -> Self {
         Self::within(upstream, flags, &format!("-f {blocks}")).await
     }
@@ -129,7 +129,7 @@ impl Binary {
         Self::run(&mut bare("sh", &args)).await.probed().await
     }
 
-    /// Returns when it has probed its upstream.
+    /// Waits until it has probed its upstream.
     pub async fn probed(mut self) -> Self {
         self.logged("the upstream has been probed").await;
         self
@@ -139,7 +139,7 @@ impl Binary {
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped")).lines();
         let (sender, log) = mpsc::unbounded_channel();
-        // ends with the process
+        // this task ends with the process
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let nowhere = SocketAddr::from(([0; 4], 0));
         let mut binary = Self { data: nowhere, control: nowhere, told: Vec::new(), child, log };
@@ -164,12 +164,12 @@ impl Binary {
         .await
     }
 
-    /// The number of its process.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends the process as a crash does, whatever it is doing: SIGKILL.
+    /// Sends SIGKILL, as a crash.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -190,7 +190,7 @@ impl Binary {
 
 impl Drop for Binary {
     fn drop(&mut self) {
-        // both fail when the process has ended, as it should have
+        // both fail if the process has ended, as expected
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

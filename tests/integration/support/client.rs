@@ -1,17 +1,17 @@
-//! A client that writes and reads HTTP/1.1 by hand, so that no library of the product stands between a test and the bytes.
+//! A minimal HTTP/1.1 client, so that tests see the exact bytes and share no library with the product.
 
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// An answer, its body de-chunked.
+/// A reply with its decoded body.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The body ended as HTTP says it should.
+    /// Whether the body ended as HTTP requires.
     pub complete: bool,
 }
 
@@ -28,13 +28,13 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.text()))
     }
 
-    /// The JSON of each event of a stream, `[DONE]` left out.
+    /// The JSON of each event of a stream, without `[DONE]`.
     pub fn events(&self) -> Vec<serde_json::Value> {
         events(&self.body).iter().map(|event| serde_json::from_slice(event).unwrap()).collect()
     }
 }
 
-/// The data of each event of a stream, `[DONE]` left out.
+/// The data of each event of a stream, without `[DONE]`.
 pub fn events(body: &[u8]) -> Vec<Vec<u8>> {
     let text = String::from_utf8_lossy(body);
     text.split("\n\n")
@@ -44,15 +44,15 @@ pub fn events(body: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What a connection runs over.
+/// The transport of a connection.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection that is open for as long as it is kept.
+/// A connection that closes on drop.
 pub struct Connection {
     stream: Box<dyn Stream>,
     read: Vec<u8>,
-    /// Why nothing more comes: the other side said so, or it broke off.
+    /// How the connection ended: closed by the peer, or an error.
     pub ended: Option<std::io::Result<()>>,
 }
 
@@ -61,7 +61,7 @@ impl Connection {
         Self::over(TcpStream::connect(addr).await.unwrap())
     }
 
-    /// One that ends in a reset when it is dropped.
+    /// Opens a connection that is reset on drop.
     pub async fn abrupt(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).await.unwrap();
         stream.set_zero_linger().unwrap();
@@ -76,27 +76,27 @@ impl Connection {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// The same to somebody who may have closed the connection; whether the system took the bytes.
+    /// The same to a peer that may have closed the connection; returns whether the write succeeded.
     pub async fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// Closes this side, and goes on reading.
+    /// Closes the sending side.
     pub async fn finish(&mut self) {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// What has come and was not taken as part of an answer.
+    /// The received bytes that are not part of a parsed reply.
     pub fn seen(&self) -> &[u8] {
         &self.read
     }
 
-    /// Waits until the other side has closed the connection.
+    /// Waits until the peer has closed the connection.
     pub async fn closed(&mut self) {
         super::hand::soon("the connection is closed", self.read_until(|_| false)).await;
     }
 
-    /// Reads until `found` says yes to what has come so far; says whether it did before the end.
+    /// Reads until `found` returns true for the received bytes; returns false if the connection ended first.
     pub async fn read_until(&mut self, found: impl Fn(&[u8]) -> bool) -> bool {
         while !found(&self.read) {
             let mut buffer = vec![0; 64 * 1024];
@@ -115,7 +115,7 @@ impl Connection {
         true
     }
 
-    /// Reads one whole answer.
+    /// Reads one complete reply.
     pub async fn answer(&mut self) -> Answer {
         self.read_until(|read| memchr::memmem::find(read, b"\r\n\r\n").is_some()).await;
         let Some(end) = memchr::memmem::find(&self.read, b"\r\n\r\n") else { return Answer::default() };
@@ -188,7 +188,7 @@ pub async fn request(addr: SocketAddr, method: &str, path: &str, headers: &[(&st
     connection.answer().await
 }
 
-/// The same to somebody who may be gone, or go: `None` where not all of the answer came.
+/// The same to a peer that may disconnect: `None` if the reply is incomplete.
 pub async fn try_request(
     addr: SocketAddr,
     method: &str,

@@ -1,4 +1,4 @@
-//! A demo engine with a tokentap in front of it. The engine knows its whole distribution, so what tokentap says can be compared
+//! A demo engine with a tokentap in front of it. The engine knows its full distribution, so that tests can compare the numbers of tokentap
 //! with the truth.
 
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::client::{Answer, post};
 use super::proxy::Proxy;
 
-/// Both of them, for as long as it is kept.
+/// The engine and the tokentap; both end on drop.
 pub struct Demo {
     pub engine: Arc<Engine>,
     /// The engine's own port.
@@ -22,7 +22,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Starts both and waits until tokentap knows the engine.
+    /// Starts both and waits until tokentap has probed the engine.
     pub async fn start(options: EngineOptions, flags: &[&str]) -> Self {
         let (stop, stopped) = watch::channel(Phase::Serving);
         let engine = Engine::new(options);
@@ -43,7 +43,7 @@ impl Demo {
         succeeded(self.post("/generate", &body).await, &body).events()
     }
 
-    /// Any answer of the data port.
+    /// A reply of the data port with any status.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         post(self.proxy.data, path, body.to_string().as_bytes()).await
     }
@@ -63,8 +63,8 @@ impl Demo {
     }
 }
 
-/// The first distinct ids of `text`, and the end of a turn where it is asked for: a mask small enough for top-20 to show everything
-/// that is possible, which makes every entropy exact.
+/// The first distinct ids of `text`, and the end-of-turn id if `eos`: a mask so small that the top 20 contain every allowed token, which
+/// makes every entropy exact.
 pub fn few_ids(text: &str, eos: bool) -> Vec<u32> {
     let tokenizer = tokentap::demo::Model::tokenizer();
     let mut ids = Vec::new();
@@ -79,11 +79,11 @@ pub fn few_ids(text: &str, eos: bool) -> Vec<u32> {
 
 fn succeeded(answer: Answer, body: &Value) -> Answer {
     assert_eq!(answer.status, 200, "{body} was answered {}", answer.text());
-    assert!(answer.complete, "the reply to {body} ended as it should");
+    assert!(answer.complete, "the reply to {body} is complete");
     answer
 }
 
-/// `sampling_params` as a client writes them: what is at its default is left out.
+/// `sampling_params` as a client writes them, without default values.
 pub fn sampling(params: &SamplingParams) -> Value {
     let plain = SamplingParams::default();
     let mut object = Map::new();
@@ -127,7 +127,7 @@ pub fn ids(object: &Value) -> Vec<u32> {
     serde_json::from_value(object["output_ids"].clone()).unwrap()
 }
 
-/// Two lists agree to within `tolerance`, entry by entry.
+/// Asserts that two lists agree within `tolerance`, entry by entry.
 pub fn assert_close(said: &[f64], truth: &[f64], tolerance: f64, about: &str) {
     assert_eq!(said.len(), truth.len(), "{about}: as many numbers as there should be");
     for (at, (said, truth)) in said.iter().zip(truth).enumerate() {

@@ -1,4 +1,4 @@
-//! A scripted engine that answers /generate in SGLang's shape, with logprobs exactly as far as it was asked for them.
+//! A scripted engine that answers /generate like SGLang, with the requested logprobs only.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::upstream::{Deed, UpstreamRequest, json_message, stream};
 
 const TOKENS: usize = 4;
 
-/// A whole answer, or a cumulative stream of one event a token.
+/// A complete reply, or a cumulative stream with one event per token.
 pub fn answer(asked: &UpstreamRequest) -> Deed {
     let body = asked.json();
     let texts = body["text"].as_array().map(Vec::len);
@@ -33,7 +33,7 @@ pub fn answer(asked: &UpstreamRequest) -> Deed {
     json_message(200, reply.to_string().as_bytes())
 }
 
-/// What is asked for one item: its own where there is a list.
+/// The value of a field for one item, which a list may set per item.
 fn of_item(field: &Value, item: usize) -> &Value {
     if field.is_array() { &field[item] } else { field }
 }

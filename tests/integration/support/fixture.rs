@@ -12,7 +12,7 @@ pub struct Fixture {
     pub method: String,
     pub path: String,
     pub headers: Vec<(String, String)>,
-    /// The request's body as it was sent, or as it would be.
+    /// The body of the request.
     pub body: Vec<u8>,
     pub status: u16,
     pub reply_headers: Vec<(String, String)>,
@@ -41,7 +41,7 @@ impl Fixture {
         let request: Value = serde_json::from_slice(&text("request.json")?).unwrap();
         let status: u16 = String::from_utf8(text("response.status")?).unwrap().trim().parse().unwrap();
         if status == 0 {
-            return None; // the request killed the server
+            return None; // the request crashed the server
         }
         let body = match (&request["body"], &request["body_raw"]) {
             (Value::Null, Value::Null) => Vec::new(),
@@ -85,7 +85,7 @@ impl Fixture {
         self.reply.starts_with(b"data:")
     }
 
-    /// Whether a generation came out.
+    /// Whether the generation succeeded.
     pub fn is_success(&self) -> bool {
         self.is_generate() && self.status == 200 && memchr::memmem::find(&self.reply, b"\"meta_info\"").is_some()
     }

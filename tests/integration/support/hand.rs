@@ -1,5 +1,4 @@
-//! An upstream that the test plays by hand, byte by byte: what the probe asks is answered, every other request is handed to the
-//! test together with its connection.
+//! An upstream that the test controls byte by byte: it answers the probe, and passes every other request with its connection to the test.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ use tokio::sync::mpsc;
 use super::client::{Connection, written};
 use super::upstream::{Deed, Nature, UpstreamRequest, message};
 
-/// What must happen; the time is only so that a failing test ends.
+/// Waits for an event that must happen. The timeout only ends a failing test.
 pub async fn soon<F: Future>(what: &str, event: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), event).await.unwrap_or_else(|_| panic!("never happened: {what}"))
 }
@@ -30,7 +29,7 @@ pub fn chunk(piece: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
 }
 
-/// An event of a stream that does not generate: only an id and an index matter here.
+/// An event of a stream without tokens: only its id and index matter.
 pub fn event(rid: &str, index: usize) -> Vec<u8> {
     let meta = serde_json::json!({"id": rid, "finish_reason": null, "prompt_tokens": 3, "completion_tokens": 0});
     let event = serde_json::json!({"text": "", "output_ids": [], "meta_info": meta, "index": index});
@@ -44,7 +43,7 @@ pub struct Hand {
     nature: Arc<Mutex<Nature>>,
 }
 
-/// A request whose answer is the test's to give. Dropped, it closes the connection.
+/// A request that the test answers. Drop closes the connection.
 pub struct Call {
     pub asked: UpstreamRequest,
     /// The head, unchanged.
@@ -65,13 +64,13 @@ impl Hand {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
 
-    /// One whose streams are of this kind.
+    /// Starts one with this mode of streams.
     pub async fn streaming(streaming: &'static str) -> Self {
         let nature = Nature { flat: false, streaming, ..Nature::default() };
         Self::of(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature)
     }
 
-    /// One that nests its logprobs, as older engines do.
+    /// Starts one with nested logprobs, as older engines have them.
     pub fn on(listener: TcpListener) -> Self {
         Self::of(listener, Nature { flat: false, ..Nature::default() })
     }
@@ -89,7 +88,7 @@ impl Hand {
         Self { addr, calls, nature }
     }
 
-    /// Puts another engine in place of this one, at the same address.
+    /// Replaces this engine by another one at the same address.
     pub fn replace(&self, nature: Nature) {
         *self.nature.lock().unwrap() = nature;
     }
@@ -99,7 +98,7 @@ impl Hand {
         soon("a request reaches the upstream", self.calls.recv()).await.expect("the upstream lives as long as the test")
     }
 
-    /// A generation with the id `running` that `client` has asked for, and of whose stream it has one event.
+    /// Starts a generation of `client` with the id `running`; the client has received one event of its stream.
     pub async fn streaming_to(&mut self, mut client: Connection, data: SocketAddr) -> (Connection, Call) {
         let body = b"{\"text\":\"a\",\"rid\":\"running\",\"stream\":true}";
         client.send(&written(data, "POST", "/generate", &[], body)).await;
@@ -129,7 +128,7 @@ impl Player {
             };
             let head: Vec<u8> = read.drain(..end).collect();
             let mut asked = parsed(&head);
-            // only bodies of calls that are never streamed are read before the test has its say
+            // bodies that are never streamed are read before the test gets the call
             let own = asked.path == "/tokenize" && asked.is_own();
             if own || ["/generate", "/abort_request"].contains(&asked.path.as_str()) {
                 let length = asked.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
@@ -148,7 +147,7 @@ impl Player {
                 continue;
             }
             let call = Call { asked, head, stream, read, player: self.clone() };
-            // a test that has ended looks at nothing any more
+            // fails if the test has ended
             let _ = self.calls.send(call);
             return;
         }
@@ -185,7 +184,7 @@ impl Call {
         self.head.trim_ascii_end().split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end).collect()
     }
 
-    /// The values of a header in their order.
+    /// The values of a header in order.
     pub fn values(&self, name: &str) -> Vec<&str> {
         self.asked.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
     }
@@ -194,17 +193,17 @@ impl Call {
         self.asked.json()
     }
 
-    /// The rid that an abort names.
+    /// The rid of an abort.
     pub fn aborted(&self) -> String {
         assert_eq!((self.asked.method.as_str(), self.asked.path.as_str()), ("POST", "/abort_request"));
         let body = self.json();
-        assert_eq!(body.as_object().unwrap().len(), 1, "an abort names an id and nothing else: {body}");
+        assert_eq!(body.as_object().unwrap().len(), 1, "an abort has only an id: {body}");
         body["rid"].as_str().unwrap().to_owned()
     }
 
-    /// Reads the body, as it is framed, until `found` says yes.
+    /// Reads the framed body until `found` returns true.
     pub async fn body_until(&mut self, found: impl Fn(&[u8]) -> bool) -> &[u8] {
-        soon("the body comes", async {
+        soon("the body", async {
             while !found(&self.read) {
                 assert!(more(&mut self.stream, &mut self.read).await, "the body ended: {:?}", self.read);
             }
@@ -213,12 +212,12 @@ impl Call {
         &self.read
     }
 
-    /// Sends bytes of the answer.
+    /// Sends bytes of the reply.
     pub async fn say(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Sends as much as the connection takes at once; zero when it takes nothing, `None` when it is closed.
+    /// Sends without waiting; returns the number of bytes sent, or `None` if the connection is closed.
     pub fn try_say(&mut self, bytes: &[u8]) -> Option<usize> {
         match self.stream.try_write(bytes) {
             Ok(written) => Some(written),
@@ -227,7 +226,7 @@ impl Call {
         }
     }
 
-    /// Sends the (rest of the) answer and keeps the connection for what comes next.
+    /// Sends the rest of the reply and keeps the connection for the next request.
     pub async fn reply(mut self, bytes: &[u8]) {
         self.say(bytes).await;
         let Self { stream, player, .. } = self;
@@ -249,7 +248,7 @@ impl Call {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// Sends bytes of the answer one by one.
+    /// Sends bytes of the reply one by one.
     pub async fn spell(&mut self, bytes: &[u8]) {
         self.stream.set_nodelay(true).unwrap();
         for byte in bytes {
@@ -257,8 +256,8 @@ impl Call {
         }
     }
 
-    /// Waits until the other side has closed the connection.
+    /// Waits until tokentap has closed the connection.
     pub async fn gone(mut self) {
-        soon("the connection is cut", async { while more(&mut self.stream, &mut self.read).await {} }).await;
+        soon("the connection is closed", async { while more(&mut self.stream, &mut self.read).await {} }).await;
     }
 }

@@ -14,7 +14,7 @@ use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A running tokentap; it ends with the test.
+/// A running tokentap, which ends on drop.
 pub struct Proxy {
     pub data: SocketAddr,
     pub control: SocketAddr,
@@ -23,7 +23,7 @@ pub struct Proxy {
     pub task: JoinHandle<usize>,
 }
 
-/// The settings of `tokentap serve` with these flags. A name with `limit:` in front, before its value, sets a limit that is not a flag.
+/// The settings of `tokentap serve` with these flags. `limit:NAME` and a value set a limit that has no flag.
 pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
     let upstream = format!("http://{upstream}");
     let fixed =
@@ -67,11 +67,11 @@ fn set_limit(config: &mut Config, name: &str, value: &str) {
 }
 
 impl Proxy {
-    /// Starts one, without waiting for its upstream.
+    /// Starts a tokentap without waiting for its upstream.
     pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
         let app = App::bind(config(upstream, flags), watched).await.unwrap();
-        // where the environment asks for a device, it is the device that is tested
+        // if the environment configures a device, the test must use it
         app.parts().slices.wait_opened().await;
         if std::env::var("TOKENTAP_ENTROPY_BACKEND").is_ok_and(|backend| backend == "cuda") {
             let in_use = app.parts().metrics.slices.backend.with_label_values(&["top_k", "cuda"]).get();
@@ -80,13 +80,13 @@ impl Proxy {
         Self::run(app, phase)
     }
 
-    /// Starts one that measures with this backend.
+    /// Starts a tokentap with this backend.
     pub async fn with_backend(upstream: SocketAddr, flags: &[&str], backend: Arc<dyn Backend>) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
         Self::run(App::bind_with(config(upstream, flags), watched, backend).await.unwrap(), phase)
     }
 
-    /// Starts one that serves another API, and waits until it has probed its upstream.
+    /// Starts a tokentap with an additional API, and waits until it has probed its upstream.
     pub async fn with_api(upstream: SocketAddr, flags: &[&str], path: &'static str, api: Arc<dyn Api>) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
         let app = App::bind(config(upstream, flags), watched).await.unwrap();
@@ -102,14 +102,14 @@ impl Proxy {
         Self { data, control, parts, phase, task }
     }
 
-    /// Starts one and waits until it has probed its upstream.
+    /// Starts a tokentap and waits until it has probed its upstream.
     pub async fn probed(upstream: SocketAddr, flags: &[&str]) -> Self {
         let proxy = Self::start(upstream, flags).await;
         proxy.until(|found| found.original_logprobs.is_some()).await;
         proxy
     }
 
-    /// Waits until something is known of the upstream.
+    /// Waits until the capabilities of the upstream satisfy a condition.
     pub async fn until(&self, known: impl Fn(&Capabilities) -> bool) {
         let mut upstream = self.parts.upstream.clone();
         upstream.wait_for(|found| known(found)).await.unwrap();

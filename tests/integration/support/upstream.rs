@@ -1,4 +1,4 @@
-//! A fake upstream that answers what a test tells it to, and remembers what it was asked.
+//! A scripted fake upstream that records the requests it receives.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ impl UpstreamRequest {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// One of tokentap's own calls: the library it makes them with says what it accepts.
+    /// Whether tokentap sent it for itself: its client library sets an Accept header.
     pub fn is_own(&self) -> bool {
         self.header("accept") == Some("*/*")
     }
@@ -33,33 +33,33 @@ impl UpstreamRequest {
     }
 }
 
-/// What a fake does with a request.
+/// The reaction of the fake to a request.
 #[derive(Debug, Clone)]
 pub enum Deed {
-    /// Answers with these bytes, a whole HTTP message, in these pieces, and keeps the connection.
+    /// Sends a complete HTTP message in these pieces, and keeps the connection open.
     ScriptedOutput(Vec<Vec<u8>>),
     /// The same, then closes the connection.
     SayAndClose(Vec<Vec<u8>>),
-    /// Says nothing for as long as the connection lives.
+    /// Sends nothing until the connection closes.
     Silence,
-    /// Sends the request to this server and its answer back, then closes the connection.
+    /// Forwards the request to this server and returns its reply, then closes the connection.
     Forward(SocketAddr),
 }
 
-/// What a fake knows about itself; the probe asks for it.
+/// The properties of the fake engine that the probe detects.
 #[derive(Debug, Clone)]
 pub struct Nature {
     pub vocab: Option<u32>,
-    /// The served name; its tokenizer has the same.
+    /// The served model name, also that of the tokenizer.
     pub model: &'static str,
     pub flat: bool,
     pub streaming: &'static str,
-    /// Tokens of prompt and reply together.
+    /// The context length in tokens.
     pub context: u64,
     pub embeds: bool,
     pub jax: bool,
     pub original: bool,
-    /// Its plugin answers the probe.
+    /// The plugin of tokentap is installed.
     pub plugin: bool,
     /// It names what it samples from.
     pub masks: bool,
@@ -68,18 +68,18 @@ pub struct Nature {
     /// No information route names them.
     pub hides_preferred: bool,
     pub server_info: Value,
-    /// It has a tokenizer, which the script plays.
+    /// It has a tokenizer, which the script implements.
     pub tokenizes: bool,
-    /// It answers as sglang-router 0.3.2 does in front of engines.
+    /// It behaves like sglang-router 0.3.2 in front of engines.
     pub router: Option<Router>,
-    /// Whether the probe gets answers by nature; else its questions go to the script.
+    /// Whether the fake answers the probe; otherwise the script does.
     pub answers_probe: bool,
 }
 
-/// How a fake answers as a router.
+/// The behaviour of a fake router.
 #[derive(Debug, Clone, Default)]
 pub struct Router {
-    /// `/workers` names these; without a list it is 404.
+    /// `/workers` lists these; without a list it returns 404.
     pub workers: Option<Arc<Mutex<Vec<SocketAddr>>>>,
     /// `/get_model_info` is forwarded to this worker, the first; without one the router answers.
     pub first: Option<SocketAddr>,
@@ -88,7 +88,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// One that names these.
+    /// A router that lists these workers.
     pub fn of(workers: &[SocketAddr]) -> Self {
         Self {
             workers: Some(Arc::new(Mutex::new(workers.to_vec()))),
@@ -147,14 +147,14 @@ impl Default for Nature {
 
 type Script = dyn Fn(&UpstreamRequest) -> Deed + Send + Sync;
 
-/// The fake: answers the probe by its nature and everything else by its script.
+/// The fake: it answers the probe from its [`Nature`], and other requests from its script.
 pub struct Upstream {
     pub addr: SocketAddr,
     asked: Arc<Mutex<Vec<UpstreamRequest>>>,
     task: JoinHandle<()>,
 }
 
-/// A whole HTTP message.
+/// A complete HTTP message.
 pub fn message(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status} X\r\n");
     for (key, value) in headers {
@@ -171,7 +171,7 @@ pub fn json_message(status: u16, body: &[u8]) -> Deed {
     Deed::ScriptedOutput(vec![message(status, &[("content-type", "application/json")], body)])
 }
 
-/// An event stream in these pieces, ended as a stream should end.
+/// A complete event stream in these pieces.
 pub fn stream(pieces: &[&[u8]]) -> Deed {
     let mut said = vec![message(
         200,
@@ -185,7 +185,7 @@ pub fn stream(pieces: &[&[u8]]) -> Deed {
     Deed::ScriptedOutput(said)
 }
 
-/// A stream that breaks off behind these pieces.
+/// A stream that is truncated after these pieces.
 pub fn torn_stream(pieces: &[&[u8]]) -> Deed {
     match stream(pieces) {
         Deed::ScriptedOutput(mut said) => {
@@ -201,7 +201,7 @@ impl Upstream {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), nature, script)
     }
 
-    /// One on a port that is open already.
+    /// Starts one on an open listener.
     pub fn on(
         listener: TcpListener,
         nature: Nature,
@@ -212,7 +212,7 @@ impl Upstream {
         let script: Arc<Script> = Arc::new(script);
         let log = Arc::clone(&asked);
         let task = tokio::spawn(async move {
-            // they end with it
+            // the connections end with it
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (log, script, nature) = (Arc::clone(&log), Arc::clone(&script), nature.clone());
@@ -225,16 +225,16 @@ impl Upstream {
     /// Closes its port and its connections.
     pub async fn stop(self) {
         self.task.abort();
-        // it was cancelled
+        // the task was cancelled
         let _ = self.task.await;
     }
 
-    /// What was asked so far, the probe's own questions left out.
+    /// The requests received so far, without those of the probe.
     pub fn asked(&self) -> Vec<UpstreamRequest> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// The bodies of the generations asked so far.
+    /// The bodies of the generations received so far.
     pub fn generations(&self) -> Vec<Value> {
         self.asked().iter().filter(|asked| asked.path.starts_with("/generate")).map(UpstreamRequest::json).collect()
     }
@@ -267,14 +267,14 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<UpstreamRequest>>, nature:
         }
         if silent {
             let mut byte = [0];
-            // only the other side can end a silence
+            // the connection ends when the peer closes it
             let _ = stream.read(&mut byte).await;
             return;
         }
     }
 }
 
-/// Sends a request to `server` and everything that it answers to `client`.
+/// Forwards a request to `server` and its reply to `client`.
 async fn forward(asked: &UpstreamRequest, server: SocketAddr, client: &mut TcpStream) {
     let mut head = format!("{} {} HTTP/1.1\r\n", asked.method, asked.path);
     let hop = ["connection", "content-length", "transfer-encoding"];
@@ -284,7 +284,7 @@ async fn forward(asked: &UpstreamRequest, server: SocketAddr, client: &mut TcpSt
     head += &format!("content-length: {}\r\nconnection: close\r\n\r\n", asked.body.len());
     let mut upstream = TcpStream::connect(server).await.unwrap();
     upstream.write_all(&[head.as_bytes(), &asked.body].concat()).await.unwrap();
-    // a client that has left ends it as well
+    // a disconnect of the client ends it as well
     let _ = tokio::io::copy(&mut upstream, client).await;
 }
 
@@ -346,10 +346,10 @@ async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Option<()> {
 }
 
 impl Nature {
-    /// The answer to one of the probe's questions.
+    /// The reply to a request of the probe.
     pub fn answer(&self, asked: &UpstreamRequest) -> Option<Deed> {
         if asked.header("x-recording").is_some() || !self.answers_probe {
-            return None; // a test's own question, not the probe's
+            return None; // sent by a test, not by the probe
         }
         let body = asked.json();
         let sampling = &body["sampling_params"];
@@ -373,7 +373,7 @@ impl Nature {
                 return Some(json_message(200, models.to_string().as_bytes()));
             }
             "/server_info" if self.jax => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
-            // a request that names JSON comes from an agent, and the test answers it
+            // a request with a JSON content type comes from an agent: the test answers it
             "/server_info" | "/get_server_info" if asked.header("accept") == Some("application/json") => return None,
             "/server_info" | "/get_server_info" => {
                 let mut info = self.server_info.clone();
@@ -382,7 +382,7 @@ impl Nature {
                 return Some(json_message(200, info.to_string().as_bytes()));
             }
             "/workers" if asked.is_own() => return Some(json_message(404, br#"{"detail":"Not Found"}"#)),
-            // asked for the sake of a record
+            // requested for a record
             "/tokenize" if asked.is_own() && !self.tokenizes => {
                 return Some(json_message(404, br#"{"detail":"Not Found"}"#));
             }
@@ -416,7 +416,7 @@ impl Nature {
             meta["output_top_logprobs"] = json!([[[-0.1, 1, null], [-0.1 + gap, 2, null]]]);
         }
         if self.plugin && sampling["custom_params"]["tokentap_entropy"] == "full" {
-            // what the two logprobs above allow, at either temperature
+            // consistent with the two logprobs above at either temperature
             meta["output_token_entropy"] = json!([0.4135]);
         }
         Some(json_message(200, json!({"text": "", "output_ids": [1], "meta_info": meta}).to_string().as_bytes()))

@@ -1,4 +1,4 @@
-//! A certificate authority of the tests, and clients that trust only it.
+//! A test certificate authority, and clients that trust only it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::support::hand::soon;
 /// It issues certificates for `localhost` and 127.0.0.1.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    /// Where the files of the test lie; its own certificate is `ca.crt`.
+    /// The directory of the test's files; the CA certificate is `ca.crt`.
     pub dir: TempDir,
 }
 
@@ -37,7 +37,7 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // else it would have the name of what it signs, which OpenSSL then takes for signed by itself
+        // with the same name as the certificates it signs, OpenSSL would treat those as self-signed
         params.distinguished_name.push(DnType::CommonName, "authority of the tests");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ impl Authority {
         Self { issuer, dir }
     }
 
-    /// A new certificate, good to the beginning of that year.
+    /// Issues a certificate that is valid until the start of a year.
     pub fn issue(&self, until: i32) -> Issued {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
@@ -63,7 +63,7 @@ impl Authority {
         self.path("ca.crt").to_str().unwrap().to_owned()
     }
 
-    /// Leaves a pair as `NAME.crt` and `NAME.key`, and says the paths.
+    /// Writes a pair to `NAME.crt` and `NAME.key`, and returns the paths.
     pub fn leave(&self, name: &str, issued: &Issued) -> [String; 2] {
         let paths = [self.path(&format!("{name}.crt")), self.path(&format!("{name}.key"))];
         std::fs::write(&paths[0], &issued.cert).unwrap();
@@ -71,7 +71,7 @@ impl Authority {
         paths.map(|path| path.to_str().unwrap().to_owned())
     }
 
-    /// Flags of a tokentap that has a new certificate on both ports, and that certificate.
+    /// A new certificate, and the flags of a tokentap with it on both ports.
     pub fn flags(&self) -> (Vec<String>, Issued) {
         let issued = self.issue(2099);
         let [cert, key] = self.leave("tls", &issued);
@@ -83,7 +83,7 @@ impl Authority {
     }
 }
 
-/// How a client speaks. It resumes nothing: each handshake is a whole one.
+/// The settings of a client. It resumes no sessions: each handshake is complete.
 #[derive(Clone)]
 pub struct Client {
     pub root: CertificateDer<'static>,
@@ -92,7 +92,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A stream whose handshake has succeeded.
+    /// Connects and completes the handshake.
     pub async fn try_connect(&self, addr: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone()).unwrap();
@@ -116,7 +116,7 @@ impl Client {
         Connection::over(self.connect(addr).await)
     }
 
-    /// The certificate that a port shows.
+    /// The certificate that a port presents.
     pub async fn shown(&self, addr: SocketAddr) -> CertificateDer<'static> {
         shown(&self.connect(addr).await)
     }
@@ -145,12 +145,12 @@ pub fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
     stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
 }
 
-/// The flags as a slice of what they are.
+/// The flags as string slices.
 pub fn borrowed(flags: &[String]) -> Vec<&str> {
     flags.iter().map(String::as_str).collect()
 }
 
-/// Swaps a link as Kubernetes swaps the data of a secret: a new one takes the place of the old in one step.
+/// Replaces a symbolic link atomically, as Kubernetes does for the data of a secret.
 pub fn swap(link: &Path, to: &Path) {
     let beside = link.with_file_name("..data_tmp");
     std::os::unix::fs::symlink(to, &beside).unwrap();

@@ -1,4 +1,4 @@
-//! The end of a tokentap whose ports speak TLS.
+//! Graceful shutdown with TLS on the ports.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use crate::support::client::{Connection, written};
 use crate::support::hand::{Call, END, Hand, event, soon};
 use crate::support::proxy::Proxy;
 
-/// A stream of which one event has come.
+/// Starts a stream; the client has received one event.
 async fn streaming(authority: &Authority, hand: &mut Hand, proxy: &Proxy) -> (Connection, Call) {
     hand.streaming_to(authority.client().open(proxy.data).await, proxy.data).await
 }
@@ -24,19 +24,19 @@ async fn running_replies_complete_and_close() {
     let mut handshaking = Connection::open(proxy.data).await;
     let mut idle = authority.client().open(proxy.data).await;
     idle.send(&written(proxy.data, "GET", "/flush_cache", &[], b"")).await;
-    assert_eq!(idle.answer().await.status, 403, "that is not for agents");
+    assert_eq!(idle.answer().await.status, 403, "a control route");
     let (mut client, mut call) = streaming(&authority, &mut hand, &proxy).await;
     proxy.phase.send_replace(Phase::Draining);
     handshaking.closed().await;
     idle.closed().await;
-    assert!(matches!(idle.ended, Some(Ok(()))), "it is told so: {:?}", idle.ended);
+    assert!(matches!(idle.ended, Some(Ok(()))), "closed with close_notify: {:?}", idle.ended);
     assert!(TcpStream::connect(proxy.data).await.is_err(), "new connections are refused");
     call.say(&event("running", 0)).await;
     call.reply(END).await;
     let answer = client.answer().await;
-    assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream came to its end");
+    assert_eq!((answer.complete, answer.events().len()), (true, 2), "the stream is complete");
     client.closed().await;
-    assert!(matches!(client.ended, Some(Ok(()))), "nothing was cut off, says TLS: {:?}", client.ended);
+    assert!(matches!(client.ended, Some(Ok(()))), "close_notify after the complete reply: {:?}", client.ended);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0, "no connection was cut");
 }
 
@@ -52,12 +52,12 @@ async fn cut_off_replies_are_visibly_incomplete() {
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 1, "one connection was cut");
     assert!(!client.answer().await.complete);
     let end = client.ended.expect("it has ended").map_err(|error| error.kind());
-    assert_eq!(end, Err(ErrorKind::UnexpectedEof), "no end of TLS for what did not end");
+    assert_eq!(end, Err(ErrorKind::UnexpectedEof), "no close_notify for an incomplete reply");
     call.gone().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_by_the_book_aborts_its_generation() {
+async fn tls_close_notify_aborts_the_generation() {
     let authority = Authority::new();
     let mut hand = Hand::start().await;
     let flags = authority.flags().0;

@@ -1,4 +1,4 @@
-//! `tokentap export` from a control port that speaks TLS.
+//! `tokentap export` from a control port with TLS.
 
 use super::authority::{Authority, borrowed};
 use crate::support::binary::output;
@@ -7,7 +7,7 @@ use crate::support::proxy::Proxy;
 use crate::support::upstream::{Nature, Upstream};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_control_port_with_tls_is_asked() {
+async fn export_reads_from_a_tls_control_port() {
     let authority = Authority::new();
     let upstream = Upstream::start(Nature::default(), engine::answer).await;
     let own = authority.flags().0;
@@ -28,7 +28,7 @@ async fn a_control_port_with_tls_is_asked() {
     let (code, rows, stderr) = export(&["--control", &url, "--control-ca", &ca]).await;
     assert_eq!((code, rows.lines().count()), (Some(0), 2), "{stderr}");
 
-    // one that is signed by somebody else, one that is no certificate, none, and one without a use
+    // a CA that did not sign it, a file that is no certificate, no CA, and a CA for plain HTTP
     let other = Authority::new().dir.keep();
     let foreign = other.join("ca.crt").to_str().unwrap().to_owned();
     let http = format!("http://{}", proxy.control);

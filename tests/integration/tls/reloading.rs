@@ -1,4 +1,4 @@
-//! Certificates are changed under a tokentap that runs.
+//! Certificates are replaced while tokentap runs.
 
 use tokentap::serve::connection::Phase;
 
@@ -12,9 +12,9 @@ const OK: &str = "tokentap_tls_reloads_total{port=\"data\",result=\"ok\"}";
 const FAILED: &str = "tokentap_tls_reloads_total{port=\"data\",result=\"failed\"}";
 const EXPIRY: &str = "tokentap_tls_certificate_expiry_timestamp_seconds{port=\"data\"}";
 
-/// Waits until new connections to both ports are shown this certificate.
+/// Waits until both ports present this certificate to new connections.
 async fn becomes(client: &Client, proxy: &Proxy, wanted: &CertificateDer<'static>) {
-    soon("the new certificate is shown", async {
+    soon("the new certificate", async {
         for port in [proxy.data, proxy.control] {
             while client.shown(port).await != *wanted {}
         }
@@ -23,9 +23,9 @@ async fn becomes(client: &Client, proxy: &Proxy, wanted: &CertificateDer<'static
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_kubernetes_swaps_is_taken_up() {
+async fn swapped_kubernetes_secret_is_reloaded() {
     let authority = Authority::new();
-    // as in the volume of a secret: files are links into ..data, which is a link to a folder with the time in its name
+    // as in the volume of a secret: the files are links into ..data, which is a link to a directory named after a timestamp
     let (first, second) = (authority.issue(2090), authority.issue(2091));
     for (folder, issued) in [("..1", &first), ("..2", &second)] {
         std::fs::create_dir(authority.path(folder)).unwrap();
@@ -53,11 +53,11 @@ async fn a_secret_that_kubernetes_swaps_is_taken_up() {
     assert_eq!((client.metric(proxy.control, OK).await, client.metric(proxy.control, FAILED).await), (1.0, 0.0));
     assert_eq!(client.metric(proxy.control, EXPIRY).await, 3_818_448_000.0, "the first of January 2091");
     running.send(&written(proxy.control, "GET", "/livez", &[], b"")).await;
-    assert_eq!(running.answer().await.text(), "ok\n", "what runs goes on");
+    assert_eq!(running.answer().await.text(), "ok\n", "the open connection continues");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_that_are_written_again_are_taken_up() {
+async fn rewritten_certificate_files_are_reloaded() {
     let authority = Authority::new();
     let (flags, _) = authority.flags();
     let proxy = Proxy::start(Hand::start().await.addr, &borrowed(&flags)).await;
@@ -66,13 +66,13 @@ async fn files_that_are_written_again_are_taken_up() {
     authority.leave("tls", &second);
     becomes(&client, &proxy, &second.der).await;
     client.metric_is(proxy.control, OK, 1.0).await;
-    // and so is the end of it
+    // and its expiry time is reported
     proxy.phase.send_replace(Phase::Draining);
     assert_eq!(soon("tokentap ends", proxy.task).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pair_that_is_wrong_leaves_the_one_before_and_is_counted_once() {
+async fn invalid_pair_keeps_the_previous_one_and_is_counted_once() {
     let authority = Authority::new();
     let (flags, first) = authority.flags();
     let proxy = Proxy::start(Hand::start().await.addr, &borrowed(&flags)).await;
@@ -91,9 +91,9 @@ async fn a_pair_that_is_wrong_leaves_the_one_before_and_is_counted_once() {
     std::fs::remove_file(authority.path("tls.key")).unwrap();
     client.metric_is(proxy.control, FAILED, failed + 1.0).await;
     assert_eq!(client.shown(proxy.control).await, first.der);
-    // both whole again
+    // both files are valid again
     authority.leave("tls", &second);
     becomes(&client, &proxy, &second.der).await;
     client.metric_is(proxy.control, OK, 1.0).await;
-    assert_eq!(client.metric(proxy.control, FAILED).await, failed + 1.0, "each of them was counted once");
+    assert_eq!(client.metric(proxy.control, FAILED).await, failed + 1.0, "each failure is counted once");
 }

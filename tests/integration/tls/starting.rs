@@ -1,4 +1,4 @@
-//! What is wrong with the files is one line, and nothing is served.
+//! Invalid TLS files are one error line, and tokentap does not start.
 
 use super::authority::{Authority, borrowed};
 use crate::support::binary::{Binary, arguments, output};
@@ -14,7 +14,7 @@ async fn refused(flags: &[&str]) -> (Option<i32>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_without_its_key_is_no_setting() {
+async fn certificate_without_a_key_is_a_configuration_error() {
     for (flags, words) in [
         (["--tls-cert", "x"], "--tls-cert is of no use without --tls-key"),
         (["--tls-key", "x"], "--tls-key is of no use without --tls-cert"),
@@ -60,7 +60,7 @@ async fn unusable_file_is_one_error_line_with_its_name() {
         let (code, line) = refused(&["--tls-cert", used[0], "--tls-key", used[1]]).await;
         assert_eq!(code, Some(1), "{line}");
         assert!(line.starts_with(&format!("tokentap: {flag} {path}: ")) && line.contains(words), "{words}: {line}");
-        assert!(!line.contains("c2VjcmV0") && !line.contains("BEGIN"), "nothing of the file is told: {line}");
+        assert!(!line.contains("c2VjcmV0") && !line.contains("BEGIN"), "no contents of the file: {line}");
     }
     let (_, line) = refused(&["--control-tls-cert", &cert, "--control-tls-key", &foreign]).await;
     assert!(line.starts_with("tokentap: --control-tls-key "), "{line}");
@@ -76,7 +76,7 @@ async fn log_names_addresses_and_a_certificate_without_key() {
     let mut binary = Binary::with_flags(hand.addr, &flags).await;
     let warned =
         binary.told.iter().filter(|line| line["message"] == "the certificate has expired: clients will refuse it");
-    assert_eq!(warned.count(), 2, "one a port: {:?}", binary.told);
+    assert_eq!(warned.count(), 2, "one per port: {:?}", binary.told);
     let good = authority.issue(2099);
     std::fs::write(&key, &good.key).unwrap();
     let line = binary.logged("the certificate stays as it was").await;

@@ -1,4 +1,4 @@
-//! Who does not get as far as a request.
+//! Clients whose handshake fails or does not finish.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -17,30 +17,30 @@ async fn proxy(authority: &Authority, flags: &[&str]) -> Proxy {
     Proxy::start(Hand::start().await.addr, &[&borrowed(&own), flags].concat()).await
 }
 
-/// What makes a handshake of TLS 1.3 begin, and not go on.
+/// The start of a TLS 1.3 handshake that does not continue.
 const BEGINNING: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_is_not_finished_is_cut_and_gives_its_place_back() {
+async fn unfinished_handshake_times_out_and_frees_its_slot() {
     let authority = Authority::new();
     let proxy = proxy(&authority, &["--max-connections", "2", "limit:client-header-timeout", "1s"]).await;
     let client = authority.client();
     let mut silent = Connection::open(proxy.data).await;
     let mut slow = Connection::open(proxy.data).await;
     slow.send(BEGINNING).await;
-    // all places are taken; this one waits in the queue of the port for one of them
-    let reply = soon("a place is free", client.request(proxy.data, "GET", "/flush_cache", b""));
+    // all connection slots are taken; this client waits in the accept queue
+    let reply = soon("a slot is free", client.request(proxy.data, "GET", "/flush_cache", b""));
     let (reply, ()) = tokio::join!(reply, async {
         silent.closed().await;
         slow.closed().await;
     });
-    assert!(silent.seen().is_empty(), "it was told nothing");
-    assert_eq!(reply.status, 403, "it was answered: this route is not for agents");
+    assert!(silent.seen().is_empty(), "it received nothing");
+    assert_eq!(reply.status, 403, "a reply: this route is for control only");
     client.metric_is(proxy.control, &failures("timeout"), 2.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_of_the_handshake_is_time_of_the_first_head() {
+async fn handshake_counts_towards_the_head_timeout() {
     let authority = Authority::new();
     let proxy = proxy(&authority, &["limit:client-header-timeout", "1s"]).await;
     let mut quiet = authority.client().open(proxy.data).await;
@@ -52,25 +52,25 @@ async fn the_time_of_the_handshake_is_time_of_the_first_head() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_http_gets_an_alert_and_the_end_of_the_connection() {
+async fn plain_http_on_a_tls_port_gets_an_alert() {
     let authority = Authority::new();
     let proxy = proxy(&authority, &[]).await;
     let mut plain = Connection::open(proxy.data).await;
     plain.send(&written(proxy.data, "GET", "/health", &[], b"")).await;
     plain.closed().await;
-    assert_eq!(plain.seen().first(), Some(&0x15), "an alert, and nothing of HTTP: {:?}", plain.seen());
+    assert_eq!(plain.seen().first(), Some(&0x15), "an alert and no HTTP: {:?}", plain.seen());
     let client = authority.client();
     client.metric_is(proxy.control, &failures("not_tls"), 1.0).await;
-    // as the probe of a port does
+    // like a TCP health check
     drop(Connection::open(proxy.data).await);
     client.metric_is(proxy.control, &failures("closed"), 1.0).await;
-    // one who trusts others
+    // a client that trusts another CA
     assert!(Authority::new().client().try_connect(proxy.data).await.is_err());
     client.metric_is(proxy.control, &failures("refused_by_client"), 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_port_may_have_a_certificate_of_its_own_or_the_only_one() {
+async fn control_port_can_have_a_separate_certificate() {
     let authority = Authority::new();
     let other = authority.issue(2099);
     let [cert, key] = authority.leave("control", &other);
@@ -96,7 +96,7 @@ async fn openssl(addr: SocketAddr, options: &'static [&'static str]) -> Option<b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_before_1_2_are_refused() {
+async fn tls_versions_before_1_2_are_rejected() {
     let authority = Authority::new();
     let proxy = proxy(&authority, &[]).await;
     let Some(taken) = openssl(proxy.data, &["-tls1_2"]).await else { return };
@@ -114,7 +114,7 @@ async fn downgraded_handshake_is_refused() {
         return;
     }
     for options in [
-        // what a client adds whose better offer somebody on the way has dropped
+        // TLS_FALLBACK_SCSV, which a client adds after a failed attempt with a higher version
         &["-tls1_2", "-fallback_scsv"][..],
         &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"],
         &["-tls1_2", "-cipher", "AES128-GCM-SHA256:@SECLEVEL=0"],

@@ -1,4 +1,4 @@
-//! What agents and trainers say over TLS is what they say without it.
+//! Agents and trainers use the same protocols over TLS as without it.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ async fn proxy(authority: &Authority) -> Proxy {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_ports_speak_http_1_over_both_versions_of_tls() {
+async fn both_ports_serve_http_1_over_tls_1_2_and_1_3() {
     let authority = Authority::new();
     let proxy = proxy(&authority).await;
     for (version, spoken) in [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)] {
@@ -46,25 +46,25 @@ async fn both_ports_speak_http_1_over_both_versions_of_tls() {
     let client = authority.client();
     assert_eq!(client.request(proxy.control, "GET", "/livez", b"").await.text(), "ok\n");
     let page = client.request(proxy.control, "GET", "/", b"").await;
-    assert!(page.status == 200 && !page.text().contains("http://"), "the page asks for nothing over plain HTTP");
+    assert!(page.status == 200 && !page.text().contains("http://"), "the page requests nothing over plain HTTP");
     let listed = client.request(proxy.control, "GET", "/v1/sessions", b"").await;
     assert_eq!(listed.json()["sessions"].as_array().unwrap().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_comes_event_by_event() {
+async fn events_are_streamed_over_tls() {
     let authority = Authority::new();
     let proxy = proxy(&authority).await;
     let body = br#"{"input_ids":[1,2,3],"stream":true,"sampling_params":{"max_new_tokens":4}}"#;
     let reply = authority.client().request(proxy.data, "POST", "/generate", body).await;
-    assert!(reply.complete, "it ended as it should");
+    assert!(reply.complete, "it is complete");
     let events = reply.events();
     assert_eq!(events.len(), 4);
     assert_eq!(events[3]["meta_info"]["entropy_info"]["unit"], "nats");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_is_chosen_where_the_client_offers_it_and_known_where_it_does_not_ask() {
+async fn http_2_is_negotiated_or_detected() {
     let authority = Authority::new();
     let proxy = proxy(&authority).await;
     for alpn in [vec!["h2", "http/1.1"], vec![]] {
@@ -84,7 +84,7 @@ async fn http_2_is_chosen_where_the_client_offers_it_and_known_where_it_does_not
         assert_eq!(body["output_ids"], json!([10, 10, 10, 10]));
     }
     let odd = Client { alpn: vec!["acme-tls/1"], ..authority.client() };
-    assert!(odd.try_connect(proxy.data).await.is_err(), "there is no other protocol");
+    assert!(odd.try_connect(proxy.data).await.is_err(), "no other protocol is accepted");
 }
 
 async fn channel(authority: &Authority, addr: std::net::SocketAddr) -> tonic::transport::Channel {
@@ -98,7 +98,7 @@ async fn channel(authority: &Authority, addr: std::net::SocketAddr) -> tonic::tr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grpc_is_spoken_on_both_ports() {
+async fn both_ports_serve_grpc_over_tls() {
     let authority = Authority::new();
     let proxy = proxy(&authority).await;
     let mut generate = Generate::new(channel(&authority, proxy.data).await);
@@ -114,7 +114,7 @@ async fn grpc_is_spoken_on_both_ports() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curl_is_content() {
+async fn curl_accepts_the_connection() {
     let authority = Authority::new();
     let proxy = proxy(&authority).await;
     let curl = |args: &[&str]| {

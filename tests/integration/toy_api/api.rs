@@ -1,4 +1,4 @@
-//! A toy API: `{"say": TEXT, "tokens": N, "stream": BOOL, "session_id": NAME}` in, `{"ids": [...]}` or a line an event out.
+//! A toy API: `{"say": TEXT, "tokens": N, "stream": BOOL, "session_id": NAME}` in, `{"ids": [...]}` or a line per event out.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};

@@ -1,4 +1,4 @@
-//! Random requests, the same in every run.
+//! Random requests from a fixed seed.
 
 use tokentap::demo::SamplingParams;
 
@@ -24,13 +24,13 @@ impl Draw {
         from + (self.next() % (to - from + 1) as u64) as usize
     }
 
-    /// A number between two, on a grid that needs few digits.
+    /// A number in a range, on a grid with few digits.
     pub fn between(&mut self, from: f64, to: f64) -> f64 {
         let share = self.number(0, 1000) as f64 / 1000.0;
         ((from + share * (to - from)) * 1000.0).round() / 1000.0
     }
 
-    /// Whether something that happens once in `n` times happens.
+    /// True with probability 1/n.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.number(1, n) == 1
     }
@@ -40,7 +40,7 @@ impl Draw {
         (0..self.number(least, most)).map(|_| self.number(0, vocab - 1) as u32).collect()
     }
 
-    /// How many logprobs: few, some, all.
+    /// A number of logprobs: few, some, or all.
     pub fn k(&mut self, vocab: usize) -> usize {
         match self.number(0, 5) {
             0 => vocab,

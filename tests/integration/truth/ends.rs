@@ -1,4 +1,4 @@
-//! However a sequence ends, and however its text is split: one number for each id.
+//! One entropy per token id, however a sequence ends and however its text is split.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, SamplingParams, Streaming};
@@ -14,7 +14,7 @@ fn engines(allowed: &[u32]) -> Vec<EngineOptions> {
     ]
 }
 
-/// Asks whole and streamed; every object has as many numbers as ids, and they are true. Returns the whole reply.
+/// Sends a request with and without streaming, and checks that each object has one true entropy per id. Returns the complete reply.
 async fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, about: &str) -> Value {
     let body = json!({"input_ids": prompt, "sampling_params": sampling(params)});
     let whole = demo.ask(&body).await;
@@ -36,7 +36,7 @@ async fn check(demo: &Demo, prompt: &[u32], params: &SamplingParams, about: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_tokens_have_their_number_too() {
+async fn stop_tokens_have_an_entropy() {
     let allowed = few_ids("the light of the lamp comes and the sea is dark at night", true);
     for options in engines(&allowed) {
         let demo = Demo::start(options, &[]).await;
@@ -62,7 +62,7 @@ async fn stop_tokens_have_their_number_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_strings_cut_text_but_no_number() {
+async fn stop_strings_cut_text_but_no_entropy() {
     let allowed = few_ids("the light of the lamp comes and the sea is dark at night", false);
     for options in engines(&allowed) {
         let demo = Demo::start(options, &[]).await;
@@ -88,7 +88,7 @@ async fn stop_strings_cut_text_but_no_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_may_have_no_token_or_one() {
+async fn replies_of_zero_and_one_token_have_matching_entropies() {
     let allowed = few_ids("the light of the lamp comes and the sea is dark at night", false);
     for options in engines(&allowed) {
         let demo = Demo::start(options, &[]).await;
@@ -117,9 +117,9 @@ async fn a_reply_may_have_no_token_or_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn characters_split_over_tokens_lose_no_number() {
+async fn characters_split_over_tokens_keep_all_entropies() {
     let split = few_ids("🙂é世a", false);
-    assert!(split.len() > 6, "the characters are several tokens each: {split:?}");
+    assert!(split.len() > 6, "each character is several tokens: {split:?}");
     for options in engines(&split) {
         let demo = Demo::start(options, &[]).await;
         let prompt = demo.encode("🙂");

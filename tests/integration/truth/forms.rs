@@ -1,4 +1,4 @@
-//! Flat logprobs that a client asked for itself, and requests that the engine refuses.
+//! Flat logprobs that a client requested, and requests that the engine rejects.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, SamplingParams, Streaming};
@@ -7,7 +7,7 @@ use super::shapes::{Shape, check, engine};
 use crate::support::client::post;
 use crate::support::demo::{Demo, all_numbers, ids, sampling};
 
-/// What the flat forms of a client look like; they are refused on streams.
+/// Requests for flat logprobs; engines reject them with streaming.
 fn flat(text: &Value, sampling: &Value) -> Vec<Shape> {
     let [output, input, base64] = tokentap::engine::request::FLAT;
     let body = |more: Value| {
@@ -32,7 +32,7 @@ fn flat(text: &Value, sampling: &Value) -> Vec<Shape> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_s_own_flat_logprobs_stay_its_own() {
+async fn flat_logprobs_of_the_client_are_unchanged() {
     let demo = Demo::start(engine(Dialect::Sglang0523, Streaming::Cumulative), &[]).await;
     let sampling = json!({"max_new_tokens": 7, "temperature": 0.9, "sampling_seed": 11});
     for text in [json!("the lamp"), json!(["the lamp", "the sea"])] {
@@ -43,7 +43,7 @@ async fn a_client_s_own_flat_logprobs_stay_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_k_that_prompt_logprobs_share_stays_the_client_s() {
+async fn top_k_shared_with_prompt_logprobs_is_unchanged() {
     let demo = Demo::start(engine(Dialect::Sglang0523, Streaming::Cumulative), &[]).await;
     let params = SamplingParams { max_new_tokens: Some(9), sampling_seed: Some(1), ..SamplingParams::default() };
     let prompt = demo.encode("the lamp");
@@ -54,7 +54,7 @@ async fn a_k_that_prompt_logprobs_share_stays_the_client_s() {
         });
         let reply = if stream { demo.stream(&body).await.pop().unwrap() } else { demo.ask(&body).await };
         let meta = &reply["meta_info"];
-        assert_eq!(meta["entropy_info"]["top_k"], 2, "it says what it was computed from: {}", meta["entropy_info"]);
+        assert_eq!(meta["entropy_info"]["top_k"], 2, "the k that was used: {}", meta["entropy_info"]);
         let bound = |name: &str| all_numbers(&meta[format!("output_token_entropy_{name}")]);
         let truth = demo.entropies(&prompt, &ids(&reply), &params);
         for ((lower, upper), truth) in bound("lower").iter().zip(bound("upper")).zip(truth) {
@@ -64,7 +64,7 @@ async fn a_k_that_prompt_logprobs_share_stays_the_client_s() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_of_the_engine_pass_unchanged() {
+async fn engine_errors_are_forwarded_unchanged() {
     let sampling = |more: Value| {
         let mut sampling = json!({"max_new_tokens": 3});
         sampling.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -1,4 +1,4 @@
-//! While it runs: entropies on the control port, aborts, pauses, weight updates.
+//! Running requests: entropies on the control port, aborts, pauses, weight updates.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn body(prompt: &[u32], rid: &str, tokens: i64) -> Value {
     json!({"input_ids": prompt, "rid": rid, "stream": true, "sampling_params": sampling(&params(tokens))})
 }
 
-/// A stream that has begun.
+/// Starts a stream and waits for its first event.
 async fn begun(demo: &Demo, body: &Value) -> Connection {
     let mut connection = Connection::open(demo.proxy.data).await;
     connection.send(&written(demo.proxy.data, "POST", "/generate", &[], body.to_string().as_bytes())).await;
@@ -32,14 +32,14 @@ async fn begun(demo: &Demo, body: &Value) -> Connection {
     connection
 }
 
-/// What the control port knows of a request.
+/// The entropy of a request on the control port.
 async fn known(demo: &Demo, rid: &str, query: &str) -> Value {
     let answer = get(demo.proxy.control, &format!("/v1/requests/{rid}/entropy{query}")).await;
     assert_eq!(answer.status, 200, "{rid} is known: {}", answer.text());
     answer.json()
 }
 
-/// Asks the control port until a request has ended.
+/// Polls the control port until a request has ended.
 async fn ended(demo: &Demo, rid: &str) -> Value {
     let wait = async {
         loop {
@@ -141,16 +141,16 @@ async fn aborted_stream_has_entropies_of_sampled_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_ends_its_request() {
+async fn disconnect_aborts_the_request() {
     let demo = Demo::start(slow(Streaming::Incremental), &[]).await;
     let prompt = demo.encode("the lamp");
     drop(begun(&demo, &body(&prompt, "left", 3000)).await);
     let known = ended(&demo, "left").await;
     assert_eq!(known["finish_reason"], "abort");
-    assert!(all_numbers(&known["entropy"]).len() < 3000, "the engine does not go on for nobody");
+    assert!(all_numbers(&known["entropy"]).len() < 3000, "the engine stops");
 }
 
-/// The truth about each token of a stream during which the weights changed, by the spans that the engine names.
+/// The true entropy of each token of a stream during which the weights changed, by the spans that the engine reports.
 fn by_version(demo: &Demo, prompt: &[u32], output: &[u32], spans: &Value) -> Vec<f64> {
     let version = |at: usize| -> u64 {
         let covers =
@@ -163,11 +163,11 @@ fn by_version(demo: &Demo, prompt: &[u32], output: &[u32], spans: &Value) -> Vec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weights_that_change_in_a_pause_change_the_entropies_behind_it() {
+async fn weights_changed_in_a_pause_change_the_later_entropies() {
     for streaming in [Streaming::Cumulative, Streaming::Incremental] {
         let demo = Demo::start(slow(streaming), &[]).await;
         let prompt = demo.encode("the lamp");
-        let mut stream = begun(&demo, &body(&prompt, "two-minds", 100)).await;
+        let mut stream = begun(&demo, &body(&prompt, "two-policies", 100)).await;
         let control = async |path: &str, body: Value| {
             let answer = post(demo.proxy.control, path, body.to_string().as_bytes()).await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
@@ -175,12 +175,12 @@ async fn weights_that_change_in_a_pause_change_the_entropies_behind_it() {
         control("/pause_generation", json!({"mode": "in_place"})).await;
         let update = json!({"model_path": "elsewhere", "weight_version": "new", "flush_cache": false});
         control("/update_weights_from_disk", update).await;
-        assert_eq!(known(&demo, "two-minds", "").await["finished"], false, "a pause is not an end");
+        assert_eq!(known(&demo, "two-policies", "").await["finished"], false, "a pause is not an end");
         control("/continue_generation", json!({})).await;
         let (entropies, output, last) = put_together(&stream.answer().await, streaming);
-        assert_eq!(output.len(), 100, "it went on after the pause");
+        assert_eq!(output.len(), 100, "it continues after the pause");
         let spans = &last["meta_info"]["weight_versions"];
-        assert_eq!(spans.as_array().unwrap().len(), 2, "the weights changed on the way: {spans}");
+        assert_eq!(spans.as_array().unwrap().len(), 2, "the weights changed during the stream: {spans}");
         assert_close(&entropies, &by_version(&demo, &prompt, &output, spans), 1e-4, "each under its own weights");
     }
 }
@@ -201,7 +201,7 @@ async fn new_weights_give_new_entropies() {
             (0..output.len()).map(at).collect()
         };
         assert_close(&said, &truth(version), 1e-4, &format!("version {version}"));
-        assert!((said[0] - truth(version + 1)[0]).abs() > 1e-3, "the next weights are of another mind");
+        assert!((said[0] - truth(version + 1)[0]).abs() > 1e-3, "the next weights have another entropy");
         firsts.push(said[0]);
         let update = json!({"model_path": "elsewhere", "weight_version": format!("v{version}")});
         let answer = post(demo.proxy.control, "/update_weights_from_disk", update.to_string().as_bytes()).await;

@@ -1,4 +1,4 @@
-//! Thousands of tokens under parameters drawn at random: every number is right, every interval holds the truth.
+//! Thousands of tokens with random parameters: every number is right, and every interval contains the truth.
 
 use serde_json::{Value, json};
 use tokentap::demo::{Dialect, EngineOptions, SamplingParams, Streaming, entropy};
@@ -6,15 +6,15 @@ use tokentap::demo::{Dialect, EngineOptions, SamplingParams, Streaming, entropy}
 use super::draw::Draw;
 use crate::support::demo::{Demo, all_numbers, assert_close, ids, numbers, sampling};
 
-/// What float32 and the engine's own rounding may cost an entropy, nats.
+/// The allowed error of an entropy from float32 and the engine's rounding, in nats.
 const SLACK: f64 = 2e-4;
 
-/// What the numbers came to.
+/// The measured accuracy.
 #[derive(Debug, Default)]
 struct Score {
     tokens: usize,
     exact: usize,
-    /// How far outside its interval a true entropy lay; negative: how far inside the nearest one was.
+    /// The largest distance of a true entropy outside its interval; negative if all are inside.
     worst: f64,
 }
 
@@ -92,7 +92,7 @@ fn stats(said: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str)
     let head = &sorted[..k];
     let tail = 1.0 - head.iter().sum::<f64>();
     assert!((said("tail_mass").unwrap() - tail).abs() < 1e-5, "{about}: tail mass {:?}, not {tail}", said("tail_mass"));
-    // the engine ranks float32 values: what is equal there may be in any order
+    // the engine ranks float32 values: equal ones may be in any order
     let above = sorted.iter().filter(|p| **p > chosen * (1.0 + 1e-5)).count();
     let level = sorted.iter().filter(|p| **p >= chosen * (1.0 - 1e-5)).count();
     match said("rank") {
@@ -106,7 +106,7 @@ fn stats(said: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str)
         let margin = sorted[0] - sorted[1];
         assert!((said("margin").unwrap() - margin).abs() < 1e-4, "{about}: margin {:?}, not {margin}", said("margin"));
     }
-    // further down probabilities underflow in the engine, and what is masked does not count
+    // smaller probabilities underflow in the engine, and masked tokens do not count
     if head[k - 1] > 1e-30 {
         let logs: Vec<f64> = head.iter().map(|p| p.ln()).collect();
         let confidence = -logs.iter().sum::<f64>() / k as f64;
@@ -122,7 +122,7 @@ fn stats(said: &Value, at: usize, truth: &[f64], id: u32, k: usize, about: &str)
     assert!((spoken - varentropy).abs() < 2e-3, "{about}: varentropy {spoken}, not {varentropy}");
 }
 
-/// Engines of every kind, under masks of every size: none, most ids, few ids.
+/// Engines of every kind, with masks that allow all, most or few ids.
 fn engines() -> Vec<EngineOptions> {
     let mut draw = Draw::new(1);
     let kinds = [
@@ -132,7 +132,7 @@ fn engines() -> Vec<EngineOptions> {
     ];
     let masked = |(kind, options): (usize, EngineOptions)| {
         let [most, few] = [(500, 1000), (15, 60)].map(|(from, to)| Some(draw.ids(from, to, 1024)));
-        // rare ids are equally likely, and then the probe finds no gap to tell the temperature by
+        // rare ids are equally likely: the probe then finds no gap from which to infer the temperature
         let least = Some(vec![40, 300, 1018]);
         let masks = if kind == 0 { vec![None, most, few, least] } else { vec![None, most, few] };
         masks.into_iter().map(move |allowed| EngineOptions { allowed, ..options.clone() })
@@ -141,7 +141,7 @@ fn engines() -> Vec<EngineOptions> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_parameters_every_number_agrees_with_the_true_distribution() {
+async fn random_parameters_match_the_true_distribution() {
     let mut score = Score { worst: f64::NEG_INFINITY, ..Score::default() };
     for (seed, options) in engines().into_iter().enumerate() {
         let demo = Demo::start(options, &[]).await;
@@ -150,7 +150,7 @@ async fn whatever_the_parameters_every_number_agrees_with_the_true_distribution(
             let request = Request::draw(&mut draw, demo.engine.model().vocab_size());
             let body = request.body("estimate");
             let reply = match turn % 3 {
-                // the last event of an incremental stream has only the last numbers; shapes.rs puts streams together
+                // the last event of an incremental stream has only the last numbers; shapes.rs joins the events
                 0 if demo.engine.options().streaming == Streaming::Cumulative => {
                     demo.stream(&body).await.pop().unwrap()
                 }
@@ -166,11 +166,11 @@ async fn whatever_the_parameters_every_number_agrees_with_the_true_distribution(
     assert!(score.tokens > 3000 && score.exact > 500, "enough was measured: {score:?}");
 }
 
-/// For each engine.
+/// The number of requests to each engine.
 const REQUESTS: usize = 28;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_estimate_is_nearer_to_the_truth_than_the_renormalised_entropy() {
+async fn estimate_is_more_accurate_than_the_renormalised_entropy() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let mut draw = Draw::new(77);
     let (mut estimate, mut renormalised, mut tokens, mut above) = (0.0, 0.0, 0, f64::NEG_INFINITY);
@@ -203,9 +203,9 @@ async fn the_estimate_is_nearer_to_the_truth_than_the_renormalised_entropy() {
         "{tokens} tokens at k=20: mean absolute error {estimate:.4} nats estimated, {renormalised:.4} renormalised"
     );
     eprintln!("a renormalised entropy is at most {above:+.1e} nats above the truth");
-    assert!(estimate < ESTIMATE_ERROR, "the estimate is off by {estimate} nats in the mean");
+    assert!(estimate < ESTIMATE_ERROR, "the mean error of the estimate is {estimate} nats");
     assert!(estimate < 0.1 * renormalised, "{estimate} is far better than {renormalised}");
 }
 
-/// Nats: 0.027 was measured, and a fifth is on top.
+/// In nats: the measured 0.027 plus a fifth.
 const ESTIMATE_ERROR: f64 = 0.033;

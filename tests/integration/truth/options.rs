@@ -1,4 +1,4 @@
-//! `entropy_options`, `return_entropy` and `--entropy`: what a client asks for is what it gets, no more and no less.
+//! `entropy_options`, `return_entropy` and `--entropy`: a client gets exactly the members it requested.
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
@@ -24,11 +24,11 @@ fn added(reply: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_estimator_publishes_its_number() {
+async fn each_estimator_publishes_its_entropy() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     let ask = async |options: Value| demo.ask(&body(json!({"entropy_options": options}))).await["meta_info"].clone();
     let full = ask(json!({"bounds": true, "stats": true})).await;
-    assert_eq!(full["entropy_info"]["estimator"], "estimate", "which is the default");
+    assert_eq!(full["entropy_info"]["estimator"], "estimate", "the default");
     let list = |meta: &Value| all_numbers(&meta["output_token_entropy"]);
     for (name, expected) in [
         ("estimate", &full["output_token_entropy"]),
@@ -51,7 +51,7 @@ async fn every_estimator_publishes_its_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_come_when_they_are_asked_for() {
+async fn optional_members_are_returned_on_request() {
     let demo = Demo::start(EngineOptions::default(), &["--top-logprobs", "7"]).await;
     let always = ["entropy_info", "output_token_entropy"];
     let bounds = ["output_token_entropy_lower", "output_token_entropy_upper"];
@@ -85,7 +85,7 @@ async fn stats_name_each_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invalid_options_are_refused_by_name() {
+async fn invalid_options_are_rejected_by_name() {
     let demo = Demo::start(EngineOptions::default(), &["limit:max-top-logprobs", "100"]).await;
     for (options, named) in [
         (json!({"estimator": "guess"}), "entropy_options.estimator"),
@@ -113,7 +113,7 @@ async fn invalid_options_are_refused_by_name() {
     assert!(above.text().contains("top_logprobs_num"), "{}", above.text());
 }
 
-/// The reply without times and cache.
+/// The reply without times and cache numbers.
 fn timeless(mut reply: Value) -> Value {
     let own = ["e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details"];
     reply["meta_info"].as_object_mut().unwrap().retain(|key, _| !own.contains(&key.as_str()));
@@ -121,7 +121,7 @@ fn timeless(mut reply: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_wish_the_reply_is_the_engine_s() {
+async fn reply_without_entropy_is_unchanged() {
     let bare = body(json!({}));
     for (flags, extra, wanted) in [
         (&[][..], json!({}), true),
@@ -153,7 +153,7 @@ async fn without_the_wish_the_reply_is_the_engine_s() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_wish_nothing_is_forced() {
+async fn request_without_entropy_is_unchanged() {
     let upstream = Upstream::start(Nature::default(), |_| {
         Deed::ScriptedOutput(vec![message(
             200,
@@ -168,12 +168,12 @@ async fn without_the_wish_nothing_is_forced() {
     with_options["entropy_options"] = json!({"top_k": 9});
     for body in [&sent, &with_options] {
         post(proxy.data, "/generate", body.to_string().as_bytes()).await;
-        assert_eq!(upstream.generations().pop().unwrap(), sent, "the engine is asked what the client asked");
+        assert_eq!(upstream.generations().pop().unwrap(), sent, "the request is forwarded unchanged");
     }
     let mut wished = with_options;
     wished["return_entropy"] = json!(true);
     post(proxy.data, "/generate", wished.to_string().as_bytes()).await;
     let asked = upstream.generations().pop().unwrap();
     assert_eq!((&asked["return_logprob"], &asked["top_logprobs_num"]), (&json!(true), &json!(9)), "{asked}");
-    assert_eq!(asked.get("entropy_options"), None, "tokentap's own object stays here");
+    assert_eq!(asked.get("entropy_options"), None, "entropy_options is not forwarded");
 }

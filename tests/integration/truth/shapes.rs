@@ -1,4 +1,4 @@
-//! Requests of every shape: the reply is the engine's own, plus entropies that are those of its tokens, streamed or not.
+//! Requests of every shape: the reply is the engine's plus the true entropies of its tokens, with and without streaming.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const OWN: [&str; 5] = [
 ];
 const UNREPEATABLE: [&str; 4] = ["e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details"];
 
-/// All allowed ids are among the top 20, so that what is measured is exact.
+/// All allowed ids are among the top 20, so that entropies are exact.
 pub fn engine(dialect: Dialect, streaming: Streaming) -> EngineOptions {
     let allowed = Some(few_ids("the light of the lamp comes and the sea is dark at night", true));
     EngineOptions { dialect, streaming, allowed, ..EngineOptions::default() }
@@ -53,7 +53,7 @@ fn shapes(demo: &Demo) -> Vec<Shape> {
         shape("two samples", json!({"text": "the lamp", "sampling_params": two_each})),
         shape("two samples of each text", json!({"text": texts, "sampling_params": two_each})),
         shape("two samples of each list of ids", json!({"input_ids": [c, a], "sampling_params": two_each})),
-        shape("parameters of their own", json!({"text": texts, "sampling_params": three})),
+        shape("separate parameters", json!({"text": texts, "sampling_params": three})),
         shape("a rid", json!({"text": "the lamp", "rid": "mine", "sampling_params": one})),
         shape("a rid for a batch", json!({"text": texts, "rid": "ours", "sampling_params": one})),
         shape("rids", json!({"text": texts, "rid": ["x", "y", "z-"], "sampling_params": three})),
@@ -61,7 +61,7 @@ fn shapes(demo: &Demo) -> Vec<Shape> {
         shape("logprobs of all", json!({"text": texts, "return_logprob": true, "sampling_params": three})),
         shape("logprobs of one", json!({"text": texts, "return_logprob": [true, false, true], "sampling_params": one})),
         shape(
-            "top logprobs of their own",
+            "separate top logprobs",
             json!({"text": texts, "return_logprob": [true, false, true], "top_logprobs_num": [3, 0, 50], "sampling_params": three}),
         ),
         shape(
@@ -96,7 +96,7 @@ fn shapes(demo: &Demo) -> Vec<Shape> {
     ]
 }
 
-/// The object without what tokentap adds and what no two calls share.
+/// The object without members that tokentap adds or that differ between calls.
 fn repeatable(object: &Value, has_rid: bool) -> Value {
     let mut object = object.clone();
     let meta = object["meta_info"].as_object_mut().unwrap();
@@ -106,7 +106,7 @@ fn repeatable(object: &Value, has_rid: bool) -> Value {
     object
 }
 
-/// What is in a reply, or in the events of a stream, by sequence.
+/// The objects of a reply or stream, by sequence.
 fn by_sequence(objects: Vec<Value>) -> BTreeMap<u64, Vec<Value>> {
     let mut sequences = BTreeMap::<u64, Vec<Value>>::new();
     for object in objects {
@@ -122,7 +122,7 @@ fn items(reply: Value) -> Vec<Value> {
     }
 }
 
-/// What was sampled, as the engine reads the request: prompt and parameters of each sequence.
+/// The prompt and parameters of each sequence, as the engine reads the request.
 fn sequences(demo: &Demo, body: &Value) -> Vec<(Vec<u32>, SamplingParams)> {
     let list =
         |value: &Value, is_one: bool| if is_one { vec![value.clone()] } else { value.as_array().unwrap().clone() };
@@ -147,7 +147,7 @@ fn sequences(demo: &Demo, body: &Value) -> Vec<(Vec<u32>, SamplingParams)> {
     found
 }
 
-/// The same request, whole and streamed, straight and through tokentap.
+/// Sends a request with and without streaming, directly and through tokentap.
 pub async fn check(demo: &Demo, shape: &Shape) -> usize {
     let Shape { name, body } = shape;
     let has_rid = !body["rid"].is_null();
@@ -241,16 +241,16 @@ async fn check_all(dialect: Dialect, streaming: Streaming) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_shape_is_answered_as_by_the_engine_with_the_true_entropies_added() {
+async fn replies_match_the_engine_with_true_entropies_added() {
     check_all(Dialect::Sglang0523, Streaming::Cumulative).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_shape_is_answered_so_where_streams_are_incremental() {
+async fn replies_match_the_engine_with_incremental_streams() {
     check_all(Dialect::Sglang0523, Streaming::Incremental).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_shape_is_answered_so_by_the_older_server() {
+async fn replies_match_the_older_engine() {
     check_all(Dialect::Sglang056, Streaming::Cumulative).await;
 }

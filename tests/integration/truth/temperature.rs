@@ -1,4 +1,4 @@
-//! At which temperature, and over which vocabulary: what tokentap says of it is what the numbers are.
+//! The reported temperature and vocabulary match the numbers.
 
 use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, SamplingParams};
@@ -22,9 +22,9 @@ fn body(demo: &Demo, params: &SamplingParams, options: Value) -> (Vec<u32>, Valu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_logprobs_are_original_the_entropy_is_that_of_temperature_one() {
+async fn original_logprobs_give_the_entropy_at_temperature_1() {
     let demo = Demo::start(EngineOptions { original_logprob: true, ..EngineOptions::default() }, &[]).await;
-    assert_eq!(demo.proxy.parts.upstream.borrow().original_logprobs, Some(true), "the probe finds it");
+    assert_eq!(demo.proxy.parts.upstream.borrow().original_logprobs, Some(true), "the probe detects it");
     for temperature in [0.0, 0.3, 1.0, 2.5] {
         for k in [5, 20, 1024] {
             let params = params(temperature);
@@ -55,7 +55,7 @@ async fn where_logprobs_are_original_the_entropy_is_that_of_temperature_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_probe_finds_logprobs_at_the_request_s_temperature() {
+async fn probe_detects_logprobs_at_the_request_temperature() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     assert_eq!(demo.proxy.parts.upstream.borrow().original_logprobs, Some(false));
     assert_eq!(demo.proxy.parts.upstream.borrow().vocab_size, Some(1024));
@@ -75,7 +75,7 @@ async fn without_a_vocabulary_size_the_certified_lower_bound_is_published() {
             let lower = all_numbers(&meta["output_token_entropy"]);
             assert_eq!(lower, all_numbers(&meta["output_token_entropy_lower"]), "the entropy is the lower bound");
             let upper = numbers(&meta["output_token_entropy_upper"]);
-            assert_eq!(upper, vec![None; lower.len()], "nothing bounds an unknown vocabulary from above");
+            assert_eq!(upper, vec![None; lower.len()], "no upper bound without a vocabulary size");
             for (lower, truth) in lower.iter().zip(demo.entropies(&prompt, &ids(&reply), &params)) {
                 assert!(*lower <= truth + 2e-4, "{lower} is below {truth}");
             }
@@ -89,7 +89,7 @@ async fn without_a_vocabulary_size_the_certified_lower_bound_is_published() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vocabulary_size_that_is_given_is_used() {
+async fn configured_vocabulary_size_is_used() {
     let options = EngineOptions { hide_vocab: true, ..EngineOptions::default() };
     let demo = Demo::start(options, &["--vocab-size", "1024"]).await;
     let params = params(1.3);
@@ -109,7 +109,7 @@ fn greedy() -> SamplingParams {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_top_k_1_nobody_s_logprobs_are_asked_at_temperature_one() {
+async fn top_k_1_request_is_sent_with_temperature_1() {
     let upstream = Upstream::start(Nature::default(), |_| {
         let reply = json!({"text": "a", "output_ids": [7], "meta_info": {
             "id": "r", "finish_reason": {"type": "length", "length": 1}, "prompt_tokens": 1,
@@ -130,16 +130,16 @@ async fn with_top_k_1_nobody_s_logprobs_are_asked_at_temperature_one() {
     let (info, asked) = ask(json!({})).await;
     assert_eq!(info["temperature"], 1.0, "{info}");
     assert_eq!(asked["sampling_params"]["temperature"], 1.0, "temperature 1 is sent in place of 0.4");
-    assert_eq!(asked["sampling_params"]["top_k"], 1, "the argmax is taken all the same");
+    assert_eq!(asked["sampling_params"]["top_k"], 1, "the argmax is still sampled");
     let (info, asked) = ask(json!({"return_logprob": true})).await;
-    assert_eq!(asked["sampling_params"]["temperature"], 0.4, "a client's own logprobs are asked as it wrote");
+    assert_eq!(asked["sampling_params"]["temperature"], 0.4, "requested logprobs are sent unchanged");
     assert_eq!((&info["temperature"], &info["reason"]), (&Value::Null, &json!("top_k_1")));
     let (info, asked) = ask(json!({"return_entropy": false})).await;
     assert_eq!((info, &asked["sampling_params"]["temperature"]), (Value::Null, &json!(0.4)), "nothing is forced");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_top_k_1_the_entropies_are_those_of_temperature_one() {
+async fn top_k_1_entropies_are_those_of_temperature_1() {
     let demo = Demo::start(EngineOptions { allowed: few(), ..EngineOptions::default() }, &[]).await;
     let (prompt, mut body) = body(&demo, &greedy(), json!({}));
     let at_one = SamplingParams { temperature: 1.0, ..greedy() };
@@ -157,12 +157,12 @@ async fn with_top_k_1_the_entropies_are_those_of_temperature_one() {
     assert_eq!(
         all_numbers(&reply["meta_info"]["output_token_entropy"]).len(),
         truth.len(),
-        "there are numbers all the same"
+        "entropies are still returned"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_may_be_greedy_in_part() {
+async fn batch_with_greedy_and_sampled_items_is_supported() {
     let demo = Demo::start(EngineOptions { allowed: few(), ..EngineOptions::default() }, &[]).await;
     let (prompt, mut body) = body(&demo, &greedy(), json!({}));
     let all = [greedy(), params(0.4), params(0.0)];
@@ -173,12 +173,12 @@ async fn a_batch_may_be_greedy_in_part() {
         let meta = &reply["meta_info"];
         assert_eq!(meta["entropy_info"]["temperature"], temperature, "{}", sampling(&params));
         let truth = demo.entropies(&prompt, &ids(reply), &SamplingParams { temperature, ..params });
-        assert_close(&all_numbers(&meta["output_token_entropy"]), &truth, 1e-4, "each at its own temperature");
+        assert_close(&all_numbers(&meta["output_token_entropy"]), &truth, 1e-4, "each at its temperature");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_with_one_choice_has_no_entropy_and_tells_the_probe_nothing() {
+async fn deterministic_policy_leaves_the_temperature_unknown() {
     let one = Some(vec![300]);
     let (stop, stopped) = tokio::sync::watch::channel(tokentap::serve::connection::Phase::Serving);
     let engine = tokentap::demo::Engine::new(EngineOptions { allowed: one, ..EngineOptions::default() });

@@ -1,4 +1,4 @@
-//! The same with an engine whose weights really change.
+//! The same with an engine whose weights actually change.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ async fn rows(proxy: &Proxy, session: &str) -> Vec<Value> {
     said["trajectories"].as_array().unwrap().clone()
 }
 
-/// The epoch and names of a session's only turn, which one policy has sampled.
+/// The epoch and names of a session's only turn, which one policy sampled.
 async fn sampled(proxy: &Proxy, session: &str) -> (u64, Value, Value) {
     generate_turn(proxy.data, session, &[1, 2, 3], "").await;
     let row = rows(proxy, session).await.remove(0);
@@ -36,7 +36,7 @@ async fn sampled(proxy: &Proxy, session: &str) -> (u64, Value, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_epoch_moves_with_every_change_through_either_port() {
+async fn weight_update_through_either_port_starts_an_epoch() {
     let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
     let demo = Demo::start(options, &["--allow-control"]).await;
     let start = epoch(&demo.proxy).await;
@@ -53,13 +53,13 @@ async fn the_epoch_moves_with_every_change_through_either_port() {
             post(port, "/update_weights_from_disk", failed.as_bytes()).await,
             post(demo.direct, "/update_weights_from_disk", failed.as_bytes()).await,
         );
-        assert_eq!((ours.status, &ours.body), (400, &engines.body), "a refusal is the engine's own");
+        assert_eq!((ours.status, &ours.body), (400, &engines.body), "the error of the engine");
     }
     assert_eq!(epoch(&demo.proxy).await, start + 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_past_tokentap_moves_it_once() {
+async fn weight_update_at_the_engine_starts_one_epoch() {
     let demo = demo(EngineOptions::default()).await;
     let (start, ..) = sampled(&demo.proxy, "a").await;
     post_control(demo.direct, "/update_weights_from_disk", &json!({"model_path": "m", "weight_version": "v1"})).await;
@@ -70,14 +70,14 @@ async fn a_change_past_tokentap_moves_it_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_trainer_may_name_it() {
+async fn trainer_can_name_the_weights() {
     let demo = demo(EngineOptions::default()).await;
     let start = epoch(&demo.proxy).await;
     let said = post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
     assert_eq!(said, json!({"epoch": start + 1, "version": "7"}));
     assert_eq!(sampled(&demo.proxy, "a").await, (start + 1, "default".into(), "7".into()));
     post_control(demo.proxy.control, "/v1/policy", &json!({"version": 7})).await;
-    assert_eq!(epoch(&demo.proxy).await, start + 1, "the same again changes nothing");
+    assert_eq!(epoch(&demo.proxy).await, start + 1, "the same name again changes nothing");
 }
 
 /// `min_global_steps` and `max_global_steps` of sessions of one row each.
@@ -91,14 +91,14 @@ async fn steps(demo: &Demo, sessions: &[&str]) -> (Value, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trainer_that_never_names_weights_has_epochs() {
+async fn unnamed_weight_updates_start_epochs() {
     let demo = demo(EngineOptions::default()).await;
     let start = epoch(&demo.proxy).await;
     for (at, session) in ["a", "b", "c"].into_iter().enumerate() {
         assert_eq!(sampled(&demo.proxy, session).await, (start + at as u64, "default".into(), Value::Null));
         post_control(demo.proxy.control, "/update_weights_from_disk", &json!({"model_path": "m"})).await;
     }
-    // a conversation goes on with the next policy
+    // a conversation continues with the next policy
     let row = rows(&demo.proxy, "a").await.remove(0);
     let mut prompt: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
     prompt.push(4);
@@ -125,17 +125,17 @@ async fn across(proxy: &Proxy, session: &str, update: &Value) -> Answer {
     let answer = post(control, "/update_weights_from_disk", update.to_string().as_bytes()).await;
     post_control(control, "/continue_generation", &json!({})).await;
     let answered = client.answer().await;
-    assert!(answered.complete && answered.body.ends_with(b"data: [DONE]\n\n"), "the stream comes to its end");
+    assert!(answered.complete && answered.body.ends_with(b"data: [DONE]\n\n"), "the stream is complete");
     answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn across_a_pause_in_place_one_turn_has_two_policies() {
+async fn turn_paused_in_place_has_two_policies() {
     let delay = Some(Duration::from_millis(2));
     let demo = demo(EngineOptions { token_delay: delay, ..EngineOptions::default() }).await;
     let (mut before, ..) = sampled(&demo.proxy, "first").await;
     let mut known = "default".to_owned();
-    // the second is refused, although the weights have changed: the cache cannot be flushed while the stream stands
+    // the second update is rejected although the weights have changed: the cache cannot be flushed while the stream is paused
     for (version, flush, status) in [("v1", false, 200), ("v2", true, 400), ("v3", true, 400), ("v4", false, 200)] {
         let update = json!({"model_path": "m", "weight_version": version, "flush_cache": flush});
         let answer = across(&demo.proxy, version, &update).await;
@@ -150,10 +150,10 @@ async fn across_a_pause_in_place_one_turn_has_two_policies() {
         (before, known) = (before + 1, version.to_owned());
         assert_eq!(sampled(&demo.proxy, &format!("behind-{version}")).await, (before, version.into(), Value::Null));
     }
-    assert_eq!(epoch(&demo.proxy).await, before, "nothing else has moved it");
+    assert_eq!(epoch(&demo.proxy).await, before, "no other new epoch");
 }
 
-/// A demo engine that counts the looks at its /model_info.
+/// A demo engine that counts the requests to /model_info.
 async fn watched(options: EngineOptions, stopped: watch::Receiver<Phase>) -> (SocketAddr, watch::Receiver<usize>) {
     let (engine, looks) = (Engine::new(options), Arc::new(watch::Sender::new(0)));
     let counted = looks.subscribe();
@@ -182,7 +182,7 @@ async fn watched(options: EngineOptions, stopped: watch::Receiver<Phase>) -> (So
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_label_that_model_info_still_shows_moves_nothing() {
+async fn stale_model_info_label_starts_no_epoch() {
     let (_stop, stopped) = watch::channel(Phase::Serving);
     let options = EngineOptions {
         streaming: Streaming::Incremental,
@@ -195,9 +195,9 @@ async fn a_label_that_model_info_still_shows_moves_nothing() {
     let update = json!({"model_path": "m", "weight_version": "v1"});
     assert_eq!(across(&proxy, "across", &update).await.status, 400);
     let info = get(direct, "/model_info").await.json();
-    assert_eq!(info["weight_version"], "default", "the engine's front does not know of the new label");
+    assert_eq!(info["weight_version"], "default", "the HTTP server of the engine does not know the new label");
     for look in 0..3 {
-        // the third comes when the second has been taken note of
+        // the third request follows the evaluation of the second
         let seen = *looks.borrow_and_update();
         soon("tokentap looks", looks.wait_for(|looks| *looks > seen)).await.unwrap();
         assert_eq!(sampled(&proxy, &format!("behind-{look}")).await, (before + 1, "v1".into(), Value::Null));
@@ -206,14 +206,14 @@ async fn a_label_that_model_info_still_shows_moves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_past_tokentap_is_seen_without_a_generation() {
+async fn weight_update_at_the_engine_is_detected_without_a_generation() {
     let (_stop, stopped) = watch::channel(Phase::Serving);
     let (direct, mut looks) = watched(EngineOptions::default(), stopped).await;
     let proxy = Proxy::probed(direct, &[]).await;
     let before = epoch(&proxy).await;
     post_control(direct, "/update_weights_from_disk", &json!({"model_path": "m", "weight_version": "v1"})).await;
     let seen = *looks.borrow_and_update();
-    soon("tokentap looks twice", looks.wait_for(|looks| *looks > seen + 1)).await.unwrap();
+    soon("two more requests", looks.wait_for(|looks| *looks > seen + 1)).await.unwrap();
     assert_eq!(get(proxy.control, "/v1/policy").await.json()["weight_version"], "v1");
     assert_eq!(sampled(&proxy, "s").await, (before + 1, "v1".into(), Value::Null));
 }

@@ -1,21 +1,20 @@
-//! A case of the table: bytes of a client, and what may come of them.
+//! A case of the table: the bytes that a client sends, and the expected outcome.
 
-/// Stands in the bytes of a case for five characters that are its own, so that whatever reaches the upstream can be told from what
-/// other cases sent.
+/// A placeholder for five characters that are unique to a case, which identify its bytes at the upstream.
 pub const TAG: &str = "TTTTT";
 
 /// The target of the request that a case is about.
 pub const TARGET: &str = "/p?TTTTT";
 
-/// The target of a request that no client sent, but which one of two parsers might find in the bytes.
+/// The target of a hidden request, which a lax parser might find in the bytes.
 pub const HIDDEN: &str = "/smuggled?TTTTT";
 
-/// What it comes through.
+/// The port that a case is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
-    /// The data port, forwarded as it comes.
+    /// The data port, with a body that is streamed.
     Plain,
-    /// The data port, read whole.
+    /// The data port, with a body that is buffered.
     Captured,
     /// The control port.
     Control,
@@ -25,24 +24,24 @@ pub enum Port {
 #[derive(Debug, Clone)]
 pub struct Case {
     pub name: &'static str,
-    /// Where the rule stands: a section of RFC 9110, 9112 or 9113.
+    /// The section of RFC 9110, 9112 or 9113 with the rule.
     pub rfc: &'static str,
     pub bytes: Vec<u8>,
-    /// The sender ends with these bytes; otherwise one more request follows on the same connection.
+    /// The client sends nothing after these bytes; otherwise another request follows on the connection.
     pub ends: bool,
     pub ports: &'static [Port],
-    /// The statuses of the answers, that to the request behind left out.
+    /// The statuses of the replies, without that of the request after it.
     pub statuses: &'static [u16],
-    /// The request behind is answered as well. If it is not, the connection was closed.
+    /// The request after it is answered as well; otherwise the connection is closed.
     pub kept: bool,
-    /// Whether it is depends on what had been read.
+    /// Either is allowed: it depends on timing.
     pub either: bool,
-    /// The bodies of the requests that reach the upstream whole.
+    /// The bodies of the complete requests that reach the upstream.
     pub bodies: Vec<Vec<u8>>,
     pub checks: Vec<Check>,
 }
 
-/// What is asked of each request that reaches the upstream.
+/// An assertion on each request that reaches the upstream.
 #[derive(Debug, Clone)]
 pub enum Check {
     With(&'static str, &'static str),
@@ -50,23 +49,23 @@ pub enum Check {
     Target(&'static str),
 }
 
-/// A case, and what comes of it by one of the functions below.
-pub fn case(name: &'static str, rfc: &'static str, bytes: impl Into<Vec<u8>>, fate: Expected) -> Case {
+/// A case with its expected outcome.
+pub fn case(name: &'static str, rfc: &'static str, bytes: impl Into<Vec<u8>>, expected: Expected) -> Case {
     Case {
         name,
         rfc,
         bytes: bytes.into(),
         ends: false,
         ports: &[Port::Plain, Port::Captured, Port::Control],
-        statuses: fate.statuses,
-        kept: fate.kept,
+        statuses: expected.statuses,
+        kept: expected.kept,
         either: false,
-        bodies: fate.bodies,
+        bodies: expected.bodies,
         checks: Vec::new(),
     }
 }
 
-/// What comes of a case.
+/// The expected outcome of a case.
 #[derive(Debug)]
 pub struct Expected {
     statuses: &'static [u16],
@@ -74,22 +73,22 @@ pub struct Expected {
     bodies: Vec<Vec<u8>>,
 }
 
-/// Refused, and the connection closed: the start of the next request is unknown.
+/// Rejected, and the connection is closed: the start of the next request is unknown.
 pub fn refused(statuses: &'static [u16]) -> Expected {
     Expected { statuses, kept: false, bodies: Vec::new() }
 }
 
-/// Answered without the upstream; the connection stays.
+/// Answered without the upstream; the connection stays open.
 pub fn answered(statuses: &'static [u16]) -> Expected {
     Expected { statuses, kept: true, bodies: Vec::new() }
 }
 
-/// Passed on as one request with this body; the connection stays.
+/// Forwarded as one request with this body; the connection stays open.
 pub fn passed(body: &str) -> Expected {
     Expected { statuses: &[200], kept: true, bodies: vec![body.into()] }
 }
 
-/// The same, and the connection is closed behind it.
+/// The same, but the connection is closed after the reply.
 pub fn last(body: &str) -> Expected {
     Expected { kept: false, ..passed(body) }
 }
@@ -100,7 +99,7 @@ impl Expected {
         Self { statuses, ..self }
     }
 
-    /// And another request, with this body.
+    /// Adds another request with this body.
     pub fn and(mut self, body: &str) -> Self {
         self.bodies.push(body.into());
         self
@@ -108,17 +107,17 @@ impl Expected {
 }
 
 impl Case {
-    /// Nothing follows: the bytes break off where a reader must wait for more.
+    /// Ends the connection after these bytes, where a parser waits for more.
     pub fn ending(self) -> Self {
         Self { ends: true, kept: false, ..self }
     }
 
-    /// The connection may stay or be closed: it depends on how much of the body had come when the answer was written.
+    /// The connection may stay open or be closed: it depends on how much of the body was received before the reply.
     pub fn either(self) -> Self {
         Self { either: true, ..self }
     }
 
-    /// Only through the data port, forwarded: the path or the method is what the case is about.
+    /// Only on the data port, streamed, for cases about the path or the method.
     pub fn plain(self) -> Self {
         Self { ports: &[Port::Plain], ..self }
     }
@@ -142,9 +141,9 @@ impl Case {
         self
     }
 
-    /// The bytes for a port, with a tag of their own, and with the request behind them.
+    /// The bytes for a port, with this tag, and with the request after them.
     pub fn written(&self, port: Port, tag: &str) -> Vec<u8> {
-        assert_eq!(tag.len(), TAG.len(), "lengths that the bytes name must stay true");
+        assert_eq!(tag.len(), TAG.len(), "lengths in the bytes must stay valid");
         let path: &[u8] = match port {
             Port::Plain => b"/p?",
             Port::Captured => b"/generate?",
@@ -157,12 +156,12 @@ impl Case {
         replaced(&bytes, TAG.as_bytes(), tag.as_bytes())
     }
 
-    /// The bodies that the upstream must see.
+    /// The bodies that the upstream must receive.
     pub fn bodies(&self, tag: &str) -> Vec<Vec<u8>> {
         self.bodies.iter().map(|body| replaced(body, TAG.as_bytes(), tag.as_bytes())).collect()
     }
 
-    /// The method that the upstream must see.
+    /// The method that the upstream must receive.
     pub fn method(&self) -> String {
         let line = String::from_utf8_lossy(&self.bytes).into_owned();
         line.trim_start().split(' ').next().unwrap_or_default().to_owned()
@@ -181,17 +180,17 @@ fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A GET with these header lines besides `Host`.
+/// A GET with `Host` and these header lines.
 pub fn get(lines: &str) -> Vec<u8> {
     format!("GET {TARGET} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").into_bytes()
 }
 
-/// A POST with these header lines besides `Host`, and what follows the head.
+/// A POST with `Host`, these header lines, and the bytes after the head.
 pub fn post(lines: &str, body: &str) -> Vec<u8> {
     format!("POST {TARGET} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n{body}").into_bytes()
 }
 
-/// A whole request that must never reach the upstream.
+/// A complete request that must never reach the upstream.
 pub fn hidden() -> String {
     format!("GET {HIDDEN} HTTP/1.1\r\nHost: localhost\r\nX: ")
 }

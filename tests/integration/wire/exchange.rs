@@ -1,4 +1,4 @@
-//! What a client gets for its bytes, read to the end of the connection.
+//! Sends bytes and reads all replies up to the end of the connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,23 +15,23 @@ pub enum Pace {
     Bytes,
 }
 
-/// The answers on a connection, in their order: status and body.
+/// The replies on a connection in order, with status and body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exchange {
     pub answers: Vec<(u16, Vec<u8>)>,
-    /// What came behind the last whole answer.
+    /// The bytes after the last complete reply.
     pub rest: Vec<u8>,
-    /// The other side never closed the connection.
+    /// The server did not close the connection in time.
     pub hung: bool,
 }
 
-/// Sends bytes, ends where nothing follows them, and reads all that comes back.
+/// Sends bytes, closes the sending side if `ends`, and reads all replies.
 pub async fn exchange(addr: SocketAddr, bytes: &[u8], ends: bool, pace: Pace, heads: bool) -> Exchange {
     let stream = TcpStream::connect(addr).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (mut from, mut to) = stream.into_split();
     let sending = async {
-        // who is refused early may find the connection closed
+        // after an early rejection the connection may be closed
         match pace {
             Pace::Whole => drop(to.write_all(bytes).await),
             Pace::Bytes => {
@@ -61,7 +61,7 @@ pub async fn exchange(addr: SocketAddr, bytes: &[u8], ends: bool, pace: Pace, he
     exchange
 }
 
-/// Reads answers; `heads`: the first one is to HEAD, and has no body whatever it says.
+/// Parses replies. With `heads`, the first one is a reply to HEAD, without a body.
 pub fn parsed(mut read: &[u8], heads: bool) -> Exchange {
     let mut answers = Vec::new();
     while let Some((answer, rest)) = answer(read, heads && answers.is_empty()) {

@@ -1,24 +1,23 @@
-//! The same over HTTP/2: what could be written in frames and not in HTTP/1.1 does not reach the upstream.
+//! The same for HTTP/2: fields that HTTP/1.1 cannot encode do not reach the upstream.
 
 mod frames;
 
-use super::ended;
 use super::recorder::{JournalEntry, Recorder};
+use super::shut_down;
 use crate::support::proxy::Proxy;
 use frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS, StreamOutcome, WINDOW_UPDATE,
-    block, fate, frame,
+    block, frame, stream_outcome,
 };
 
 type Lines<'a> = &'a [(&'a str, &'a str)];
 
-/// A case: its name, the section of RFC 9113, its frames, the outcome of stream 1, and the body that the upstream
-/// sees, if any.
+/// A case: its name, the section of RFC 9113, its frames, the outcome of stream 1, and the body that the upstream receives, if any.
 struct Case {
     name: &'static str,
     rfc: &'static str,
     frames: Vec<u8>,
-    fate: StreamOutcome,
+    outcome: StreamOutcome,
     body: Option<&'static str>,
 }
 
@@ -34,33 +33,33 @@ fn head(of: Lines, more: Lines) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, 1, &lines(of, more))
 }
 
-/// One with a body.
+/// A request with a body.
 fn with(more: Lines, body: &str) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS, 1, &lines(POST, more)), frame(DATA, END_STREAM, 1, body.as_bytes())].concat()
 }
 
-/// A GET one of whose pseudo-headers is another.
+/// A GET with another value for one pseudo-header.
 fn instead(name: &str, value: &str) -> Vec<u8> {
     let lines: Vec<(&str, &str)> = GET.iter().map(|line| if line.0 == name { (name, value) } else { *line }).collect();
     head(&lines, &[])
 }
 
-/// A GET that lacks one of them.
+/// A GET without one of the pseudo-headers.
 fn lacking(name: &str) -> Vec<u8> {
     let lines: Vec<(&str, &str)> = GET.iter().filter(|line| line.0 != name).copied().collect();
     head(&lines, &[])
 }
 
 fn passed(name: &'static str, rfc: &'static str, frames: Vec<u8>, body: &'static str) -> Case {
-    Case { name, rfc, frames, fate: StreamOutcome::Status(200), body: Some(body) }
+    Case { name, rfc, frames, outcome: StreamOutcome::Status(200), body: Some(body) }
 }
 
 fn answered(name: &'static str, rfc: &'static str, frames: Vec<u8>, status: u16) -> Case {
-    Case { name, rfc, frames, fate: StreamOutcome::Status(status), body: None }
+    Case { name, rfc, frames, outcome: StreamOutcome::Status(status), body: None }
 }
 
 fn refused(name: &'static str, rfc: &'static str, frames: Vec<u8>) -> Case {
-    Case { name, rfc, frames, fate: StreamOutcome::Refused, body: None }
+    Case { name, rfc, frames, outcome: StreamOutcome::Refused, body: None }
 }
 
 fn table() -> Vec<Case> {
@@ -92,7 +91,7 @@ fn messages() -> Vec<Case> {
         refused("a length that is too small", "8.1.1", with(&[("content-length", "3")], "hello")),
         refused("a length of zero, and a body", "8.1.1", with(&[("content-length", "0")], "hello")),
         refused("a length and no body", "8.1.1", head(POST, &[("content-length", "5")])),
-        refused("a length that is none", "8.1.1", with(&[("content-length", "x")], "hello")),
+        refused("a length that is not a number", "8.1.1", with(&[("content-length", "x")], "hello")),
         refused("different lengths", "8.1.1", with(&[("content-length", "5"), ("content-length", "3")], "hello")),
         passed("trailers", "8.1", trailers(&[("x-a", "b")]), "hello"),
         passed("a length as trailer", "8.1", trailers(&[("content-length", "9")]), "hello"),
@@ -164,7 +163,7 @@ fn pseudo() -> Vec<Case> {
         again("two methods", (":method", "POST")),
         again("an unknown one", (":x", "y")),
         again("a status", (":status", "200")),
-        refused("one behind a header", "8.3", head(&GET[..3], &[("x-a", "b"), (":path", "/p?TTTTT")])),
+        refused("one after a header", "8.3", head(&GET[..3], &[("x-a", "b"), (":path", "/p?TTTTT")])),
         refused("CONNECT with a path", "8.5", instead(":method", "CONNECT")),
         answered("CONNECT", "8.5", head(&[(":method", "CONNECT"), (":authority", "evil:80")], &[]), 501),
         refused(
@@ -229,7 +228,7 @@ async fn frames_without_a_request_do_not_reach_the_upstream() {
     let recorder = Recorder::start().await;
     let proxy = Proxy::start(recorder.addr, &[]).await;
     let mut wrong = Vec::new();
-    for (number, Case { name, rfc, frames, fate: expected, body }) in table().into_iter().enumerate() {
+    for (number, Case { name, rfc, frames, outcome: expected, body }) in table().into_iter().enumerate() {
         let tag = format!("h{number:04}");
         let text = String::from_utf8(frames.iter().map(|byte| byte & 0x7f).collect()).unwrap();
         let mut frames = frames;
@@ -237,21 +236,21 @@ async fn frames_without_a_request_do_not_reach_the_upstream() {
             frames[at..at + 5].copy_from_slice(tag.as_bytes());
         }
         let flooded = name == "rapid reset";
-        let got = fate(proxy.data, &frames, if flooded { 0 } else { 1 }).await;
+        let got = stream_outcome(proxy.data, &frames, if flooded { 0 } else { 1 }).await;
         let entries = recorder.of(&tag);
         let bodies: Vec<String> = entries
             .iter()
             .filter_map(|entry| match entry {
-                JournalEntry::Whole(seen) => Some(String::from_utf8_lossy(&seen.body).replace(&tag, "TTTTT")),
+                JournalEntry::Complete(seen) => Some(String::from_utf8_lossy(&seen.body).replace(&tag, "TTTTT")),
                 _ => None,
             })
             .collect();
-        assert!(bodies.len() < 1_000, "{name} is cut before it gets through");
+        assert!(bodies.len() < 1_000, "{name} is rejected before all its requests are forwarded");
         if got != expected || !flooded && !bodies.iter().eq(body.iter()) {
             wrong
                 .push(format!("{name:?} ({rfc}): expected {expected:?} and {body:?}, got {got:?} and {entries:.400?}"));
         }
     }
-    wrong.extend(ended(proxy, &recorder).await);
+    wrong.extend(shut_down(proxy, &recorder).await);
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }

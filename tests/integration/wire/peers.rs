@@ -1,4 +1,4 @@
-//! The table, sent to nginx and haproxy as well: where tokentap is the laxer one, a list in the repository says why. `make wire`.
+//! Sends the table to nginx and haproxy as well: a list in the repository explains where tokentap is laxer. `make wire`.
 
 #![allow(clippy::print_stdout, reason = "make wire reports to its terminal")]
 
@@ -35,18 +35,18 @@ impl Drop for Peer {
     }
 }
 
-/// What a case came to: how many requests reached the upstream, and whether all were well formed.
+/// The outcome of a case: the number of requests that reached the upstream, and whether all were well formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Refused,
     Passed(usize),
-    /// A request that is malformed, or that no client sent.
-    Bent,
+    /// A malformed or smuggled request reached the upstream.
+    Malformed,
 }
 
 async fn started(name: &'static str, dir: &Path) -> Peer {
     let recorder = Recorder::start().await;
-    // no other process takes the port before the server does
+    // assumes that no other process takes the port before the server does
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
     let template = std::fs::read_to_string(format!("tests/wire/{name}.conf")).unwrap();
@@ -78,18 +78,18 @@ async fn outcome(peer: &Peer, case: &Case, tag: &str) -> (Outcome, Vec<u16>) {
     let bytes = case.written(Port::Plain, tag);
     let got = exchange(peer.addr, &bytes, case.ends, Pace::Whole, case.method() == "HEAD").await;
     let mut passed = 0;
-    let mut bent = false;
+    let mut malformed = false;
     for entry in peer.recorder.of(tag) {
         match entry {
-            JournalEntry::Whole(seen) if seen.target.contains("/smuggled") => bent = true,
-            JournalEntry::Whole(seen) if seen.target.starts_with("/livez?") => {}
-            JournalEntry::Whole(_) => passed += 1,
-            JournalEntry::Wrong(_) => bent = true,
-            JournalEntry::Cut(..) => {}
+            JournalEntry::Complete(seen) if seen.target.contains("/smuggled") => malformed = true,
+            JournalEntry::Complete(seen) if seen.target.starts_with("/livez?") => {}
+            JournalEntry::Complete(_) => passed += 1,
+            JournalEntry::Malformed(_) => malformed = true,
+            JournalEntry::Truncated(..) => {}
         }
     }
-    let outcome = match (bent, passed) {
-        (true, _) => Outcome::Bent,
+    let outcome = match (malformed, passed) {
+        (true, _) => Outcome::Malformed,
         (false, 0) => Outcome::Refused,
         (false, passed) => Outcome::Passed(passed),
     };
@@ -98,7 +98,7 @@ async fn outcome(peer: &Peer, case: &Case, tag: &str) -> (Outcome, Vec<u16>) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs nginx and haproxy: make wire"]
-async fn tokentap_is_laxer_only_where_the_list_says_why() {
+async fn tokentap_is_laxer_only_in_explained_cases() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::start().await;
     let proxy = Proxy::start(recorder.addr, &[]).await;
@@ -141,14 +141,14 @@ async fn tokentap_is_laxer_only_where_the_list_says_why() {
             }
             verdicts.push(verdict);
         }
-        let said: Vec<String> =
+        let outcomes: Vec<String> =
             outcomes.iter().map(|(outcome, statuses)| format!("{outcome:?} {statuses:?}")).collect();
         let name = case.name.escape_debug();
-        println!("{:<10} {name:<48} {} | {}", case.rfc, said.join(" | "), verdicts.join(" | "));
+        println!("{:<10} {name:<48} {} | {}", case.rfc, outcomes.join(" | "), verdicts.join(" | "));
     }
-    println!("{} cases; of tokentap's outcomes were", rows.len());
+    println!("{} cases; outcomes of tokentap", rows.len());
     for (peer, [stricter, equal, laxer]) in peers[1..].iter().zip(counts) {
-        println!("  beside {}: {stricter} stricter, {equal} equal, {laxer} laxer", peer.name);
+        println!("  compared with {}: {stricter} stricter, {equal} equal, {laxer} laxer", peer.name);
     }
     let list = std::fs::read_to_string("tests/wire/laxer.txt").unwrap();
     let explained: BTreeSet<String> = list
@@ -157,5 +157,5 @@ async fn tokentap_is_laxer_only_where_the_list_says_why() {
         .map(|line| line.split_once(" | ").unwrap_or_else(|| panic!("no reason in {line:?}")).0.to_owned())
         .collect();
     let named: BTreeSet<String> = laxer.iter().map(|line| line.escape_debug().to_string()).collect();
-    assert_eq!(named, explained, "what is laxer, and what tests/wire/laxer.txt explains");
+    assert_eq!(named, explained, "laxer cases, and those that tests/wire/laxer.txt explains");
 }

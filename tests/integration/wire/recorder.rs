@@ -1,4 +1,4 @@
-//! An upstream that keeps every byte that it is sent, and answers what it reads strictly.
+//! An upstream that records every byte it receives, and answers the requests that a strict parser accepts.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,23 +10,23 @@ use tokio::sync::watch;
 use super::strict::{ReceivedRequest, Strict};
 use crate::support::hand::soon;
 
-/// What has reached the upstream.
+/// An event on a connection to the upstream.
 #[derive(Debug, Clone)]
 pub enum JournalEntry {
-    Whole(ReceivedRequest),
-    /// A connection ended within a request; the bytes are those behind the last whole request or its head.
-    Cut(Option<ReceivedRequest>, Vec<u8>),
-    /// Not well formed; with the bytes behind it.
-    Wrong(String),
+    Complete(ReceivedRequest),
+    /// A connection ended within a request. The bytes are those after the last complete request, or after the head.
+    Truncated(Option<ReceivedRequest>, Vec<u8>),
+    /// A malformed request, with the bytes after it.
+    Malformed(String),
 }
 
 impl JournalEntry {
     /// Whether it contains a tag.
     pub fn is_of(&self, tag: &str) -> bool {
         match self {
-            Self::Whole(seen) | Self::Cut(Some(seen), _) => seen.target.contains(tag),
-            Self::Cut(None, bytes) => memchr::memmem::find(bytes, tag.as_bytes()).is_some(),
-            Self::Wrong(wrong) => wrong.contains(tag),
+            Self::Complete(seen) | Self::Truncated(Some(seen), _) => seen.target.contains(tag),
+            Self::Truncated(None, bytes) => memchr::memmem::find(bytes, tag.as_bytes()).is_some(),
+            Self::Malformed(wrong) => wrong.contains(tag),
         }
     }
 }
@@ -58,13 +58,13 @@ impl Recorder {
         recorder
     }
 
-    /// What was received in a case.
+    /// The entries of a case.
     pub fn of(&self, tag: &str) -> Vec<JournalEntry> {
         let entries = self.entries.lock().unwrap();
         entries.iter().filter(|entry| entry.is_of(tag)).cloned().collect()
     }
 
-    /// Everything, once all connections have been closed.
+    /// All entries, once all connections have been closed.
     pub async fn all(&self) -> Vec<JournalEntry> {
         let mut open = self.open.subscribe();
         soon("the connections to the upstream are closed", open.wait_for(|open| *open == 0)).await.unwrap();
@@ -86,8 +86,8 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Jou
                         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
                     };
                     let head = seen.method == "HEAD";
-                    // before the answer, so that a client with the answer finds it here
-                    entries.lock().unwrap().push(JournalEntry::Whole(seen));
+                    // before the reply, so that the entry exists when the client has the reply
+                    entries.lock().unwrap().push(JournalEntry::Complete(seen));
                     let answer = if head { &answer[..answer.len() - 2] } else { answer };
                     if stream.write_all(answer).await.is_err() {
                         return;
@@ -95,7 +95,7 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Jou
                 }
                 Err(wrong) => {
                     let rest = strict.rest().1.escape_ascii().to_string();
-                    entries.lock().unwrap().push(JournalEntry::Wrong(format!("{wrong}, before {rest}")));
+                    entries.lock().unwrap().push(JournalEntry::Malformed(format!("{wrong}, before {rest}")));
                     return;
                 }
             }
@@ -107,6 +107,6 @@ async fn record(mut stream: TcpStream, addr: SocketAddr, entries: &Mutex<Vec<Jou
     }
     let (head, rest) = strict.rest();
     if head.is_some() || !rest.is_empty() {
-        entries.lock().unwrap().push(JournalEntry::Cut(head.cloned(), rest.to_vec()));
+        entries.lock().unwrap().push(JournalEntry::Truncated(head.cloned(), rest.to_vec()));
     }
 }

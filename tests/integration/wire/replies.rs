@@ -1,4 +1,4 @@
-//! Replies of an upstream that are not well formed: the client gets an error or a cut connection, and never a reply to another request.
+//! Malformed replies of an upstream: the client gets an error or a closed connection, and never a reply to another request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio::net::{TcpListener, TcpStream};
 use super::exchange::{Pace, exchange};
 use crate::support::proxy::Proxy;
 
-/// What a client gets of the first of two requests on its connection.
+/// The reply to the first of two requests on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum First {
-    /// A status and a body; the body of an error is tokentap's own.
+    /// A status and a body; an error has tokentap's body.
     Whole(u16, &'static str),
-    /// The beginning of a reply, and then the connection is closed.
+    /// The start of a reply, then the end of the connection.
     Cut,
 }
 use First::{Cut, Whole};
@@ -25,9 +25,9 @@ const HELLO: First = Whole(200, "hello");
 struct Reply {
     name: &'static str,
     bytes: Vec<u8>,
-    /// The upstream closes behind it.
+    /// The upstream closes the connection after it.
     closes: bool,
-    /// Of a reply that is passed as it comes, and of one that is read whole.
+    /// For a streamed and for a buffered reply.
     first: [First; 2],
 }
 
@@ -40,7 +40,7 @@ impl Reply {
         Self { closes: true, ..self }
     }
 
-    /// Of what is passed as it comes, the client sees how it breaks off.
+    /// A streamed reply is truncated.
     fn or_cut(self) -> Self {
         Self { first: [Cut, self.first[1]], ..self }
     }
@@ -70,7 +70,7 @@ fn framing() -> Vec<Reply> {
         ),
         reply("equal lengths", with("Content-Length: 5\r\nContent-Length: 5\r\n", "hello"), HELLO),
         reply("different lengths", with("Content-Length: 5\r\nContent-Length: 3\r\n", "hello"), BAD),
-        reply("a length that is none", with("Content-Length: x\r\n", "hello"), BAD),
+        reply("a length that is not a number", with("Content-Length: x\r\n", "hello"), BAD),
         reply("a length below zero", with("Content-Length: -5\r\n", "hello"), BAD),
         reply("a length with a plus sign", with("Content-Length: +5\r\n", "hello"), BAD),
         reply("a length that is too large", with("Content-Length: 99999999999999999999\r\n", "hello"), BAD),
@@ -78,7 +78,7 @@ fn framing() -> Vec<Reply> {
         reply("no length", with("", "hello"), HELLO).closing(),
         reply("identity", with("Transfer-Encoding: identity\r\n", "hello"), HELLO).closing(),
         reply("HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", HELLO).closing(),
-        reply("a chunk size that is none", chunked("x\r\nhello\r\n0\r\n\r\n"), BAD).or_cut(),
+        reply("a chunk size that is not a number", chunked("x\r\nhello\r\n0\r\n\r\n"), BAD).or_cut(),
         reply("a chunk size that is too large", chunked("fffffffffffffffff\r\nhello\r\n0\r\n\r\n"), BAD).or_cut(),
         reply("a chunk longer than its size", chunked("3\r\nhello\r\n0\r\n\r\n"), BAD).or_cut(),
         reply("a chunk with a bare LF", chunked("5\nhello\r\n0\r\n\r\n"), BAD).or_cut(),
@@ -113,7 +113,7 @@ fn heads() -> Vec<Reply> {
         reply("one 103", format!("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n{ok}"), HELLO),
         reply("two thousand 100", format!("{}{ok}", "HTTP/1.1 100 Continue\r\n\r\n".repeat(2000)), HELLO),
         reply(
-            "101 that nobody asked for",
+            "an unrequested 101",
             format!("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n{ok}"),
             BAD,
         ),
@@ -122,21 +122,21 @@ fn heads() -> Vec<Reply> {
     ]
 }
 
-/// A second reply, without a request, after the first.
+/// A second, unrequested reply after the first.
 fn leftovers() -> Vec<Reply> {
     let injected = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\ninjected";
     let head = |first: &str| format!("{first}{injected}");
     vec![
-        reply("a reply behind a length", head(&with("Content-Length: 5\r\n", "hello")), HELLO),
-        reply("a reply behind chunks", head(&with("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n")), HELLO),
-        reply("a reply behind an empty body", head(&with("Content-Length: 0\r\n", "")), Whole(200, "")),
+        reply("a reply after a length", head(&with("Content-Length: 5\r\n", "hello")), HELLO),
+        reply("a reply after chunks", head(&with("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n")), HELLO),
+        reply("a reply after an empty body", head(&with("Content-Length: 0\r\n", "")), Whole(200, "")),
         reply(
             "a reply as the body of 204",
             head("HTTP/1.1 204 No Content\r\nContent-Length: 46\r\n\r\n"),
             Whole(204, ""),
         ),
         reply(
-            "chunks behind 204",
+            "chunks after 204",
             head("HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
             Whole(204, ""),
         ),
@@ -145,11 +145,11 @@ fn leftovers() -> Vec<Reply> {
             head("HTTP/1.1 304 Not Modified\r\nContent-Length: 46\r\n\r\n"),
             Whole(304, ""),
         ),
-        reply("rubbish behind a length", with("Content-Length: 5\r\n", "hello\0\0\0"), HELLO),
+        reply("rubbish after a length", with("Content-Length: 5\r\n", "hello\0\0\0"), HELLO),
     ]
 }
 
-/// An upstream that answers what asks for it with one of the table, and everything else well.
+/// An upstream that answers `?bad=` with a reply of the table, and other requests with a valid one.
 async fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();

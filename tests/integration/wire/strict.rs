@@ -1,9 +1,8 @@
-//! A reader of requests that takes nothing but what a careful proxy writes: one request line, one `Host`, one framing, no header of the
-//! hop before, no spelling that another reader might read otherwise.
+//! A strict request parser: it accepts one request line, one `Host`, one framing, no hop-by-hop header, and no ambiguous spelling.
 
 use std::collections::VecDeque;
 
-/// A request as the upstream saw it.
+/// A request that the upstream received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceivedRequest {
     pub method: String,
@@ -17,7 +16,7 @@ impl ReceivedRequest {
         self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_slice()).collect()
     }
 
-    /// One of tokentap's own calls, which say what they accept; no case does.
+    /// Whether tokentap sent it for itself: only those requests have an Accept header.
     pub fn is_own(&self) -> bool {
         self.values("accept") == [b"*/*"]
     }
@@ -30,12 +29,12 @@ enum Framing {
     Chunked,
 }
 
-/// What was received on a connection.
+/// The parser of a connection.
 #[derive(Debug)]
 pub struct Strict {
     host: String,
     read: VecDeque<u8>,
-    /// A head whose body is still coming.
+    /// A head whose body is incomplete.
     head: Option<(ReceivedRequest, Framing)>,
 }
 
@@ -43,7 +42,7 @@ const HOP_BY_HOP: [&str; 7] =
     ["connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "trailer", "upgrade"];
 
 impl Strict {
-    /// A reader of requests to `host`.
+    /// A parser of requests to `host`.
     pub fn new(host: String) -> Self {
         Self { host, read: VecDeque::new(), head: None }
     }
@@ -52,12 +51,12 @@ impl Strict {
         self.read.extend(bytes);
     }
 
-    /// What has begun and not ended: the request, if its head is there, and the bytes that belong to nothing yet.
+    /// The incomplete request: its head, if it is complete, and the bytes not parsed yet.
     pub fn rest(&mut self) -> (Option<&ReceivedRequest>, &[u8]) {
         (self.head.as_ref().map(|(seen, _)| seen), self.read.make_contiguous())
     }
 
-    /// The next whole request; what is wrong with it, where something is.
+    /// The next complete request, or the reason why it is malformed.
     pub fn next(&mut self) -> Result<Option<ReceivedRequest>, String> {
         if self.head.is_none() {
             let Some(end) = memchr::memmem::find(self.read.make_contiguous(), b"\r\n\r\n") else { return Ok(None) };
@@ -100,7 +99,7 @@ impl Strict {
     fn parsed(&self, head: &[u8]) -> Result<(ReceivedRequest, Framing), String> {
         let head = &head[..head.len() - 4];
         if head.windows(2).any(|pair| (pair[0] == b'\r') != (pair[1] == b'\n')) {
-            return Err("a CR or LF of its own".to_owned());
+            return Err("a bare CR or LF".to_owned());
         }
         let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let first = lines.next().and_then(|line| str::from_utf8(line).ok()).ok_or("no request line")?;
@@ -123,13 +122,13 @@ impl Strict {
 
     fn framing(&self, seen: &ReceivedRequest) -> Result<Framing, String> {
         if seen.values("host") != [self.host.as_bytes()] {
-            return Err(format!("{} hosts, or another one", seen.values("host").len()));
+            return Err(format!("{} hosts, or the wrong host", seen.values("host").len()));
         }
         if let Some(name) = HOP_BY_HOP.iter().find(|name| !seen.values(name).is_empty()) {
-            return Err(format!("{name}, which ends at the hop before"));
+            return Err(format!("the hop-by-hop header {name}"));
         }
         if seen.values("te").iter().any(|te| *te != b"trailers") {
-            return Err("te, which ends at the hop before".to_owned());
+            return Err("the hop-by-hop header te".to_owned());
         }
         match (&seen.values("content-length")[..], &seen.values("transfer-encoding")[..]) {
             ([], []) => Ok(Framing::Length(0)),

@@ -1,4 +1,4 @@
-//! The table, by what its cases are about.
+//! The table of cases, by topic.
 
 mod chunks;
 mod framing;

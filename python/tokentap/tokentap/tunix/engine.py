@@ -1,4 +1,4 @@
-"""What the engine behind tokentap needs to be asked for."""
+"""The request fields that depend on the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def logprob_fields(client: Client) -> dict[str, Any]:
 
 
 def is_jax(client: Client) -> bool:
-    """Whether it is sglang-jax, the only one without /model_info."""
+    """Whether the engine is sglang-jax, the only one without /model_info."""
     call: Call[Any] = Call("GET", "/model_info", Reply.json, control=False)
     try:
         client.send(call)

@@ -1,4 +1,4 @@
-"""Names of the sessions of a rollout: what they begin with, and a number or the name of an episode behind it."""
+"""Names of the sessions of a rollout: a prefix, and a number or the name of an episode."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from uuid import uuid4
 
 from ..routes import session_name
 
-# What the longest number needs, and the sign before it.
+# The length of the longest number and the sign before it.
 ROOM = 20
 
 
 def beginning(session: str | None) -> str:
-    """A beginning for all names of a rollout, new without one; ValueError where no session could be named so."""
+    """The prefix of all names of a rollout, a new one by default; raises ValueError for an invalid name."""
     if session is None:
         return f"tunix-{uuid4().hex[:12]}"
     if len(session_name(session)) > 128 - ROOM:
@@ -20,5 +20,5 @@ def beginning(session: str | None) -> str:
 
 
 def episode_name(session: str, episode: str) -> str:
-    """The session of an episode; ValueError where none can be named so."""
+    """The session of an episode; raises ValueError for an invalid name."""
     return session_name(f"{session}-{episode}")

@@ -1,4 +1,4 @@
-"""Prompts of different length as one array."""
+"""Pads prompts of different lengths to one array."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .sample import Ids
 
 
 def left_padded(prompts: Sequence[Ids], length: int | None, pad_id: int) -> Ids:
-    """[B, P] with `pad_id` in front; P is `length`, or where a prompt is longer the next power of two.
+    """[B, P], padded with `pad_id` on the left; P is `length`, or the next power of two if a prompt is longer.
 
-    tunix's samplers do the same: a prompt that is too long is not cut, the array becomes wider.
+    As in tunix's samplers, a prompt that is too long is not truncated; the array becomes wider.
     """
     longest = max(len(prompt) for prompt in prompts)
     width = length if length is not None and length >= longest else 1 << max(longest - 1, 0).bit_length()

@@ -1,4 +1,4 @@
-"""The samples of late, from which a learner's questions about them are answered."""
+"""The latest samples, for a learner that asks about them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Key = tuple[bytes, bytes]
 
 
 class Recent:
-    """At most `keep` samples, the oldest leaving first; threads may share it, and each sees its own as the last.
+    """At most `keep` samples; the oldest are removed first. Threads may share it, and `last` is per thread.
 
-    `pad_id` is what a learner pads with. Where it is also the stop token a padded row does not tell whether one was
-    sampled, so neither is looked at.
+    `pad_id` is the learner's pad token. If it is also the stop token, a padded row does not show whether a stop token
+    was sampled, so trailing ones are ignored.
     """
 
     def __init__(self, keep: int, pad_id: int) -> None:
         if keep < 1:
-            raise ValueError(f"keep: at least one sample, not {keep}")
+            raise ValueError(f"keep must be at least 1, not {keep}")
         self._keep = keep
         self._pad_id = pad_id
         self._lock = Lock()
-        # with the thread that asked for it
+        # with the thread that requested it
         self._order: deque[tuple[int, Sample]] = deque()
         self._found: dict[Key, Sample] = {}
 
@@ -40,21 +40,21 @@ class Recent:
                     if self._found[key] is oldest:
                         del self._found[key]
                 self._order.append((get_ident(), sample))
-                # of two alike the later one, since weights may have changed between them
+                # the later of two equal ones, because weights may have changed in between
                 key = self._key(sample.prompt, sample.tokens)
                 self._found[key] = sample
 
     def last(self, count: int) -> list[Sample]:
-        """The last `count` samples of this thread, in the order of generation; ValueError where it has not so many."""
+        """The last `count` samples of this thread, in the order of generation; raises ValueError if it has fewer."""
         samples = self._own()
         if not 0 <= count <= len(samples):
-            raise ValueError(f"{count} samples asked, {len(samples)} kept of this thread (at most {self._keep} of all)")
+            raise ValueError(f"{count} samples requested, {len(samples)} kept of this thread (of all {self._keep})")
         return samples[len(samples) - count :]
 
     def of(self, texts: Sequence[str]) -> list[Sample]:
-        """The latest samples with these texts that were made one behind the other: of this thread, else of all.
+        """The latest consecutive samples with these texts: of this thread, else of all.
 
-        LookupError where there are none: the texts were changed, or they are older than `keep` samples, or other
+        Raises LookupError if none exist: the texts were changed, the samples are older than the last `keep`, or other
         threads sampled between them.
         """
         with self._lock:
@@ -64,22 +64,23 @@ class Recent:
                 found = samples[begin : begin + len(texts)]
                 if all(sample.text == text for sample, text in zip(found, texts, strict=True)):
                     return found
-        raise LookupError(f"no {len(texts)} samples with these texts stand together in the last {len(everyone)}")
+        raise LookupError(f"no {len(texts)} consecutive samples with these texts are in the last {len(everyone)}")
 
     def _own(self) -> list[Sample]:
         with self._lock:
             return [sample for thread, sample in self._order if thread == get_ident()]
 
     def logprobs(self, prompts: Ids, completions: Ids) -> Floats:
-        """[B, T] of `completions` [B, T] behind `prompts` [B, P], nats, 0 at padding; LookupError for another row."""
+        """Logprobs [B, T] of `completions` [B, T] after `prompts` [B, P], 0 at padding; LookupError for an unknown
+        row."""
         found = np.zeros(completions.shape, dtype=np.float32)
         with self._lock:
             for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
                 sample = self._found.get(self._key(prompt, completion))
                 if sample is None:
                     raise LookupError(
-                        f"row {row} was not sampled by this rollout, or {self._keep} samples ago (`keep`); logprobs of "
-                        "other tokens are the trainer's to compute"
+                        f"row {row} was not sampled by this rollout, or {self._keep} samples ago (`keep`); the "
+                        "trainer must compute logprobs of other tokens"
                     )
                 width = min(len(sample.logprobs), completions.shape[1])
                 found[row, :width] = sample.logprobs[:width]

@@ -28,29 +28,29 @@ from .weights import NO_SAVER, Saver, WeightsNotUpdated, publish
 
 @dataclass
 class TokentapRolloutOutput(RolloutOutput):  # type: ignore[misc]
-    """`RolloutOutput` and the samples it was made of, row by row."""
+    """`RolloutOutput` with the sample of each row."""
 
     samples: list[Sample]
 
     @property
     def entropies(self) -> list[Floats | None]:
-        """Nats, one number for each of `tokens`; None for a row without."""
+        """Nats, one number for each of `tokens`; None for a row without entropies."""
         return [sample.entropy for sample in self.samples]
 
 
 class TokentapRollout(BaseRollout):  # type: ignore[misc]
-    """Samples at the engine behind tokentap, a session for each sample.
+    """Samples with the engine behind tokentap; each sample is a session.
 
     `ClusterConfig(rollout_engine=functools.partial(TokentapRollout, client=Client(...), saver=...))` puts it into an
-    `RLCluster`, which gives the first four arguments.
+    `RLCluster`, which passes the first four arguments.
 
     - `saver` writes weights for `update_params`; without one that call raises `WeightsNotUpdated`.
     - `version` is the number of the weights that the engine has now; each `update_params` adds one.
-    - `sampling_params` holds fields that `RolloutConfig` lacks, like `min_p`; of the others it raises ValueError.
-    - `entropy`: True requires entropies (`EntropyMissing`), False declines them, None leaves it to tokentap.
-    - `session` begins the names of sessions; a number follows. By default it is new for each rollout.
-    - `concurrency` is how many samples of a batch are asked for at once.
-    - `keep` is how many samples `recent` and `get_per_token_logps` know.
+    - `sampling_params` holds fields that `RolloutConfig` lacks, such as `min_p`; other fields raise ValueError.
+    - `entropy`: True requires entropies (`EntropyMissing`), False declines them, None leaves the choice to tokentap.
+    - `session` is the prefix of the names of sessions; a number follows. By default each rollout has a new one.
+    - `concurrency` is the number of concurrent requests of a batch.
+    - `keep` is the number of samples that `recent` and `get_per_token_logps` know.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         concurrency: int = 64,
         keep: int = 4096,
     ) -> None:
-        del rollout_actor, mesh  # the engine has its own model and its own devices
+        del rollout_actor, mesh  # the engine has its own model and devices
         self._client = client
         self._saver = saver
         self._version = version
@@ -88,22 +88,22 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
 
     @property
     def version(self) -> int:
-        """The number of the weights that the engine has."""
+        """The version of the engine's weights."""
         return self._version
 
     def generate(
         self, prompts: str | Sequence[str], rollout_config: RolloutConfig | None = None, **kwargs: Any
     ) -> TokentapRolloutOutput:
-        """One sample a prompt; `kwargs` are further fields of `sampling_params`.
+        """One sample for each prompt; `kwargs` are further fields of `sampling_params`.
 
-        Raises the client's `TokentapError`, `SampleUnusable` for a sample that was aborted or lacks logprobs, and
-        `EntropyMissing`. The rest of the batch is then recorded by tokentap, but not returned.
+        Raises the client's `TokentapError`, `SampleUnusable` for a sample that was aborted or has no logprobs, and
+        `EntropyMissing`. tokentap then still records the rest of the batch, which is not returned.
         """
         config = rollout_config if rollout_config is not None else self._config
         if config is None:
-            raise ValueError("no rollout_config, neither here nor at construction")
+            raise ValueError("no rollout_config, in this call or at construction")
         fields = self._extra | extra(kwargs)
-        # tunix's agentic learners hand over one prompt as it is
+        # tunix's agentic learners pass a single prompt without a list
         ids = [self._encoded(str(prompt)) for prompt in ([prompts] if isinstance(prompts, str) else prompts)]
         if not ids:
             raise ValueError("no prompts")
@@ -133,10 +133,10 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
 
     @contextmanager
     def episode(self, name: str) -> Iterator[None]:
-        """Calls of this thread belong to one session, turn by turn, until the block ends.
+        """Calls of this thread inside the block are turns of one session.
 
-        Its name is that of the rollout's sessions with `name` behind it, and for several prompts at once their number.
-        ValueError where no session can be named so.
+        Its name is the prefix of the rollout's sessions and `name`, and the number of the prompt if a call has several.
+        Raises ValueError for an invalid name.
         """
         episode_name(self._session, name)
         token = self._episode.set(name)
@@ -146,39 +146,39 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
             self._episode.reset(token)
 
     def recent(self, completions: int | Sequence[str]) -> list[Sample]:
-        """The samples of these completions, or the last so many of this thread, in the order of generation.
+        """The samples of these completions, or the last n of this thread, in the order of generation.
 
-        `RLCluster.generate` makes one plain `RolloutOutput` of several calls, which has no place for entropies: in a
-        reward or metric function of a GRPO learner `recent(completions)` are the samples behind them. LookupError
-        where none have these texts, ValueError where this thread has not so many.
+        `RLCluster.generate` merges several calls into a plain `RolloutOutput`, which has no entropies. In a reward or
+        metric function of a GRPO learner, `recent(completions)` returns the samples of the completions. Raises
+        LookupError if no samples have these texts, ValueError if this thread has fewer.
         """
         return self._recent.last(completions) if isinstance(completions, int) else self._recent.of(completions)
 
     def get_per_token_logps(self, prompt_tokens: jax.Array, completion_tokens: jax.Array) -> jax.Array:
-        """[B, T] logprobs that the sampled tokens had when they were sampled, 0 at padding.
+        """[B, T] logprobs of the sampled tokens at the time of sampling, 0 at padding.
 
-        Learners ask with more than one iteration over a batch, for the policy of before the first. LookupError for rows
-        that are not of the last `keep` samples.
+        Learners with more than one iteration over a batch call it for the policy before the first one. Raises
+        LookupError for rows that are not among the last `keep` samples.
         """
         return jnp.asarray(self._recent.logprobs(np.asarray(prompt_tokens), np.asarray(completion_tokens)))
 
     def update_params(self, params: Any, filter_types: tuple[Any, ...] | None = None) -> None:
-        """Saves the parameters, has the engine load them, and names tokentap's policy; WeightsNotUpdated.
+        """Saves the parameters, makes the engine load them, and names tokentap's policy; raises WeightsNotUpdated.
 
-        `filter_types` is not looked at: a saver that is handed LoRA parameters alone has to merge them.
+        `filter_types` is ignored: a saver that gets only LoRA parameters must merge them.
         """
         del filter_types
         if self._saver is None:
             raise WeightsNotUpdated(NO_SAVER)
         version = self._version + 1
-        # but on TPU and GPU, RLCluster forbids every transfer in `sync_weights`, and a saver may need some
+        # on TPU and GPU, RLCluster forbids transfers in `sync_weights`, but a saver may need them
         with jax.transfer_guard("allow"):
             path = self._saver(params, version)
         publish(self._client, path, version)
         self._version = version
 
     def pad_id(self) -> int:
-        """The tokenizer's, or its end of sequence where it has no pad token."""
+        """The tokenizer's pad token, or its end of sequence if it has no pad token."""
         return int(self._tokenizer.pad_id())
 
     def eos_id(self) -> int:
@@ -186,15 +186,16 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         return int(self._tokenizer.eos_id())
 
     def model(self) -> None:
-        """None: the model is in another process, so RLCluster finds weights that are not shared, and synchronises."""
+        """None, because the model is in another process: RLCluster then treats weights as not shared and
+        synchronises."""
         return
 
     def close(self) -> None:
-        """Ends the threads; the client is the caller's."""
+        """Ends the threads; the caller closes the client."""
         self._pool.shutdown(cancel_futures=True)
 
     def _encoded(self, prompt: str) -> Ids:
-        # tunix's samplers put the bos id in front, unless it is 0 or the tokenizer has put it there already
+        # tunix's samplers prepend the bos id, unless it is 0 or the tokenizer has added it
         bos = self._tokenizer.bos_id()
         ids = ([bos] if bos else []) + list(self._tokenizer.encode(prompt))
         return np.array(self._tokenizer.dedup_bos_ids(ids), dtype=np.int32)
@@ -218,7 +219,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
 
 
 def seed_words(seed: Any) -> list[int] | None:
-    """The words of a seed as tunix takes them: a number, or a key of jax of either kind."""
+    """The words of a seed in a form that tunix accepts: a number, or a jax key of either kind."""
     if seed is None:
         return None
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""One sampled sequence, as arrays."""
+"""A sampled sequence as arrays."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Floats = NDArray[np.float32]
 
 
 class SampleUnusable(RuntimeError):
-    """A reply from which nothing can be trained; the message says why."""
+    """A reply that cannot be trained on; the message says why."""
 
 
 class EntropyMissing(SampleUnusable):
-    """Entropies were required and are missing."""
+    """Required entropies are missing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One sampled sequence of T tokens, with the stop token where one was sampled.
+    """A sampled sequence of T tokens, with the stop token if one was sampled.
 
     `logprobs` are those of the policy at the temperature of the request, in nats. `entropy` is in nats, NaN at a token
-    without one; None where tokentap measured nothing, and `reason` says why.
+    without one; None if tokentap measured nothing, and `reason` says why.
     """
 
     prompt: Ids  # [P], not padded
@@ -36,24 +36,24 @@ class Sample:
     logprobs: Floats  # [T]
     entropy: Floats | None  # [T]
     reason: str | None
-    # Where tokentap recorded it.
+    # The session in which tokentap recorded it.
     session: str
     finish_reason: str
-    # The engine's name of the weights at the last token; None of an engine that has none.
+    # The engine's name of the weights at the last token; None if the engine does not report one.
     weight_version: str | None
 
     @classmethod
     def of(cls, generation: Generation, prompt: Ids, session: str) -> Sample:
-        """The sample of a reply that was asked with logprobs; SampleUnusable where it is none."""
+        """Parses a reply with logprobs; raises SampleUnusable if it cannot be trained on."""
         meta = generation.meta_info
         count = int(meta.get("completion_tokens", 0))
         if generation.finish_reason not in ("stop", "length"):
             raise SampleUnusable(f"session {session}: ended by {meta.get('finish_reason')} after {count} tokens")
-        # The ids beside the logprobs are what was sampled; `output_ids` of sglang-jax lack special tokens. An engine
-        # may send a row more than it counts.
+        # The ids of the logprobs are the sampled ones; `output_ids` of sglang-jax lack special tokens. An engine
+        # may send one row more than it counts.
         rows: list[Any] = (meta.get("output_token_logprobs") or [])[:count]
         if len(rows) != count or any(row[0] is None for row in rows):
-            raise SampleUnusable(f"session {session}: {count} tokens, and not a logprob for each of them")
+            raise SampleUnusable(f"session {session}: {count} tokens without a logprob for each of them")
         if generation.reason is not None:
             raise SampleUnusable(f"session {session}: {generation.reason}")
         info = generation.entropy_info or {}
@@ -70,9 +70,9 @@ class Sample:
         )
 
     def with_entropy(self) -> Sample:
-        """Itself, where there is an entropy for each token; EntropyMissing."""
+        """Returns itself; raises EntropyMissing if a token has no entropy."""
         if self.entropy is None:
-            why = self.reason or "tokentap gave none, not even a reason; see its --entropy"
+            why = self.reason or "tokentap returned neither entropies nor a reason; see its --entropy"
             raise EntropyMissing(f"session {self.session}: no entropy: {why}")
         if missing := int(np.isnan(self.entropy).sum()):
             why = self.reason or "tokentap gave no reason"
@@ -81,7 +81,7 @@ class Sample:
 
 
 def entropy(numbers: Numbers | None) -> Floats | None:
-    """The numbers, NaN for those that are None; None where there is no number at all."""
+    """The numbers, NaN for None; None if all are None."""
     if numbers is None or (numbers and all(number is None for number in numbers)):
         return None
     return np.array([np.nan if number is None else number for number in numbers], dtype=np.float32)

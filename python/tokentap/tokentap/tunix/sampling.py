@@ -1,4 +1,4 @@
-"""What a tunix `RolloutConfig` asks for, in SGLang's `sampling_params`."""
+"""Converts a tunix `RolloutConfig` to SGLang's `sampling_params`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 # The trainer divides its logits by the temperature of its RolloutConfig, pads to its max_tokens_to_generate and
-# repeats prompts itself: another value at the engine would go unseen there.
+# repeats prompts itself: it would not notice another value at the engine.
 OF_CONFIG = {
     "max_new_tokens": "RolloutConfig.max_tokens_to_generate",
     "temperature": "RolloutConfig.temperature",
@@ -21,7 +21,7 @@ OF_CONFIG = {
 
 
 class Config(Protocol):
-    """The fields of `RolloutConfig` that say how to sample."""
+    """The fields of `RolloutConfig` about sampling."""
 
     max_tokens_to_generate: int
     temperature: float
@@ -31,7 +31,7 @@ class Config(Protocol):
 
 
 def extra(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that `RolloutConfig` has no name for, like `min_p`; ValueError for one that it has."""
+    """Fields that `RolloutConfig` lacks, such as `min_p`; raises ValueError for one that it has."""
     for name, place in OF_CONFIG.items():
         if name in params:
             raise ValueError(f"sampling_params: {name} is set by {place}")
@@ -39,14 +39,14 @@ def extra(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sampling_params(config: Config, eos_id: int, seed: int | None) -> dict[str, Any]:
-    """The fields for one sample; what the config leaves at None is left to the server."""
+    """The fields for one sample; fields that are None in the config are left to the server."""
     stops = config.eos_tokens
     params = {
         "max_new_tokens": int(config.max_tokens_to_generate),
         "temperature": float(config.temperature),
         "top_p": None if config.top_p is None else float(config.top_p),
         "top_k": None if config.top_k is None else int(config.top_k),
-        # as tunix's samplers: the config's ids in place of the tokenizer's
+        # as in tunix's samplers: the config's ids replace the tokenizer's
         "stop_token_ids": [eos_id] if stops is None or len(stops) == 0 else [int(token) for token in stops],
         "sampling_seed": seed,
     }
@@ -56,8 +56,8 @@ def sampling_params(config: Config, eos_id: int, seed: int | None) -> dict[str, 
 def seed_of(words: Sequence[int], number: int) -> int:
     """The seed of the sample with this number, 31 bits.
 
-    tunix has one seed for a whole run. Given to each request as it is, a server that honours seeds would answer every
-    sample of a group with the same tokens.
+    tunix has one seed for a whole run. If each request had that seed, a server that honours seeds would return the same
+    tokens for every sample of a group.
     """
     (drawn,) = np.random.SeedSequence([*words, number]).generate_state(1, np.uint32)
     return int(drawn >> 1)

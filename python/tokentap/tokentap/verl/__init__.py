@@ -1,6 +1,6 @@
-"""verl's agent loops through tokentap: `rollout_entropy` in the batch, one number for each trained token.
+"""An adapter for verl: its agent loops generate through tokentap, and the batch has `rollout_entropy`.
 
-The names below are found when they are asked for, because they import verl; the rest of the package does without it.
+The names below are imported on first access, because they import verl. The rest of the package does not need verl.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which entropy belongs to which token of a response."""
+"""Assigns entropies to the tokens of a response."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .problems import MissingEntropy, Unaligned
 
 @dataclass(frozen=True)
 class Sampled:
-    """One generation: the ids it began with, the ids that were sampled, and an entropy in nats for each of these.
+    """One generation: the ids of its prompt, the sampled ids, and an entropy in nats for each sampled id.
 
-    None stands for an entropy that is not known; `reason` is tokentap's word for why. `sources` are its words for where
-    the others come from: `exact`, `top_k`; several if it took several requests.
+    None is an unknown entropy, and `reason` is tokentap's reason. `sources` are tokentap's sources of the others,
+    `exact` or `top_k`; a generation of several requests can have both.
     """
 
     prompt_ids: Sequence[int]
@@ -29,9 +29,10 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Aligned:
-    """A response: `entropy` (nats) and `mask` have one entry a token; `missing` counts what left the mask.
+    """A response: `entropy` (nats) and `mask` have one entry for each token; `missing` counts tokens removed from the
+    mask.
 
-    `sources` are those of the generations that the tokens left in the mask come from.
+    `sources` are those of the generations whose tokens are in the mask.
     """
 
     entropy: list[float]
@@ -50,13 +51,13 @@ def align(
 ) -> Aligned:
     """The entropies of a response whose trained tokens (`mask` 1) come from `sampled`; 0.0 where the mask is 0.
 
-    A generation belongs to the response if the response, cut where the generation began, is what it began with. It
-    explains the tokens from there to the first that it did not sample: verl cuts a response at its end, and cuts or
-    replaces the last tokens of a turn, but puts nothing between the tokens of one. Where several explain a token (a
-    prompt that was sampled twice), it is the one that explains the most behind it.
+    A generation matches the response if its prompt is a prefix of the row's ids, prompt and response. It explains the
+    tokens from the end of that prefix to the first token that it did not sample. (verl truncates responses, and removes
+    or replaces the last tokens of a turn, but does not insert tokens into a turn.) If several generations explain a
+    token, because a prompt was sampled twice, the one that explains the most following tokens is used.
 
-    Raises Unaligned for a trained token that no generation explains. One without entropy raises MissingEntropy, or with
-    `drop` gets mask 0 and is counted.
+    Raises Unaligned for a trained token that no generation explains. For a trained token without entropy it raises
+    MissingEntropy; with `drop` it sets the mask to 0 and counts the token.
     """
     if len(mask) != len(response_ids):
         raise Unaligned(f"a mask of {len(mask)} for a response of {len(response_ids)} tokens")
@@ -69,7 +70,7 @@ def align(
     entropy, kept, missing, sources = [0.0] * len(mask), list(mask), 0, frozenset[str]()
     for at in (at for at, bit in enumerate(mask) if bit):
         if len(prompt_ids) + at not in explained:
-            raise Unaligned(f"token {at} of the response (id {response_ids[at]}) was not sampled there")
+            raise Unaligned(f"token {at} of the response (id {response_ids[at]}) was not sampled at this place")
         one, of_it = explained[len(prompt_ids) + at]
         nats = one.entropy[of_it]
         if nats is None:
@@ -85,7 +86,7 @@ def align(
 
 
 def _ends(sampled: Iterable[Sampled], whole: Sequence[int]) -> Iterator[tuple[Sampled, int]]:
-    """The generations that begin as `whole` does, each with the place where `whole` is its own no more."""
+    """The generations whose prompt is a prefix of `whole`, each with the position where it differs from `whole`."""
     for one in sampled:
         end = len(one.prompt_ids)
         if list(one.prompt_ids) != whole[:end]:

@@ -1,4 +1,4 @@
-"""How many tokens a generation may have, and verl's sampling parameters in SGLang's words."""
+"""The token budget of a generation, and verl's sampling parameters as SGLang's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# verl's word and vLLM's, in the order in which verl's SGLang server looks for them.
+# SGLang's and vLLM's names, in the order in which verl's SGLang server looks for them.
 LIMITS = ("max_new_tokens", "max_tokens")
 
 
@@ -19,15 +19,15 @@ class Budget:
     max_model_len: int | None = None
 
     def max_new_tokens(self, sampling: Mapping[str, Any], prompt: int) -> int:
-        """As verl's SGLang server: what was asked, else a whole response as long as prompt and response have room.
+        """The budget that verl's SGLang server uses: the requested one, else the remaining room of prompt and response.
 
-        ValueError where the prompt alone is longer than the model takes.
+        Raises ValueError if the prompt alone exceeds the model's length.
         """
         asked = next((int(sampling[name]) for name in LIMITS if name in sampling), None)
         if asked is None:
             asked = min(self.response_length, self.prompt_length + self.response_length - prompt)
         if self.max_model_len is not None:
-            # one place is kept free, as verl does
+            # one token is kept free, as in verl
             room = self.max_model_len - prompt - 1
             if room < 0:
                 raise ValueError(f"a prompt of {prompt} tokens, and max_model_len is {self.max_model_len}")
@@ -36,8 +36,8 @@ class Budget:
 
 
 def engine_params(sampling: Mapping[str, Any], max_new_tokens: int) -> dict[str, Any]:
-    """`sampling_params` of /generate: verl's without what says how much comes back."""
+    """`sampling_params` of /generate: verl's without those that select members of the reply."""
     if "prompt_logprobs" in sampling:
-        raise ValueError("prompt_logprobs: logprobs of the prompt do not go through tokentap.verl")
+        raise ValueError("prompt_logprobs: tokentap.verl does not support logprobs of the prompt")
     own = {name: value for name, value in sampling.items() if name not in (*LIMITS, "logprobs")}
     return {**own, "max_new_tokens": max_new_tokens}

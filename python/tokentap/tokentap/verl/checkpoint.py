@@ -1,7 +1,7 @@
-"""verl's checkpoint manager, which also tells each tokentap which weights the engines have; for its older trainer.
+"""verl's checkpoint manager, which also sends the version of the weights to each tokentap; for verl's older trainer.
 
-`actor_rollout_ref.rollout.checkpoint_manager_class` names it. Under verl SGLang keeps one `weight_version`, whatever
-its weights, so without this a recorded session does not say which step it belongs to.
+`actor_rollout_ref.rollout.checkpoint_manager_class` names it. verl never changes SGLang's `weight_version`, so
+without this manager a recorded session does not name its step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .endpoints import CONTROL_TOKEN, CONTROL_URL, controls
 
 
 class CheckpointManager(CheckpointEngineManager):  # type: ignore[misc]
-    """verl's manager; it names the step of new weights at `/v1/policy` of each TOKENTAP_CONTROL_URL.
+    """verl's manager; it posts the step of new weights to `/v1/policy` of each TOKENTAP_CONTROL_URL.
 
-    That is done before engines that were paused for the update go on, so that nothing is sampled under the name before.
-    verl's `naive` backend pauses none: there the step is named when the update has returned. ValueError where the
-    environment names no control port.
+    It does so before engines that were paused for the update continue, so that no token is recorded under the earlier
+    step. verl's `naive` backend does not pause engines: there the step is posted after the update. Raises ValueError if
+    the environment names no control port.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -30,12 +30,12 @@ class CheckpointManager(CheckpointEngineManager):  # type: ignore[misc]
         self._controls = controls()
         if not self._controls:
             raise ValueError(f"{CONTROL_URL} names no tokentap")
-        # Weights that are on their way and have no name yet.
+        # Weights of an update in progress that were not posted yet.
         self._unnamed: int | None = None
 
     @auto_await  # type: ignore[untyped-decorator]
     async def update_weights(self, global_steps: int | None = None) -> Any:
-        """As verl's; a tokentap that does not answer fails the update, because what it records would be misnamed."""
+        """As in verl; fails if a tokentap does not answer, because its records would name the wrong step."""
         self._unnamed = global_steps
         try:
             metrics = await super().update_weights(global_steps)
@@ -46,7 +46,7 @@ class CheckpointManager(CheckpointEngineManager):  # type: ignore[misc]
 
     @auto_await  # type: ignore[untyped-decorator]
     async def resume_generation_replicas(self) -> None:
-        """As verl's, which is the last step of an update."""
+        """As in verl; it is the last step of an update."""
         await self._name()
         await super().resume_generation_replicas()
 

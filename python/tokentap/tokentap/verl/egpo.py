@@ -1,4 +1,4 @@
-"""EGPO's advantages: GRPO's, raised by the entropy of the thinking, from the tensors of a batch or from rows."""
+"""EGPO's advantages: GRPO's plus a bonus for the entropy of the thinking, for a batch or for a row."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ THINK_START, THINK_END = 151_667, 151_668
 def thinking(ids: torch.Tensor, mask: torch.Tensor, start: int, end: int) -> torch.Tensor:
     """Which tokens of one sequence were sampled inside a think span, bool [L]; `mask` [L] is 1 where sampled.
 
-    A run is what was sampled with nothing in between. The last marker of the prompt before a run opens or closes its
-    first span; markers of earlier turns do not. The markers themselves are outside.
+    A run is a sequence of sampled tokens without a gap. The last think token of the prompt before a run decides whether
+    the run begins inside a span; think tokens of earlier turns do not count. Think tokens are not part of the span.
     """
     inside, spans = False, []
     before = 0
     for token, sampled in zip(ids.tolist(), mask.tolist(), strict=True):
         if not sampled and before:
-            # a prompt begins anew
+            # a new prompt begins
             inside = False
         before = sampled
         if token in (start, end):
@@ -37,9 +37,9 @@ def thinking(ids: torch.Tensor, mask: torch.Tensor, start: int, end: int) -> tor
 
 @dataclass(frozen=True)
 class EgpoRow:
-    """One row without padding: ids of its prompt [P] and response [R], and for each of the latter what belongs to it.
+    """One row without padding: the ids of its prompt [P] and response [R], the mask and the entropies of the response.
 
-    `mask` [R] is 1 where a token was sampled; `entropy` [R] is in nats and counts there alone.
+    `mask` [R] is 1 for sampled tokens; `entropy` [R] is in nats and is used for those only.
     """
 
     prompt: torch.Tensor
@@ -52,7 +52,7 @@ class EgpoRow:
             raise Unaligned(f"{len(self.response)} tokens, a mask of {len(self.mask)}, {len(self.entropy)} entropies")
 
     def think_entropy(self, start: int, end: int) -> float | None:
-        """The mean entropy of the thinking, nats, in float64; None without thinking tokens."""
+        """The mean entropy of the thinking in nats, float64; None without thinking tokens."""
         ids = torch.cat([self.prompt, self.response])
         mask = torch.cat([torch.zeros_like(self.prompt), self.mask.to(self.prompt.dtype)])
         inside = thinking(ids, mask, start, end)[len(self.prompt) :]
@@ -71,11 +71,11 @@ def shape_row(
 ) -> torch.Tensor:
     """`advantages` [R] plus `lam * clip(H, -|A| / alpha, |A| / alpha)` where `trained` [R] is 1.
 
-    A is the row's one number in `advantages`, H the entropy of its thinking. Without thinking, or with nothing to
-    train, `advantages` come back as they are. `trained` is `row.mask`, or less of it where tokens were rejected.
+    A is the single advantage of the row, H the entropy of its thinking. Without thinking or trained tokens,
+    `advantages` are returned unchanged. `trained` is `row.mask`, possibly without rejected tokens.
     """
     if alpha <= 0:
-        raise ValueError(f"alpha is positive, not {alpha}")
+        raise ValueError(f"alpha must be positive, not {alpha}")
     places = trained.bool()
     base, nats = advantages[places], row.think_entropy(think_start, think_end)
     if nats is None or not len(base):
@@ -83,7 +83,7 @@ def shape_row(
     if not bool(torch.isfinite(base).all()):
         raise ValueError("an advantage is not finite")
     if bool((base != base[0]).any()):
-        raise ValueError("several advantages; EGPO shapes GRPO's, of which a row has one")
+        raise ValueError("several advantages in a row; EGPO needs GRPO's, which has one for each row")
     bound = abs(float(base[0])) / alpha
     shaped = advantages.clone()
     shaped[places] = float(base[0]) + lam * max(-bound, min(bound, nats))
@@ -91,9 +91,9 @@ def shape_row(
 
 
 def shape_advantages(data: Any, **options: Any) -> Any:
-    """`shape_row` for each row of a `verl.DataProto` with `advantages` [B, R]; changed in place and returned.
+    """Applies `shape_row` to each row of a `verl.DataProto` with `advantages` [B, R]; changes and returns `data`.
 
-    `options` are those of `shape_row`; ValueError names the row.
+    `options` are those of `shape_row`. A ValueError names the row.
     """
     batch = data.batch
     if ENTROPY not in batch:

@@ -1,4 +1,4 @@
-"""The tokentaps that a worker's rollouts go to, one beside each SGLang."""
+"""The tokentaps of a worker's rollouts, one beside each SGLang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Urls = str | Sequence[str] | None
 
 @dataclass(frozen=True)
 class Addresses:
-    """Base URLs, and as many control URLs or none."""
+    """Base URLs, and the same number of control URLs or none."""
 
     base: tuple[str, ...]
     control: tuple[str, ...] = ()
@@ -28,22 +28,22 @@ class Addresses:
     def __post_init__(self) -> None:
         if not self.base:
             raise ValueError(
-                f"no tokentap: say base_url in the agent loop's config, or {BASE_URL}=http://host:port,..."
+                f"no tokentap: set base_url in the agent loop's config, or {BASE_URL}=http://host:port,..."
             )
         if self.control and len(self.control) != len(self.base):
             raise ValueError(f"{len(self.control)} control URLs for {len(self.base)} base URLs")
 
     @classmethod
     def of(cls, base_url: Urls, control_url: Urls) -> Addresses:
-        """Both from the config if that says base URLs, else both from the environment; several are a list, or one text
-        with commas.
+        """From the config if it has base URLs, else from the environment; several URLs are a list, or a text with
+        commas.
 
-        Never one from each: a control port of another tokentap would name the weights of another engine.
+        The two never come from different places: the control port of another tokentap would report other weights.
         """
         if base_url is not None:
             return cls(listed(base_url), listed(control_url or ()))
         if control_url is not None:
-            raise ValueError(f"control_url without base_url: say both, or {BASE_URL} and {CONTROL_URL}")
+            raise ValueError(f"control_url without base_url: set both, or {BASE_URL} and {CONTROL_URL}")
         return cls(listed(os.environ.get(BASE_URL, "")), controls())
 
 
@@ -53,19 +53,19 @@ def controls() -> tuple[str, ...]:
 
 
 def listed(urls: str | Sequence[str]) -> tuple[str, ...]:
-    """The URLs of a list, or of a text with commas."""
+    """Splits a list, or a text with commas, into URLs."""
     parts = urls.split(",") if isinstance(urls, str) else urls
     return tuple(part.strip() for part in parts if part.strip())
 
 
 @dataclass
 class Endpoint:
-    """One tokentap; `rollouts` is how many of this process are under way there."""
+    """One tokentap; `rollouts` counts the running rollouts of this process there."""
 
     client: AsyncClient
     policy: Policy
     rollouts: int = 0
-    # Whether the last reply named its weights itself, so that the policy need not be asked.
+    # Whether the last reply named its weights, so that the policy need not be requested.
     replies_tell: bool = False
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class Endpoint:
 class Endpoints:
     """The tokentaps of these addresses, for one event loop.
 
-    A rollout stays with the one it began with: there is its session, and behind it the engine that holds its prefix.
+    A rollout stays with its first tokentap, which stores its session and whose engine has its prefix cached.
     """
 
     addresses: Addresses
@@ -87,13 +87,14 @@ class Endpoints:
         controls = self.addresses.control or (None,) * len(self.addresses.base)
         token, control_token = os.environ.get(TOKEN), os.environ.get(CONTROL_TOKEN)
         for base, control in zip(self.addresses.base, controls, strict=True):
-            # verl waits for a response as long as it takes; a limit would sample a long one again and again
+            # verl waits for a response without a limit; a timeout would sample a long response again and again
             client = AsyncClient(base, None, token=token, timeout=None)
             self.all.append(Endpoint(client, Policy(control, control_token)))
 
     @contextmanager
     def rollout(self) -> Iterator[Endpoint]:
-        """The one with the fewest rollouts of this process; one of several by lot, as workers do not see each other."""
+        """The tokentap with the fewest rollouts of this process; a random one of several, as workers are
+        independent."""
         fewest = min(endpoint.rollouts for endpoint in self.all)
         chosen = random.choice([endpoint for endpoint in self.all if endpoint.rollouts == fewest])
         chosen.rollouts += 1
@@ -110,15 +111,15 @@ class Endpoints:
 class _OfLoop:
     """The endpoints of one event loop, closed when `asyncio.run` ends it.
 
-    Connections can only be closed while their loop runs, and nobody says when its last rollout was. But a loop closes
-    its asynchronous generators before it ends, so one waits for that.
+    Connections can be closed only while their loop runs, and no event marks the last rollout. A loop closes its
+    asynchronous generators before it ends, so a generator waits for that.
     """
 
     def __init__(self) -> None:
         self.all: dict[Addresses, Endpoints] = {}
         self._end = self._at_end()
         with suppress(StopIteration):
-            # runs it to its yield, which makes it known to the loop
+            # runs the generator to its yield, which registers it with the loop
             self._end.__anext__().send(None)
 
     async def _at_end(self) -> AsyncGenerator[None, None]:
@@ -131,7 +132,7 @@ class _OfLoop:
         await self._end.aclose()
 
 
-# verl makes an agent loop for each rollout; connections and counts outlive it, and belong to the event loop.
+# verl makes an agent loop for each rollout. Connections and counts outlive it and belong to the event loop.
 _shared: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
 

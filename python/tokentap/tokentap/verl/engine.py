@@ -1,4 +1,4 @@
-"""Replaces verl's LLM client in one rollout: it generates through tokentap, and keeps the entropies."""
+"""Replaces verl's LLM client in one rollout: it generates through tokentap and stores the entropies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .budget import LIMITS, Budget, engine_params
 from .endpoints import Endpoint
 from .problems import Unaligned
 
-# How long verl waits before it goes on with a generation that was cut short for new weights, seconds.
+# Seconds that verl waits before it continues a generation that was aborted for new weights.
 PAUSE = 1.0
 
 
 @dataclass
 class Part:
-    """What came of one prompt so far, over as many requests as it took."""
+    """The tokens of one prompt so far, from one or several requests."""
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -37,14 +37,15 @@ class Part:
     finish: str | None = "length"
 
     def add(self, generation: Generation, seen: list[int], *, with_logprobs: bool) -> None:
-        """Appends a reply, whose lists must have one entry a token; `seen` has the versions of all of it, or none."""
+        """Appends a reply, whose lists must have one entry for each token; `seen` is the versions of all tokens, or
+        empty."""
         ids, logprobs = generation.output_ids, generation.logprobs
         self.finish = generation.finish_reason
         self.preempted += generation.meta_info.get("num_retractions") or 0
         if with_logprobs:
             if logprobs is None or len(logprobs) != len(ids) or None in logprobs:
                 if self.finish == "abort":
-                    # verl drops these too: a token without logprob cannot be trained, and is sampled again
+                    # verl drops these too: a token without logprob cannot be trained and is sampled again
                     return
                 raise Unaligned(f"{len(logprobs or [])} logprobs for {len(ids)} tokens")
             self.log_probs += [float(one) for one in logprobs if one is not None]
@@ -62,15 +63,16 @@ class Part:
             self.all_versions_known = False
 
     def steps(self, step: int | None) -> dict[str, int | None]:
-        """verl's global steps; `step` is used where the version of some token is not known."""
+        """verl's global steps; `step` is used if the version of a token is unknown."""
         return versions.steps(self.versions if self.all_versions_known else [], step)
 
 
 class Engine:
     """The `server_manager` of one rollout: one session at one tokentap.
 
-    `sampled` has what each call of `generate` brought. `resume` goes on with generations that the engine aborted, as
-    verl's client for partial rollouts does. `step` is the version of the weights where nothing else tells it.
+    `sampled` has the result of each call of `generate`. With `resume`, generations that the engine aborted are
+    continued, as by verl's client for partial rollouts. `step` is the version of the weights if no other source names
+    it.
     """
 
     def __init__(self, endpoint: Endpoint, session: str, budget: Budget, *, resume: bool, step: int | None) -> None:
@@ -91,9 +93,9 @@ class Engine:
         audio_data: Any = None,
         **_: Any,
     ) -> TokenOutput:
-        """What verl's client answers; other arguments steer verl's own servers and have no meaning here."""
+        """Returns what verl's client returns; other arguments concern verl's own servers and are ignored."""
         if image_data or video_data or audio_data:
-            raise ValueError("tokentap.verl sends token ids: images, videos and sound do not go through it")
+            raise ValueError("tokentap.verl sends token ids: images, videos and sound are not supported")
         prompt = [int(one) for one in prompt_ids]
         with_logprobs = bool(sampling_params.get("logprobs", False))
         part = Part()
@@ -101,7 +103,7 @@ class Engine:
         while limit > len(part.token_ids):
             await self._ask(part, prompt, sampling_params, limit - len(part.token_ids), with_logprobs)
             if self._resume and len(part.token_ids) >= limit:
-                # as verl's client for partial rollouts says, whatever ended it
+                # as in verl's client for partial rollouts, for every finish reason
                 part.finish = "length"
             if part.finish != "abort" or not self._resume:
                 break
@@ -118,7 +120,7 @@ class Engine:
 
     def _limit(self, sampling: Mapping[str, Any], prompt: int) -> int:
         if self._resume:
-            # verl's client for partial rollouts looks for vLLM's word first, and asks for a whole response without one
+            # verl's client for partial rollouts looks for vLLM's name first, and without it requests a whole response
             asked = (sampling[name] for name in reversed(LIMITS) if name in sampling)
             sampling = {LIMITS[0]: next(asked, self._budget.response_length)}
         return self._budget.max_new_tokens(sampling, prompt)
@@ -126,7 +128,7 @@ class Engine:
     async def _ask(
         self, part: Part, prompt: list[int], sampling: Mapping[str, Any], room: int, with_logprobs: bool
     ) -> None:
-        # the policy is asked before and after, because new weights may come in between
+        # the policy is requested before and after, because weights may change in between
         before = None if self._endpoint.replies_tell else await self._endpoint.policy.version()
         generation = await self._endpoint.client.generate(
             input_ids=prompt + part.token_ids,

@@ -1,4 +1,4 @@
-"""verl's own agent loops, which generate through tokentap."""
+"""verl's agent loops, generating through tokentap."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .output import EntropyOutput
 
 
 class Tapped:
-    """Goes before an agent loop of verl: its `server_manager` is an Engine, and its output has entropies.
+    """A mixin for an agent loop of verl: its `server_manager` is an Engine, and its output has entropies.
 
-    `base_url` and `control_url` are each a URL or several, see `Addresses.of`. `missing_entropy` says what becomes of a
-    trained token without entropy: `raise` ends the rollout with the reason, `mask` sets its response mask to 0 and
-    counts it in `extra_fields["tokentap_missing_entropy"]`. An instance runs one rollout at a time, as verl makes one
+    `base_url` and `control_url` are each a URL or several, see `Addresses.of`. `missing_entropy` decides about a
+    trained token without entropy: `raise` fails the rollout with the reason, `mask` sets its response mask to 0 and
+    counts it in `extra_fields["tokentap_missing_entropy"]`. An instance runs one rollout at a time; verl makes one
     for each.
     """
 
@@ -36,7 +36,7 @@ class Tapped:
         **kwargs: Any,
     ) -> None:
         if missing_entropy not in ("raise", "mask"):
-            raise ValueError(f"missing_entropy: raise or mask, not {missing_entropy!r}")
+            raise ValueError(f"missing_entropy must be raise or mask, not {missing_entropy!r}")
         self._addresses = Addresses.of(base_url, control_url)
         self._drop = missing_entropy == "mask"
         self._trainer = trainer_config.config
@@ -45,7 +45,7 @@ class Tapped:
         super().__init__(trainer_config, server_manager, *args, **kwargs)  # type: ignore[call-arg]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> EntropyOutput:
-        """As the loop of verl; EntropyProblem where a trained token's entropy is not known."""
+        """As the loop of verl; raises EntropyProblem if the entropy of a trained token is unknown."""
         with shared(self._addresses).rollout() as endpoint:
             engine = self._engine(endpoint, sync_step(self._trainer, kwargs))
             self.server_manager = engine
@@ -60,7 +60,7 @@ class Tapped:
     def _with_entropy(self, output: agent_loop.AgentLoopOutput, engine: Engine) -> EntropyOutput:
         fields = {name: getattr(output, name) for name in type(output).model_fields}
         if not output.response_mask:
-            # verl's tool loop gives the prompt for the response where nothing was sampled
+            # verl's tool loop returns the prompt as the response if nothing was sampled
             fields["response_ids"] = []
         aligned = align(
             engine.sampled, output.prompt_ids, fields["response_ids"], output.response_mask, drop=self._drop
@@ -77,27 +77,27 @@ class Tapped:
 
 
 def check(trainer: Any) -> None:
-    """Refuses what verl's own server class would ask of SGLang and this does not."""
+    """Refuses features that verl's server class requests from SGLang and this class does not support."""
     model, rollout = trainer.actor_rollout_ref.model, trainer.actor_rollout_ref.rollout
     lora = model.get("lora") or {}
     if (model.get("lora_rank") or lora.get("rank") or 0) > 0 and not lora.get("merge", False):
-        raise ValueError("tokentap.verl asks the base model: an adapter of LoRA must be merged (model.lora.merge)")
+        raise ValueError("tokentap.verl uses the base model: a LoRA adapter must be merged (model.lora.merge)")
     if (rollout.get("disaggregation") or {}).get("enabled"):
-        raise ValueError("rollout.disaggregation: verl pairs prefill and decode by calls of its own, not /generate")
+        raise ValueError("rollout.disaggregation: verl pairs prefill and decode by other calls than /generate")
     if rollout.get("enable_rollout_routing_replay"):
-        raise ValueError("enable_rollout_routing_replay: routed experts do not come over /generate as verl wants them")
+        raise ValueError("enable_rollout_routing_replay: /generate does not return routed experts in verl's form")
 
 
 def resumes(trainer: Any, server_manager: Any) -> bool:
-    """Whether verl itself would go on with a generation that new weights cut short."""
+    """Whether verl continues a generation that was aborted for new weights."""
     partial = trainer.async_training.partial_rollout if trainer.get("async_training") else True
     return isinstance(server_manager, FullyAsyncLLMServerClient) and bool(partial)
 
 
 def sync_step(trainer: Any, sample: dict[str, Any]) -> int | None:
-    """The step whose weights sample in verl's synchronous trainer, which updates them after each step; else unknown.
+    """The step of the sampling weights in verl's synchronous trainer, which updates them after each step; else unknown.
 
-    Only that trainer tells its step to an agent loop, and it needs the number for its metrics.
+    Only that trainer gives its step to an agent loop, and its metrics need the number.
     """
     step = sample.get("global_steps")
     mode = (trainer.get("trainer") or {}).get("v1", {}).get("trainer_mode")

@@ -1,4 +1,4 @@
-"""verl's agent loop manager and worker, whose batches have `rollout_entropy`; for its older trainer.
+"""verl's agent loop manager and worker with `rollout_entropy` in their batches; for verl's older trainer.
 
 `actor_rollout_ref.rollout.agent.agent_loop_manager_class` names the manager. Its workers also register the agent loops.
 """
@@ -20,7 +20,7 @@ class AgentLoopWorker(agent_loop.AgentLoopWorker):  # type: ignore[misc]
     """verl's worker; every row of its batches must come from an agent loop of `loops`."""
 
     async def generate_sequences(self, batch: Any) -> Any:
-        """As verl's, and `rollout_entropy` float32 [B, response_length] in the batch."""
+        """As in verl, with `rollout_entropy`, float32 [B, response_length], in the batch."""
         return attach(await super().generate_sequences(batch))
 
 

@@ -11,10 +11,10 @@ from .batch import ENTROPY
 
 
 class EntropyOutput(AgentLoopOutput):  # type: ignore[misc]
-    """`extra_fields["rollout_entropy"]` is a list of nats, one a token of the response, 0.0 where its mask is 0.
+    """`extra_fields["rollout_entropy"]` is a list of nats, one for each token of the response, 0.0 where its mask is 0.
 
-    verl's older trainer carries it into `non_tensor_batch`, from where `batch.attach` takes it; its newer one stores
-    what `as_dict` says.
+    verl's older trainer copies it into `non_tensor_batch`, and `batch.attach` moves it from there. The newer trainer
+    stores what `as_dict` returns.
     """
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the trainer called the weights that an engine has, as its tokentap's control port says."""
+"""The trainer's name of the engine's weights, from the control port of its tokentap."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..errors import TokentapError
 
 LOG = logging.getLogger(__name__)
 
-# A generation can do without a version, so it does not wait long for one; seconds.
+# Seconds; a generation does not need a version, so it does not wait long for one.
 WAIT, RETRIES, PAUSE = 3.0, 1, 0.2
 
 
 class Policy:
-    """`GET /v1/policy` of one tokentap; without a control URL no weights have a name."""
+    """`GET /v1/policy` of one tokentap; without a control URL the weights have no name."""
 
     def __init__(self, control_url: str | None, token: str | None) -> None:
         self._url, self._said = control_url, False
@@ -23,14 +23,14 @@ class Policy:
         )
 
     async def version(self) -> str | None:
-        """The name; None without a control port or a name, or where the call fails, which is logged once."""
+        """The name; None without a control port or a name, or if the call fails, which is logged once."""
         if self._url is None:
             return None
         try:
             version = (await self._client.policy())["version"]
         except TokentapError as error:
             if not self._said:
-                LOG.warning("%s names no weights, so versions are unknown: %s", self._url, error)
+                LOG.warning("%s does not name the weights, so versions are unknown: %s", self._url, error)
                 self._said = True
             return None
         return None if version is None else str(version)

@@ -1,10 +1,10 @@
-"""What can keep entropies from a batch."""
+"""The errors of the verl adapter."""
 
 from __future__ import annotations
 
 
 class EntropyProblem(ValueError):
-    """A batch that would hold entropies which are not those of its tokens; `hint` says what to do."""
+    """The entropies of a batch cannot be assigned to its tokens; `hint` says what to do."""
 
     hint = "This is a defect of tokentap.verl or of the agent loop; no batch was made."
 
@@ -13,18 +13,18 @@ class EntropyProblem(ValueError):
 
 
 class Unaligned(EntropyProblem):
-    """A trained token which no generation through tokentap sampled at this place."""
+    """No generation through tokentap sampled a trained token at its place."""
 
-    hint = "An agent loop must get every token of response mask 1 from its server_manager, in order."
+    hint = "An agent loop must get every token with response mask 1 from its server_manager, in order."
 
 
 class MissingEntropy(EntropyProblem):
-    """A trained token without entropy."""
+    """A trained token has no entropy."""
 
-    hint = "The reason is tokentap's, see its README; `missing_entropy: mask` takes such tokens out of the training."
+    hint = "docs/reference/reasons.md explains the reason; `missing_entropy: mask` does not train such tokens."
 
 
 class NoEntropies(EntropyProblem):
-    """A row of a batch that another agent loop made."""
+    """Another agent loop made a row of the batch."""
 
     hint = "Name tokentap_agent or tokentap_tool_agent in agent_name or default_agent_loop."

@@ -1,8 +1,8 @@
-"""Registers the agent loops as `tokentap_agent` and `tokentap_tool_agent`, with what the environment says.
+"""Registers the agent loops as `tokentap_agent` and `tokentap_tool_agent`, configured by the environment.
 
-`VERL_USE_EXTERNAL_MODULES=tokentap.verl.registry` has verl import this in each of its processes; `manager` imports it
-too. It stands apart from `loops`: verl reads an `agent_loop_config_path` first and imports the classes in it later, and
-an entry there must not be replaced by one of the same name without its options.
+`VERL_USE_EXTERNAL_MODULES=tokentap.verl.registry` makes verl import this module in each of its processes; `manager`
+imports it too. It is separate from `loops`: verl reads an `agent_loop_config_path` first and imports its classes later,
+and an entry of that file must not be replaced by one of the same name without its options.
 """
 
 from __future__ import annotations

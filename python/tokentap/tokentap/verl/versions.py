@@ -1,4 +1,4 @@
-"""Which weights sampled a response, as the numbers that verl calls global steps."""
+"""The versions of the weights that sampled a response, as verl's global steps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def of_reply(meta_info: Mapping[str, Any]) -> list[int]:
-    """The versions in a reply's `weight_versions`, or its `weight_version`, in order; empty unless all are numbers."""
+    """The versions of a reply's `weight_versions`, or its `weight_version`, in order; empty unless all are numbers."""
     spans = meta_info.get("weight_versions") or [{"version": meta_info.get("weight_version")}]
     return numbers(span.get("version") for span in spans)
 
 
 def numbers(names: Iterable[object]) -> list[int]:
-    """Versions as numbers; empty where one is no number, because then not all are known."""
+    """Versions as numbers; empty if one is not a number, because then not all are known."""
     found: list[int] = []
     for name in names:
         text = str(name)
@@ -24,7 +24,7 @@ def numbers(names: Iterable[object]) -> list[int]:
 
 
 def steps(seen: Iterable[int], step: int | None) -> dict[str, int | None]:
-    """verl's `global_steps`, `min_global_steps` and `max_global_steps`; `step` is used where no version was seen."""
+    """verl's `global_steps`, `min_global_steps` and `max_global_steps`; `step` is used if no version is known."""
     known = list(seen)
     if not known:
         return {"global_steps": step, "min_global_steps": step, "max_global_steps": step}

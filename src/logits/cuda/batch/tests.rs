@@ -7,9 +7,9 @@ use super::*;
 use crate::entropy::Dtype;
 use crate::logits::slices::{Measured, Shape, SlotPool};
 
-const FOR_EVER: Duration = Duration::from_secs(3600);
+const NO_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Hands in rows; gives back who waits for their numbers.
+/// Submits rows; returns the receiver of their numbers.
 fn submit(jobs: &JobSender, slot_pool: &Arc<SlotPool>, count: usize, vocab: usize) -> oneshot::Receiver<Measured> {
     let mut slot = slot_pool.try_take(1).unwrap().pop().unwrap();
     slot.push(&vec![0; count * vocab * 4], SLOT_BYTES);
@@ -24,7 +24,7 @@ fn top_k(rows: usize, values: usize) -> TopKJob {
     TopKJob { values: vec![0.0; values], ins, since: Instant::now(), reply: bounded(1).0 }
 }
 
-/// The kind of a batch, and its rows.
+/// The kind of a batch, and its number of rows.
 fn is(batch: Option<Batch>) -> (&'static str, usize) {
     batch.map_or(("none", 0), |batch| (batch.work(), batch.count()))
 }
@@ -34,11 +34,11 @@ fn slot_pool(slots: usize) -> Arc<SlotPool> {
 }
 
 #[test]
-fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
+fn full_batch_is_returned_before_the_deadline() {
     let slot_pool = slot_pool(8);
-    let (jobs, mut collector) = Collector::new(FOR_EVER);
+    let (jobs, mut collector) = Collector::new(NO_DEADLINE);
     let waiting = [(); 5].map(|()| submit(&jobs, &slot_pool, 1000, 1));
-    // without the deadline, which is an hour away
+    // the deadline is an hour away
     let batch = collector.wait();
     let Some(Batch::Rows(entries)) = &batch else { panic!("{batch:?}") };
     assert_eq!(entries.len(), 4);
@@ -51,14 +51,14 @@ fn a_batch_is_full_at_its_most_rows_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn top_k_rows_wait_for_no_more_than_one_batch_of_the_rows_before_them() {
+fn queued_rows_delay_top_k_rows_by_one_batch() {
     let slot_pool = slot_pool(40);
-    let (jobs, mut collector) = Collector::new(FOR_EVER);
+    let (jobs, mut collector) = Collector::new(NO_DEADLINE);
     let _waiting = [(); 40].map(|()| submit(&jobs, &slot_pool, 1, SLOT_BYTES / 4));
     assert_eq!(is(collector.wait()), ("rows", 8), "32 MiB");
     assert!(jobs.submit_top_k(top_k(1, 1)) && jobs.submit_top_k(top_k(2, 1)));
     assert_eq!(is(collector.now()), ("top_k", 3));
-    // and the other way about: rows are not put off for ever
+    // and vice versa: top-k rows do not starve rows
     assert!(jobs.submit_top_k(top_k(1, 1)));
     assert_eq!(is(collector.now()), ("rows", 8));
     assert_eq!(is(collector.now()), ("top_k", 1));
@@ -69,8 +69,8 @@ fn top_k_rows_wait_for_no_more_than_one_batch_of_the_rows_before_them() {
 }
 
 #[test]
-fn a_batch_of_top_k_rows_is_full_at_its_rows_or_its_values() {
-    let (jobs, mut collector) = Collector::new(FOR_EVER);
+fn top_k_batch_is_limited_in_rows_and_values() {
+    let (jobs, mut collector) = Collector::new(NO_DEADLINE);
     for job in
         [top_k(MOST_ROWS - 1, 10), top_k(1, MOST_VALUES - 10), top_k(1, MOST_VALUES - 5), top_k(1, 6), top_k(1, 1)]
     {
@@ -81,17 +81,17 @@ fn a_batch_of_top_k_rows_is_full_at_its_rows_or_its_values() {
 }
 
 #[test]
-fn a_batch_does_not_wait_longer_than_its_deadline() {
+fn partial_batch_is_returned_at_the_deadline() {
     let slot_pool = slot_pool(1);
     let (jobs, mut collector) = Collector::new(Duration::from_micros(200));
     let _numbers = submit(&jobs, &slot_pool, 1, 1);
-    assert_eq!(is(collector.wait()), ("rows", 1), "though others may still come");
+    assert_eq!(is(collector.wait()), ("rows", 1), "more rows could still be submitted");
 }
 
 #[test]
-fn callers_that_left_are_passed_over_and_the_end_is_known() {
+fn cancelled_jobs_are_skipped_and_wait_ends_with_the_senders() {
     let slot_pool = slot_pool(8);
-    let (jobs, mut collector) = Collector::new(FOR_EVER);
+    let (jobs, mut collector) = Collector::new(NO_DEADLINE);
     for _ in 0..3 {
         drop(submit(&jobs, &slot_pool, 10, 1));
     }

@@ -1,4 +1,4 @@
-//! Frames of HTTP/2, written and read by hand.
+//! A minimal encoder and parser of HTTP/2 frames.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A block of header lines, each a literal that goes into no table, without Huffman coding.
+/// A header block of literals without indexing and without Huffman coding.
 pub fn block(lines: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in lines {
@@ -53,24 +53,24 @@ fn integer(out: &mut Vec<u8>, mut value: usize) {
     out.push(u8::try_from(value).unwrap());
 }
 
-/// What became of a stream.
+/// The outcome of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamOutcome {
     Status(u16),
-    /// It was reset, or its connection ended.
+    /// The stream was reset, or its connection closed.
     Refused,
 }
 
-/// Opens a connection, sends frames, and says what became of a stream.
-pub async fn fate(addr: SocketAddr, frames: &[u8], stream: u32) -> StreamOutcome {
+/// Opens a connection, sends frames, and returns the outcome of a stream.
+pub async fn stream_outcome(addr: SocketAddr, frames: &[u8], stream: u32) -> StreamOutcome {
     let opening = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &[])[..], frames].concat();
     let (mut from, mut to) = TcpStream::connect(addr).await.unwrap().into_split();
-    // who is refused early may find the connection closed
+    // after an early rejection the connection may be closed
     let sending = tokio::spawn(async move {
         drop(to.write_all(&opening).await);
         to
     });
-    let fate = soon("the stream's fate", async {
+    let stream_outcome = soon("the outcome of the stream", async {
         let mut read = Vec::new();
         let mut buffer = vec![0; 16 * 1024];
         loop {
@@ -90,7 +90,7 @@ pub async fn fate(addr: SocketAddr, frames: &[u8], stream: u32) -> StreamOutcome
     })
     .await;
     sending.abort();
-    fate
+    stream_outcome
 }
 
 fn taken(read: &mut Vec<u8>) -> Option<(u8, u32, Vec<u8>)> {
@@ -101,9 +101,9 @@ fn taken(read: &mut Vec<u8>) -> Option<(u8, u32, Vec<u8>)> {
     Some((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
 }
 
-/// The status, which a reply's block begins with: of the static table, or digits in Huffman's code.
+/// The status at the start of a header block: an index of the static table, or Huffman-coded digits.
 fn status(block: &[u8]) -> u16 {
-    // the size of the table may be said before
+    // a table size update may precede it
     let block = block.iter().position(|byte| byte & 0xe0 != 0x20).map_or(block, |at| &block[at..]);
     match block {
         [first @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(first - 0x88)],

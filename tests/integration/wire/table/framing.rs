@@ -1,4 +1,4 @@
-//! Where a body ends: `Content-Length` and `Transfer-Encoding`, and both.
+//! Body length: `Content-Length`, `Transfer-Encoding`, and both.
 
 use super::super::case::{Case, case, get, hidden, last, passed, post, refused};
 
@@ -32,7 +32,7 @@ fn lengths() -> Vec<Case> {
         ),
         case("a length with zeros before it", "9110 8.6", length("0005", "hello"), passed("hello")),
         case("space before a length", "9112 5.1", length("   5", "hello"), passed("hello")),
-        case("a length behind a tab", "9112 5.1", length("\t5", "hello"), passed("hello")),
+        case("a length after a tab", "9112 5.1", length("\t5", "hello"), passed("hello")),
         case("equal lengths", "9112 6.3", post("Content-Length: 5\r\nContent-Length: 5\r\n", "hello"), passed("hello")),
         case("a list of equal lengths", "9112 6.3", length("5, 5", "hello"), refused(&[400])),
         case(
@@ -63,8 +63,8 @@ fn bad_lengths() -> Vec<Case> {
         ("an exponent", "5e0"),
         ("a fraction", "5.0"),
         ("letters", "five"),
-        ("letters behind a length", "5a"),
-        ("a comma behind a length", "5,"),
+        ("letters after a length", "5a"),
+        ("a comma after a length", "5,"),
         ("a comma before a length", ",5"),
         ("a list of different lengths", "5, 6"),
         ("two numbers", "5 6"),
@@ -72,7 +72,7 @@ fn bad_lengths() -> Vec<Case> {
         ("quotes around a length", "\"5\""),
         ("an underscore within a length", "0_5"),
         ("a length in other digits", "\u{665}"),
-        ("NUL behind a length", "5\0"),
+        ("NUL after a length", "5\0"),
         ("a vertical tab before a length", "\x0b5"),
         ("2^64", "18446744073709551616"),
         ("2^64 + 5", "18446744073709551621"),
@@ -98,7 +98,7 @@ fn bad_lengths() -> Vec<Case> {
             refused(&[400]),
         ),
         case(
-            "a length, and one that is none",
+            "a length, and one that is not a number",
             "9112 6.3",
             post("Content-Length: 5\r\nContent-Length: x\r\n", "hello"),
             refused(&[400]),
@@ -118,7 +118,7 @@ fn codings() -> Vec<Case> {
         case("CHUNKED", "9112 7", chunked("CHUNKED"), passed("hello")),
         case("space around chunked", "9112 5.1", chunked("  chunked \t"), passed("hello")),
         case("an empty member before chunked", "9110 5.6.1", chunked(", chunked"), refused(&[501])),
-        coding("an empty member behind chunked", "chunked,"),
+        coding("an empty member after chunked", "chunked,"),
         list("chunked twice", "chunked, chunked"),
         case(
             "chunked in two headers",
@@ -128,17 +128,17 @@ fn codings() -> Vec<Case> {
         ),
         coding("identity", "identity"),
         list("identity before chunked", "identity, chunked"),
-        coding("identity behind chunked", "chunked, identity"),
+        coding("identity after chunked", "chunked, identity"),
         list("gzip before chunked", "gzip, chunked"),
-        coding("gzip behind chunked", "chunked, gzip"),
+        coding("gzip after chunked", "chunked, gzip"),
         coding("gzip alone", "gzip"),
         coding("a parameter", "chunked;q=1"),
         coding("xchunked", "xchunked"),
         coding("chunkedx", "chunkedx"),
         coding("quotes", "\"chunked\""),
         coding("a vertical tab before chunked", "\x0bchunked"),
-        coding("a form feed behind chunked", "chunked\x0c"),
-        coding("NUL behind chunked", "chunked\0"),
+        coding("a form feed after chunked", "chunked\x0c"),
+        coding("NUL after chunked", "chunked\0"),
         coding("chunked without a comma", "gzip chunked"),
         coding("an empty coding", ""),
         coding("a byte beyond ASCII", "chunked\u{a0}"),
@@ -191,7 +191,7 @@ fn both() -> Vec<Case> {
         two("a wrong length and chunked", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", hello),
         two("a length of zero and chunked", "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n", hello),
         case(
-            "CL.TE: a request behind the last chunk",
+            "CL.TE: a request after the last chunk",
             "9112 11.2",
             post(&format!("Content-Length: {}\r\nTransfer-Encoding: chunked\r\n", behind.len()), &behind),
             last(""),

@@ -46,7 +46,7 @@ fn syntax() -> Vec<Case> {
             post("X-A: b\r\n Content-Length: 5\r\n", "hello"),
             refused(&[400]),
         ),
-        case("bare LF behind a header", "9112 2.2", get("X-A: b\nX-B: c\r\n"), passed(""))
+        case("bare LF after a header", "9112 2.2", get("X-A: b\nX-B: c\r\n"), passed(""))
             .with("x-a", "b")
             .with("x-b", "c"),
         case("bare CR within a value", "9112 2.2", get("X-A: b\rX-B: c\r\n"), refused(&[400])),
@@ -63,7 +63,7 @@ fn syntax() -> Vec<Case> {
 fn values() -> Vec<Case> {
     let raw = |value: &[u8]| [b"GET /p?TTTTT HTTP/1.1\r\nHost: localhost\r\nX-A: ", value, b"\r\n\r\n"].concat();
     vec![
-        case("no space behind the colon", "9112 5", get("X-A:b\r\n"), passed("")).with("x-a", "b"),
+        case("no space after the colon", "9112 5", get("X-A:b\r\n"), passed("")).with("x-a", "b"),
         case("space around a value", "9112 5.1", get("X-A:  \t b \t \r\n"), passed("")).with("x-a", "b"),
         case("an empty value", "9110 5.5", get("X-A:\r\n"), passed("")).with("x-a", ""),
         case("a colon as value", "9110 5.5", get("X-A: : :\r\n"), passed("")).with("x-a", ": :"),

@@ -1,4 +1,4 @@
-//! What ends at this hop: `Connection` and what it names, upgrades, `Expect`, `TE`.
+//! Hop-by-hop headers: `Connection` and the headers it lists, upgrades, `Expect`, `TE`.
 
 use super::super::case::{Case, Port, answered, case, get, last, passed, post};
 

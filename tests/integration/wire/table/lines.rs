@@ -92,22 +92,22 @@ fn targets() -> Vec<Case> {
 fn spaces() -> Vec<Case> {
     vec![
         case("two spaces before the target", "9112 3", line("GET  /p?TTTTT HTTP/1.1"), refused(&[400])),
-        case("two spaces behind the target", "9112 3", line("GET /p?TTTTT  HTTP/1.1"), refused(&[400])),
+        case("two spaces after the target", "9112 3", line("GET /p?TTTTT  HTTP/1.1"), refused(&[400])),
         case("tabs for spaces", "9112 3", line("GET\t/p?TTTTT\tHTTP/1.1"), refused(&[400])),
         case("form feed for a space", "9112 3", line("GET\x0c/p?TTTTT HTTP/1.1"), refused(&[400])),
-        case("space behind the version", "9112 3", line("GET /p?TTTTT HTTP/1.1 "), refused(&[400])),
+        case("space after the version", "9112 3", line("GET /p?TTTTT HTTP/1.1 "), refused(&[400])),
         case("space before the method", "9112 3", line(" GET /p?TTTTT HTTP/1.1"), refused(&[400])),
         case("empty lines first", "9112 2.2", line("\r\n\r\nGET /p?TTTTT HTTP/1.1"), passed("")),
         case("bare line feeds first", "9112 2.2", line("\n\nGET /p?TTTTT HTTP/1.1"), passed("")),
         case(
-            "bare LF behind the request line",
+            "bare LF after the request line",
             "9112 2.2",
             "GET /p?TTTTT HTTP/1.1\nHost: localhost\r\n\r\n",
             passed(""),
         ),
         case("bare LF everywhere", "9112 2.2", "GET /p?TTTTT HTTP/1.1\nHost: localhost\n\n", passed("")),
         case(
-            "bare CR behind the request line",
+            "bare CR after the request line",
             "9112 2.2",
             "GET /p?TTTTT HTTP/1.1\rHost: localhost\r\n\r\n",
             refused(&[400]),

@@ -1,4 +1,4 @@
-//! Paths that two readers might read differently, and control routes hidden in them.
+//! Paths that two parsers might interpret differently, and control routes hidden in them.
 
 use super::super::case::{Case, Expected, answered, case, passed, refused};
 
@@ -7,10 +7,12 @@ fn path(path: &str) -> Vec<u8> {
 }
 
 pub fn cases() -> Vec<Case> {
-    let of = |list: &[&'static str], fate: fn() -> Expected| -> Vec<Case> {
-        list.iter().map(|target| case(target, "3986 6.2.2", path(&format!("{target}?TTTTT")), fate()).plain()).collect()
+    let of = |list: &[&'static str], expected: fn() -> Expected| -> Vec<Case> {
+        list.iter()
+            .map(|target| case(target, "3986 6.2.2", path(&format!("{target}?TTTTT")), expected()).plain())
+            .collect()
     };
-    // would be resolved by a reader behind
+    // a server after tokentap might normalize these
     let resolved = of(
         &[
             "/a/../b",
@@ -33,7 +35,7 @@ pub fn cases() -> Vec<Case> {
         ],
         || answered(&[400]),
     );
-    // the same to the engine, which decodes before it looks
+    // the engine decodes these before it looks up the route
     let control = of(
         &[
             "/flush_cache",
@@ -55,7 +57,7 @@ pub fn cases() -> Vec<Case> {
         ],
         || answered(&[403]),
     );
-    // no route of the engine, whichever side decodes it
+    // no route of the engine, decoded or not
     let none = of(
         &[
             "//flush_cache",
