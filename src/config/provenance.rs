@@ -29,14 +29,23 @@ pub enum Value {
     Text(String),
 }
 
-/// The settings of a command with the arguments `matches`; `file` returns the file that gives the default of a setting, if any.
+/// The settings of a command with the arguments `matches`, by group; `file` returns the file that gives the default of a setting, if any.
 pub(super) fn settings<'a>(
     command: &clap::Command,
     matches: &ArgMatches,
     file: impl Fn(&str) -> Option<&'a Path>,
 ) -> Vec<Setting> {
     let shown = command.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "config" | "help" | "version"));
-    shown.map(|arg| setting(arg, matches, arg.get_long().and_then(&file))).collect()
+    let mut settings: Vec<_> = shown.map(|arg| setting(arg, matches, arg.get_long().and_then(&file))).collect();
+    // each group once, in the order of --help
+    let mut groups: Vec<Option<String>> = Vec::new();
+    for setting in &settings {
+        if !groups.contains(&setting.group) {
+            groups.push(setting.group.clone());
+        }
+    }
+    settings.sort_by_key(|setting| groups.iter().position(|group| *group == setting.group));
+    settings
 }
 
 /// A setting; `file` gives its default, if any.

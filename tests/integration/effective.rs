@@ -34,6 +34,7 @@ async fn each_setting_names_its_origin() {
     assert_line(&out, "# control-token is set, and not shown; from the environment, TOKENTAP_CONTROL_TOKEN");
     assert_line(&out, "# agent-token is set, and not shown; from the command line");
     assert_line(&out, "# Limits");
+    assert_eq!(out.lines().filter(|line| *line == "# Main options").count(), 1, "each group is printed once");
     assert!(err.contains("TOKENTAP_TOP") && !err.contains("TOKENTAP_MAX"), "{err}");
     assert!(!format!("{out}{err}").contains("hush"), "{out}{err}");
 }
